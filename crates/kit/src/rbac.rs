@@ -1,0 +1,33 @@
+//! What a kind may do: the one source of truth for every generated ClusterRole.
+//!
+//! Each kind's crate declares its [`Rule`]s as a constant; `cargo xtask generate` turns them into the
+//! chart's and kustomize's RBAC. A rule that no code needs is removed here, nowhere else.
+
+/// One RBAC rule, with the reason why it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Plural resources, subresources written as `pods/status`.
+    pub resources: &'static [&'static str],
+    /// Verbs, in the order in which they are written out.
+    pub verbs: &'static [&'static str],
+    /// What breaks without it: printed as a comment beside the generated rule.
+    pub why: &'static str,
+}
+
+/// What the manager itself needs in every namespace it watches, whatever kinds are enabled.
+pub const MANAGER_RULES: &[Rule] = &[Rule {
+    group: "events.k8s.io",
+    resources: &["events"],
+    verbs: &["create", "patch"],
+    why: "Events tell users what was done and what was refused.",
+}];
+
+/// What the manager needs in its own namespace only (a Role, not a ClusterRole).
+pub const LEADER_ELECTION_RULES: &[Rule] = &[Rule {
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["create", "get", "list", "watch", "update"],
+    why: "One Lease decides which manager may write.",
+}];
