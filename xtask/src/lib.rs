@@ -1,1 +1,16 @@
-//! Developer tasks.
+//! Development tools of Quintet: a local Kubernetes control plane, a demo on it, and the test command.
+//!
+//! `cargo xtask --help` is the way in for people. The end-to-end tests use the same code as a library: they open the
+//! cluster that the test command started ([`cluster::Cluster::open`]), run managers against it
+//! ([`manager::Manager::start`]) and talk to it by `kubectl` ([`kube::Kube`]).
+
+pub mod cluster;
+pub mod demo;
+pub mod http;
+pub mod interrupt;
+pub mod kube;
+pub mod manager;
+pub mod paths;
+pub mod progress;
+pub mod run;
+pub mod test;

@@ -1,2 +1,44 @@
-//! Placeholder.
-fn main() {}
+//! `cargo xtask <command>`: everything a developer of Quintet runs besides cargo itself.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use xtask::{cluster, demo, interrupt, test};
+
+/// Everything a developer of Quintet runs besides cargo itself.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// A real Kubernetes control plane on this machine, with simulated nodes: no container engine, no root.
+    Cluster(cluster::cli::Args),
+    /// Show the product: a cluster, Quintet on it, every sample applied and seen to work.
+    Demo(demo::Args),
+    /// Run every check and test, and say where the time went.
+    Test(test::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = interrupt::install().and_then(|()| match cli.command {
+        Command::Cluster(args) => cluster::cli::run(args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Test(args) => test::run(&args),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<interrupt::Interrupted>() => {
+            eprintln!("{error}");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

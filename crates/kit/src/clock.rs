@@ -1,0 +1,42 @@
+//! The one source of time, so that tests can pause it.
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+/// Wall-clock time for what is written to the API (start times, conditions, deadlines).
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Clock {
+    /// The machine's clock.
+    #[default]
+    System,
+    /// A clock that moves with tokio's, which `start_paused` tests control.
+    Tokio {
+        /// The wall-clock time at `since`.
+        origin: Timestamp,
+        /// The tokio instant at `origin`.
+        since: Instant,
+    },
+}
+
+impl Clock {
+    /// A clock that starts at `origin` now and moves with tokio's clock.
+    pub fn tokio(origin: Timestamp) -> Self {
+        Self::Tokio { origin, since: Instant::now() }
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        match self {
+            Self::System => Timestamp::now(),
+            Self::Tokio { origin, since } => {
+                let elapsed = SignedDuration::try_from(since.elapsed()).unwrap_or(SignedDuration::MAX);
+                origin.checked_add(elapsed).unwrap_or(Timestamp::MAX)
+            }
+        }
+    }
+}
+
+/// Cuts a timestamp to whole seconds, the precision that the Kubernetes API stores.
+pub fn whole_seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}

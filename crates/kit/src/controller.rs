@@ -1,0 +1,528 @@
+//! The loop that every kind runs in: a queue of keys, and passes over them.
+//!
+//! A pass waits until the caches show what was last written for its object, observes, plans, and hands the plan to
+//! the executor. Nothing is remembered between passes but refusals and what the caches must still show: the
+//! process may die between any two writes, and the next pass makes the same plan again.
+
+use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::executor::{Carried, Error, Executor, Follower};
+use crate::informer::{Change, Health, Informer};
+use crate::object::{Key, Object};
+use crate::plan::{Event, EventType, Plan, Refusals};
+use crate::queue::{Ended, Priority, Queue};
+use crate::resource::Resource;
+use crate::shared::Shared;
+
+/// Passes of one kind side by side.
+const WORKERS: usize = 16;
+/// How long one pass may take: long enough for thousands of creations.
+const PASS: Duration = Duration::from_mins(5);
+/// How long passes in flight may take to end when the process is asked to.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A kind: how one object of it is observed and planned. Everything else is the same for all kinds.
+pub trait Reconciler: Send + Sync + 'static {
+    /// The custom resource.
+    type Object: Object;
+    /// Its status.
+    type Status: Serialize + PartialEq + Send + Sync;
+    /// What a plan looks at besides the object.
+    type World: Send + Sync;
+    /// Effects of the kind's own; `Infallible` where it has none.
+    type Effect: Send;
+
+    /// The controller's name, as in `--controllers` and in metrics.
+    fn name(&self) -> &'static str;
+
+    /// Where the custom resource lives.
+    fn resource(&self) -> Resource;
+
+    /// The status that the object has now.
+    fn status<'a>(&self, object: &'a Self::Object) -> Option<&'a Self::Status>;
+
+    /// Gathers what the plan looks at, from the caches; reads past them only where a rule says so.
+    fn observe(
+        &self,
+        object: &Self::Object,
+        refusals: Refusals,
+    ) -> impl Future<Output = Result<Self::World, Error>> + Send;
+
+    /// The pure plan.
+    fn plan(
+        &self,
+        object: &Self::Object,
+        world: &Self::World,
+        now: Timestamp,
+    ) -> Plan<Self::Status, Self::Effect>;
+
+    /// Carries out an effect of the kind's own. Must not wait.
+    fn effect(&self, _object: &Self::Object, _effect: Self::Effect) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The object is gone: forgets what was kept of it.
+    fn forget(&self, _key: &Key) {}
+}
+
+/// Wakes a controller's objects. Cheap to clone.
+#[derive(Clone)]
+pub struct Waker {
+    sender: mpsc::UnboundedSender<Wake>,
+}
+
+enum Wake {
+    Key(Key, Priority),
+    Gone(Key),
+}
+
+impl Waker {
+    /// Something happened to this object.
+    pub fn wake(&self, key: Key) {
+        let _ = self.sender.send(Wake::Key(key, Priority::Fresh));
+    }
+
+    /// This object is one of many to be looked at again.
+    pub fn look_again(&self, key: Key) {
+        let _ = self.sender.send(Wake::Key(key, Priority::Bulk));
+    }
+
+    /// Wakes the object of `kind` that controls what changed; on a change of owner both.
+    pub fn wake_owner<T: Object>(&self, change: &Change<'_, T>, kind: &Resource) {
+        let wake = |object: &Arc<T>| {
+            if let Some(owner) = object.owner()
+                && *owner.group == *kind.group
+                && *owner.kind == *kind.kind
+            {
+                self.wake(Key {
+                    namespace: object.key().namespace,
+                    name: owner.name.clone(),
+                    uid: owner.uid.clone(),
+                });
+            }
+        };
+        match change {
+            Change::Applied { new, old } => {
+                wake(new);
+                if let Some(old) = old
+                    && old.owner() != new.owner()
+                {
+                    wake(old);
+                }
+            }
+            Change::Deleted { old } => wake(old),
+            Change::Undecodable { .. } => {}
+        }
+    }
+}
+
+/// One kind's controller: its queue and the caches that its plans look at.
+pub struct Controller<R: Reconciler> {
+    shared: Shared,
+    reconciler: Arc<R>,
+    objects: Informer<R::Object>,
+    followers: Arc<[Arc<dyn Follower>]>,
+    waker: Waker,
+    wakes: mpsc::UnboundedReceiver<Wake>,
+}
+
+impl<R: Reconciler> Controller<R> {
+    /// A controller of `objects`, whose plans also look at the caches `reads`.
+    pub fn new(
+        shared: &Shared,
+        reconciler: R,
+        objects: Informer<R::Object>,
+        reads: impl IntoIterator<Item = Arc<dyn Follower>>,
+    ) -> Self {
+        let (sender, wakes) = mpsc::unbounded_channel();
+        let waker = Waker { sender };
+        let mut followers: Vec<Arc<dyn Follower>> = vec![Arc::new(objects.clone())];
+        followers.extend(reads);
+        let (own, recorder, resource) = (waker.clone(), shared.recorder.clone(), reconciler.resource());
+        objects.subscribe(move |change| match change {
+            Change::Applied { new, .. } => own.wake(new.key()),
+            Change::Deleted { old } => {
+                let _ = own.sender.send(Wake::Gone(old.key()));
+            }
+            Change::Undecodable { key, error } => recorder.record(
+                resource,
+                key,
+                Event {
+                    type_: EventType::Warning,
+                    reason: "Undecodable",
+                    action: "Decode",
+                    note: format!("This object cannot be understood and is left alone: {error}"),
+                },
+            ),
+        });
+        Self {
+            shared: shared.clone(),
+            reconciler: Arc::new(reconciler),
+            objects,
+            followers: followers.into(),
+            waker,
+            wakes,
+        }
+    }
+
+    /// What wakes its objects.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// The kind that it runs.
+    pub fn reconciler(&self) -> Arc<R> {
+        self.reconciler.clone()
+    }
+
+    /// Runs until the process is asked to stop, then lets passes in flight end.
+    pub async fn run(mut self) {
+        let mut state = State::new(self.reconciler.name(), &self.shared);
+        let mut gate = self.shared.gate.watch();
+        let mut stop = self.shared.stop.clone();
+        let mut progress: Vec<_> = self.followers.iter().map(|follower| follower.watch_progress()).collect();
+        let mut health = self.objects.health();
+        let mut may_write = false;
+        let mut batch = Vec::new();
+        loop {
+            let ready = matches!(*health.borrow(), Health::Synced { .. })
+                && self.followers.iter().all(|follower| follower.progress().listed.is_some());
+            let writes = ready && self.shared.gate.deadline().is_some();
+            if writes && !may_write {
+                // A new leader looks at everything once; what is as it should be costs no write.
+                for object in self.objects.all() {
+                    state.add(object.key(), Priority::Bulk);
+                }
+            }
+            may_write = writes;
+            if may_write {
+                state.unpark(&self.shared.executor, &self.followers);
+                while state.passes.len() < WORKERS
+                    && let Some(key) = state.pop()
+                {
+                    if self.shared.executor.caught_up(&key, &self.followers) {
+                        state.start(&key, self.pass(key.clone()));
+                    } else {
+                        state.park(key);
+                    }
+                }
+            }
+            let timer = state.queue.next_timer().filter(|_| may_write);
+            tokio::select! {
+                received = self.wakes.recv_many(&mut batch, 1024) => {
+                    if received == 0 {
+                        break;
+                    }
+                    for wake in batch.drain(..) {
+                        match wake {
+                            Wake::Key(key, priority) => state.add(key, priority),
+                            Wake::Gone(key) => {
+                                state.forget(&key);
+                                self.shared.executor.forget(&key);
+                                self.reconciler.forget(&key);
+                            }
+                        }
+                    }
+                }
+                Some(ended) = state.passes.join_next_with_id(), if !state.passes.is_empty() => state.ended(ended),
+                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
+                _ = gate.changed() => {}
+                _ = health.changed(), if !may_write => {}
+                () = any_changed(&mut progress), if !may_write || !state.parked.is_empty() => {}
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        let drained = async {
+            while let Some(ended) = state.passes.join_next_with_id().await {
+                state.ended(ended);
+            }
+        };
+        if timeout(DRAIN, drained).await.is_err() {
+            tracing::warn!(
+                controller = self.reconciler.name(),
+                "passes did not end in time and were cut off"
+            );
+        }
+    }
+
+    /// One pass over one object, bounded in time; a panic in it is caught by whoever awaits it.
+    fn pass(&self, key: Key) -> impl Future<Output = (Key, PassResult)> + Send + 'static {
+        let reconciler = self.reconciler.clone();
+        let object = self.objects.get(&key);
+        let shared = self.shared.clone();
+        async move {
+            let Some(object) = object else { return (key, Ok(None)) };
+            let pass = AssertUnwindSafe(reconcile(&*reconciler, &shared, &object, &key)).catch_unwind();
+            let ended = match timeout(PASS, pass).await {
+                Ok(Ok(Ok(again))) => Ok(again),
+                Ok(Ok(Err(error))) => Err(Failure::Error(error)),
+                Ok(Err(_panic)) => Err(Failure::Panic),
+                Err(_elapsed) => Err(Failure::Timeout),
+            };
+            (key, ended)
+        }
+    }
+}
+
+/// Waits until one of several caches has moved.
+async fn any_changed(progress: &mut [tokio::sync::watch::Receiver<crate::informer::Progress>]) {
+    let changes = progress.iter_mut().map(|progress| Box::pin(progress.changed()));
+    let _ = futures::future::select_all(changes).await;
+}
+
+/// How a pass ended: when to look again, or why it failed.
+type PassResult = Result<Option<Instant>, Failure>;
+
+/// A pass as the join set gives it back.
+type Joined = Result<(tokio::task::Id, (Key, PassResult)), tokio::task::JoinError>;
+
+/// Why a pass ended badly.
+enum Failure {
+    Error(Error),
+    Panic,
+    Timeout,
+}
+
+/// What the loop keeps: the queue, the passes that run, and the keys that wait for the caches.
+struct State {
+    controller: &'static str,
+    queue: Queue,
+    passes: JoinSet<(Key, PassResult)>,
+    running: HashMap<tokio::task::Id, (Key, Instant)>,
+    parked: HashSet<Key>,
+    metrics: crate::metrics::Metrics,
+}
+
+impl State {
+    fn new(controller: &'static str, shared: &Shared) -> Self {
+        let metrics = shared.metrics.clone();
+        metrics
+            .max_concurrent
+            .with_label_values(&[controller])
+            .set(i64::try_from(WORKERS).unwrap_or(i64::MAX));
+        Self {
+            controller,
+            queue: Queue::default(),
+            passes: JoinSet::new(),
+            running: HashMap::new(),
+            parked: HashSet::new(),
+            metrics,
+        }
+    }
+
+    fn labels(&self) -> [&'static str; 2] {
+        [self.controller, self.controller]
+    }
+
+    fn add(&mut self, key: Key, priority: Priority) {
+        if self.queue.add(key, priority, Instant::now()) {
+            self.metrics.queue_adds.with_label_values(&self.labels()).inc();
+        }
+        self.measure();
+    }
+
+    fn pop(&mut self) -> Option<Key> {
+        let (key, waited) = self.queue.pop(Instant::now())?;
+        self.metrics.queue_duration.with_label_values(&self.labels()).observe(waited.as_secs_f64());
+        self.measure();
+        Some(key)
+    }
+
+    fn measure(&self) {
+        let depth = i64::try_from(self.queue.depth()).unwrap_or(i64::MAX);
+        self.metrics.queue_depth.with_label_values(&self.labels()).set(depth);
+        let active = i64::try_from(self.passes.len()).unwrap_or(i64::MAX);
+        self.metrics.active_workers.with_label_values(&[self.controller]).set(active);
+    }
+
+    /// Puts a key aside until the caches show what was written for it.
+    fn park(&mut self, key: Key) {
+        self.queue.done(&key, Ended::Well { again: None }, Instant::now());
+        self.parked.insert(key);
+    }
+
+    fn unpark(&mut self, executor: &Executor, followers: &[Arc<dyn Follower>]) {
+        let shown: Vec<Key> =
+            self.parked.iter().filter(|key| executor.caught_up(key, followers)).cloned().collect();
+        for key in shown {
+            self.parked.remove(&key);
+            self.add(key, Priority::Fresh);
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.queue.forget(key);
+        self.parked.remove(key);
+    }
+
+    fn start(&mut self, key: &Key, pass: impl Future<Output = (Key, PassResult)> + Send + 'static) {
+        let handle = self.passes.spawn(pass);
+        self.running.insert(handle.id(), (key.clone(), Instant::now()));
+        self.measure();
+    }
+
+    fn ended(&mut self, joined: Joined) {
+        let id = match &joined {
+            Ok((id, _)) => *id,
+            Err(error) => error.id(),
+        };
+        let Some((key, began)) = self.running.remove(&id) else { return };
+        let result = joined.map_or(Err(Failure::Panic), |(_, (_, result))| result);
+        let took = began.elapsed();
+        let controller = self.controller;
+        self.metrics.reconcile_time.with_label_values(&[controller]).observe(took.as_secs_f64());
+        self.metrics.work_duration.with_label_values(&self.labels()).observe(took.as_secs_f64());
+        let (result, ended) = match result {
+            Ok(None) => ("success", Ended::Well { again: None }),
+            Ok(again) => ("requeue_after", Ended::Well { again }),
+            // Not an error: the cache will show what has changed, or another process leads.
+            Err(Failure::Error(error @ (Error::Stale(_) | Error::NotLeading))) => {
+                tracing::debug!(controller, object = %key, %error, "ends early");
+                ("requeue", Ended::Failed)
+            }
+            Err(failure) => {
+                match failure {
+                    Failure::Error(error) => {
+                        tracing::warn!(controller, object = %key, %error, "a pass failed and will be repeated");
+                    }
+                    Failure::Panic => {
+                        self.metrics.reconcile_panics.with_label_values(&[controller]).inc();
+                        tracing::error!(controller, object = %key, "a pass panicked and will be repeated");
+                    }
+                    Failure::Timeout => {
+                        self.metrics.reconcile_timeouts.with_label_values(&[controller]).inc();
+                        tracing::error!(controller, object = %key, "a pass took too long and will be repeated");
+                    }
+                }
+                self.metrics.reconcile_errors.with_label_values(&[controller]).inc();
+                self.metrics.queue_retries.with_label_values(&self.labels()).inc();
+                ("error", Ended::Failed)
+            }
+        };
+        self.metrics.reconciles.with_label_values(&[controller, result]).inc();
+        self.queue.done(&key, ended, Instant::now());
+        self.measure();
+    }
+}
+
+/// One pass: observe, plan, carry out, report. Returns when to look again without an event.
+async fn reconcile<R: Reconciler>(
+    reconciler: &R,
+    shared: &Shared,
+    object: &R::Object,
+    key: &Key,
+) -> Result<Option<Instant>, Error> {
+    let executor = &shared.executor;
+    executor.clarify(key).await?;
+    let world = reconciler.observe(object, executor.refusals(key)).await?;
+    let now = shared.clock.now();
+    let plan = reconciler.plan(object, &world, now);
+    let resource = reconciler.resource();
+    let Plan { steps, status, fenced, events, again } = plan;
+    let carried = executor
+        .carry_out(key, &resource, object.resource_version(), steps, |effect| {
+            reconciler.effect(object, effect)
+        })
+        .await;
+    let carried = match carried {
+        Ok(carried) => carried,
+        Err(error) => {
+            // Who may not write says nothing either; everyone else is told.
+            if !matches!(error, Error::NotLeading) {
+                tracing::debug!(object = %key, %error, "a plan was not carried out");
+            }
+            return Err(error);
+        }
+    };
+    report(reconciler.name(), shared, &resource, key, &carried);
+    let mut again = again.map(|at| instant(now, at));
+    let mut sooner = |at: Instant| again = Some(again.map_or(at, |already| already.min(at)));
+    if carried.refused {
+        // The next plan knows of the refusal and says so in the status.
+        sooner(Instant::now());
+    }
+    let told = match status {
+        Some(status) if reconciler.status(object) != Some(&status) => {
+            let paced = executor.status_written(key).map(|last| last + Executor::STATUS_PACE);
+            match paced {
+                Some(next) if next > Instant::now() => {
+                    sooner(next);
+                    false
+                }
+                // What was just written will be seen and planned upon; until then nothing new is true.
+                _ if carried.writes > 0 && paced.is_some() => {
+                    sooner(Instant::now() + Executor::STATUS_PACE);
+                    false
+                }
+                _ => {
+                    let version = fenced.then(|| object.resource_version());
+                    executor.write_status(key, &resource, &status, version).await?;
+                    true
+                }
+            }
+        }
+        _ => carried.complete,
+    };
+    if told && carried.complete {
+        for event in events {
+            shared.recorder.record(resource, key, event);
+        }
+    }
+    Ok(again)
+}
+
+/// One line in the log, and one Event for each verb: never one for each pod.
+fn report(controller: &'static str, shared: &Shared, resource: &Resource, key: &Key, carried: &Carried) {
+    if carried.writes > 0 {
+        tracing::info!(controller, object = %key, writes = carried.writes, refused = carried.refusals.len(), "carried out");
+    }
+    for (verb, reason, action, past) in [
+        ("create", "SuccessfulCreate", "Create", "Created"),
+        ("delete", "SuccessfulDelete", "Delete", "Deleted"),
+        ("apply", "SuccessfulApply", "Apply", "Applied"),
+    ] {
+        let names: Vec<&(&str, &str, String)> =
+            carried.done.iter().filter(|(done, ..)| *done == verb).collect();
+        if let Some((_, kind, first)) = names.first() {
+            let note = match names.len() {
+                1 => format!("{past} {kind} {first}"),
+                many => format!("{past} {many} {}s: {first} and {} more", kind, many - 1),
+            };
+            shared.recorder.record(*resource, key, Event { type_: EventType::Normal, reason, action, note });
+        }
+    }
+    for (verb, reason, action) in [
+        ("create", "FailedCreate", "Create"),
+        ("delete", "FailedDelete", "Delete"),
+        ("apply", "FailedApply", "Apply"),
+        ("patch", "FailedPatch", "Patch"),
+    ] {
+        let mut refused = carried.refusals.iter().filter(|(tried, ..)| *tried == verb);
+        if let Some((_, name, message)) = refused.next() {
+            let more = refused.count();
+            let note = if more == 0 {
+                format!("{name}: {message}")
+            } else {
+                format!("{name} (and {more} more): {message}")
+            };
+            shared.recorder.record(*resource, key, Event { type_: EventType::Warning, reason, action, note });
+        }
+    }
+}
+
+/// The instant at which the wall clock will show `at`.
+fn instant(now: Timestamp, at: Timestamp) -> Instant {
+    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+    // A far future is looked at again once a day: clocks may be set meanwhile.
+    Instant::now() + wait.min(Duration::from_hours(24))
+}

@@ -1,0 +1,389 @@
+//! Who may write: one Lease, and one gate that every write asks.
+//!
+//! The algorithm is client-go's. The holder's clock is never trusted: a lease counts as expired when *this* process
+//! has seen the same record for the lease duration. The renew deadline is measured from before the request that
+//! last renewed. All writes of the Lease are updates with resourceVersion, so of two candidates one wins.
+
+use std::time::Duration;
+
+use http::Request;
+use jiff::Timestamp;
+use kube::Client;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::resource::LEASES;
+
+/// The Lease's name.
+pub const LEASE_NAME: &str = "quintet-manager";
+
+/// Whether this process may write. Cheap to clone; every clone is the same gate.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    until: watch::Sender<Option<Instant>>,
+}
+
+impl Gate {
+    /// A gate that is closed until the lease is held.
+    pub fn closed() -> Self {
+        Self { until: watch::Sender::new(None) }
+    }
+
+    /// A gate that is always open: election is switched off.
+    pub fn open() -> Self {
+        // Far enough to mean never, near enough not to overflow.
+        Self { until: watch::Sender::new(Some(Instant::now() + Duration::from_hours(262_800))) }
+    }
+
+    /// Until when this process may write; None where it may not.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.until.borrow().filter(|until| *until > Instant::now())
+    }
+
+    /// Opens it until `deadline`, or moves the deadline.
+    pub fn open_until(&self, deadline: Instant) {
+        self.until.send_replace(Some(deadline));
+    }
+
+    /// Closes it.
+    pub fn close(&self) {
+        self.until.send_replace(None);
+    }
+
+    /// Wakes whenever it opens, closes or its deadline moves.
+    pub fn watch(&self) -> watch::Receiver<Option<Instant>> {
+        self.until.subscribe()
+    }
+}
+
+/// Election settings; the defaults are client-go's, but a healthy holder renews every 5 s.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Identity of this process, unique for its life.
+    pub identity: String,
+    /// How long others wait for a silent holder.
+    pub lease: Duration,
+    /// How long the holder goes on without a renewal.
+    pub renew_deadline: Duration,
+    /// How long between tries, and between renewals while they fail.
+    pub retry: Duration,
+    /// How long between renewals while they succeed.
+    pub renew: Duration,
+}
+
+impl Settings {
+    /// The usual times, for an identity and a namespace.
+    pub fn new(namespace: String, identity: String) -> Self {
+        Self {
+            namespace,
+            identity,
+            lease: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+            renew: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A reason to give up: retrying cannot mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// RBAC.
+    #[error(
+        "this process may not {verb} leases in namespace {namespace}; it needs the rule: apiGroups \
+         [coordination.k8s.io], resources [leases], verbs [create, get, list, watch, update]"
+    )]
+    Forbidden {
+        /// What was tried.
+        verb: &'static str,
+        /// Where.
+        namespace: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct LeaseSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder_identity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_duration_seconds: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acquire_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renew_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_transitions: Option<i64>,
+}
+
+#[derive(Clone, Debug, Deserialize, Default)]
+#[serde(default)]
+struct Lease {
+    metadata: Value,
+    spec: LeaseSpec,
+}
+
+/// What was observed of the Lease, and when by this process's clock.
+#[derive(Default)]
+struct Observed {
+    spec: LeaseSpec,
+    at: Option<Instant>,
+}
+
+/// Holds the lease whenever it can, and opens and closes the gate. Ends when `stop` becomes true, with the lease
+/// released, or with an error that only a person can mend.
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    gate: Gate,
+    clock: Clock,
+    metrics: Metrics,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), Error> {
+    let leader = metrics.leader.with_label_values(&[LEASE_NAME]);
+    leader.set(0.0);
+    let mut observed = Observed::default();
+    let mut held_since: Option<Instant> = None;
+    loop {
+        let began = Instant::now();
+        // A request that hangs must end before the deadline that it would move.
+        let limit = match held_since {
+            Some(since) => (since + settings.renew_deadline).saturating_duration_since(began),
+            None => settings.renew_deadline,
+        };
+        let tried =
+            timeout(limit.max(Duration::from_millis(1)), attempt(&client, &settings, &mut observed, &clock));
+        let outcome = tokio::select! {
+            outcome = tried => outcome.unwrap_or(Ok(Attempt::Unanswered("no answer in time".to_owned()))),
+            _ = stop.wait_for(|stop| *stop) => Ok(Attempt::Unanswered("stopping".to_owned())),
+        };
+        if *stop.borrow() {
+            break;
+        }
+        let pause = match outcome? {
+            Attempt::Held => {
+                if held_since.is_none() {
+                    tracing::info!(identity = settings.identity, "acquired the lease");
+                }
+                held_since = Some(began);
+                gate.open_until(began + settings.renew_deadline);
+                leader.set(1.0);
+                settings.renew
+            }
+            Attempt::OthersHold(holder) => {
+                if held_since.take().is_some() {
+                    gate.close();
+                    leader.set(0.0);
+                    tracing::warn!(holder, "lost the lease");
+                } else {
+                    tracing::debug!(holder, "another process holds the lease");
+                }
+                settings.retry
+            }
+            Attempt::Unanswered(error) => {
+                tracing::warn!(error, "the lease could not be read or renewed");
+                if held_since.is_some_and(|since| since.elapsed() >= settings.renew_deadline) {
+                    held_since = None;
+                    gate.close();
+                    leader.set(0.0);
+                    tracing::warn!(
+                        "the renew deadline has passed: nothing is written until the lease is held again"
+                    );
+                }
+                settings.retry
+            }
+        };
+        tokio::select! {
+            () = sleep(pause) => {}
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    gate.close();
+    leader.set(0.0);
+    if held_since.is_some()
+        && timeout(Duration::from_secs(3), release(&client, &settings, &clock)).await.unwrap_or(false)
+    {
+        tracing::info!("released the lease");
+    }
+    Ok(())
+}
+
+enum Attempt {
+    Held,
+    OthersHold(String),
+    Unanswered(String),
+}
+
+/// One try to acquire or renew.
+async fn attempt(
+    client: &Client,
+    settings: &Settings,
+    observed: &mut Observed,
+    clock: &Clock,
+) -> Result<Attempt, Error> {
+    let path = format!("{}/{LEASE_NAME}", LEASES.path(&settings.namespace));
+    let lease = match send::<Lease>(client, "GET", &path, None).await {
+        Ok(lease) => lease,
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            let spec = held(settings, &LeaseSpec::default(), clock);
+            let body = json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": { "name": LEASE_NAME, "namespace": settings.namespace },
+                "spec": spec,
+            });
+            let collection = LEASES.path(&settings.namespace);
+            return match send::<Lease>(client, "POST", &collection, Some(&body)).await {
+                Ok(lease) => {
+                    *observed = Observed { spec: lease.spec, at: Some(Instant::now()) };
+                    Ok(Attempt::Held)
+                }
+                Err(error) => refused(error, "create", settings),
+            };
+        }
+        Err(error) => return refused(error, "get", settings),
+    };
+    if observed.at.is_none() || observed.spec != lease.spec {
+        *observed = Observed { spec: lease.spec.clone(), at: Some(Instant::now()) };
+    }
+    let holder = lease.spec.holder_identity.clone().unwrap_or_default();
+    let expired = observed.at.is_some_and(|at| at.elapsed() >= term(&observed.spec, settings));
+    if !holder.is_empty() && holder != settings.identity && !expired {
+        return Ok(Attempt::OthersHold(holder));
+    }
+    let spec = held(settings, &lease.spec, clock);
+    let body = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": lease.metadata, "spec": spec,
+    });
+    match send::<Lease>(client, "PUT", &path, Some(&body)).await {
+        Ok(lease) => {
+            *observed = Observed { spec: lease.spec, at: Some(Instant::now()) };
+            Ok(Attempt::Held)
+        }
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            Ok(Attempt::OthersHold("(unknown)".to_owned()))
+        }
+        Err(error) => refused(error, "update", settings),
+    }
+}
+
+/// How long the observed holder may stay silent. A nonsense duration in the record counts as ours.
+fn term(spec: &LeaseSpec, settings: &Settings) -> Duration {
+    spec.lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .filter(|seconds| (1..=3600).contains(seconds))
+        .map_or(settings.lease, Duration::from_secs)
+}
+
+/// The record of a Lease that this process holds.
+fn held(settings: &Settings, before: &LeaseSpec, clock: &Clock) -> LeaseSpec {
+    let now = micros(clock.now());
+    let ours = before.holder_identity.as_deref() == Some(&settings.identity);
+    LeaseSpec {
+        holder_identity: Some(settings.identity.clone()),
+        lease_duration_seconds: i64::try_from(settings.lease.as_secs()).ok(),
+        acquire_time: if ours { before.acquire_time.clone() } else { Some(now.clone()) },
+        renew_time: Some(now),
+        lease_transitions: Some(before.lease_transitions.unwrap_or(0) + i64::from(!ours)),
+    }
+}
+
+/// Gives the lease up, so that a successor need not wait. True where it was ours and is free now.
+async fn release(client: &Client, settings: &Settings, clock: &Clock) -> bool {
+    let path = format!("{}/{LEASE_NAME}", LEASES.path(&settings.namespace));
+    let Ok(lease) = send::<Lease>(client, "GET", &path, None).await else { return false };
+    if lease.spec.holder_identity.as_deref() != Some(&settings.identity) {
+        return false;
+    }
+    let spec = LeaseSpec {
+        holder_identity: Some(String::new()),
+        lease_duration_seconds: Some(1),
+        renew_time: Some(micros(clock.now())),
+        ..lease.spec
+    };
+    let body = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": lease.metadata, "spec": spec,
+    });
+    send::<Lease>(client, "PUT", &path, Some(&body)).await.is_ok()
+}
+
+/// MicroTime, as the API server wants it: exactly six decimals.
+fn micros(at: Timestamp) -> String {
+    format!("{at:.6}")
+}
+
+fn refused(error: kube::Error, verb: &'static str, settings: &Settings) -> Result<Attempt, Error> {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => {
+            Err(Error::Forbidden { verb, namespace: settings.namespace.clone() })
+        }
+        error => Ok(Attempt::Unanswered(error.to_string())),
+    }
+}
+
+async fn send<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<T, kube::Error> {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
+        .map_err(kube::Error::HttpError)?;
+    client.request(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings::new("n".into(), "me".into())
+    }
+
+    #[test]
+    fn a_take_over_counts_a_transition_and_a_renewal_does_not() {
+        let clock = Clock::System;
+        let first = held(&settings(), &LeaseSpec::default(), &clock);
+        assert_eq!(first.lease_transitions, Some(1));
+        let second = held(&settings(), &first, &clock);
+        assert_eq!((second.lease_transitions, &second.acquire_time), (Some(1), &first.acquire_time));
+        let other = LeaseSpec { holder_identity: Some("other".into()), ..first };
+        assert_eq!(held(&settings(), &other, &clock).lease_transitions, Some(2));
+    }
+
+    #[test]
+    fn a_nonsense_duration_counts_as_ours() {
+        for nonsense in [None, Some(-1), Some(0), Some(i64::MAX)] {
+            let spec = LeaseSpec { lease_duration_seconds: nonsense, ..LeaseSpec::default() };
+            assert_eq!(term(&spec, &settings()), Duration::from_secs(15));
+        }
+        let spec = LeaseSpec { lease_duration_seconds: Some(1), ..LeaseSpec::default() };
+        assert_eq!(term(&spec, &settings()), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn times_have_six_decimals() {
+        assert_eq!(micros("2026-01-01T00:00:00Z".parse().unwrap()), "2026-01-01T00:00:00.000000Z");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gate_closes_by_itself_at_its_deadline() {
+        let gate = Gate::closed();
+        assert!(gate.deadline().is_none());
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        assert!(gate.deadline().is_some());
+        sleep(Duration::from_secs(10)).await;
+        assert!(gate.deadline().is_none());
+    }
+}

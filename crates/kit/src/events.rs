@@ -1,0 +1,198 @@
+//! Kubernetes Events: merged per object and reason, bounded in number, never in the way of a pass.
+//!
+//! A recorder only puts a record into a bounded channel. One task sends them: the first of its kind as a new Event,
+//! later ones as a count on that Event's series, at most once in a while. What does not fit is dropped and counted.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use http::Request;
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use crate::FIELD_MANAGER;
+use crate::clock::Clock;
+use crate::conditions::shorten;
+use crate::digest;
+use crate::election::Gate;
+use crate::metrics::Metrics;
+use crate::object::Key;
+use crate::plan::{Event, EventType};
+use crate::resource::{EVENTS, Resource};
+
+/// Records that may wait; more are dropped.
+const WAITING: usize = 256;
+/// Distinct (object, reason) pairs that are remembered for merging.
+const REMEMBERED: usize = 1024;
+/// How long an Event is continued as a series; afterwards a new one is made. Below the server's default of 1 h.
+const SERIES: Duration = Duration::from_mins(30);
+/// The shortest time between two updates of one series.
+const PACE: Duration = Duration::from_secs(10);
+/// The shortest time between two Events of one object and reason with different notes.
+const NEWS: Duration = Duration::from_secs(1);
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(5);
+/// The API's limit on a note, in bytes.
+const LONGEST_NOTE: usize = 1024;
+
+struct Record {
+    resource: Resource,
+    object: Key,
+    event: Event,
+}
+
+/// Where controllers put their news. Cheap to clone.
+#[derive(Clone)]
+pub struct Recorder {
+    sender: mpsc::Sender<Record>,
+    metrics: Metrics,
+}
+
+impl Recorder {
+    /// A recorder, and the task that sends what it records.
+    pub fn new(
+        client: Client,
+        gate: Gate,
+        clock: Clock,
+        metrics: Metrics,
+        instance: String,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        let task = send_all(client, gate, clock, instance, receiver);
+        (Self { sender, metrics }, task)
+    }
+
+    /// Records news about an object. Never waits.
+    pub fn record(&self, resource: Resource, object: &Key, event: Event) {
+        let record = Record { resource, object: object.clone(), event };
+        if self.sender.try_send(record).is_err() {
+            self.metrics.events_dropped.inc();
+        }
+    }
+}
+
+struct Series {
+    name: String,
+    began: Instant,
+    sent: Instant,
+    count: i64,
+    note: String,
+}
+
+type SeriesKey = (std::sync::Arc<str>, &'static str, EventType);
+
+async fn send_all(
+    client: Client,
+    gate: Gate,
+    clock: Clock,
+    instance: String,
+    mut receiver: mpsc::Receiver<Record>,
+) {
+    let mut known: HashMap<SeriesKey, Series> = HashMap::new();
+    let mut serial: u64 = 0;
+    while let Some(record) = receiver.recv().await {
+        if gate.deadline().is_none() {
+            continue;
+        }
+        let now = Instant::now();
+        let key = (record.object.uid.clone(), record.event.reason, record.event.type_);
+        let note = shorten(record.event.note.clone(), LONGEST_NOTE);
+        if let Some(series) = known.get_mut(&key)
+            && now.duration_since(series.began) < SERIES
+        {
+            series.count += 1;
+            // The API lets a series change its count and no more: other words need another Event.
+            if series.note == note {
+                if now.duration_since(series.sent) >= PACE {
+                    series.sent = now;
+                    if !continue_series(&client, &record, series, &clock).await {
+                        known.remove(&key);
+                    }
+                }
+                continue;
+            }
+            if now.duration_since(series.sent) < NEWS {
+                continue;
+            }
+        }
+        serial += 1;
+        let name = format!(
+            "{}.{}",
+            digest::cut(&record.object.name, 200),
+            digest::short(&[&record.object.uid, record.event.reason, &instance, &serial.to_string()], 16)
+        );
+        let body = event(&record, &name, &note, &clock, &instance);
+        let path = format!("{}?fieldManager={FIELD_MANAGER}", EVENTS.path(namespace_of(&record.object)));
+        if call(&client, "POST", &path, "application/json", &body).await {
+            if known.len() >= REMEMBERED {
+                known.retain(|_, series| now.duration_since(series.began) < SERIES / 4);
+                if known.len() >= REMEMBERED {
+                    known.clear();
+                }
+            }
+            known.insert(key, Series { name, began: now, sent: now, count: 1, note });
+        }
+    }
+}
+
+async fn continue_series(client: &Client, record: &Record, series: &Series, clock: &Clock) -> bool {
+    let patch = json!({
+        "series": { "count": series.count, "lastObservedTime": format!("{:.6}", clock.now()) },
+    });
+    let path =
+        format!("{}/{}?fieldManager={FIELD_MANAGER}", EVENTS.path(namespace_of(&record.object)), series.name);
+    call(client, "PATCH", &path, "application/merge-patch+json", &patch).await
+}
+
+fn event(record: &Record, name: &str, note: &str, clock: &Clock, instance: &str) -> Value {
+    let type_ = match record.event.type_ {
+        EventType::Normal => "Normal",
+        EventType::Warning => "Warning",
+    };
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": { "name": name, "namespace": namespace_of(&record.object) },
+        "eventTime": format!("{:.6}", clock.now()),
+        "type": type_,
+        "reason": record.event.reason,
+        "action": record.event.action,
+        "note": note,
+        "reportingController": "quintet.dev/manager",
+        "reportingInstance": shorten(instance.to_owned(), 128),
+        "regarding": {
+            "apiVersion": record.resource.api_version(),
+            "kind": record.resource.kind,
+            "namespace": &*record.object.namespace,
+            "name": &*record.object.name,
+            "uid": &*record.object.uid,
+        },
+    })
+}
+
+/// Events about cluster-scoped objects live in `default`.
+fn namespace_of(object: &Key) -> &str {
+    if object.namespace.is_empty() { "default" } else { &object.namespace }
+}
+
+async fn call(client: &Client, method: &str, path: &str, content_type: &str, body: &Value) -> bool {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, content_type)
+        .body(body.to_string().into_bytes());
+    let Ok(request) = request else { return false };
+    match timeout(CALL, client.request::<serde::de::IgnoredAny>(request)).await {
+        Ok(Ok(_)) => true,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "an Event was not sent");
+            false
+        }
+        Err(_elapsed) => {
+            tracing::debug!("an Event was not sent in time");
+            false
+        }
+    }
+}

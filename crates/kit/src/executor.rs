@@ -1,0 +1,603 @@
+//! Carries plans out. It alone writes.
+//!
+//! Before every write it asks the gate whether this process may still write, and the time left is the write's
+//! deadline. Writes run side by side in a sliding window. What the server answers is sorted into done, news,
+//! refusals (which count against one object and wait), and failures (which make the whole pass wait).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use http::Request;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::FIELD_MANAGER;
+use crate::client::CALL;
+use crate::clock::Clock;
+use crate::election::Gate;
+use crate::informer::{Informer, Progress, escape};
+use crate::object::{Key, Meta, MetaOnly, Object};
+use crate::plan::{Action, Refusal, Refusals};
+use crate::resource::Resource;
+
+/// Writes in flight, in the whole process. More only adds latency.
+pub const WINDOW: usize = 32;
+/// The wait after the first refusal of one object; doubled with each further one (the Job controller's 10 s).
+const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);
+/// The longest wait after a refusal (the Job controller's 10 min).
+const LONGEST_REFUSAL: SignedDuration = SignedDuration::from_mins(10);
+/// So many different refusals in a row stop a pass: something is wrong with all of it.
+const STOP_AFTER: usize = 3;
+
+/// Why a pass failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// This process may not write (any more).
+    #[error("this process does not hold the lease")]
+    NotLeading,
+    /// The server could not be reached, or asked to come back later, or the answer is unclear.
+    #[error("{verb} {object}: {error}")]
+    Unanswered {
+        /// What was tried.
+        verb: &'static str,
+        /// On what.
+        object: String,
+        /// What came instead of an answer.
+        error: String,
+    },
+    /// The object has changed since the plan was made.
+    #[error("{0} has changed meanwhile")]
+    Stale(String),
+    /// A write that concerns the owner itself was refused.
+    #[error("the API server refuses {object}: {message}")]
+    Refused {
+        /// What was to be written.
+        object: String,
+        /// The server's words.
+        message: String,
+    },
+    /// Reading what the plan needs failed.
+    #[error("{0}")]
+    Read(#[from] kube::Error),
+    /// The kind's own effect failed.
+    #[error("{0}")]
+    Effect(String),
+}
+
+/// What carrying out the steps of a plan came to.
+#[derive(Debug, Default)]
+pub struct Carried {
+    /// Writes that went through.
+    pub writes: usize,
+    /// Whether all steps went through.
+    pub complete: bool,
+    /// Whether a refusal was remembered: the next plan knows more than this one did.
+    pub refused: bool,
+    /// What was done, for the log and the events: verb and object, as in `created pod a`.
+    pub done: Vec<(&'static str, &'static str, String)>,
+    /// What was refused: verb, object, the server's words.
+    pub refusals: Vec<(&'static str, String, String)>,
+}
+
+/// The answer to one write.
+enum Answer {
+    /// Done.
+    Done,
+    /// Nothing to do: it is there already, gone already, or has changed. The cache will show it.
+    News,
+    /// Refused.
+    Refused { reason: String, message: String, quota: bool },
+    /// The namespace is being deleted: nothing can be made there any more.
+    NamespaceTerminating,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    versions: HashMap<Resource, (u64, Instant)>,
+    deletes: Vec<(Resource, Key, Instant)>,
+    unclear: HashSet<(Resource, Arc<str>, String)>,
+}
+
+/// A cache whose progress can be compared with what was written.
+pub trait Follower: Send + Sync {
+    /// What it caches.
+    fn resource(&self) -> Resource;
+    /// How far it has come.
+    fn progress(&self) -> Progress;
+    /// Wakes whenever it comes further.
+    fn watch_progress(&self) -> watch::Receiver<Progress>;
+    /// Whether an object that was deleted is gone from it, or shown as terminating.
+    fn shows_deletion(&self, key: &Key) -> bool;
+}
+
+impl<T: Object> Follower for Informer<T> {
+    fn resource(&self) -> Resource {
+        self.resource()
+    }
+
+    fn progress(&self) -> Progress {
+        *Informer::progress(self).borrow()
+    }
+
+    fn watch_progress(&self) -> watch::Receiver<Progress> {
+        Informer::progress(self)
+    }
+
+    fn shows_deletion(&self, key: &Key) -> bool {
+        self.get(key).is_none_or(|object| object.terminating())
+    }
+}
+
+/// The one writer of the process.
+pub struct Executor {
+    client: Client,
+    gate: Gate,
+    clock: Clock,
+    window: Semaphore,
+    memory: Mutex<HashMap<Arc<str>, Memory>>,
+}
+
+/// What is remembered of one owner: forgotten with it.
+#[derive(Default)]
+struct Memory {
+    written: Written,
+    refusals: Refusals,
+    status_written: Option<Instant>,
+}
+
+impl Executor {
+    /// An executor that writes while `gate` is open.
+    pub fn new(client: Client, gate: Gate, clock: Clock) -> Self {
+        Self { client, gate, clock, window: Semaphore::new(WINDOW), memory: Mutex::default() }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, HashMap<Arc<str>, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets an owner that is gone.
+    pub fn forget(&self, owner: &Key) {
+        self.memory().remove(&owner.uid);
+    }
+
+    /// What was refused for this owner.
+    pub fn refusals(&self, owner: &Key) -> Refusals {
+        self.memory().get(&owner.uid).map(|memory| memory.refusals.clone()).unwrap_or_default()
+    }
+
+    /// Whether the caches show everything that was written for `owner`.
+    pub fn caught_up(&self, owner: &Key, followers: &[Arc<dyn Follower>]) -> bool {
+        let mut memory = self.memory();
+        let Some(memory) = memory.get_mut(&owner.uid) else { return true };
+        for follower in followers {
+            let resource = follower.resource();
+            let progress = follower.progress();
+            let listed_since = |answered: Instant| progress.listed.is_some_and(|began| began > answered);
+            if let Some((version, answered)) = memory.written.versions.get(&resource)
+                && (progress.position >= *version || listed_since(*answered))
+            {
+                memory.written.versions.remove(&resource);
+            }
+            memory.written.deletes.retain(|(of, key, answered)| {
+                *of != resource || !(follower.shows_deletion(key) || listed_since(*answered))
+            });
+        }
+        let followed =
+            |resource: &Resource| followers.iter().any(|follower| follower.resource() == *resource);
+        !memory.written.versions.keys().any(followed)
+            && !memory.written.deletes.iter().any(|(resource, ..)| followed(resource))
+    }
+
+    /// Reads what an unclear answer may have written, so that the next plan waits for it.
+    pub async fn clarify(&self, owner: &Key) -> Result<(), Error> {
+        let unclear: Vec<_> = self
+            .memory()
+            .get(&owner.uid)
+            .map(|memory| memory.written.unclear.iter().cloned().collect())
+            .unwrap_or_default();
+        for (resource, namespace, name) in unclear {
+            let found = self.read_meta(&resource, &namespace, &name).await?;
+            if let Some(meta) = found {
+                self.wrote(owner, resource, &meta);
+            }
+            if let Some(memory) = self.memory().get_mut(&owner.uid) {
+                memory.written.unclear.remove(&(resource, namespace, name));
+            }
+        }
+        Ok(())
+    }
+
+    fn wrote(&self, owner: &Key, resource: Resource, meta: &Meta) {
+        if let Ok(version) = meta.resource_version.parse::<u64>() {
+            let mut memory = self.memory();
+            let versions = &mut memory.entry(owner.uid.clone()).or_default().written.versions;
+            let highest = versions.get(&resource).map_or(0, |(highest, _)| *highest).max(version);
+            versions.insert(resource, (highest, Instant::now()));
+        }
+    }
+
+    /// The metadata of an object, read past the caches; None where it does not exist.
+    pub async fn read_meta(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Meta>, kube::Error> {
+        Ok(self.read::<MetaOnly>(resource, namespace, name).await?.map(|only| Meta::from(only.metadata)))
+    }
+
+    /// An object, read past the caches; None where it does not exist.
+    pub async fn read<T: serde::de::DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<T>, kube::Error> {
+        let path = format!("{}/{}", resource.path(namespace), name);
+        let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+        let answer = timeout_at(Instant::now() + CALL, self.client.request::<T>(request)).await;
+        match answer {
+            Ok(Ok(object)) => Ok(Some(object)),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        }
+    }
+
+    /// Takes the steps of a plan, one after the other.
+    pub async fn carry_out<S, E>(
+        &self,
+        owner: &Key,
+        resource: &Resource,
+        version: &str,
+        steps: Vec<Vec<Action<S, E>>>,
+        effect: impl Fn(E) -> Result<(), String>,
+    ) -> Result<Carried, Error>
+    where
+        S: Serialize,
+    {
+        let mut carried = Carried { complete: true, ..Carried::default() };
+        for step in steps {
+            let stop = AtomicBool::new(false);
+            let (stop, effect) = (&stop, &effect);
+            let mut answers = futures::stream::iter(step)
+                .map(|action| async move {
+                    if stop.load(Ordering::Relaxed) {
+                        return None;
+                    }
+                    let (verb, kind, name) = describe(&action, owner, resource);
+                    let answer = self.act(owner, resource, version, action, effect).await;
+                    Some((verb, kind, name, answer))
+                })
+                .buffer_unordered(WINDOW);
+            let mut failure = None;
+            let mut different: Vec<String> = Vec::new();
+            while let Some(answer) = answers.next().await {
+                let Some((verb, kind, name, answer)) = answer else {
+                    carried.complete = false;
+                    continue;
+                };
+                match answer {
+                    Ok(Answer::Done) => {
+                        different.clear();
+                        carried.writes += 1;
+                        self.accepted(owner, &name);
+                        carried.done.push((verb, kind, name));
+                    }
+                    Ok(Answer::News) => carried.complete = false,
+                    Ok(Answer::NamespaceTerminating) => {
+                        carried.complete = false;
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    Ok(Answer::Refused { reason, message, quota }) => {
+                        carried.complete = false;
+                        carried.refused = true;
+                        if !different.contains(&message) {
+                            different.push(message.clone());
+                        }
+                        if quota || different.len() >= STOP_AFTER {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                        self.refused(owner, &name, reason, &message);
+                        carried.refusals.push((verb, name, message));
+                    }
+                    Err(error) => {
+                        carried.complete = false;
+                        stop.store(true, Ordering::Relaxed);
+                        failure.get_or_insert(error);
+                    }
+                }
+            }
+            if let Some(error) = failure {
+                return Err(error);
+            }
+            if !carried.complete {
+                break;
+            }
+        }
+        Ok(carried)
+    }
+
+    fn refused(&self, owner: &Key, name: &str, reason: String, message: &str) {
+        let now = self.clock.now();
+        let mut memory = self.memory();
+        let refusals = &mut memory.entry(owner.uid.clone()).or_default().refusals;
+        // What is no longer tried (another template, fewer pods) must not be remembered for ever.
+        refusals.retain(|_, refusal| {
+            refusal.until.checked_add(LONGEST_REFUSAL).is_ok_and(|forgotten| forgotten > now)
+        });
+        let times = refusals.get(name).map_or(0, |refusal| refusal.times);
+        let wait = (FIRST_REFUSAL * (1_i32 << times.min(10))).min(LONGEST_REFUSAL);
+        refusals.insert(
+            name.to_owned(),
+            Refusal {
+                reason,
+                message: crate::conditions::shorten(message.to_owned(), 512),
+                times: times + 1,
+                until: now.checked_add(wait).unwrap_or(Timestamp::MAX),
+            },
+        );
+    }
+
+    fn accepted(&self, owner: &Key, name: &str) {
+        if let Some(memory) = self.memory().get_mut(&owner.uid) {
+            memory.refusals.remove(name);
+        }
+    }
+
+    async fn act<S: Serialize, E>(
+        &self,
+        owner: &Key,
+        resource: &Resource,
+        version: &str,
+        action: Action<S, E>,
+        effect: impl Fn(E) -> Result<(), String>,
+    ) -> Result<Answer, Error> {
+        match action {
+            Action::Create { resource, namespace, name, body } => {
+                let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
+                let request = post(path, &body);
+                let answer = self.write(owner, resource, &namespace, &name, "create", request).await?;
+                let Answer::Refused { reason, .. } = &answer else { return Ok(answer) };
+                if reason != "AlreadyExists" {
+                    return Ok(answer);
+                }
+                // A retried POST of ours, or a stranger's object?
+                match self.read_meta(&resource, &namespace, &name).await? {
+                    Some(meta) if meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid) => {
+                        self.wrote(owner, resource, &meta);
+                        Ok(Answer::News)
+                    }
+                    Some(meta) => Ok(Answer::Refused {
+                        reason: "NameTaken".to_owned(),
+                        message: match meta.owner {
+                            Some(of) => format!(
+                                "{} {name} exists already and belongs to {} {}",
+                                resource.kind, of.kind, of.name
+                            ),
+                            None => format!("{} {name} exists already and belongs to nobody", resource.kind),
+                        },
+                        quota: false,
+                    }),
+                    None => Ok(Answer::News),
+                }
+            }
+            Action::Delete { resource, namespace, name, uid, resource_version } => {
+                let mut preconditions = json!({ "uid": uid });
+                if let Some(version) = resource_version {
+                    preconditions["resourceVersion"] = Value::from(&*version);
+                }
+                let body =
+                    json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
+                let path = format!("{}/{name}", resource.path(&namespace));
+                let request = json_request("DELETE", path, "application/json", &body);
+                let answer = self.write(owner, resource, &namespace, &name, "delete", request).await?;
+                if matches!(answer, Answer::Done) {
+                    let key = Key { namespace, name, uid };
+                    let mut memory = self.memory();
+                    let written = &mut memory.entry(owner.uid.clone()).or_default().written;
+                    written.deletes.push((resource, key, Instant::now()));
+                }
+                Ok(answer)
+            }
+            Action::Apply { resource, namespace, name, body, force } => {
+                let path = format!(
+                    "{}/{name}?fieldManager={FIELD_MANAGER}&force={force}&fieldValidation=Strict",
+                    resource.path(&namespace)
+                );
+                let request = json_request("PATCH", path, "application/apply-patch+yaml", &body);
+                self.write(owner, resource, &namespace, &name, "apply", request).await
+            }
+            Action::Patch { resource, namespace, name, operations } => {
+                let path = format!("{}/{name}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
+                let request = json_request("PATCH", path, "application/json-patch+json", &operations);
+                self.write(owner, resource, &namespace, &name, "patch", request).await
+            }
+            Action::Claim { status, token } => {
+                match self.write_status(owner, resource, &status, Some(version)).await {
+                    Ok(()) => Ok(Answer::Done),
+                    Err(Error::Stale(_)) => Ok(Answer::News),
+                    Err(Error::Unanswered { verb, object, error }) => {
+                        // Did it commit? The object itself knows.
+                        let ours =
+                            self.read::<Claimed>(resource, &owner.namespace, &owner.name).await?.is_some_and(
+                                |claimed| claimed.status.claim.is_some_and(|claim| claim.token == token),
+                            );
+                        if ours { Ok(Answer::Done) } else { Err(Error::Unanswered { verb, object, error }) }
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            Action::Effect(own) => {
+                if self.gate.deadline().is_none() {
+                    return Err(Error::NotLeading);
+                }
+                effect(own).map(|()| Answer::Done).map_err(Error::Effect)
+            }
+        }
+    }
+
+    /// Sends one write, within the window, the gate's deadline and the call limit.
+    async fn write(
+        &self,
+        owner: &Key,
+        resource: Resource,
+        namespace: &Arc<str>,
+        name: &str,
+        verb: &'static str,
+        request: Result<Request<Vec<u8>>, http::Error>,
+    ) -> Result<Answer, Error> {
+        let request = request.map_err(|error| Error::Read(kube::Error::HttpError(error)))?;
+        let Ok(_permit) = self.window.acquire().await else { return Err(Error::NotLeading) };
+        let deadline = self.gate.deadline().ok_or(Error::NotLeading)?.min(Instant::now() + CALL);
+        let object = || format!("{} {name}", resource.kind);
+        let unclear = |error: String| {
+            let mut memory = self.memory();
+            let written = &mut memory.entry(owner.uid.clone()).or_default().written;
+            written.unclear.insert((resource, namespace.clone(), name.to_owned()));
+            Err(Error::Unanswered { verb, object: object(), error })
+        };
+        match timeout_at(deadline, self.client.request::<MetaOnly>(request)).await {
+            Ok(Ok(only)) => {
+                if verb != "delete" {
+                    self.wrote(owner, resource, &Meta::from(only.metadata));
+                }
+                Ok(Answer::Done)
+            }
+            Ok(Err(kube::Error::Api(status))) => match status.code {
+                404 if verb != "create" => Ok(Answer::News),
+                404 if status.message.contains("namespaces") => Ok(Answer::NamespaceTerminating),
+                409 if status.reason == "AlreadyExists" => Ok(Answer::Refused {
+                    reason: "AlreadyExists".to_owned(),
+                    message: status.message,
+                    quota: false,
+                }),
+                409 if verb == "apply" => Ok(Answer::Refused {
+                    reason: "Conflict".to_owned(),
+                    message: status.message,
+                    quota: false,
+                }),
+                409 => Ok(Answer::News),
+                403 if is_namespace_terminating(&status) => Ok(Answer::NamespaceTerminating),
+                400 | 403 | 404 | 413 | 422 => Ok(Answer::Refused {
+                    quota: status.message.contains("exceeded quota"),
+                    reason: status.reason,
+                    message: status.message,
+                }),
+                500..=599 => unclear(status.message),
+                _ => Err(Error::Unanswered { verb, object: object(), error: status.message }),
+            },
+            Ok(Err(error)) => unclear(error.to_string()),
+            Err(_elapsed) => unclear("no answer in time".to_owned()),
+        }
+    }
+
+    /// When a status of `owner` was last written.
+    pub fn status_written(&self, owner: &Key) -> Option<Instant> {
+        self.memory().get(&owner.uid).and_then(|memory| memory.status_written)
+    }
+
+    /// Applies the whole status, guarded by the UID and, where `version` is given, by the resourceVersion.
+    pub async fn write_status<S: Serialize>(
+        &self,
+        owner: &Key,
+        resource: &Resource,
+        status: &S,
+        version: Option<&str>,
+    ) -> Result<(), Error> {
+        let mut metadata =
+            json!({ "name": &*owner.name, "namespace": &*owner.namespace, "uid": &*owner.uid });
+        if let Some(version) = version {
+            metadata["resourceVersion"] = Value::from(version);
+        }
+        let body = json!({
+            "apiVersion": resource.api_version(),
+            "kind": resource.kind,
+            "metadata": metadata,
+            "status": status,
+        });
+        let path = format!(
+            "{}/{}/status?fieldManager={FIELD_MANAGER}&force=true",
+            resource.path(&owner.namespace),
+            escape(&owner.name)
+        );
+        let request = json_request("PATCH", path, "application/apply-patch+yaml", &body);
+        let object = format!("the status of {} {owner}", resource.kind);
+        match self.write(owner, *resource, &owner.namespace, &owner.name, "update", request).await? {
+            Answer::Done => {
+                self.memory().entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
+                Ok(())
+            }
+            Answer::News | Answer::NamespaceTerminating => Err(Error::Stale(object)),
+            Answer::Refused { message, .. } => Err(Error::Refused { object, message }),
+        }
+    }
+
+    /// The shortest time between two status writes of one object while it progresses.
+    pub const STATUS_PACE: Duration = Duration::from_secs(1);
+}
+
+#[derive(Deserialize)]
+struct Claimed {
+    #[serde(default)]
+    status: ClaimedStatus,
+}
+
+#[derive(Deserialize, Default)]
+struct ClaimedStatus {
+    claim: Option<ClaimedToken>,
+}
+
+#[derive(Deserialize)]
+struct ClaimedToken {
+    #[serde(default)]
+    token: String,
+}
+
+fn is_namespace_terminating(status: &kube::core::Status) -> bool {
+    status
+        .details
+        .as_ref()
+        .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+        || status.message.contains("because it is being terminated")
+}
+
+fn describe<S, E>(
+    action: &Action<S, E>,
+    owner: &Key,
+    own: &Resource,
+) -> (&'static str, &'static str, String) {
+    match action {
+        Action::Create { resource, name, .. } => ("create", resource.kind, name.clone()),
+        Action::Delete { resource, name, .. } => ("delete", resource.kind, name.to_string()),
+        Action::Apply { resource, name, .. } => ("apply", resource.kind, name.clone()),
+        Action::Patch { resource, name, .. } => ("patch", resource.kind, name.to_string()),
+        Action::Claim { .. } => ("claim", own.kind, owner.name.to_string()),
+        Action::Effect(_) => ("effect", own.kind, owner.name.to_string()),
+    }
+}
+
+fn post(path: String, body: &Value) -> Result<Request<Vec<u8>>, http::Error> {
+    json_request("POST", path, "application/json", body)
+}
+
+fn json_request(
+    method: &str,
+    path: String,
+    content_type: &str,
+    body: &Value,
+) -> Result<Request<Vec<u8>>, http::Error> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, content_type)
+        .header(http::header::ACCEPT, "application/json")
+        .body(body.to_string().into_bytes())
+}

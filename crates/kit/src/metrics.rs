@@ -1,0 +1,179 @@
+//! The process's metrics, under the names that controller-runtime's dashboards and alerts know.
+//!
+//! No object names in labels: a controller, a queue, a verb or a code, all bounded.
+
+use prometheus::{
+    Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+/// Every metric of the process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Where kinds may register metrics of their own.
+    pub registry: Registry,
+    /// `controller_runtime_reconcile_total{controller,result}`.
+    pub reconciles: IntCounterVec,
+    /// `controller_runtime_reconcile_errors_total{controller}`.
+    pub reconcile_errors: IntCounterVec,
+    /// `controller_runtime_reconcile_panics_total{controller}`.
+    pub reconcile_panics: IntCounterVec,
+    /// `controller_runtime_reconcile_timeouts_total{controller}`.
+    pub reconcile_timeouts: IntCounterVec,
+    /// `controller_runtime_reconcile_time_seconds{controller}`.
+    pub reconcile_time: HistogramVec,
+    /// `controller_runtime_max_concurrent_reconciles{controller}`.
+    pub max_concurrent: IntGaugeVec,
+    /// `controller_runtime_active_workers{controller}`.
+    pub active_workers: IntGaugeVec,
+    /// `workqueue_depth{name,controller}`.
+    pub queue_depth: IntGaugeVec,
+    /// `workqueue_adds_total{name,controller}`.
+    pub queue_adds: IntCounterVec,
+    /// `workqueue_queue_duration_seconds{name,controller}`.
+    pub queue_duration: HistogramVec,
+    /// `workqueue_work_duration_seconds{name,controller}`.
+    pub work_duration: HistogramVec,
+    /// `workqueue_retries_total{name,controller}`.
+    pub queue_retries: IntCounterVec,
+    /// `rest_client_requests_total{code,method,host}`.
+    pub requests: IntCounterVec,
+    /// `leader_election_master_status{name}`.
+    pub leader: GaugeVec,
+    /// `quintet_informer_objects{resource}`.
+    pub cached: IntGaugeVec,
+    /// `quintet_informer_undecodable_objects_total{resource}`.
+    pub undecodable: IntCounterVec,
+    /// `quintet_events_dropped_total`.
+    pub events_dropped: prometheus::IntCounter,
+}
+
+impl Metrics {
+    /// Makes and registers them, with the process's own (`process_*`).
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        let counter = |name: &str, help: &str, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
+            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| -> Result<IntGaugeVec, prometheus::Error> {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok(gauge)
+        };
+        let histogram = |name: &str, help: &str, labels: &[&str], buckets: Vec<f64>| {
+            let histogram = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels)?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        let pass = vec![0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
+        let waits = prometheus::exponential_buckets(1e-5, 10.0, 8)?;
+        let leader = GaugeVec::new(
+            Opts::new("leader_election_master_status", "1 while this process may write, else 0."),
+            &["name"],
+        )?;
+        registry.register(Box::new(leader.clone()))?;
+        let events_dropped = prometheus::IntCounter::new(
+            "quintet_events_dropped_total",
+            "Events that were not sent because too many were waiting.",
+        )?;
+        registry.register(Box::new(events_dropped.clone()))?;
+        Ok(Self {
+            reconciles: counter(
+                "controller_runtime_reconcile_total",
+                "Passes by controller and result.",
+                &["controller", "result"],
+            )?,
+            reconcile_errors: counter(
+                "controller_runtime_reconcile_errors_total",
+                "Passes that failed and will be repeated.",
+                &["controller"],
+            )?,
+            reconcile_panics: counter(
+                "controller_runtime_reconcile_panics_total",
+                "Passes that panicked and will be repeated.",
+                &["controller"],
+            )?,
+            reconcile_timeouts: counter(
+                "controller_runtime_reconcile_timeouts_total",
+                "Passes that exceeded their time limit and will be repeated.",
+                &["controller"],
+            )?,
+            reconcile_time: histogram(
+                "controller_runtime_reconcile_time_seconds",
+                "How long passes took.",
+                &["controller"],
+                pass.clone(),
+            )?,
+            max_concurrent: gauge(
+                "controller_runtime_max_concurrent_reconciles",
+                "How many passes may run side by side.",
+                &["controller"],
+            )?,
+            active_workers: gauge(
+                "controller_runtime_active_workers",
+                "How many passes run now.",
+                &["controller"],
+            )?,
+            queue_depth: gauge("workqueue_depth", "Keys waiting for a pass.", &["name", "controller"])?,
+            queue_adds: counter("workqueue_adds_total", "Keys added.", &["name", "controller"])?,
+            queue_duration: histogram(
+                "workqueue_queue_duration_seconds",
+                "How long keys waited for their pass.",
+                &["name", "controller"],
+                waits,
+            )?,
+            work_duration: histogram(
+                "workqueue_work_duration_seconds",
+                "How long passes took.",
+                &["name", "controller"],
+                pass,
+            )?,
+            queue_retries: counter(
+                "workqueue_retries_total",
+                "Passes repeated after a failure.",
+                &["name", "controller"],
+            )?,
+            requests: counter(
+                "rest_client_requests_total",
+                "Requests to the API server by status code, method and host.",
+                &["code", "method", "host"],
+            )?,
+            leader,
+            cached: gauge("quintet_informer_objects", "Objects in a cache.", &["resource"])?,
+            undecodable: counter(
+                "quintet_informer_undecodable_objects_total",
+                "Objects that could not be decoded and were skipped.",
+                &["resource"],
+            )?,
+            events_dropped,
+            registry,
+        })
+    }
+
+    /// The text that Prometheus reads.
+    pub fn text(&self) -> Result<String, prometheus::Error> {
+        let mut buffer = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut buffer)?;
+        Ok(String::from_utf8_lossy(&buffer).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_text_is_written() {
+        let metrics = Metrics::new().unwrap();
+        metrics.reconciles.with_label_values(&["book", "success"]).inc();
+        let text = metrics.text().unwrap();
+        assert!(
+            text.contains("controller_runtime_reconcile_total{controller=\"book\",result=\"success\"} 1"),
+            "{text}"
+        );
+        assert!(text.contains("process_resident_memory_bytes"), "{text}");
+    }
+}

@@ -1,0 +1,289 @@
+//! What every cached object has: an identity, a version and perhaps a controller that owns it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::api::ObjectMeta;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// One object of one kind, for as long as it lives: a new object under an old name is another key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Namespace; empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+    /// UID.
+    pub uid: Arc<str>,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// The controller reference of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// API group of the owner, without the version: an owner keeps its objects when its version changes.
+    pub group: Arc<str>,
+    /// Kind of the owner.
+    pub kind: Arc<str>,
+    /// Name of the owner.
+    pub name: Arc<str>,
+    /// UID of the owner.
+    pub uid: Arc<str>,
+}
+
+/// An object that an informer can keep.
+pub trait Object: DeserializeOwned + Send + Sync + 'static {
+    /// Its identity.
+    fn key(&self) -> Key;
+    /// Its resourceVersion.
+    fn resource_version(&self) -> &str;
+    /// Its controller reference.
+    fn owner(&self) -> Option<&Owner> {
+        None
+    }
+    /// Whether its deletion was asked for.
+    fn terminating(&self) -> bool;
+    /// Whether `other` differs from it in nothing that is read. Such a change wakes nobody.
+    fn same(&self, other: &Self) -> bool {
+        self.resource_version() == other.resource_version()
+    }
+}
+
+/// The custom resources of the five kinds, by their derived types.
+impl<K> Object for K
+where
+    K: kube::Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+{
+    fn key(&self) -> Key {
+        let meta = self.meta();
+        Key {
+            namespace: meta.namespace.as_deref().unwrap_or_default().into(),
+            name: meta.name.as_deref().unwrap_or_default().into(),
+            uid: meta.uid.as_deref().unwrap_or_default().into(),
+        }
+    }
+
+    fn resource_version(&self) -> &str {
+        self.meta().resource_version.as_deref().unwrap_or_default()
+    }
+
+    fn terminating(&self) -> bool {
+        self.meta().deletion_timestamp.is_some()
+    }
+}
+
+/// The metadata that the slim types keep, decoded once and small.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Meta {
+    /// Namespace; empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    /// Name.
+    pub name: Arc<str>,
+    /// UID.
+    pub uid: Arc<str>,
+    /// resourceVersion.
+    pub resource_version: Box<str>,
+    /// Generation; 0 where the type has none.
+    pub generation: i64,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// When its deletion was asked for, grace period included.
+    pub deleted: Option<Timestamp>,
+    /// Labels.
+    pub labels: Pairs,
+    /// Annotations; only those that are read.
+    pub annotations: Pairs,
+    /// Finalizers.
+    pub finalizers: Box<[Box<str>]>,
+    /// Controller reference.
+    pub owner: Option<Owner>,
+}
+
+impl Meta {
+    /// Whether `other` differs in nothing but the resourceVersion.
+    pub fn same(&self, other: &Self) -> bool {
+        let Self {
+            namespace,
+            name,
+            uid,
+            resource_version: _,
+            generation,
+            created,
+            deleted,
+            labels,
+            annotations,
+            finalizers,
+            owner,
+        } = self;
+        *namespace == other.namespace
+            && *name == other.name
+            && *uid == other.uid
+            && *generation == other.generation
+            && *created == other.created
+            && *deleted == other.deleted
+            && *labels == other.labels
+            && *annotations == other.annotations
+            && *finalizers == other.finalizers
+            && *owner == other.owner
+    }
+
+    /// The identity that this metadata names.
+    pub fn key(&self) -> Key {
+        Key { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.uid.clone() }
+    }
+}
+
+/// A small sorted map of strings: labels or annotations, without a tree node for each.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
+#[serde(from = "std::collections::BTreeMap<Box<str>, Box<str>>")]
+pub struct Pairs(Box<[(Box<str>, Box<str>)]>);
+
+impl Pairs {
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let at = self.0.binary_search_by(|(name, _)| (**name).cmp(key)).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    /// All pairs, sorted by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, &**value))
+    }
+
+    /// Only the pairs whose key passes.
+    #[must_use]
+    pub fn only(self, keep: impl Fn(&str) -> bool) -> Self {
+        Self(self.0.into_vec().into_iter().filter(|(key, _)| keep(key)).collect())
+    }
+}
+
+impl From<std::collections::BTreeMap<Box<str>, Box<str>>> for Pairs {
+    fn from(map: std::collections::BTreeMap<Box<str>, Box<str>>) -> Self {
+        Self(map.into_iter().collect())
+    }
+}
+
+impl<const N: usize> From<[(&str, &str); N]> for Pairs {
+    fn from(pairs: [(&str, &str); N]) -> Self {
+        Self::from(
+            pairs
+                .into_iter()
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect::<std::collections::BTreeMap<Box<str>, Box<str>>>(),
+        )
+    }
+}
+
+/// Metadata as it stands in JSON; unknown fields are skipped while parsing.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct WireMeta {
+    namespace: Option<Arc<str>>,
+    name: Option<Arc<str>>,
+    uid: Option<Arc<str>>,
+    resource_version: Option<Box<str>>,
+    generation: Option<i64>,
+    creation_timestamp: Option<Timestamp>,
+    deletion_timestamp: Option<Timestamp>,
+    labels: Option<Pairs>,
+    annotations: Option<Pairs>,
+    finalizers: Option<Box<[Box<str>]>>,
+    owner_references: Option<Vec<WireOwner>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireOwner {
+    #[serde(default)]
+    api_version: Box<str>,
+    #[serde(default)]
+    kind: Arc<str>,
+    #[serde(default)]
+    name: Arc<str>,
+    #[serde(default)]
+    uid: Arc<str>,
+    controller: Option<bool>,
+}
+
+impl From<WireMeta> for Meta {
+    fn from(wire: WireMeta) -> Self {
+        let owner = wire
+            .owner_references
+            .unwrap_or_default()
+            .into_iter()
+            .find(|reference| reference.controller == Some(true))
+            .map(|reference| Owner {
+                group: reference.api_version.split_once('/').map_or("", |(group, _)| group).into(),
+                kind: reference.kind,
+                name: reference.name,
+                uid: reference.uid,
+            });
+        Self {
+            namespace: wire.namespace.unwrap_or_default(),
+            name: wire.name.unwrap_or_default(),
+            uid: wire.uid.unwrap_or_default(),
+            resource_version: wire.resource_version.unwrap_or_default(),
+            generation: wire.generation.unwrap_or_default(),
+            created: wire.creation_timestamp,
+            deleted: wire.deletion_timestamp,
+            labels: wire.labels.unwrap_or_default(),
+            annotations: wire.annotations.unwrap_or_default(),
+            finalizers: wire.finalizers.unwrap_or_default(),
+            owner,
+        }
+    }
+}
+
+/// Only the metadata of whatever an answer holds.
+#[derive(Deserialize)]
+pub(crate) struct MetaOnly {
+    #[serde(default)]
+    pub(crate) metadata: WireMeta,
+}
+
+/// A controller reference to a custom resource, as JSON for the objects made for it.
+///
+/// `blockOwnerDeletion` makes a foreground deletion of the owner wait for them.
+pub fn controller_reference(resource: &crate::resource::Resource, meta: &ObjectMeta) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": resource.api_version(),
+        "kind": resource.kind,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controller_is_found_among_the_owners_and_its_version_is_dropped() {
+        let only: MetaOnly = serde_json::from_str(
+            r#"{"kind":"Pod","metadata":{"name":"a","namespace":"n","uid":"u","managedFields":[{"x":1}],
+                "labels":{"b":"2","a":"1"},
+                "ownerReferences":[{"apiVersion":"v1","kind":"X","name":"x","uid":"1"},
+                  {"apiVersion":"dj.dysproz.io/v1","kind":"DaemonJob","name":"d","uid":"2","controller":true}]}}"#,
+        )
+        .unwrap();
+        let meta = Meta::from(only.metadata);
+        let owner = meta.owner.unwrap();
+        assert_eq!((&*owner.group, &*owner.kind, &*owner.uid), ("dj.dysproz.io", "DaemonJob", "2"));
+        assert_eq!(meta.labels.get("a"), Some("1"));
+        assert_eq!(meta.labels.get("b"), Some("2"));
+        assert_eq!(meta.labels.get("c"), None);
+    }
+}

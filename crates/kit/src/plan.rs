@@ -1,0 +1,145 @@
+//! A plan: everything that should be done for one object now, as data.
+//!
+//! A kind's `plan.rs` is a pure function that makes one; the [`crate::executor`] alone carries it out.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::resource::Resource;
+
+/// What should be done for one object, and what its status is if nothing more happens.
+///
+/// `S` is the kind's status, `E` its own effects (a greeting's line); most kinds have none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<S, E = Infallible> {
+    /// The writes. Steps are taken in order, each only if the one before went through; the actions of one step
+    /// run side by side.
+    pub steps: Vec<Vec<Action<S, E>>>,
+    /// The whole status; written only where it differs from the cached one. None leaves it as it is.
+    pub status: Option<S>,
+    /// Whether the status write is refused if the object has changed since the plan was made.
+    pub fenced: bool,
+    /// News for `kubectl describe`.
+    pub events: Vec<Event>,
+    /// When time alone would change the answer.
+    pub again: Option<Timestamp>,
+}
+
+impl<S, E> Default for Plan<S, E> {
+    fn default() -> Self {
+        Self { steps: Vec::new(), status: None, fenced: false, events: Vec::new(), again: None }
+    }
+}
+
+impl<S, E> Plan<S, E> {
+    /// Looks again at `at`, or earlier if that was wished before.
+    pub fn look_again(&mut self, at: Timestamp) {
+        self.again = Some(self.again.map_or(at, |already| already.min(at)));
+    }
+}
+
+/// One write, or one effect of the kind's own.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action<S, E = Infallible> {
+    /// POST an object. Its name is deterministic: AlreadyExists is news, not an error.
+    Create {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name, the same as in the body.
+        name: String,
+        /// The object.
+        body: Value,
+    },
+    /// DELETE an object if it is still the one that was seen.
+    Delete {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name.
+        name: Arc<str>,
+        /// Precondition.
+        uid: Arc<str>,
+        /// Precondition, where the decision depends on more than the identity.
+        resource_version: Option<Box<str>>,
+    },
+    /// Server-side apply.
+    Apply {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name, the same as in the body.
+        name: String,
+        /// The object, with every field that we own and no other.
+        body: Value,
+        /// Whether fields of other managers are taken over. Not so on first creation, where a stranger's
+        /// object of the same name must be left alone.
+        force: bool,
+    },
+    /// JSON patch, with its own `test` operations.
+    Patch {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name.
+        name: Arc<str>,
+        /// The operations.
+        operations: Value,
+    },
+    /// Writes the status with resourceVersion, so that of several claimants one wins. The steps that follow are
+    /// taken only if this process won: after an unclear answer the object is read and `token` looked for in
+    /// `status.claim.token`.
+    Claim {
+        /// The whole status.
+        status: S,
+        /// What makes this claim ours.
+        token: String,
+    },
+    /// Something of the kind's own, handed to [`crate::controller::Reconciler::effect`].
+    Effect(E),
+}
+
+/// Whether an event is good news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Good or neutral news.
+    Normal,
+    /// Something that a person should look at.
+    Warning,
+}
+
+/// News about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Good news or not.
+    pub type_: EventType,
+    /// Reason, CamelCase, from a fixed set.
+    pub reason: &'static str,
+    /// What was done or tried, CamelCase.
+    pub action: &'static str,
+    /// What a person reads.
+    pub note: String,
+}
+
+/// An answer of the API server that counts against one object of ours (a pod, say) and not against its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The server's reason (`Invalid`, `Forbidden`) or ours (`NameTaken`).
+    pub reason: String,
+    /// The server's words.
+    pub message: String,
+    /// How often in a row.
+    pub times: u32,
+    /// Not tried again before.
+    pub until: Timestamp,
+}
+
+/// What was refused for one owner, by the name of the object that was to be written.
+pub type Refusals = std::collections::BTreeMap<String, Refusal>;

@@ -1,0 +1,306 @@
+//! The work queue: which key is worked on next. Pure data; the [`crate::controller`] gives it the time.
+//!
+//! Own code because kube-runtime's scheduler loses deletions, hides its depth, knows no priorities and adds a
+//! millisecond to every key. Rules: a key is worked on by one pass at a time; events that arrive meanwhile make
+//! one further pass; fresh keys go before bulk ones (a relist, a take-over); a failing key waits, exponentially
+//! longer and with jitter, and events do not shorten that wait.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::object::Key;
+
+/// The wait after the first failure; it doubles with each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// The longest wait after a failure.
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
+
+/// How urgent a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Something just happened to it.
+    Fresh,
+    /// It is one of many that are looked at again.
+    Bulk,
+}
+
+/// How a pass ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Well. `again` is when time alone would change the answer.
+    Well {
+        /// When to look again without an event.
+        again: Option<Instant>,
+    },
+    /// It failed: look again after a growing wait.
+    Failed,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Since when it waits in a deque.
+    waiting: Option<Instant>,
+    /// Whether a pass runs.
+    running: bool,
+    /// Whether an event arrived while a pass ran.
+    dirty: Option<Priority>,
+    /// Its timer, if one is set.
+    timer: Option<Instant>,
+    /// Failures in a row.
+    failures: u32,
+    /// A failing key is not looked at before.
+    not_before: Option<Instant>,
+}
+
+/// The queue of one controller.
+#[derive(Debug, Default)]
+pub struct Queue {
+    entries: HashMap<Key, Entry>,
+    fresh: VecDeque<Key>,
+    bulk: VecDeque<Key>,
+    timers: BTreeSet<(Instant, Key)>,
+    jitter: RandomState,
+}
+
+impl Queue {
+    /// Adds a key because something happened to it. True where it was not waiting already.
+    pub fn add(&mut self, key: Key, priority: Priority, now: Instant) -> bool {
+        let entry = self.entries.entry(key.clone()).or_default();
+        if entry.running {
+            let first = entry.dirty.is_none();
+            entry.dirty = Some(entry.dirty.map_or(priority, |already| already.min(priority)));
+            return first;
+        }
+        if entry.waiting.is_some() {
+            if priority == Priority::Fresh && self.bulk.contains(&key) && self.bulk.len() < 64 {
+                // Cheap for short deques; in a long one the key waits its turn, which is bounded as well.
+                self.bulk.retain(|other| *other != key);
+                self.fresh.push_back(key);
+            }
+            return false;
+        }
+        if let Some(not_before) = entry.not_before
+            && not_before > now
+        {
+            return false;
+        }
+        self.enqueue(key, priority, now);
+        true
+    }
+
+    fn enqueue(&mut self, key: Key, priority: Priority, now: Instant) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        if let Some(timer) = entry.timer.take() {
+            self.timers.remove(&(timer, key.clone()));
+        }
+        entry.waiting = Some(now);
+        match priority {
+            Priority::Fresh => self.fresh.push_back(key),
+            Priority::Bulk => self.bulk.push_back(key),
+        }
+    }
+
+    /// The next key to work on, and how long it has waited.
+    pub fn pop(&mut self, now: Instant) -> Option<(Key, Duration)> {
+        self.fire(now);
+        let key = self.fresh.pop_front().or_else(|| self.bulk.pop_front())?;
+        let entry = self.entries.entry(key.clone()).or_default();
+        let waited =
+            entry.waiting.take().map(|since| now.saturating_duration_since(since)).unwrap_or_default();
+        entry.running = true;
+        Some((key, waited))
+    }
+
+    /// Moves keys whose time has come into the queue.
+    fn fire(&mut self, now: Instant) {
+        while let Some((at, _)) = self.timers.first()
+            && *at <= now
+        {
+            if let Some((_, key)) = self.timers.pop_first() {
+                if let Some(entry) = self.entries.get_mut(&key) {
+                    entry.timer = None;
+                }
+                self.enqueue(key, Priority::Fresh, now);
+            }
+        }
+    }
+
+    /// When the next timer fires.
+    pub fn next_timer(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Takes note of how a pass ended.
+    pub fn done(&mut self, key: &Key, ended: Ended, now: Instant) {
+        let pause = self.pause(key);
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        entry.running = false;
+        let dirty = entry.dirty.take();
+        let timer = match ended {
+            Ended::Well { again } => {
+                entry.failures = 0;
+                entry.not_before = None;
+                if let Some(priority) = dirty {
+                    self.enqueue(key.clone(), priority, now);
+                    return;
+                }
+                again
+            }
+            Ended::Failed => {
+                entry.failures = entry.failures.saturating_add(1);
+                entry.not_before = Some(now + pause);
+                entry.not_before
+            }
+        };
+        match timer {
+            Some(at) => {
+                entry.timer = Some(at);
+                self.timers.insert((at, key.clone()));
+            }
+            None => {
+                self.entries.remove(key);
+            }
+        }
+    }
+
+    /// The wait after the next failure of `key`: doubled each time, less up to a quarter by jitter.
+    fn pause(&self, key: &Key) -> Duration {
+        let failures = self.entries.get(key).map_or(0, |entry| entry.failures);
+        let full = FIRST_RETRY.saturating_mul(1 << failures.min(16)).min(LONGEST_RETRY);
+        let quarter = u64::try_from(full.as_millis()).unwrap_or(u64::MAX) / 4;
+        let less = self.jitter.hash_one((&key.uid, failures)) % quarter.max(1);
+        full.saturating_sub(Duration::from_millis(less))
+    }
+
+    /// Forgets a key: its object is gone. A pass that runs goes on.
+    pub fn forget(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            if let Some(timer) = entry.timer.take() {
+                self.timers.remove(&(timer, key.clone()));
+            }
+            entry.failures = 0;
+            entry.not_before = None;
+            if !entry.running && entry.waiting.is_none() {
+                self.entries.remove(key);
+            }
+        }
+    }
+
+    /// How many keys wait for a pass.
+    pub fn depth(&self) -> usize {
+        self.fresh.len() + self.bulk.len()
+    }
+
+    /// How many keys it knows of: waiting, running or with a timer.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it knows of no key.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key { namespace: "n".into(), name: name.into(), uid: name.into() }
+    }
+
+    const WELL: Ended = Ended::Well { again: None };
+
+    #[test]
+    fn events_during_a_pass_make_one_more() {
+        let mut queue = Queue::default();
+        let now = Instant::now();
+        queue.add(key("a"), Priority::Fresh, now);
+        let (a, _) = queue.pop(now).unwrap();
+        assert!(queue.add(key("a"), Priority::Fresh, now));
+        assert!(!queue.add(key("a"), Priority::Fresh, now));
+        assert!(queue.pop(now).is_none(), "one pass at a time");
+        queue.done(&a, WELL, now);
+        assert!(queue.pop(now).is_some());
+        queue.done(&a, WELL, now);
+        assert!(queue.pop(now).is_none());
+        assert!(queue.is_empty(), "nothing is remembered of a settled key");
+    }
+
+    #[test]
+    fn fresh_goes_before_bulk() {
+        let mut queue = Queue::default();
+        let now = Instant::now();
+        queue.add(key("a"), Priority::Bulk, now);
+        queue.add(key("b"), Priority::Bulk, now);
+        queue.add(key("c"), Priority::Fresh, now);
+        queue.add(key("b"), Priority::Fresh, now);
+        let order: Vec<String> =
+            std::iter::from_fn(|| queue.pop(now)).map(|(key, _)| key.name.to_string()).collect();
+        assert_eq!(order, ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn a_failing_key_waits_longer_each_time_and_events_do_not_help() {
+        let mut queue = Queue::default();
+        let mut now = Instant::now();
+        queue.add(key("a"), Priority::Fresh, now);
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            let (a, _) = queue.pop(now).unwrap();
+            queue.done(&a, Ended::Failed, now);
+            assert!(!queue.add(key("a"), Priority::Fresh, now));
+            assert!(queue.pop(now).is_none());
+            let at = queue.next_timer().unwrap();
+            waits.push(at - now);
+            now = at;
+        }
+        assert!(waits[0] >= FIRST_RETRY * 3 / 4 && waits[0] <= FIRST_RETRY);
+        assert!(waits[3] >= FIRST_RETRY * 6);
+        assert!(waits.iter().all(|wait| *wait <= LONGEST_RETRY));
+        let (a, _) = queue.pop(now).unwrap();
+        queue.done(&a, WELL, now);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn an_event_after_a_timer_was_set_uses_it_up() {
+        let mut queue = Queue::default();
+        let now = Instant::now();
+        queue.add(key("a"), Priority::Fresh, now);
+        let (a, _) = queue.pop(now).unwrap();
+        queue.done(&a, Ended::Well { again: Some(now + Duration::from_secs(5)) }, now);
+        assert!(queue.pop(now).is_none());
+        queue.add(key("a"), Priority::Fresh, now);
+        assert!(queue.pop(now).is_some());
+        queue.done(&a, WELL, now);
+        assert!(queue.pop(now + Duration::from_secs(6)).is_none());
+    }
+
+    #[test]
+    fn a_timer_fires() {
+        let mut queue = Queue::default();
+        let now = Instant::now();
+        queue.add(key("a"), Priority::Fresh, now);
+        let (a, _) = queue.pop(now).unwrap();
+        queue.done(&a, Ended::Well { again: Some(now + Duration::from_secs(5)) }, now);
+        assert!(queue.pop(now + Duration::from_secs(4)).is_none());
+        assert!(queue.pop(now + Duration::from_secs(5)).is_some());
+    }
+
+    #[test]
+    fn a_forgotten_key_leaves_nothing() {
+        let mut queue = Queue::default();
+        let now = Instant::now();
+        queue.add(key("a"), Priority::Fresh, now);
+        let (a, _) = queue.pop(now).unwrap();
+        queue.done(&a, Ended::Failed, now);
+        queue.forget(&a);
+        assert!(queue.is_empty());
+        assert!(queue.next_timer().is_none());
+    }
+}

@@ -1,0 +1,105 @@
+//! Where a type of object lives in the Kubernetes API.
+
+use std::borrow::Cow;
+
+/// A type of object: its group, version, kind and plural.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Resource {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// API version.
+    pub version: &'static str,
+    /// Kind.
+    pub kind: &'static str,
+    /// Plural, as in paths.
+    pub plural: &'static str,
+    /// Whether objects of it live in namespaces.
+    pub namespaced: bool,
+}
+
+/// Pods.
+pub const PODS: Resource =
+    Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+/// Nodes.
+pub const NODES: Resource =
+    Resource { group: "", version: "v1", kind: "Node", plural: "nodes", namespaced: false };
+/// Deployments.
+pub const DEPLOYMENTS: Resource =
+    Resource { group: "apps", version: "v1", kind: "Deployment", plural: "deployments", namespaced: true };
+/// Leases.
+pub const LEASES: Resource = Resource {
+    group: "coordination.k8s.io",
+    version: "v1",
+    kind: "Lease",
+    plural: "leases",
+    namespaced: true,
+};
+/// Events.
+pub const EVENTS: Resource =
+    Resource { group: "events.k8s.io", version: "v1", kind: "Event", plural: "events", namespaced: true };
+
+impl Resource {
+    /// The resource of a custom resource's Rust type.
+    pub fn of<K: kube::Resource<DynamicType = ()>>() -> Self {
+        Self {
+            group: fixed(K::group(&())),
+            version: fixed(K::version(&())),
+            kind: fixed(K::kind(&())),
+            plural: fixed(K::plural(&())),
+            namespaced: true,
+        }
+    }
+
+    /// `group/version`, or the version alone for the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// The path of the collection: of one namespace, or of all where `namespace` is empty.
+    pub fn path(&self, namespace: &str) -> String {
+        let mut path = if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        };
+        if self.namespaced && !namespace.is_empty() {
+            path.push_str("/namespaces/");
+            path.push_str(namespace);
+        }
+        path.push('/');
+        path.push_str(self.plural);
+        path
+    }
+
+    /// `plural.group`, the name of its CustomResourceDefinition.
+    pub fn crd_name(&self) -> String {
+        format!("{}.{}", self.plural, self.group)
+    }
+}
+
+/// The derive macro's names are literals; an owned one (never seen) is leaked once per type.
+fn fixed(name: Cow<'static, str>) -> &'static str {
+    match name {
+        Cow::Borrowed(name) => name,
+        Cow::Owned(name) => name.leak(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_core_and_named_groups() {
+        assert_eq!(PODS.path("default"), "/api/v1/namespaces/default/pods");
+        assert_eq!(PODS.path(""), "/api/v1/pods");
+        assert_eq!(NODES.path("ignored"), "/api/v1/nodes");
+        assert_eq!(DEPLOYMENTS.path("a"), "/apis/apps/v1/namespaces/a/deployments");
+        assert_eq!(DEPLOYMENTS.api_version(), "apps/v1");
+        assert_eq!(PODS.api_version(), "v1");
+    }
+}

@@ -1,0 +1,20 @@
+//! Schema helpers that several kinds' custom resources share.
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use schemars::transform::{RecursiveTransform, Transform as _};
+use schemars::{JsonSchema as _, Schema, SchemaGenerator};
+
+/// The schema of a pod template without its descriptions.
+///
+/// With them a CRD exceeds the 262,144 bytes that `kubectl apply` can keep in its annotation. It states no
+/// defaults, ever: the template's hash is taken over what the server returns, and a default that a later version
+/// added would change it.
+pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = PodTemplateSpec::json_schema(generator);
+    RecursiveTransform(|schema: &mut Schema| {
+        schema.remove("description");
+        schema.remove("default");
+    })
+    .transform(&mut schema);
+    schema
+}

@@ -1,0 +1,232 @@
+//! The processes of a control plane: with which arguments each is started, and how one knows that it works.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use super::pki;
+use super::state::{self, Dir, Settings};
+use crate::kube::Kube;
+use crate::{http, paths, run};
+
+/// A component of the control plane. The order is the order of start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Component {
+    /// The store.
+    Etcd,
+    /// The API server.
+    Apiserver,
+    /// The controllers of Deployments, garbage, service accounts and the rest.
+    ControllerManager,
+    /// Binds pods to nodes.
+    Scheduler,
+    /// Plays nodes and kubelets.
+    Kwok,
+}
+
+impl Component {
+    /// All of them, in the order of start.
+    pub const ALL: [Self; 5] =
+        [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler, Self::Kwok];
+
+    /// The name of its program, record and log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::Apiserver => "kube-apiserver",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kwok => "kwok",
+        }
+    }
+
+    /// The port that it answers on.
+    pub fn port(self, settings: &Settings) -> u16 {
+        match self {
+            Self::Etcd => settings.ports.etcd,
+            Self::Apiserver => settings.ports.apiserver,
+            Self::ControllerManager => settings.ports.controller_manager,
+            Self::Scheduler => settings.ports.scheduler,
+            Self::Kwok => settings.ports.kwok,
+        }
+    }
+
+    /// Whether it answers that it is well.
+    pub fn is_well(self, kube: &Kube, settings: &Settings) -> Result<bool> {
+        let port = self.port(settings);
+        let well = |path: &str| http::get(port, path).is_some_and(|(status, _)| status == 200);
+        Ok(match self {
+            Self::Etcd => well("/health"),
+            Self::Kwok => well("/readyz"),
+            // These speak TLS, and kubectl does too.
+            Self::Apiserver => raw(kube, port, "/readyz")?,
+            Self::ControllerManager | Self::Scheduler => raw(kube, port, "/healthz")?,
+        })
+    }
+
+    fn args(self, dir: &Dir, settings: &Settings) -> Vec<String> {
+        let ports = settings.ports;
+        let pki = |file: &str| dir.pki().join(file).display().to_string();
+        let kubeconfig = dir.kubeconfig(self.name()).display().to_string();
+        let serving = || {
+            vec![
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--secure-port={}", self.port(settings)),
+                format!("--tls-cert-file={}", pki("serving.crt")),
+                format!("--tls-private-key-file={}", pki("serving.key")),
+            ]
+        };
+        // The default limits are for clusters that share an API server with others.
+        let client = || {
+            vec![
+                format!("--kubeconfig={kubeconfig}"),
+                format!("--authentication-kubeconfig={kubeconfig}"),
+                format!("--authorization-kubeconfig={kubeconfig}"),
+                "--leader-elect=false".to_owned(),
+                "--kube-api-qps=1000".to_owned(),
+                "--kube-api-burst=2000".to_owned(),
+            ]
+        };
+        match self {
+            Self::Etcd => vec![
+                "--name=default".to_owned(),
+                format!("--data-dir={}", dir.data().display()),
+                format!("--listen-client-urls=http://127.0.0.1:{}", ports.etcd),
+                format!("--advertise-client-urls=http://127.0.0.1:{}", ports.etcd),
+                format!("--listen-peer-urls=http://127.0.0.1:{}", ports.etcd_peer),
+                format!("--initial-advertise-peer-urls=http://127.0.0.1:{}", ports.etcd_peer),
+                format!("--initial-cluster=default=http://127.0.0.1:{}", ports.etcd_peer),
+                // What a machine's crash takes with it can be made again.
+                "--unsafe-no-fsync".to_owned(),
+                "--log-level=warn".to_owned(),
+            ],
+            Self::Apiserver => [
+                serving(),
+                vec![
+                    format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd),
+                    // There may be no default route to find an address by, and nobody else looks for this server.
+                    "--advertise-address=127.0.0.1".to_owned(),
+                    "--endpoint-reconciler-type=none".to_owned(),
+                    "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+                    "--authorization-mode=Node,RBAC".to_owned(),
+                    "--allow-privileged=true".to_owned(),
+                    format!("--client-ca-file={}", pki("ca.crt")),
+                    "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+                    format!("--service-account-key-file={}", pki("service-accounts.pub")),
+                    format!("--service-account-signing-key-file={}", pki("service-accounts.key")),
+                    format!("--audit-policy-file={}", audit_policy().display()),
+                    format!("--audit-log-path={}", dir.logs().join("audit.log").display()),
+                    "--audit-log-maxsize=100".to_owned(),
+                    "--audit-log-maxbackup=1".to_owned(),
+                ],
+            ]
+            .concat(),
+            Self::ControllerManager => [
+                serving(),
+                client(),
+                vec![
+                    "--use-service-account-credentials".to_owned(),
+                    format!("--service-account-private-key-file={}", pki("service-accounts.key")),
+                    format!("--root-ca-file={}", pki("ca.crt")),
+                    // Simulated nodes report seldom, and a busy machine must not make them vanish.
+                    "--node-monitor-grace-period=24h".to_owned(),
+                ],
+            ]
+            .concat(),
+            Self::Scheduler => [serving(), client()].concat(),
+            Self::Kwok => vec![
+                format!("--kubeconfig={kubeconfig}"),
+                format!("--config={}", kwok_config(dir).display()),
+                format!("--server-address=127.0.0.1:{}", ports.kwok),
+            ],
+        }
+    }
+
+    /// The command that starts it, and a fingerprint that changes with everything it was started with.
+    pub fn command(self, dir: &Dir, settings: &Settings) -> Result<(Command, String)> {
+        // The link leads to another file when versions change.
+        let program = fs::canonicalize(dir.bin().join(self.name()))
+            .with_context(|| format!("{} is missing", self.name()))?;
+        let args = self.args(dir, settings);
+        let mut digest = Sha256::new();
+        let mut add = |bytes: &[u8]| {
+            digest.update(bytes);
+            digest.update([0]);
+        };
+        add(program.to_string_lossy().as_bytes());
+        for arg in &args {
+            add(arg.as_bytes());
+        }
+        add(serde_json::to_string(&settings.ports)?.as_bytes());
+        let read_at_start = match self {
+            Self::Apiserver => Some(audit_policy()),
+            Self::Kwok => Some(kwok_config(dir)),
+            _ => None,
+        };
+        if let Some(file) = read_at_start {
+            add(&fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
+        }
+        add(&fs::read(dir.pki().join("ca.crt")).context("the certificates are gone")?);
+        let fingerprint =
+            digest.finalize().iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        let mut command = Command::new(program);
+        command.args(args).current_dir(dir.path());
+        Ok((command, fingerprint))
+    }
+}
+
+fn raw(kube: &Kube, port: u16, path: &str) -> Result<bool> {
+    let server = format!("--server=https://127.0.0.1:{port}");
+    let output =
+        run::output(kube.kubectl().args([&server, "--request-timeout=5s", "get", "--raw", path]), None)?;
+    Ok(output.status.success())
+}
+
+fn audit_policy() -> PathBuf {
+    paths::controlplane().join("audit-policy.yaml")
+}
+
+fn kwok_config(dir: &Dir) -> PathBuf {
+    dir.path().join("kwok.yaml")
+}
+
+/// Writes the files that the components read: kubeconfigs, and kwok's settings and stages in one file.
+pub fn configure(dir: &Dir, settings: &Settings) -> Result<()> {
+    for client in pki::clients() {
+        let file = |name: String| dir.pki().join(name).display().to_string();
+        let config = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "quintet", "cluster": {
+                "server": format!("https://127.0.0.1:{}", settings.ports.apiserver),
+                "certificate-authority": file("ca.crt".to_owned()),
+            }}],
+            "users": [{"name": client, "user": {
+                "client-certificate": file(format!("{client}.crt")),
+                "client-key": file(format!("{client}.key")),
+            }}],
+            "contexts": [{"name": "quintet", "context": {"cluster": "quintet", "user": client}}],
+            "current-context": "quintet",
+        });
+        // YAML includes JSON.
+        state::write(&dir.kubeconfig(client), format!("{config:#}\n").as_bytes())?;
+    }
+    let source = paths::controlplane();
+    let stages = source.join("stages");
+    let mut files: Vec<PathBuf> = fs::read_dir(&stages)
+        .with_context(|| format!("cannot read {}", stages.display()))?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    files.sort();
+    files.insert(0, source.join("kwok.yaml"));
+    let documents = files
+        .iter()
+        .map(|file| fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display())))
+        .collect::<Result<Vec<String>>>()?;
+    state::write(&kwok_config(dir), documents.join("---\n").as_bytes())
+}

@@ -1,0 +1,93 @@
+//! Certificates of one cluster: a CA whose key is forgotten at once, one certificate for everything that serves, and
+//! one for each client. EC P-256 keys in PKCS#8, which Go and rustls both read.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+use super::state;
+
+const YEAR: Duration = Duration::from_hours(365 * 24);
+
+/// The clients of the API server: file name, user, group.
+const CLIENTS: [(&str, &str, Option<&str>); 4] = [
+    ("admin", "quintet:admin", Some("system:masters")),
+    ("kube-controller-manager", "system:kube-controller-manager", None),
+    ("kube-scheduler", "system:kube-scheduler", None),
+    // Plays every kubelet, so it may do what all of them may.
+    ("kwok", "quintet:kwok", Some("system:masters")),
+];
+
+/// The names of the clients that [`ensure`] makes certificates for.
+pub(super) fn clients() -> impl Iterator<Item = &'static str> {
+    CLIENTS.iter().map(|(file, ..)| *file)
+}
+
+/// Makes the certificates below `dir` where they are not all there.
+pub(super) fn ensure(dir: &Path) -> Result<()> {
+    // Written last.
+    let complete = dir.join("ca.crt");
+    if complete.exists() {
+        return Ok(());
+    }
+    let authority = authority().context("cannot make a certificate authority")?;
+    let write_pair = |name: &str, params: CertificateParams| -> Result<()> {
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &authority)?;
+        state::write(&dir.join(format!("{name}.crt")), certificate.pem().as_bytes())?;
+        state::write(&dir.join(format!("{name}.key")), key.serialize_pem().as_bytes())
+    };
+    write_pair("serving", serving()?)?;
+    for (file, user, group) in CLIENTS {
+        write_pair(file, client(user, group))?;
+    }
+    // Tokens of service accounts are signed with this; it needs no certificate.
+    let signing = KeyPair::generate()?;
+    state::write(&dir.join("service-accounts.key"), signing.serialize_pem().as_bytes())?;
+    state::write(&dir.join("service-accounts.pub"), signing.public_key_pem().as_bytes())?;
+    state::write(&complete, authority.pem().as_bytes())
+}
+
+fn authority() -> Result<CertifiedIssuer<'static, KeyPair>> {
+    let mut params = params("quintet");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages =
+        vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    Ok(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?)
+}
+
+fn serving() -> Result<CertificateParams> {
+    let mut params = params("localhost");
+    params.subject_alt_names =
+        vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)), SanType::DnsName("localhost".try_into()?)];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    Ok(params)
+}
+
+fn client(user: &str, group: Option<&str>) -> CertificateParams {
+    let mut params = params(user);
+    if let Some(group) = group {
+        params.distinguished_name.push(DnType::OrganizationName, group);
+    }
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+fn params(common_name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.use_authority_key_identifier_extension = true;
+    // A day back, for clocks that are set back.
+    params.not_before = (SystemTime::now() - YEAR / 365).into();
+    params.not_after = (SystemTime::now() + YEAR * 10).into();
+    params
+}

@@ -1,0 +1,82 @@
+//! Free ports on the loopback interface. They are taken from below the range that systems give to outgoing
+//! connections, so that nothing takes one between its choice and its use; a lock keeps two clusters apart that start
+//! at the same moment.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::state::Dir;
+
+const RANGE: Range<u16> = 20_000..30_000;
+
+/// The ports of one cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Ports {
+    /// etcd, for clients.
+    pub etcd: u16,
+    /// etcd, for peers that never come.
+    pub etcd_peer: u16,
+    /// kube-apiserver.
+    pub apiserver: u16,
+    /// kube-controller-manager's health and metrics.
+    pub controller_manager: u16,
+    /// kube-scheduler's health and metrics.
+    pub scheduler: u16,
+    /// kwok's health and metrics.
+    pub kwok: u16,
+}
+
+impl Ports {
+    /// Chooses six that are free now and that no other cluster below `clusters` calls its own.
+    pub(super) fn choose(clusters: &Path) -> Result<Self> {
+        let taken = of_all_clusters(clusters);
+        let mut free = free().filter(|port| !taken.contains(port));
+        let mut next = || match free.next() {
+            Some(port) => Ok(port),
+            None => bail!("no free port on 127.0.0.1 between {} and {}", RANGE.start, RANGE.end),
+        };
+        Ok(Self {
+            etcd: next()?,
+            etcd_peer: next()?,
+            apiserver: next()?,
+            controller_manager: next()?,
+            scheduler: next()?,
+            kwok: next()?,
+        })
+    }
+
+    fn all(self) -> [u16; 6] {
+        [self.etcd, self.etcd_peer, self.apiserver, self.controller_manager, self.scheduler, self.kwok]
+    }
+}
+
+/// Whether nobody listens on a port of the loopback interface.
+pub fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+/// Free ports, each once, beginning anywhere in the range.
+pub fn free() -> impl Iterator<Item = u16> {
+    let width = u32::from(RANGE.end - RANGE.start);
+    let moment = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+    let start = (moment / 1_000).wrapping_add(std::process::id().wrapping_mul(7_919)) % width;
+    (0..width)
+        .filter_map(move |i| u16::try_from(u32::from(RANGE.start) + (start + i) % width).ok())
+        .filter(|port| is_free(*port))
+}
+
+fn of_all_clusters(clusters: &Path) -> Vec<u16> {
+    let Ok(entries) = fs::read_dir(clusters) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| Dir::at(entry.path()).settings().ok().flatten())
+        .flat_map(|settings| settings.ports.all())
+        .collect()
+}

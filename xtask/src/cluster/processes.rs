@@ -1,0 +1,202 @@
+//! Processes that outlive the command that started them. Each has a record on disk with its pid and the time it
+//! started at, so that a pid that was given to another process since is never signalled.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use super::state;
+
+/// How long a process has to end by itself after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A process that was started, as it is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// What it is: a component of the control plane, or a manager.
+    pub name: String,
+    /// Its process id.
+    pub pid: i32,
+    /// When it started, in the system's own words. With the pid it names one process.
+    pub started: String,
+    /// The port that tells its health.
+    pub port: u16,
+    /// Changes with whatever the process was started with.
+    pub fingerprint: String,
+}
+
+/// What to start.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// What it is called in records and messages.
+    pub name: &'a str,
+    /// Program, arguments and environment.
+    pub command: Command,
+    /// The port that tells its health.
+    pub port: u16,
+    /// Changes with whatever the process was started with.
+    pub fingerprint: String,
+    /// Where its stdout goes, appended.
+    pub stdout: PathBuf,
+    /// Where its stderr goes, appended.
+    pub stderr: PathBuf,
+}
+
+/// Starts a process in a process group of its own, so that neither a Ctrl-C at this terminal nor its closing reaches
+/// it, and records it below `records`.
+pub fn start(records: &Path, mut launch: Launch<'_>) -> Result<Process> {
+    let open = |file: &Path| {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)
+            .with_context(|| format!("cannot write {}", file.display()))
+    };
+    let child = launch
+        .command
+        .stdin(Stdio::null())
+        .stdout(open(&launch.stdout)?)
+        .stderr(open(&launch.stderr)?)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {}", launch.name))?;
+    let pid = i32::try_from(child.id()).context("the system gave a pid that is no pid")?;
+    let process = Process {
+        name: launch.name.to_owned(),
+        pid,
+        // A child that has ended already is still there until it is waited for, so this does not race.
+        started: start_time(pid).unwrap_or_default(),
+        port: launch.port,
+        fingerprint: launch.fingerprint,
+    };
+    if let Err(error) = state::write_json(&record(records, launch.name), &process) {
+        stop(&[&process]);
+        return Err(error);
+    }
+    Ok(process)
+}
+
+/// The recorded process of that name, alive or not.
+pub fn find(records: &Path, name: &str) -> Result<Option<Process>> {
+    state::read_json(&record(records, name))
+}
+
+/// Every recorded process, alive or not, by name.
+pub fn all(records: &Path) -> Result<Vec<Process>> {
+    let Ok(entries) = fs::read_dir(records) else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            found.extend(state::read_json::<Process>(&path)?);
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// Takes the record of a process away.
+pub fn forget(records: &Path, name: &str) {
+    let _ = fs::remove_file(record(records, name));
+}
+
+fn record(records: &Path, name: &str) -> PathBuf {
+    records.join(format!("{name}.json"))
+}
+
+impl Process {
+    /// Whether this very process still runs.
+    pub fn is_alive(&self) -> bool {
+        !self.started.is_empty() && start_time(self.pid).as_deref() == Some(&self.started)
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.is_alive()) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// SIGKILL, as a crash would be.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+        let started = Instant::now();
+        while self.is_alive() && started.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Ends processes: SIGTERM to all of them, and SIGKILL to those that are still there after a while.
+pub fn stop(processes: &[&Process]) {
+    for process in processes {
+        process.signal(Signal::TERM);
+    }
+    let started = Instant::now();
+    while processes.iter().any(|process| process.is_alive()) && started.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
+    }
+    for process in processes {
+        process.kill();
+    }
+}
+
+/// When a live process started, in the system's own words; nothing for one that has ended, waited for or not.
+fn start_time(pid: i32) -> Option<String> {
+    if Path::new("/proc/self/stat").exists() {
+        return parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?);
+    }
+    let ps = Command::new("ps").args(["-o", "stat=,lstart=", "-p", &pid.to_string()]).output().ok()?;
+    let line = String::from_utf8_lossy(&ps.stdout);
+    let (state, started) = line.trim().split_once(char::is_whitespace)?;
+    (!state.starts_with('Z')).then(|| started.trim().to_owned())
+}
+
+/// Reads state and start time out of `/proc/PID/stat` (see proc(5)). The program's name, in parentheses, may hold
+/// anything, parentheses and spaces included.
+fn parse_stat(stat: &str) -> Option<String> {
+    let mut fields = stat.rsplit_once(") ")?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    // The state is field 3; the start time, in clock ticks since boot, is field 22.
+    let started = fields.nth(18)?;
+    (!matches!(state, "Z" | "X")).then(|| started.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_field_22_whatever_the_program_is_called() {
+        let fields = "S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1000 200";
+        assert_eq!(parse_stat(&format!("42 (etcd) {fields}")).as_deref(), Some("987654"));
+        assert_eq!(parse_stat(&format!("42 (a) b (c) {fields}")).as_deref(), Some("987654"));
+    }
+
+    #[test]
+    fn a_zombie_is_not_alive() {
+        assert_eq!(parse_stat("42 (etcd) Z 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 0 0"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn a_recycled_pid_is_another_process() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let this = |started: String| Process {
+            name: "x".to_owned(),
+            pid: me,
+            started,
+            port: 0,
+            fingerprint: String::new(),
+        };
+        assert!(this(start_time(me).unwrap()).is_alive());
+        assert!(!this("0".to_owned()).is_alive());
+        assert!(!this(String::new()).is_alive());
+    }
+}

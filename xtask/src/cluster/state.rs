@@ -1,0 +1,160 @@
+//! What is on disk for one cluster. Everything that a later command needs to find, stop or continue it is here, and
+//! every file is replaced as a whole, so that no reader sees half of one.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::ports::Ports;
+use crate::paths;
+
+/// What was chosen for a cluster when it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The number of simulated nodes.
+    pub nodes: usize,
+    /// The ports that its components listen on.
+    pub ports: Ports,
+}
+
+/// The folder of one cluster.
+#[derive(Clone, Debug)]
+pub struct Dir(PathBuf);
+
+impl Dir {
+    /// The folder of the cluster of that name, which need not exist.
+    pub fn of(name: &str) -> Result<Self> {
+        if !is_valid_name(name) {
+            bail!("{name:?} is no name for a cluster: use up to 40 lower-case letters, digits and hyphens");
+        }
+        Ok(Self(all()?.join(name)))
+    }
+
+    /// A folder that is known already.
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Certificates and keys.
+    pub fn pki(&self) -> PathBuf {
+        self.0.join("pki")
+    }
+
+    /// The programs it runs, as links.
+    pub fn bin(&self) -> PathBuf {
+        self.0.join("bin")
+    }
+
+    /// The logs of its processes.
+    pub fn logs(&self) -> PathBuf {
+        self.0.join("logs")
+    }
+
+    /// etcd's data.
+    pub fn data(&self) -> PathBuf {
+        self.0.join("etcd")
+    }
+
+    /// The records of the processes that were started for it.
+    pub fn processes(&self) -> PathBuf {
+        self.0.join("processes")
+    }
+
+    /// The kubeconfig of one of its users; `admin` is the one for people.
+    pub fn kubeconfig(&self, user: &str) -> PathBuf {
+        self.0.join(format!("{user}.kubeconfig"))
+    }
+
+    /// Held while the cluster is brought up or down. It lies beside the folder, which `down` removes.
+    pub fn lock(&self) -> PathBuf {
+        self.0.with_extension("lock")
+    }
+
+    /// Makes the folders; keys are in them, so they are the user's alone.
+    pub fn create(&self) -> Result<()> {
+        for dir in [&self.0, &self.pki(), &self.bin(), &self.logs(), &self.data(), &self.processes()] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(dir)
+                .with_context(|| format!("cannot create {}", dir.display()))?;
+        }
+        Ok(())
+    }
+
+    /// What was chosen when the cluster was made, or nothing where there is no such cluster.
+    pub fn settings(&self) -> Result<Option<Settings>> {
+        read_json(&self.0.join("settings.json"))
+    }
+
+    /// Keeps what was chosen.
+    pub fn keep_settings(&self, settings: &Settings) -> Result<()> {
+        write_json(&self.0.join("settings.json"), settings)
+    }
+}
+
+/// The folder that holds a folder per cluster.
+pub fn all() -> Result<PathBuf> {
+    Ok(paths::cache()?.join("clusters"))
+}
+
+/// Reads a JSON file, or nothing where there is none.
+pub fn read_json<T: DeserializeOwned>(file: &Path) -> Result<Option<T>> {
+    match fs::read(file) {
+        Ok(text) => {
+            let value = serde_json::from_slice(&text)
+                .with_context(|| format!("{} is damaged: remove it", file.display()))?;
+            Ok(Some(value))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+/// Writes a JSON file as a whole.
+pub fn write_json(file: &Path, value: &impl Serialize) -> Result<()> {
+    write(file, serde_json::to_string_pretty(value)?.as_bytes())
+}
+
+/// Writes a file as a whole, readable by the user alone.
+pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = file.with_added_extension(format!("{}.tmp", std::process::id()));
+    let written = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .and_then(|mut open| std::io::Write::write_all(&mut open, bytes))
+        .and_then(|()| fs::rename(&temporary, file));
+    written.with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn is_valid_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !name.is_empty() && name.len() <= 40 && name.chars().all(allowed) && !name.starts_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_name_stays_inside_the_cache() {
+        assert!(is_valid_name("quintet"));
+        assert!(is_valid_name("test-4711"));
+        for bad in ["", "..", "a/b", "A", "-n", "a b", &"x".repeat(41)] {
+            assert!(!is_valid_name(bad), "{bad:?}");
+        }
+    }
+}

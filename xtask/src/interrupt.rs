@@ -1,0 +1,43 @@
+//! Ctrl-C. What was started must be stopped in order, so a signal only sets a flag, and everything here that waits
+//! looks at it. A second Ctrl-C ends the program at once.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// The user asked to stop.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Makes SIGINT, SIGTERM and SIGHUP set the flag that [`check`] looks at. A program calls it once; a library does not.
+pub fn install() -> Result<()> {
+    let interrupted = FLAG.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register_conditional_shutdown(signal, 130, Arc::clone(interrupted))
+            .and_then(|_| flag::register(signal, Arc::clone(interrupted)))
+            .context("cannot listen for Ctrl-C")?;
+    }
+    Ok(())
+}
+
+/// Fails with [`Interrupted`] once the user asked to stop.
+pub fn check() -> Result<()> {
+    match FLAG.get() {
+        Some(interrupted) if interrupted.load(Ordering::Relaxed) => Err(Interrupted.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,31 @@
+//! Where things are: the checkout, and the user's cache, where everything that outlives a command is kept.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+/// The root of the checkout that this program was built from.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// The Go modules, node stages and policies of the local control plane.
+pub fn controlplane() -> PathBuf {
+    workspace().join("tests/controlplane")
+}
+
+/// `$XDG_CACHE_HOME/quintet`, or `~/.cache/quintet`.
+pub fn cache() -> Result<PathBuf> {
+    // The XDG specification has relative paths ignored.
+    let xdg = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    match xdg.or_else(|| env::home_dir().map(|home| home.join(".cache"))) {
+        Some(cache) => Ok(cache.join("quintet")),
+        None => bail!("there is no home directory to keep the cache in: set XDG_CACHE_HOME"),
+    }
+}
+
+/// The file that a program's name stands for on the `PATH`.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|file| file.is_file())
+}

@@ -1,0 +1,158 @@
+//! Running other programs: their output is captured and shown only where it explains a failure, and a Ctrl-C ends
+//! the wait.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::interrupt;
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// Waits for a child and kills it when the user interrupts. `tick` is called while waiting.
+pub fn wait(child: &mut Child, mut tick: impl FnMut()) -> Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            // A Ctrl-C at a terminal reaches the child too: then it is the cause of the child's end.
+            interrupt::check()?;
+            return Ok(status);
+        }
+        if let Err(interrupted) = interrupt::check() {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(interrupted);
+        }
+        tick();
+        thread::sleep(POLL);
+    }
+}
+
+/// Runs a command to its end with `input` on its stdin and returns what it printed, whatever its exit status.
+pub fn output(command: &mut Command, input: Option<&str>) -> Result<Output> {
+    let program = program_name(command);
+    let mut child = command
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {program}"))?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        let stdout = scope.spawn(|| read_all(stdout));
+        let stderr = scope.spawn(|| read_all(stderr));
+        if let (Some(mut stdin), Some(input)) = (stdin, input) {
+            // A program that does not want its input says so by its exit status.
+            scope.spawn(move || stdin.write_all(input.as_bytes()));
+        }
+        let status = wait(&mut child, || ())?;
+        let collected = |bytes: thread::ScopedJoinHandle<'_, Vec<u8>>| bytes.join().unwrap_or_default();
+        Ok(Output { status, stdout: collected(stdout), stderr: collected(stderr) })
+    })
+}
+
+/// Runs a command that must succeed and returns its stdout; the error carries what it printed on stderr.
+pub fn stdout(command: &mut Command) -> Result<String> {
+    stdout_with_input(command, None)
+}
+
+/// As [`stdout`], with `input` on its stdin.
+pub fn stdout_with_input(command: &mut Command, input: Option<&str>) -> Result<String> {
+    let output = output(command, input)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = if said.trim().is_empty() { String::from_utf8_lossy(&output.stdout) } else { said };
+    Err(anyhow!("{} failed: {}", describe(command), said.trim()))
+}
+
+/// Polls until `ready` answers with a value. Fails after `limit`, naming what was waited for.
+pub fn poll<T>(
+    what: &str,
+    limit: Duration,
+    pause: Duration,
+    mut ready: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        interrupt::check()?;
+        if let Some(value) = ready()? {
+            return Ok(value);
+        }
+        if started.elapsed() >= limit {
+            bail!("{what}: not within {} s", limit.as_secs());
+        }
+        thread::sleep(pause);
+    }
+}
+
+/// The last lines of a file, for an error message; empty where there is no such file.
+pub fn tail(file: &Path, lines: usize) -> String {
+    let text = fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// Quotes a word for a POSIX shell. A word that needs no quotes stays as it is.
+pub fn shell_quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// A command as a person would type it.
+fn describe(command: &Command) -> String {
+    let words = command.get_args().map(|word| shell_quote(&word.to_string_lossy()));
+    let mut line = program_name(command);
+    for word in words {
+        line.push(' ');
+        line.push_str(&word);
+    }
+    line
+}
+
+fn program_name(command: &Command) -> String {
+    Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What was read until an error is still worth showing.
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell_only_where_needed() {
+        assert_eq!(shell_quote("/home/u/.cache"), "/home/u/.cache");
+        assert_eq!(shell_quote("a b"), "'a b'");
+        assert_eq!(shell_quote("$HOME"), "'$HOME'");
+        assert_eq!(shell_quote("it's"), r"'it'\''s'");
+        assert_eq!(shell_quote(""), "''");
+    }
+
+    #[test]
+    fn a_failing_command_is_described_as_it_was_typed() {
+        let error = stdout(Command::new("sh").args(["-c", "echo no >&2; exit 3"])).unwrap_err();
+        assert_eq!(error.to_string(), "sh -c 'echo no >&2; exit 3' failed: no");
+    }
+
+    #[test]
+    fn input_reaches_the_command() {
+        assert_eq!(stdout_with_input(&mut Command::new("cat"), Some("hello")).unwrap(), "hello");
+    }
+}
