@@ -2,7 +2,7 @@
 //! to it. The cluster may be one of ours or any context of the user's kubeconfig.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -23,7 +23,7 @@ pub struct Kube {
 
 impl Kube {
     /// A cluster of ours, by its admin kubeconfig.
-    pub(crate) fn with_kubeconfig(bin: &std::path::Path, kubeconfig: PathBuf, dir: PathBuf) -> Self {
+    pub(crate) fn with_kubeconfig(bin: &Path, kubeconfig: PathBuf, dir: PathBuf) -> Self {
         Self {
             kubectl: bin.join("kubectl"),
             helm: bin.join("helm"),
@@ -60,6 +60,8 @@ impl Kube {
         let mut command = Command::new(&self.kubectl);
         if let Some(kubeconfig) = &self.kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
+            // The user's cache goes by host and port, and another cluster may have had the port before.
+            command.env("KUBECACHEDIR", self.cache());
         }
         if let Some(context) = &self.context {
             command.arg("--context").arg(context);
@@ -72,6 +74,8 @@ impl Kube {
         let mut command = Command::new(&self.helm);
         if let Some(kubeconfig) = &self.kubeconfig {
             command.arg("--kubeconfig").arg(kubeconfig);
+            // The user's cache goes by host and port, and another cluster may have had the port before.
+            command.env("KUBECACHEDIR", self.cache());
         }
         if let Some(context) = &self.context {
             command.arg("--kube-context").arg(context);
@@ -85,8 +89,13 @@ impl Kube {
     }
 
     /// The folder for what belongs to this cluster: logs, tokens, records of processes.
-    pub fn dir(&self) -> &std::path::Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Where kubectl and helm remember what the cluster serves.
+    pub fn cache(&self) -> PathBuf {
+        self.dir.join("kube-cache")
     }
 
     /// Where the log of a process of ours goes.

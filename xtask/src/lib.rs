@@ -6,6 +6,7 @@
 
 pub mod cluster;
 pub mod demo;
+pub mod generate;
 pub mod http;
 pub mod interrupt;
 pub mod kube;

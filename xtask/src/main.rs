@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{cluster, demo, interrupt, test};
+use xtask::{cluster, demo, generate, interrupt, test};
 
-/// Everything a developer of Quintet runs besides cargo itself.
+/// Everything a developer of Quintet runs besides cargo itself
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
 struct Cli {
@@ -15,11 +15,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A real Kubernetes control plane on this machine, with simulated nodes: no container engine, no root.
+    /// A real Kubernetes control plane on this machine, with simulated nodes: no container engine, no root
     Cluster(cluster::cli::Args),
-    /// Show the product: a cluster, Quintet on it, every sample applied and seen to work.
+    /// Write the files that follow from the kinds' types and rules: definitions and RBAC
+    Generate(generate::GenerateArgs),
     Demo(demo::Args),
-    /// Run every check and test, and say where the time went.
     Test(test::Args),
 }
 
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = interrupt::install().and_then(|()| match cli.command {
         Command::Cluster(args) => cluster::cli::run(args),
+        Command::Generate(args) => generate::run(args.check),
         Command::Demo(args) => demo::run(&args),
         Command::Test(args) => test::run(&args),
     });
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
             eprintln!("{error}");
             ExitCode::from(130)
         }
+        Err(error) if error.is::<test::Failed>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE

@@ -1,5 +1,307 @@
-//! x
-/// x
+//! The `quintet` program as a process outside the cluster, with a token of the chart's own ServiceAccount: what the
+//! chart does not allow fails here as it would in a pod.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::cluster::processes::{self, Launch, Process};
+use crate::cluster::{ports, state};
+use crate::kube::Kube;
+use crate::progress::Step;
+use crate::run::{self, Log};
+use crate::{http, interrupt, paths};
+
+/// The namespace that the demo and the tests install the chart into.
+pub const NAMESPACE: &str = "quintet-system";
+
+/// How long a manager may take until it is ready.
+const READY_LIMIT: Duration = Duration::from_mins(1);
+
+/// A token lasts a day; a manager that is left running gets a new one before that.
+const TOKEN_IS_OLD: Duration = Duration::from_hours(12);
+
+/// How a manager is run.
+#[derive(Clone, Debug)]
+pub struct ManagerOptions {
+    /// Its name among the processes of the cluster: `NAME.log` is its log and `NAME.out` its stdout.
+    pub name: String,
+    /// The namespace of the chart's release, of the ServiceAccount and of the Lease.
+    pub namespace: String,
+    /// The ServiceAccount whose token it gets.
+    pub service_account: String,
+    /// Whether it competes for the Lease.
+    pub leader_elect: bool,
+    /// Further arguments.
+    pub args: Vec<String>,
+    /// The program to run; built by cargo where none is given.
+    pub program: Option<PathBuf>,
+    /// Whether it outlives the [`Manager`] value.
+    pub detached: bool,
+}
+
+impl Default for ManagerOptions {
+    fn default() -> Self {
+        Self {
+            name: "manager".to_owned(),
+            namespace: NAMESPACE.to_owned(),
+            service_account: "quintet".to_owned(),
+            leader_elect: true,
+            args: Vec::new(),
+            program: None,
+            detached: false,
+        }
+    }
+}
+
+/// A manager that runs. Dropping it stops it, unless it was started detached.
+#[derive(Debug)]
+pub struct Manager {
+    kube: Kube,
+    process: Process,
+    child: Option<Child>,
+    detached: bool,
+    metrics_port: u16,
+}
+
+impl Manager {
+    /// Starts a manager and waits until it is ready. It takes the place of one of the same name.
+    pub fn start(kube: &Kube, options: &ManagerOptions) -> Result<Self> {
+        let program = match &options.program {
+            Some(program) => program.clone(),
+            None => build()?,
+        };
+        let metrics_port = ports::one()?;
+        let health_port = ports::one()?;
+        let kubeconfig = kubeconfig(kube, &options.name);
+        let config = kube.kubeconfig_of_service_account(&options.namespace, &options.service_account)?;
+        state::write(&kubeconfig, config.as_bytes())?;
+        let mut command = Command::new(&program);
+        command
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
+            .arg(format!("--health-probe-bind-address=127.0.0.1:{health_port}"))
+            .arg(format!("--leader-elect={}", options.leader_elect))
+            .arg(format!("--leader-election-namespace={}", options.namespace))
+            .args(&options.args)
+            .current_dir(kube.dir());
+        let records = records(kube)?;
+        if let Some(before) = processes::find(&records, &options.name)? {
+            processes::stop(&[&before]);
+        }
+        let log = Log::now(kube.log(&format!("{}.log", options.name)));
+        let (process, child) = processes::start(
+            &records,
+            Launch {
+                name: &options.name,
+                command,
+                port: health_port,
+                fingerprint: fingerprint(&program, options)?,
+                stdout: kube.log(&format!("{}.out", options.name)),
+                stderr: log.path.clone(),
+            },
+        )?;
+        let mut manager = Self {
+            kube: kube.clone(),
+            process,
+            child: Some(child),
+            // Until it is ready it is not left alone.
+            detached: false,
+            metrics_port,
+        };
+        manager.wait_until_ready(&log)?;
+        manager.detached = options.detached;
+        Ok(manager)
+    }
+
+    /// Starts a detached manager, or leaves the one that runs if it is what would be started. The second value says
+    /// whether it was started.
+    pub fn ensure(kube: &Kube, options: &ManagerOptions) -> Result<(Process, bool)> {
+        let program = build()?;
+        let options = ManagerOptions { program: Some(program.clone()), detached: true, ..options.clone() };
+        if let Some(process) = processes::find(&records(kube)?, &options.name)? {
+            let token_is_young = fs::metadata(kubeconfig(kube, &options.name))
+                .and_then(|file| file.modified())
+                .is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < TOKEN_IS_OLD));
+            let current = process.fingerprint == fingerprint(&program, &options)?;
+            if current && token_is_young && process.is_alive() && is_ready(process.port) {
+                return Ok((process, false));
+            }
+        }
+        let manager = Self::start(kube, &options)?;
+        Ok((manager.process.clone(), true))
+    }
+
+    /// Stops the recorded manager of that name. Says whether there was one that ran.
+    pub fn stop_recorded(kube: &Kube, name: &str) -> Result<bool> {
+        let records = records(kube)?;
+        let Some(process) = processes::find(&records, name)? else { return Ok(false) };
+        let ran = process.is_alive();
+        processes::stop(&[&process]);
+        processes::forget(&records, name);
+        Ok(ran)
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&self) -> bool {
+        self.process.is_alive()
+    }
+
+    /// Everything it and its predecessors of the same name printed on stdout.
+    pub fn printed(&self) -> String {
+        fs::read_to_string(self.kube.log(&format!("{}.out", self.process.name))).unwrap_or_default()
+    }
+
+    /// Everything it and its predecessors of the same name logged.
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.kube.log(&format!("{}.log", self.process.name))).unwrap_or_default()
+    }
+
+    /// The port of /metrics.
+    pub fn metrics_port(&self) -> u16 {
+        self.metrics_port
+    }
+
+    /// The port of /healthz and /readyz.
+    pub fn health_port(&self) -> u16 {
+        self.process.port
+    }
+
+    /// What /metrics answers.
+    pub fn metrics(&self) -> Result<String> {
+        match http::get(self.metrics_port, "/metrics") {
+            Some((200, body)) => Ok(body),
+            Some((status, _)) => bail!("/metrics answers {status}"),
+            None => bail!("/metrics does not answer"),
+        }
+    }
+
+    /// Stops it as a rollout does, by SIGTERM, and returns its exit code; nothing where a signal ended it.
+    pub fn stop(mut self) -> Result<Option<i32>> {
+        self.end(|process| processes::stop(&[process]))
+    }
+
+    /// Kills it as a crash would.
+    pub fn kill(mut self) -> Result<Option<i32>> {
+        self.end(Process::kill)
+    }
+
+    fn end(&mut self, how: impl FnOnce(&Process)) -> Result<Option<i32>> {
+        how(&self.process);
+        if let Ok(records) = records(&self.kube) {
+            processes::forget(&records, &self.process.name);
+        }
+        match self.child.take() {
+            Some(mut child) => Ok(child.wait().context("cannot wait for the manager")?.code()),
+            None => Ok(None),
+        }
+    }
+
+    fn wait_until_ready(&self, log: &Log) -> Result<()> {
+        let Process { name, port, .. } = &self.process;
+        let waited = run::poll(&format!("{name} is ready"), READY_LIMIT, Duration::from_millis(50), || {
+            if !self.process.is_alive() {
+                bail!("{name} ended while starting");
+            }
+            Ok(is_ready(*port).then_some(()))
+        });
+        match waited {
+            Err(error) if !error.is::<interrupt::Interrupted>() => {
+                bail!("{error}; {}", log.tail(15))
+            }
+            other => other,
+        }
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        if !self.detached && self.child.is_some() {
+            let _ = self.end(|process| processes::stop(&[process]));
+        }
+    }
+}
+
+/// Whether /readyz on this port answers 200.
 pub fn is_ready(port: u16) -> bool {
-    crate::http::get(port, "/readyz").is_some_and(|(s, _)| s == 200)
+    http::get(port, "/readyz").is_some_and(|(status, _)| status == 200)
+}
+
+/// Builds the `quintet` program and says where it is.
+pub fn build() -> Result<PathBuf> {
+    let log = Log::fresh(paths::cache()?.join("quintet-build.log"))?;
+    let mut step = Step::start("building quintet");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args(["build", "--package", "quintet", "--message-format", "json-render-diagnostics"])
+        .current_dir(paths::workspace())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log.open()?);
+    let mut child = cargo.spawn().context("cannot run cargo")?;
+    let stdout = child.stdout.take();
+    let (status, messages) = std::thread::scope(|scope| {
+        let messages = scope.spawn(|| stdout.map(std::io::read_to_string));
+        let status = run::wait(&mut child, || step.tick());
+        (status, messages.join().ok().flatten())
+    });
+    if !status?.success() {
+        bail!("building quintet failed; {}", log.tail(40));
+    }
+    step.done();
+    let messages = messages.transpose().context("cannot read what cargo says")?.unwrap_or_default();
+    executable(&messages).context("cargo built quintet but does not say where it is")
+}
+
+/// The executable that cargo's JSON messages name.
+fn executable(messages: &str) -> Option<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "quintet")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+}
+
+fn records(kube: &Kube) -> Result<PathBuf> {
+    let records = kube.dir().join("processes");
+    fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
+    Ok(records)
+}
+
+fn kubeconfig(kube: &Kube, name: &str) -> PathBuf {
+    kube.dir().join(format!("{name}.kubeconfig"))
+}
+
+/// Changes with the program and with its arguments.
+fn fingerprint(program: &std::path::Path, options: &ManagerOptions) -> Result<String> {
+    let file = fs::metadata(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let built = file.modified()?.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let ManagerOptions { namespace, leader_elect, args, .. } = options;
+    let (program, size, built) = (program.display(), file.len(), built.as_nanos());
+    Ok(format!("{program} {size} {built} {namespace} {leader_elect} {args:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_is_what_cargo_says() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"quintet_kit"},"executable":null}
+not json
+{"reason":"compiler-artifact","target":{"name":"quintet"},"executable":"/t/debug/quintet"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/debug/quintet")));
+        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
+    }
 }

@@ -1,9 +1,9 @@
 //! Running other programs: their output is captured and shown only where it explains a failure, and a Ctrl-C ends
 //! the wait.
 
-use std::fs;
-use std::io::{Read, Write};
-use std::path::Path;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -91,11 +91,62 @@ pub fn poll<T>(
     }
 }
 
-/// The last lines of a file, for an error message; empty where there is no such file.
-pub fn tail(file: &Path, lines: usize) -> String {
-    let text = fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    let all: Vec<&str> = text.lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+/// Prints on stdout. A reader that has seen enough (`head`) ends the program, and is no error.
+pub fn print(bytes: impl AsRef<[u8]>) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes.as_ref()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.context("cannot print"),
+    }
+}
+
+/// The first bytes of a digest, in hexadecimal.
+pub fn short_hex(digest: &[u8]) -> String {
+    digest.iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+}
+
+/// The log of a process, from the moment on that is of interest.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// The file.
+    pub path: PathBuf,
+    from: usize,
+}
+
+impl Log {
+    /// What is added to a log from now on.
+    pub fn now(path: PathBuf) -> Self {
+        let from =
+            fs::metadata(&path).ok().and_then(|file| usize::try_from(file.len()).ok()).unwrap_or_default();
+        Self { path, from }
+    }
+
+    /// An empty log, in place of one that may be there.
+    pub fn fresh(path: PathBuf) -> Result<Self> {
+        let parent = path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&path, ""))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, from: 0 })
+    }
+
+    /// The file, to be appended to.
+    pub fn open(&self) -> Result<File> {
+        let file = OpenOptions::new().create(true).append(true).open(&self.path);
+        file.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// Its last lines, introduced as such, to end an error message with.
+    pub fn tail(&self, lines: usize) -> String {
+        let bytes = fs::read(&self.path).unwrap_or_default();
+        let text = String::from_utf8_lossy(bytes.get(self.from..).unwrap_or_default()).into_owned();
+        let all: Vec<&str> = text.lines().collect();
+        if all.is_empty() {
+            return format!("its log is empty ({})", self.path.display());
+        }
+        let last = &all[all.len().saturating_sub(lines)..];
+        format!("the last lines of its log ({}):\n{}", self.path.display(), last.join("\n"))
+    }
 }
 
 /// Quotes a word for a POSIX shell. A word that needs no quotes stays as it is.

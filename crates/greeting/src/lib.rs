@@ -1,1 +1,38 @@
-//! Placeholder.
+//! Greeting: says its message on create, update, delete and every minute, each at most once.
+//!
+//! kopf's handlers made level-triggered. What was said is a claim in the status, written with resourceVersion
+//! *before* the line is printed: of several processes the API server lets one win, and a restart finds the claim.
+//! A line is lost only if the process dies between the server's answer and the print.
+
+pub mod api;
+pub mod controller;
+pub mod line;
+pub mod observe;
+pub mod plan;
+pub mod printer;
+
+use quintet_kit::rbac::Rule;
+
+pub use controller::register;
+
+/// The controller's name, as in `--controllers`.
+pub const CONTROLLER: &str = "greeting";
+
+/// The finalizer on every Greeting that has a message: taking it off is the claim of its `Delete:` line.
+pub const FINALIZER: &str = "example.com/farewell";
+
+/// What this kind may do.
+pub const RULES: &[Rule] = &[
+    Rule {
+        group: "example.com",
+        resources: &["greetings"],
+        verbs: &["get", "list", "watch", "patch"],
+        why: "Greetings are what this controller acts for; their finalizer is put on and taken off by patch.",
+    },
+    Rule {
+        group: "example.com",
+        resources: &["greetings/status"],
+        verbs: &["patch"],
+        why: "What was said is claimed in the status before it is said.",
+    },
+];

@@ -447,6 +447,9 @@ async fn reconcile<R: Reconciler>(
     report(reconciler.name(), shared, &resource, key, &carried);
     let mut again = again.map(|at| instant(now, at));
     let mut sooner = |at: Instant| again = Some(again.map_or(at, |already| already.min(at)));
+    if let Some(until) = carried.withheld_until {
+        sooner(instant(now, until));
+    }
     if carried.refused {
         // The next plan knows of the refusal and says so in the status.
         sooner(Instant::now());

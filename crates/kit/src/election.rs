@@ -24,39 +24,56 @@ pub const LEASE_NAME: &str = "quintet-manager";
 /// Whether this process may write. Cheap to clone; every clone is the same gate.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    until: watch::Sender<Option<Instant>>,
+    state: watch::Sender<Option<Term>>,
+}
+
+/// How long this process has been and may go on writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Since when, without a gap.
+    pub since: Instant,
+    /// Until when, unless it is prolonged.
+    pub until: Instant,
 }
 
 impl Gate {
     /// A gate that is closed until the lease is held.
     pub fn closed() -> Self {
-        Self { until: watch::Sender::new(None) }
+        Self { state: watch::Sender::new(None) }
     }
 
     /// A gate that is always open: election is switched off.
     pub fn open() -> Self {
+        let gate = Self::closed();
         // Far enough to mean never, near enough not to overflow.
-        Self { until: watch::Sender::new(Some(Instant::now() + Duration::from_hours(262_800))) }
+        gate.open_until(Instant::now() + Duration::from_hours(262_800));
+        gate
+    }
+
+    /// The current term; None where this process may not write.
+    pub fn term(&self) -> Option<Term> {
+        self.state.borrow().filter(|term| term.until > Instant::now())
     }
 
     /// Until when this process may write; None where it may not.
     pub fn deadline(&self) -> Option<Instant> {
-        self.until.borrow().filter(|until| *until > Instant::now())
+        self.term().map(|term| term.until)
     }
 
-    /// Opens it until `deadline`, or moves the deadline.
-    pub fn open_until(&self, deadline: Instant) {
-        self.until.send_replace(Some(deadline));
+    /// Opens it until `until`, or moves the deadline of the current term.
+    pub fn open_until(&self, until: Instant) {
+        let since = self.term().map_or_else(Instant::now, |term| term.since);
+        self.state.send_replace(Some(Term { since, until }));
     }
 
     /// Closes it.
     pub fn close(&self) {
-        self.until.send_replace(None);
+        self.state.send_replace(None);
     }
 
     /// Wakes whenever it opens, closes or its deadline moves.
-    pub fn watch(&self) -> watch::Receiver<Option<Instant>> {
-        self.until.subscribe()
+    pub fn watch(&self) -> watch::Receiver<Option<Term>> {
+        self.state.subscribe()
     }
 }
 
@@ -252,7 +269,7 @@ async fn attempt(
         *observed = Observed { spec: lease.spec.clone(), at: Some(Instant::now()) };
     }
     let holder = lease.spec.holder_identity.clone().unwrap_or_default();
-    let expired = observed.at.is_some_and(|at| at.elapsed() >= term(&observed.spec, settings));
+    let expired = observed.at.is_some_and(|at| at.elapsed() >= duration(&observed.spec, settings));
     if !holder.is_empty() && holder != settings.identity && !expired {
         return Ok(Attempt::OthersHold(holder));
     }
@@ -274,7 +291,7 @@ async fn attempt(
 }
 
 /// How long the observed holder may stay silent. A nonsense duration in the record counts as ours.
-fn term(spec: &LeaseSpec, settings: &Settings) -> Duration {
+fn duration(spec: &LeaseSpec, settings: &Settings) -> Duration {
     spec.lease_duration_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())
         .filter(|seconds| (1..=3600).contains(seconds))
@@ -366,10 +383,10 @@ mod tests {
     fn a_nonsense_duration_counts_as_ours() {
         for nonsense in [None, Some(-1), Some(0), Some(i64::MAX)] {
             let spec = LeaseSpec { lease_duration_seconds: nonsense, ..LeaseSpec::default() };
-            assert_eq!(term(&spec, &settings()), Duration::from_secs(15));
+            assert_eq!(duration(&spec, &settings()), Duration::from_secs(15));
         }
         let spec = LeaseSpec { lease_duration_seconds: Some(1), ..LeaseSpec::default() };
-        assert_eq!(term(&spec, &settings()), Duration::from_secs(1));
+        assert_eq!(duration(&spec, &settings()), Duration::from_secs(1));
     }
 
     #[test]

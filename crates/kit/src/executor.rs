@@ -36,6 +36,9 @@ const LONGEST_REFUSAL: SignedDuration = SignedDuration::from_mins(10);
 /// So many different refusals in a row stop a pass: something is wrong with all of it.
 const STOP_AFTER: usize = 3;
 
+/// How an effect of a kind's own is called: it is no write.
+const EFFECT: &str = "effect";
+
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -80,6 +83,8 @@ pub struct Carried {
     pub complete: bool,
     /// Whether a refusal was remembered: the next plan knows more than this one did.
     pub refused: bool,
+    /// When the first of the actions that were withheld, because they were refused lately, may be tried again.
+    pub withheld_until: Option<Timestamp>,
     /// What was done, for the log and the events: verb and object, as in `created pod a`.
     pub done: Vec<(&'static str, &'static str, String)>,
     /// What was refused: verb, object, the server's words.
@@ -265,6 +270,7 @@ impl Executor {
     {
         let mut carried = Carried { complete: true, ..Carried::default() };
         for step in steps {
+            let step = self.not_withheld(owner, resource, step, &mut carried);
             let stop = AtomicBool::new(false);
             let (stop, effect) = (&stop, &effect);
             let mut answers = futures::stream::iter(step)
@@ -287,9 +293,11 @@ impl Executor {
                 match answer {
                     Ok(Answer::Done) => {
                         different.clear();
-                        carried.writes += 1;
-                        self.accepted(owner, &name);
-                        carried.done.push((verb, kind, name));
+                        if verb != EFFECT {
+                            carried.writes += 1;
+                            self.accepted(owner, &name);
+                            carried.done.push((verb, kind, name));
+                        }
                     }
                     Ok(Answer::News) => carried.complete = false,
                     Ok(Answer::NamespaceTerminating) => {
@@ -305,7 +313,7 @@ impl Executor {
                         if quota || different.len() >= STOP_AFTER {
                             stop.store(true, Ordering::Relaxed);
                         }
-                        self.refused(owner, &name, reason, &message);
+                        self.refused(owner, verb, &name, reason, &message);
                         carried.refusals.push((verb, name, message));
                     }
                     Err(error) => {
@@ -325,7 +333,36 @@ impl Executor {
         Ok(carried)
     }
 
-    fn refused(&self, owner: &Key, name: &str, reason: String, message: &str) {
+    /// The actions of a step that were not refused lately: no plan, however written, can make a hot loop.
+    fn not_withheld<S, E>(
+        &self,
+        owner: &Key,
+        resource: &Resource,
+        step: Vec<Action<S, E>>,
+        carried: &mut Carried,
+    ) -> Vec<Action<S, E>> {
+        let refusals = self.refusals(owner);
+        if refusals.is_empty() {
+            return step;
+        }
+        let now = self.clock.now();
+        step.into_iter()
+            .filter(|action| {
+                let (verb, _, name) = describe(action, owner, resource);
+                match refusals.get(&name) {
+                    Some(refusal) if refusal.verb == verb && refusal.until > now => {
+                        carried.complete = false;
+                        let until = carried.withheld_until.map_or(refusal.until, |at| at.min(refusal.until));
+                        carried.withheld_until = Some(until);
+                        false
+                    }
+                    _ => true,
+                }
+            })
+            .collect()
+    }
+
+    fn refused(&self, owner: &Key, verb: &'static str, name: &str, reason: String, message: &str) {
         let now = self.clock.now();
         let mut memory = self.memory();
         let refusals = &mut memory.entry(owner.uid.clone()).or_default().refusals;
@@ -338,6 +375,7 @@ impl Executor {
         refusals.insert(
             name.to_owned(),
             Refusal {
+                verb,
                 reason,
                 message: crate::conditions::shorten(message.to_owned(), 512),
                 times: times + 1,
@@ -485,6 +523,10 @@ impl Executor {
                     quota: false,
                 }),
                 409 => Ok(Answer::News),
+                // A `test` of the patch failed: the object is not as the plan saw it.
+                422 if verb == "patch" && status.message.starts_with("the server rejected our request") => {
+                    Ok(Answer::News)
+                }
                 403 if is_namespace_terminating(&status) => Ok(Answer::NamespaceTerminating),
                 400 | 403 | 404 | 413 | 422 => Ok(Answer::Refused {
                     quota: status.message.contains("exceeded quota"),
@@ -580,7 +622,7 @@ fn describe<S, E>(
         Action::Apply { resource, name, .. } => ("apply", resource.kind, name.clone()),
         Action::Patch { resource, name, .. } => ("patch", resource.kind, name.to_string()),
         Action::Claim { .. } => ("claim", own.kind, owner.name.to_string()),
-        Action::Effect(_) => ("effect", own.kind, owner.name.to_string()),
+        Action::Effect(_) => (EFFECT, own.kind, owner.name.to_string()),
     }
 }
 

@@ -131,6 +131,9 @@ pub struct Event {
 /// An answer of the API server that counts against one object of ours (a pod, say) and not against its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
+    /// What was tried: `create`, `delete`, `apply` or `patch`. The executor does not try it again before `until`,
+    /// whatever a plan says.
+    pub verb: &'static str,
     /// The server's reason (`Invalid`, `Forbidden`) or ours (`NameTaken`).
     pub reason: String,
     /// The server's words.

@@ -1,1 +1,47 @@
-//! Placeholder.
+//! PodSet: keep a number of pods.
+//!
+//! Pods are made directly. Their names are functions of the PodSet's UID and the smallest number that is free, so
+//! that a repeated creation meets AlreadyExists. A pod belongs to its PodSet by controller reference and UID alone:
+//! strangers with the same labels are neither counted nor deleted. Which pods go when there are too many is the
+//! judgement of ReplicaSet, in [`ranking`].
+
+pub mod api;
+pub mod controller;
+pub mod observe;
+pub mod plan;
+pub mod ranking;
+
+use quintet_kit::rbac::Rule;
+
+pub use controller::register;
+
+/// The controller's name, as in `--controllers`.
+pub const CONTROLLER: &str = "podset";
+
+/// What this kind may do.
+pub const RULES: &[Rule] = &[
+    Rule {
+        group: "batch.tutorial.kubebuilder.io",
+        resources: &["podsets"],
+        verbs: &["get", "list", "watch"],
+        why: "PodSets are what this controller acts for.",
+    },
+    Rule {
+        group: "batch.tutorial.kubebuilder.io",
+        resources: &["podsets/status"],
+        verbs: &["patch"],
+        why: "Their status is applied.",
+    },
+    Rule {
+        group: "batch.tutorial.kubebuilder.io",
+        resources: &["podsets/finalizers"],
+        verbs: &["update"],
+        why: "Pods name their PodSet as owner with blockOwnerDeletion, which clusters may guard by this.",
+    },
+    Rule {
+        group: "",
+        resources: &["pods"],
+        verbs: &["get", "list", "watch", "create", "delete"],
+        why: "Missing pods are made; those that have ended or are too many are deleted.",
+    },
+];

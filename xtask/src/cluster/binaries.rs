@@ -5,17 +5,17 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use super::lock;
+use crate::paths;
 use crate::progress::Step;
-use crate::{interrupt, paths, run};
+use crate::run::{self, Log};
 
 /// One program: where its source is and what it is called.
 struct Recipe {
@@ -42,11 +42,13 @@ const RECIPES: [Recipe; 7] = [
     Recipe { name: "helm", folder: "helm", module: "helm.sh/helm/v4", package: "cmd/helm" },
 ];
 
-/// Those that `KUBEBUILDER_ASSETS` brings along.
+/// Those that the directory named by `KUBEBUILDER_ASSETS` must have. Further ones are taken from it if they are there.
 const ASSETS: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
 
 /// How a user gets by without Go.
-const WITHOUT_GO: &str = "or use a cluster that you have: `cargo xtask demo --context NAME`";
+const WITHOUT_GO: &str = "or let KUBEBUILDER_ASSETS name a directory with all of etcd, kube-apiserver, \
+    kube-controller-manager, kube-scheduler, kubectl, kwok and helm, or use a cluster that you have: \
+    `cargo xtask demo --context NAME`";
 
 /// Every program there is.
 pub const ALL: [&str; 7] =
@@ -72,12 +74,13 @@ impl Binaries {
 pub fn ensure(names: &[&str]) -> Result<Binaries> {
     let mut found = BTreeMap::new();
     if let Some(dir) = env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty()) {
-        for name in ASSETS.into_iter().filter(|name| names.contains(name)) {
+        for &name in names {
             let file = Path::new(&dir).join(name);
-            if !file.is_file() {
+            if file.is_file() {
+                found.insert(name.to_owned(), file);
+            } else if ASSETS.contains(&name) {
                 bail!("KUBEBUILDER_ASSETS is {}, but there is no {name} in it", Path::new(&dir).display());
             }
-            found.insert(name.to_owned(), file);
         }
     }
     let cache = paths::cache()?.join("bin");
@@ -96,7 +99,7 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
         found.insert(recipe.name.to_owned(), home.dir.join(recipe.name));
     }
     if !missing.is_empty() {
-        let _lock = lock(&cache)?;
+        let _lock = lock::take(&cache.join("lock"), "another build of the control plane")?;
         for (i, recipe) in missing.iter().enumerate() {
             build(recipe, &homes[recipe.folder], i + 1, missing.len())?;
         }
@@ -121,7 +124,7 @@ impl Home {
         let go_mod = read("go.mod")?;
         let sums = Sha256::new().chain_update(&go_mod).chain_update(read("go.sum")?).finalize();
         let label = if folder.is_empty() { "kubernetes" } else { folder };
-        let stem = sums.iter().take(8).fold(format!("{label}-"), |text, byte| format!("{text}{byte:02x}"));
+        let stem = format!("{label}-{}", run::short_hex(&sums));
         let dir = match go_version(&source, &go_mod) {
             Ok(go) => cache.join(format!("{stem}-{go}")),
             // What was built before Go went away still runs.
@@ -173,8 +176,7 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
     let package = [recipe.module, recipe.package].join("/");
     // Beside its target, so that it can be moved there in one step: an interrupted build leaves nothing half-made.
     let half_made = home.dir.join(format!(".{}.building", recipe.name));
-    let log = home.dir.join(format!("{}.build.log", recipe.name));
-    fs::create_dir_all(&home.dir).with_context(|| format!("cannot create {}", home.dir.display()))?;
+    let log = Log::fresh(home.dir.join(format!("{}.build.log", recipe.name)))?;
     let mut step = Step::start_long(format!(
         "building {} {version} from source, once ({number} of {of}; minutes for the first ones)",
         recipe.name
@@ -188,13 +190,13 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
         .env("GOWORK", "off")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(File::create(&log).with_context(|| format!("cannot write {}", log.display()))?)
+        .stderr(log.open()?)
         .spawn()
         .context("cannot run go")?;
     let status = run::wait(&mut child, || step.tick());
     let built = status.and_then(|status| {
         if !status.success() {
-            bail!("building {} {version} failed:\n{}", recipe.name, run::tail(&log, 15));
+            bail!("building {} {version} failed; {}", recipe.name, log.tail(15));
         }
         fs::rename(&half_made, &target).with_context(|| format!("cannot write {}", target.display()))
     });
@@ -202,7 +204,7 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
         let _ = fs::remove_file(&half_made);
         return Err(error);
     }
-    let _ = fs::remove_file(&log);
+    let _ = fs::remove_file(&log.path);
     step.done();
     Ok(())
 }
@@ -210,11 +212,9 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
 /// Programs built from a module proxy do not know their version, and a server without one is refused by some
 /// clients: it is put in by the linker, where Kubernetes' own build puts it.
 fn ldflags(module: &str, version: &str) -> String {
-    let mut flags = "-s -w".to_owned();
-    let set = |flags: &mut String, package: &str, values: &[(&str, &str)]| {
-        for (name, value) in values {
-            *flags += &format!(" -X {package}.{name}={value}");
-        }
+    let mut flags = vec!["-s -w".to_owned()];
+    let mut set = |package: &str, values: &[(&str, &str)]| {
+        flags.extend(values.iter().map(|(name, value)| format!("-X {package}.{name}={value}")));
     };
     match module {
         "k8s.io/kubernetes" => {
@@ -228,36 +228,13 @@ fn ldflags(module: &str, version: &str) -> String {
                 ("buildDate", "2026-01-01T00:00:00Z"),
             ];
             for package in ["k8s.io/client-go/pkg/version", "k8s.io/component-base/version"] {
-                set(&mut flags, package, &values);
+                set(package, &values);
             }
         }
-        "helm.sh/helm/v4" => set(&mut flags, "helm.sh/helm/v4/internal/version", &[("version", version)]),
+        "helm.sh/helm/v4" => set("helm.sh/helm/v4/internal/version", &[("version", version)]),
         _ => {}
     }
-    flags
-}
-
-/// One build at a time, whichever checkout it is for.
-fn lock(cache: &Path) -> Result<File> {
-    fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
-    let file = cache.join("lock");
-    let lock = File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
-    let mut waiting = None;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) => {
-                interrupt::check()?;
-                waiting
-                    .get_or_insert_with(|| Step::start_long("waiting for another build of the control plane"))
-                    .tick();
-                thread::sleep(Duration::from_millis(200));
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock {}", file.display()));
-            }
-        }
-    }
+    flags.join(" ")
 }
 
 /// A folder with links to the programs, for a `PATH`.

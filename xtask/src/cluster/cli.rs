@@ -1,7 +1,8 @@
 //! `cargo xtask cluster ...`.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 
-use super::{Cluster, DEFAULT_NAME, UpOptions};
+use super::{Cluster, DEFAULT_NAME, UpOptions, name_option};
 use crate::interrupt;
-use crate::run::shell_quote;
+use crate::run::{print, shell_quote};
 
 /// `cargo xtask cluster`.
 #[derive(Debug, clap::Args)]
@@ -76,7 +77,7 @@ fn up(name: String, nodes: Option<usize>) -> Result<()> {
             begin.elapsed().as_secs_f64()
         );
     }
-    let option = option(cluster.name());
+    let option = name_option(cluster.name());
     eprintln!(
         "use it:  eval \"$(cargo xtask cluster env{option})\"\nstop it: cargo xtask cluster down{option}"
     );
@@ -93,7 +94,7 @@ fn down(name: &str) -> Result<()> {
 fn status(name: &str) -> Result<()> {
     let cluster = Cluster::open(name)?;
     let statuses = cluster.status()?;
-    let mut table = format!("{:<25} {:>8} {:>6}  STATE\n", "COMPONENT", "PID", "PORT");
+    let mut table = vec![format!("{:<25} {:>8} {:>6}  STATE\n", "COMPONENT", "PID", "PORT")];
     for status in &statuses {
         let pid = status.pid.map_or("-".to_owned(), |pid| pid.to_string());
         let state = match (status.running, status.well) {
@@ -101,13 +102,13 @@ fn status(name: &str) -> Result<()> {
             (true, false) => "running, not well",
             (false, _) => "not running",
         };
-        table += &format!("{:<25} {pid:>8} {:>6}  {state}\n", status.name, status.port);
+        table.push(format!("{:<25} {pid:>8} {:>6}  {state}\n", status.name, status.port));
     }
-    print(table.as_bytes())?;
-    if statuses.iter().all(|status| status.well) {
+    print(table.concat())?;
+    if statuses.iter().filter(|status| status.is_component()).all(|status| status.well) {
         Ok(())
     } else {
-        bail!("not everything is well: `cargo xtask cluster up{}` starts what is not", option(name))
+        bail!("not everything is well: `cargo xtask cluster up{}` starts what is not", name_option(name))
     }
 }
 
@@ -115,33 +116,35 @@ fn env(name: &str) -> Result<()> {
     let cluster = Cluster::open(name)?;
     let path = |path: PathBuf| shell_quote(&path.to_string_lossy());
     let lines = format!(
-        "export KUBECONFIG={}\nexport PATH={}:\"$PATH\"\n",
+        "export KUBECONFIG={}\nexport KUBECACHEDIR={}\nexport PATH={}:\"$PATH\"\n",
         path(cluster.kubeconfig()),
+        path(cluster.kube().cache()),
         path(cluster.dir().bin())
     );
-    print(lines.as_bytes())
+    print(lines)
 }
 
 fn logs(name: &str, component: &str, follow: bool) -> Result<()> {
     let cluster = Cluster::open(name)?;
     let logs = cluster.dir().logs();
-    let mut known: Vec<String> = fs::read_dir(&logs)
+    let known: BTreeMap<String, PathBuf> = fs::read_dir(&logs)
         .with_context(|| format!("cannot read {}", logs.display()))?
         .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .map(|file| file.strip_suffix(".log").map_or(file.clone(), str::to_owned))
+        .map(|entry| entry.path())
+        .filter_map(|path| {
+            let file = path.file_name()?.to_string_lossy().into_owned();
+            Some((file.strip_suffix(".log").map(str::to_owned).unwrap_or(file), path))
+        })
         .collect();
-    known.sort();
-    let file = match known.iter().find(|known| *known == component) {
-        Some(_) if component.ends_with(".out") => logs.join(component),
-        Some(_) => logs.join(format!("{component}.log")),
-        None if component == "manager" => bail!(
-            "no manager has run against cluster {name} yet: `cargo xtask demo` starts one; there are logs of: {}",
-            known.join(", ")
-        ),
-        None => bail!("there is no log of {component:?}; there are logs of: {}", known.join(", ")),
+    let Some(file) = known.get(component) else {
+        let why = match component {
+            "manager" => "no manager has run against it yet (`cargo xtask demo` starts one)".to_owned(),
+            other => format!("there is no log of {other:?}"),
+        };
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
+        bail!("cluster {name}: {why}; there are logs of: {}", known.join(", "));
     };
-    let mut log = File::open(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let mut log = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match log.read(&mut buffer)? {
@@ -154,18 +157,5 @@ fn logs(name: &str, component: &str, follow: bool) -> Result<()> {
             0 => return Ok(()),
             read => print(&buffer[..read])?,
         }
-    }
-}
-
-fn option(name: &str) -> String {
-    if name == DEFAULT_NAME { String::new() } else { format!(" --name {name}") }
-}
-
-/// To stdout; a reader that has seen enough (`head`) is no error.
-fn print(bytes: &[u8]) -> Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
-        other => other.context("cannot print"),
     }
 }

@@ -1,7 +1,7 @@
 //! The processes of a control plane: with which arguments each is started, and how one knows that it works.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -117,7 +117,7 @@ impl Component {
                     "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
                     format!("--service-account-key-file={}", pki("service-accounts.pub")),
                     format!("--service-account-signing-key-file={}", pki("service-accounts.key")),
-                    format!("--audit-policy-file={}", audit_policy().display()),
+                    format!("--audit-policy-file={}", audit_policy(dir).display()),
                     format!("--audit-log-path={}", dir.logs().join("audit.log").display()),
                     "--audit-log-maxsize=100".to_owned(),
                     "--audit-log-maxbackup=1".to_owned(),
@@ -162,7 +162,7 @@ impl Component {
         }
         add(serde_json::to_string(&settings.ports)?.as_bytes());
         let read_at_start = match self {
-            Self::Apiserver => Some(audit_policy()),
+            Self::Apiserver => Some(audit_policy(dir)),
             Self::Kwok => Some(kwok_config(dir)),
             _ => None,
         };
@@ -170,8 +170,7 @@ impl Component {
             add(&fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
         }
         add(&fs::read(dir.pki().join("ca.crt")).context("the certificates are gone")?);
-        let fingerprint =
-            digest.finalize().iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        let fingerprint = run::short_hex(&digest.finalize());
         let mut command = Command::new(program);
         command.args(args).current_dir(dir.path());
         Ok((command, fingerprint))
@@ -185,15 +184,16 @@ fn raw(kube: &Kube, port: u16, path: &str) -> Result<bool> {
     Ok(output.status.success())
 }
 
-fn audit_policy() -> PathBuf {
-    paths::controlplane().join("audit-policy.yaml")
+fn audit_policy(dir: &Dir) -> PathBuf {
+    dir.path().join("audit-policy.yaml")
 }
 
 fn kwok_config(dir: &Dir) -> PathBuf {
     dir.path().join("kwok.yaml")
 }
 
-/// Writes the files that the components read: kubeconfigs, and kwok's settings and stages in one file.
+/// Writes the files that the components read: kubeconfigs, the audit policy, and kwok's settings and stages in one
+/// file. What comes from the checkout is copied: the cluster may outlive it, and another one may continue it.
 pub fn configure(dir: &Dir, settings: &Settings) -> Result<()> {
     for client in pki::clients() {
         let file = |name: String| dir.pki().join(name).display().to_string();
@@ -215,6 +215,9 @@ pub fn configure(dir: &Dir, settings: &Settings) -> Result<()> {
         state::write(&dir.kubeconfig(client), format!("{config:#}\n").as_bytes())?;
     }
     let source = paths::controlplane();
+    let read =
+        |file: &Path| fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
+    state::write(&audit_policy(dir), read(&source.join("audit-policy.yaml"))?.as_bytes())?;
     let stages = source.join("stages");
     let mut files: Vec<PathBuf> = fs::read_dir(&stages)
         .with_context(|| format!("cannot read {}", stages.display()))?
@@ -224,9 +227,6 @@ pub fn configure(dir: &Dir, settings: &Settings) -> Result<()> {
         .collect();
     files.sort();
     files.insert(0, source.join("kwok.yaml"));
-    let documents = files
-        .iter()
-        .map(|file| fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display())))
-        .collect::<Result<Vec<String>>>()?;
+    let documents = files.iter().map(|file| read(file)).collect::<Result<Vec<String>>>()?;
     state::write(&kwok_config(dir), documents.join("---\n").as_bytes())
 }

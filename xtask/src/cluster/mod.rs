@@ -8,16 +8,16 @@
 pub mod binaries;
 pub mod cli;
 pub mod components;
+mod lock;
 mod nodes;
 mod pki;
 pub mod ports;
 pub mod processes;
 pub mod state;
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use crate::interrupt;
 use crate::kube::Kube;
 use crate::progress::Step;
-use crate::run;
+use crate::run::{self, Log};
 use components::Component;
 use ports::Ports;
 use processes::{Launch, Process};
@@ -79,6 +79,13 @@ pub struct Status {
     pub well: bool,
 }
 
+impl Status {
+    /// Whether it belongs to the control plane, and is not a manager.
+    pub fn is_component(&self) -> bool {
+        is_component(&self.name)
+    }
+}
+
 impl Cluster {
     /// Brings a cluster up: builds what is missing, starts what does not run, and waits until it is of use. Whatever
     /// it started is stopped again if it fails. The second value says what was started; nothing means that the
@@ -112,13 +119,10 @@ impl Cluster {
     /// A cluster that was brought up before.
     pub fn open(name: &str) -> Result<Self> {
         let dir = Dir::of(name)?;
-        match dir.settings()? {
-            Some(settings) => Ok(Self::at(name.to_owned(), dir, settings)),
-            None => {
-                let option = if name == DEFAULT_NAME { String::new() } else { format!(" --name {name}") };
-                bail!("there is no cluster {name:?}: `cargo xtask cluster up{option}` makes it")
-            }
-        }
+        let Some(settings) = dir.settings()? else {
+            bail!("there is no cluster {name:?}: `cargo xtask cluster up{}` makes it", name_option(name));
+        };
+        Ok(Self::at(name.to_owned(), dir, settings))
     }
 
     /// The names of all clusters of this user.
@@ -198,7 +202,7 @@ impl Cluster {
                 well: running && component.is_well(&self.kube, &self.settings)?,
             });
         }
-        for process in recorded.iter().filter(|process| !is_component(process)) {
+        for process in recorded.iter().filter(|process| !is_component(&process.name)) {
             let running = process.is_alive();
             statuses.push(Status {
                 name: process.name.clone(),
@@ -262,17 +266,17 @@ impl Cluster {
                 }
                 processes::stop(&[&process]);
             }
-            let log = self.dir.logs().join(format!("{}.log", component.name()));
+            let log = Log::now(self.dir.logs().join(format!("{}.log", component.name())));
             let step = Step::start(format!("starting {}", component.name()));
-            let process = processes::start(
+            let (process, _) = processes::start(
                 &records,
                 Launch {
                     name: component.name(),
                     command,
                     port: component.port(&self.settings),
                     fingerprint,
-                    stdout: log.clone(),
-                    stderr: log.clone(),
+                    stdout: log.path.clone(),
+                    stderr: log.path.clone(),
                 },
             )?;
             started.push((component, process.clone()));
@@ -285,7 +289,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn wait_until_well(&self, component: Component, process: &Process, log: &std::path::Path) -> Result<()> {
+    fn wait_until_well(&self, component: Component, process: &Process, log: &Log) -> Result<()> {
         let name = component.name();
         let waited = run::poll(&format!("{name} is well"), START_LIMIT, Duration::from_millis(50), || {
             if !process.is_alive() {
@@ -295,22 +299,27 @@ impl Cluster {
         });
         match waited {
             Err(error) if !error.is::<interrupt::Interrupted>() => {
-                bail!("{error}; the last lines of its log ({}):\n{}", log.display(), run::tail(log, 15))
+                bail!("{error}; {}", log.tail(15))
             }
             other => other,
         }
     }
 }
 
-fn is_component(process: &Process) -> bool {
-    Component::ALL.iter().any(|component| component.name() == process.name)
+/// How a command is told which cluster is meant, with a space before it; nothing for the default one.
+pub(crate) fn name_option(name: &str) -> String {
+    if name == DEFAULT_NAME { String::new() } else { format!(" --name {name}") }
+}
+
+fn is_component(name: &str) -> bool {
+    Component::ALL.iter().any(|component| component.name() == name)
 }
 
 /// The settings of the cluster in `dir`: those it has, or new ones where it is new or where somebody else took a port
 /// while it was not running.
 fn settings(dir: &Dir, nodes: Option<usize>) -> Result<Settings> {
     let clusters = state::all()?;
-    let _ports = lock_file(&clusters.join("ports.lock"), "another cluster that starts")?;
+    let _ports = lock::take(&clusters.join("ports.lock"), "another cluster that starts")?;
     let old = dir.settings()?;
     let ports = match old {
         Some(old) if ports_are_ours(dir, &old)? => old.ports,
@@ -333,26 +342,5 @@ fn ports_are_ours(dir: &Dir, settings: &Settings) -> Result<bool> {
 }
 
 fn lock(dir: &Dir) -> Result<File> {
-    lock_file(&dir.lock(), "another command that works on this cluster")
-}
-
-fn lock_file(file: &std::path::Path, holder: &str) -> Result<File> {
-    if let Some(parent) = file.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-    }
-    let lock = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
-    let mut waiting = None;
-    loop {
-        match lock.try_lock() {
-            Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) => {
-                interrupt::check()?;
-                waiting.get_or_insert_with(|| Step::start_long(format!("waiting for {holder}"))).tick();
-                thread::sleep(Duration::from_millis(100));
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock {}", file.display()));
-            }
-        }
-    }
+    lock::take(&dir.lock(), "another command that works on this cluster")
 }

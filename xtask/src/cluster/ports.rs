@@ -2,10 +2,12 @@
 //! connections, so that nothing takes one between its choice and its use; a lock keeps two clusters apart that start
 //! at the same moment.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
@@ -38,10 +40,7 @@ impl Ports {
     pub(super) fn choose(clusters: &Path) -> Result<Self> {
         let taken = of_all_clusters(clusters);
         let mut free = free().filter(|port| !taken.contains(port));
-        let mut next = || match free.next() {
-            Some(port) => Ok(port),
-            None => bail!("no free port on 127.0.0.1 between {} and {}", RANGE.start, RANGE.end),
-        };
+        let mut next = || free.next().map_or_else(none, Ok);
         Ok(Self {
             etcd: next()?,
             etcd_peer: next()?,
@@ -62,14 +61,31 @@ pub fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
+/// A free port that this process has not been given before.
+pub fn one() -> Result<u16> {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    match free().find(|port| !given.contains(port)) {
+        Some(port) => {
+            given.insert(port);
+            Ok(port)
+        }
+        None => none(),
+    }
+}
+
 /// Free ports, each once, beginning anywhere in the range.
-pub fn free() -> impl Iterator<Item = u16> {
+fn free() -> impl Iterator<Item = u16> {
     let width = u32::from(RANGE.end - RANGE.start);
     let moment = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
     let start = (moment / 1_000).wrapping_add(std::process::id().wrapping_mul(7_919)) % width;
     (0..width)
         .filter_map(move |i| u16::try_from(u32::from(RANGE.start) + (start + i) % width).ok())
         .filter(|port| is_free(*port))
+}
+
+fn none<T>() -> Result<T> {
+    bail!("no free port on 127.0.0.1 between {} and {}", RANGE.start, RANGE.end)
 }
 
 fn of_all_clusters(clusters: &Path) -> Vec<u16> {

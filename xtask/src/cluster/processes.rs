@@ -4,7 +4,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,8 @@ pub struct Launch<'a> {
 }
 
 /// Starts a process in a process group of its own, so that neither a Ctrl-C at this terminal nor its closing reaches
-/// it, and records it below `records`.
-pub fn start(records: &Path, mut launch: Launch<'_>) -> Result<Process> {
+/// it, and records it below `records`. The child need not be waited for.
+pub fn start(records: &Path, mut launch: Launch<'_>) -> Result<(Process, Child)> {
     let open = |file: &Path| {
         OpenOptions::new()
             .create(true)
@@ -80,7 +80,7 @@ pub fn start(records: &Path, mut launch: Launch<'_>) -> Result<Process> {
         stop(&[&process]);
         return Err(error);
     }
-    Ok(process)
+    Ok((process, child))
 }
 
 /// The recorded process of that name, alive or not.

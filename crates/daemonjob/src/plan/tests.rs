@@ -276,7 +276,7 @@ fn a_refusal_waits_and_is_said() {
     let until = now() + SignedDuration::from_secs(10);
     world.refusals.insert(
         pod_name(&job, &node("a"), 1),
-        Refusal { reason: "Invalid".into(), message: "no image".into(), times: 1, until },
+        Refusal { verb: "create", reason: "Invalid".into(), message: "no image".into(), times: 1, until },
     );
     let refused = plan(&job, &world, now());
     assert!(refused.steps.is_empty());

@@ -1,0 +1,268 @@
+//! Informer and executor against scripted answers of an API server.
+//!
+//! The script is only a list of answers; that the real server answers like this is what the end-to-end tests show.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use quintet_kit::clock::Clock;
+use quintet_kit::election::Gate;
+use quintet_kit::executor::{Error, Executor, Follower};
+use quintet_kit::informer::{Change, Informer};
+use quintet_kit::metrics::Metrics;
+use quintet_kit::object::{Key, Object as _};
+use quintet_kit::plan::Action;
+use quintet_kit::resource::PODS;
+use quintet_kit::types::Pod;
+use serde_json::{Value, json};
+use tokio::time::{Duration, Instant, sleep};
+
+type Answers = Arc<Mutex<VecDeque<(u16, String)>>>;
+type Asked = Arc<Mutex<Vec<String>>>;
+
+/// A client that gets these answers, one after the other, and then none at all; and what it asked.
+fn scripted(answers: &[(u16, String)]) -> (Client, Asked) {
+    let answers: Answers = Arc::new(Mutex::new(answers.iter().cloned().collect()));
+    let asked = Asked::default();
+    let log = asked.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        log.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
+        let answer = answers.lock().unwrap().pop_front();
+        async move {
+            match answer {
+                Some((code, body)) => Response::builder().status(code).body(Body::from(body.into_bytes())),
+                None => std::future::pending().await,
+            }
+        }
+    });
+    (Client::new(service, "default"), asked)
+}
+
+fn pod(name: &str, version: u64) -> Value {
+    json!({ "metadata": { "name": name, "namespace": "ns", "uid": format!("uid-{name}"),
+        "resourceVersion": version.to_string(),
+        "ownerReferences": [{ "apiVersion": "g/v1", "kind": "K", "name": "owner", "uid": "owner", "controller": true }] } })
+}
+
+fn event(type_: &str, object: &Value) -> String {
+    format!("{}\n", json!({ "type": type_, "object": object }))
+}
+
+fn bookmark(version: u64, end: bool) -> String {
+    let annotations = if end { json!({ "k8s.io/initial-events-end": "true" }) } else { json!({}) };
+    event("BOOKMARK", &json!({ "metadata": { "resourceVersion": version.to_string(), "annotations": annotations } }))
+}
+
+fn failure(code: u16, reason: &str, message: &str) -> (u16, String) {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+        "reason": reason, "message": message });
+    (code, status.to_string())
+}
+
+fn owner() -> Key {
+    Key { namespace: "ns".into(), name: "owner".into(), uid: "owner".into() }
+}
+
+/// Runs an informer over a script and returns it with what it told its subscribers.
+async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked) {
+    let (client, asked) = scripted(answers);
+    let informer: Informer<Pod> = Informer::new(PODS, "ns", Some("quintet.dev/kind"));
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let sink = told.clone();
+    informer.subscribe(move |change| {
+        sink.lock().unwrap().push(match change {
+            Change::Applied { new, old: None } => format!("new {}", new.meta.name),
+            Change::Applied { new, .. } => format!("changed {}", new.meta.name),
+            Change::Deleted { old } => format!("deleted {}", old.meta.name),
+            Change::Undecodable { key, .. } => format!("undecodable {}", key.name),
+        });
+    });
+    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap()));
+    sleep(Duration::from_secs(100)).await;
+    task.abort();
+    let told = told.lock().unwrap().clone();
+    (informer, told, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_list_is_followed_by_a_watch_from_where_it_ended() {
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("b", 2)) + &bookmark(5, true);
+    let mut changed = pod("a", 6);
+    changed["status"]["phase"] = json!("Running");
+    let watch = event("MODIFIED", &changed)
+        + &event("MODIFIED", &{
+            let mut same = changed.clone();
+            same["metadata"]["resourceVersion"] = json!("7");
+            same
+        })
+        + &event("DELETED", &pod("b", 8))
+        + &bookmark(20, false);
+    let (informer, told, asked) = follow(&[(200, list), (200, watch)]).await;
+    assert_eq!(told, ["new a", "new b", "changed a", "deleted b"], "what is not read wakes nobody");
+    assert_eq!(informer.owned_by("owner").len(), 1);
+    assert_eq!(informer.progress().borrow().position, 20);
+    let asked = asked.lock().unwrap();
+    assert!(asked[0].contains("sendInitialEvents=true") && asked[0].contains("labelSelector=quintet.dev%2Fkind"));
+    assert!(asked[1].contains("resourceVersion=5&"), "{asked:?}");
+    assert!(asked[2].contains("resourceVersion=20&"), "continued after the server ended it: {asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_streaming_lists_is_listed_by_pages() {
+    let refused = failure(422, "Invalid", "sendInitialEvents is forbidden");
+    let one = json!({ "metadata": { "resourceVersion": "9", "continue": "t/1" }, "items": [pod("a", 1)] });
+    let two = json!({ "metadata": { "resourceVersion": "9" }, "items": [pod("b", 2)] });
+    let (informer, told, asked) = follow(&[refused, (200, one.to_string()), (200, two.to_string())]).await;
+    assert_eq!(told, ["new a", "new b"]);
+    assert_eq!(informer.progress().borrow().position, 9);
+    let asked = asked.lock().unwrap();
+    assert!(asked[2].contains("continue=t%2F1"), "{asked:?}");
+    assert!(asked[3].contains("watch=true") && asked[3].contains("resourceVersion=9"), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relist_sweeps_what_is_gone_and_wakes_only_what_changed() {
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("b", 2)) + &bookmark(5, true);
+    let expired = event("ERROR", &json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" }));
+    let again = event("ADDED", &pod("b", 2)) + &event("ADDED", &pod("c", 11)) + &bookmark(12, true);
+    let (informer, told, asked) = follow(&[(200, list), (200, expired), (200, again)]).await;
+    assert_eq!(told, ["new a", "new b", "new c", "deleted a"]);
+    assert_eq!(informer.all().len(), 2);
+    assert!(asked.lock().unwrap()[2].contains("sendInitialEvents"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poisoned_object_concerns_itself_alone() {
+    let mut poisoned = pod("bad", 2);
+    poisoned["spec"]["nodeName"] = json!(5);
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &poisoned) + &bookmark(5, true);
+    let watch = event("ADDED", &pod("c", 6));
+    let (informer, told, _) = follow(&[(200, list), (200, watch)]).await;
+    assert_eq!(told, ["new a", "undecodable bad", "new c"]);
+    assert_eq!(informer.all().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_under_an_old_name_is_another_one() {
+    let mut again = pod("a", 6);
+    again["metadata"]["uid"] = json!("other");
+    let list = event("ADDED", &pod("a", 1)) + &bookmark(5, true);
+    let (informer, told, _) = follow(&[(200, list), (200, event("MODIFIED", &again))]).await;
+    assert_eq!(told, ["new a", "deleted a", "new a"]);
+    assert_eq!(&*informer.find("ns", "a").unwrap().key().uid, "other");
+}
+
+fn create(name: &str) -> Action<Value> {
+    Action::Create { resource: PODS, namespace: "ns".into(), name: name.into(), body: json!({}) }
+}
+
+fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {
+    let (client, asked) = scripted(answers);
+    let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
+    (Executor::new(client, Gate::open(), clock), asked)
+}
+
+async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<quintet_kit::executor::Carried, Error> {
+    executor.carry_out(&owner(), &PODS, "1", vec![step], |_| Ok(())).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_while_the_gate_is_closed() {
+    let (client, asked) = scripted(&[]);
+    let executor = Executor::new(client, Gate::closed(), Clock::System);
+    assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::NotLeading)));
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_ends_at_the_gates_deadline() {
+    let (client, _) = scripted(&[]);
+    let gate = Gate::closed();
+    gate.open_until(Instant::now() + Duration::from_secs(3));
+    let executor = Executor::new(client, gate, Clock::System);
+    let began = Instant::now();
+    assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::Unanswered { .. })));
+    assert_eq!(began.elapsed().as_secs(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_caches_must_show_what_was_written() {
+    let (executor, _) = executor(&[(201, pod("a", 7).to_string())]);
+    let informer: Informer<Pod> = Informer::new(PODS, "ns", None);
+    let followers: [Arc<dyn Follower>; 1] = [Arc::new(informer.clone())];
+    assert!(executor.caught_up(&owner(), &followers));
+    assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
+    assert!(!executor.caught_up(&owner(), &followers));
+    let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
+    let task = tokio::spawn(informer.run(client, Metrics::new().unwrap()));
+    sleep(Duration::from_secs(1)).await;
+    assert!(executor.caught_up(&owner(), &followers));
+    task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
+    let exists = failure(409, "AlreadyExists", "exists");
+    let mut theirs = pod("b", 3);
+    theirs["metadata"]["ownerReferences"][0]["uid"] = json!("somebody");
+    let (executor, asked) = executor(&[exists.clone(), (200, pod("a", 7).to_string()), exists, (200, theirs.to_string())]);
+    let carried = carry(&executor, vec![create("a")]).await.unwrap();
+    assert!(!carried.complete && !carried.refused);
+    let carried = carry(&executor, vec![create("b")]).await.unwrap();
+    assert!(carried.refused);
+    assert_eq!(executor.refusals(&owner())["b"].reason, "NameTaken");
+    let sent = asked.lock().unwrap().len();
+    let carried = carry(&executor, vec![create("b")]).await.unwrap();
+    assert!(carried.withheld_until.is_some() && !carried.complete);
+    assert_eq!(asked.lock().unwrap().len(), sent, "not asked again before its time");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
+    let (executor, asked) = executor(&[failure(504, "Timeout", "later"), (200, pod("a", 7).to_string())]);
+    assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::Unanswered { .. })));
+    executor.clarify(&owner()).await.unwrap();
+    executor.clarify(&owner()).await.unwrap();
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    let informer: Informer<Pod> = Informer::new(PODS, "ns", None);
+    let followers: [Arc<dyn Follower>; 1] = [Arc::new(informer)];
+    assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_ends_the_step() {
+    let quota = failure(403, "Forbidden", "pods \"a\" is forbidden: exceeded quota: few");
+    let answers: Vec<_> = std::iter::repeat_n(quota, 100).collect();
+    let (executor, asked) = executor(&answers);
+    let step = (0..100).map(|index| create(&format!("p{index}"))).collect();
+    let carried = carry(&executor, step).await.unwrap();
+    assert!(!carried.complete && carried.refused);
+    assert!(asked.lock().unwrap().len() <= 33, "only what was in flight: {}", asked.lock().unwrap().len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_after_an_unclear_answer_is_looked_up() {
+    for (stored, won) in [("me", true), ("other", false)] {
+        let lookup = json!({ "status": { "claim": { "token": stored } } });
+        let (executor, _) = executor(&[failure(504, "Timeout", "later"), (200, lookup.to_string())]);
+        let claim = Action::<Value>::Claim { status: json!({}), token: "me".into() };
+        let carried = carry(&executor, vec![claim]).await;
+        assert_eq!(carried.is_ok_and(|carried| carried.complete), won);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_ends_and_an_owner_is_forgotten() {
+    let invalid = failure(422, "Invalid", "no");
+    let (executor, _) = executor(&[invalid, (201, pod("a", 7).to_string())]);
+    assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
+    assert_eq!(executor.refusals(&owner())["a"].times, 1);
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
+    assert!(executor.refusals(&owner()).is_empty());
+    executor.forget(&owner());
+    assert!(executor.caught_up(&owner(), &[]));
+}

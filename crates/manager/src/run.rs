@@ -1,0 +1,214 @@
+//! Wiring: one client, one gate, one set of informers, five controllers, two HTTP servers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use quintet_kit::clock::Clock;
+use quintet_kit::election::{self, Gate, Settings};
+use quintet_kit::metrics::Metrics;
+use quintet_kit::shared::Shared;
+use quintet_kit::{client, serve};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::args::{Args, Kind};
+
+/// How long an orderly end may take, passes in flight and the release of the lease included.
+const END: Duration = Duration::from_secs(20);
+
+/// Runs until a signal asks the process to end, or until a task that must run has ended.
+pub async fn run(args: Args) -> Result<()> {
+    let config = configure(&args).await?;
+    let namespace = args
+        .leader_election_namespace
+        .clone()
+        .or_else(|| std::env::var("POD_NAMESPACE").ok())
+        .unwrap_or_else(|| config.default_namespace.clone());
+    let identity = identity();
+    let server = config.cluster_url.to_string();
+    let metrics = Metrics::new().context("the metrics cannot be registered")?;
+    // The election has a client of its own: a queue of writes never delays a renewal.
+    let election_client = client::build(config.clone(), &metrics)?;
+    let client = client::build(config, &metrics)?;
+    let clock = Clock::System;
+    let gate = if args.leader_elect { Gate::closed() } else { Gate::open() };
+    let (stop, stopped) = watch::channel(false);
+
+    // Addresses first: a port that is taken is said before anything is done.
+    let metrics_listener = serve::listen(&args.metrics_bind_address).await?;
+    let probe_listener = serve::listen(&args.health_probe_bind_address).await?;
+
+    let shared = Shared::new(
+        client,
+        gate.clone(),
+        metrics.clone(),
+        clock,
+        identity.clone(),
+        args.watch_namespace.clone(),
+        stopped.clone(),
+    );
+    register(&args, &shared, &identity)?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        server,
+        identity,
+        namespace = if args.watch_namespace.is_empty() { "(all)" } else { &args.watch_namespace },
+        controllers = ?args.controllers,
+        "starting"
+    );
+
+    let mut tasks: JoinSet<(&'static str, Result<()>)> = JoinSet::new();
+    for (name, task) in shared.take_tasks() {
+        tasks.spawn(async move {
+            task.await;
+            (name, Ok(()))
+        });
+    }
+    if let Some(listener) = metrics_listener {
+        let metrics = metrics.clone();
+        tasks.spawn(async move { ("metrics", serve::metrics(listener, metrics).await.map_err(Into::into)) });
+    }
+    let healthy = Arc::new(AtomicBool::new(true));
+    if let Some(listener) = probe_listener {
+        let (alive, ready) = (healthy.clone(), shared.clone());
+        let alive: serve::Check = Arc::new(move || {
+            if alive.load(Ordering::Relaxed) { Vec::new() } else { vec!["a task that must run has ended".to_owned()] }
+        });
+        let ready: serve::Check = Arc::new(move || ready.unready());
+        tasks.spawn(async move { ("probes", serve::probes(listener, alive, ready).await.map_err(Into::into)) });
+    }
+
+    // The lease is released last: until then the writes in flight are covered by it.
+    let (release, released) = watch::channel(false);
+    let mut election = args.leader_elect.then(|| {
+        let settings = Settings::new(namespace, identity);
+        tokio::spawn(election::run(election_client, settings, gate, clock, metrics, released))
+    });
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
+    let failure = tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        Some(ended) = tasks.join_next() => {
+            healthy.store(false, Ordering::Relaxed);
+            Some(match ended {
+                Ok((name, Ok(()))) => anyhow::anyhow!("the task {name} has ended, which it must not"),
+                Ok((name, Err(error))) => error.context(format!("the task {name} has ended")),
+                Err(error) => anyhow::anyhow!("a task has failed: {error}"),
+            })
+        }
+        ended = election_ended(election.as_mut()) => Some(ended),
+    };
+    tracing::info!("ending");
+    let _ = stop.send(true);
+    let ended = tokio::time::timeout(END, async {
+        // Controllers end by themselves; what else runs (watches, servers) has nothing to finish.
+        let controllers = args.controllers.len();
+        let mut ended = 0;
+        while ended < controllers {
+            match tasks.join_next().await {
+                Some(Ok((name, _))) if is_controller(name) => ended += 1,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let _ = release.send(true);
+        if let Some(election) = election.as_mut()
+            && !election.is_finished()
+        {
+            let _ = election.await;
+        }
+    });
+    if ended.await.is_err() {
+        tracing::warn!("the end took too long and was cut off");
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+async fn election_ended(
+    election: Option<&mut tokio::task::JoinHandle<Result<(), election::Error>>>,
+) -> anyhow::Error {
+    match election {
+        Some(election) => match election.await {
+            Ok(Ok(())) => anyhow::anyhow!("the election has ended, which it must not"),
+            Ok(Err(error)) => error.into(),
+            Err(error) => anyhow::anyhow!("the election has failed: {error}"),
+        },
+        None => std::future::pending().await,
+    }
+}
+
+fn is_controller(task: &str) -> bool {
+    [
+        quintet_daemonjob::CONTROLLER,
+        quintet_podset::CONTROLLER,
+        quintet_pulsarconsumer::CONTROLLER,
+        quintet_greeting::CONTROLLER,
+        quintet_book::CONTROLLER,
+    ]
+    .contains(&task)
+}
+
+fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
+    let mut kinds = args.controllers.clone();
+    kinds.sort_unstable();
+    kinds.dedup();
+    if kinds.len() != args.controllers.len() {
+        bail!("--controllers names a kind twice");
+    }
+    for kind in kinds {
+        match kind {
+            Kind::DaemonJob => quintet_daemonjob::register(shared),
+            Kind::PodSet => quintet_podset::register(shared),
+            Kind::PulsarConsumer => {
+                quintet_pulsarconsumer::register(shared, args.pulsar_consumer_image.clone());
+            }
+            Kind::Greeting => {
+                let printer = quintet_greeting::printer::Printer::start(std::io::stdout())
+                    .context("the printer's thread cannot be started")?;
+                quintet_greeting::register(shared, identity, printer);
+            }
+            Kind::Book => quintet_book::register(shared),
+        }
+    }
+    Ok(())
+}
+
+/// The client configuration: a kubeconfig where one is named or found, else the pod's ServiceAccount.
+async fn configure(args: &Args) -> Result<Config> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    if let Some(path) = &args.kubeconfig {
+        let kubeconfig = Kubeconfig::read_from(path)
+            .with_context(|| format!("the kubeconfig {} cannot be read", path.display()))?;
+        return Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .with_context(|| format!("the kubeconfig {} cannot be used", path.display()));
+    }
+    if args.context.is_some() {
+        return Config::from_kubeconfig(&options).await.context("the kubeconfig's context cannot be used");
+    }
+    Config::infer().await.context(
+        "no cluster is configured: give --kubeconfig or --context, set KUBECONFIG, or run in a pod with a ServiceAccount",
+    )
+}
+
+/// The identity of this process, unique for its life: a restarted pod of the same name is another candidate.
+fn identity() -> String {
+    let host = std::env::var("POD_NAME")
+        .ok()
+        .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())
+        .map_or_else(|| "quintet".to_owned(), |name| name.trim().to_owned());
+    let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_or_else(
+        |_| format!("{}-{}", std::process::id(), Clock::System.now().as_nanosecond()),
+        |uuid| uuid.trim().to_owned(),
+    );
+    format!("{host}_{unique}")
+}

@@ -1,0 +1,25 @@
+//! Gathers what a PodSet's plan looks at, from the caches.
+
+use std::sync::Arc;
+
+use quintet_kit::informer::Informer;
+use quintet_kit::object::Key;
+use quintet_kit::plan::Refusals;
+use quintet_kit::types::Pod;
+
+/// What a plan looks at besides the PodSet itself.
+#[derive(Debug, Default)]
+pub struct World {
+    /// Its pods, by name.
+    pub pods: Vec<Arc<Pod>>,
+    /// What the API server refused lately, by pod name.
+    pub refusals: Refusals,
+}
+
+/// The world of the PodSet with this key.
+pub fn observe(key: &Key, pods: &Informer<Pod>, refusals: Refusals) -> World {
+    let mut pods = pods.owned_by(&key.uid);
+    // A pod elsewhere that claims this UID was not made here, whatever its owner reference says.
+    pods.retain(|pod| pod.meta.namespace == key.namespace);
+    World { pods, refusals }
+}

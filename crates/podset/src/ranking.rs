@@ -1,0 +1,217 @@
+//! Which pods go first when there are too many: the order of the ReplicaSet controller.
+//!
+//! ReplicaSet compares pairwise, and ties of its age buckets end the comparison there; pairs that tie in one way
+//! and pairs that tie in another can then form a circle. Here every pod has one key, and keys are ordered.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use quintet_kit::types::{Phase, Pod};
+
+/// Annotation: pods with a lower cost go first; a pod without it costs 0.
+pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// A pod's place in the order: the smallest goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank<'a> {
+    assigned: bool,
+    phase: u8,
+    ready: bool,
+    cost: i32,
+    doubled_up: Reverse<usize>,
+    ready_for: Option<u32>,
+    restarts: Reverse<u32>,
+    age: Option<u32>,
+    /// Names end in a digest, so that among equals chance decides and the same pods are chosen again.
+    name: &'a str,
+}
+
+/// The pods in the order in which they go when there are too many.
+pub fn ranked(pods: &[&Arc<Pod>], now: Timestamp) -> Vec<Arc<Pod>> {
+    let mut on_node: HashMap<&str, usize> = HashMap::new();
+    for node in pods.iter().filter_map(|pod| pod.node.as_deref()) {
+        *on_node.entry(node).or_default() += 1;
+    }
+    let mut ranked: Vec<Arc<Pod>> = pods.iter().map(|pod| Arc::clone(pod)).collect();
+    ranked.sort_by(|one, other| rank(one, &on_node, now).cmp(&rank(other, &on_node, now)));
+    ranked
+}
+
+fn rank<'a>(pod: &'a Pod, on_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
+    Rank {
+        assigned: pod.node.is_some(),
+        phase: match pod.phase {
+            Phase::Pending => 0,
+            Phase::Unknown => 1,
+            Phase::Running | Phase::Succeeded | Phase::Failed => 2,
+        },
+        ready: pod.ready_since.is_some(),
+        cost: cost(pod),
+        doubled_up: Reverse(
+            pod.node.as_deref().and_then(|node| on_node.get(node)).copied().unwrap_or_default(),
+        ),
+        ready_for: pod.ready_since.and_then(|since| bucket(since, now)),
+        restarts: Reverse(pod.restarts),
+        age: pod.meta.created.and_then(|created| bucket(created, now)),
+        name: &pod.meta.name,
+    }
+}
+
+/// The deletion cost. What is not a number costs nothing, as with ReplicaSet, whose numbers have no plus sign.
+fn cost(pod: &Pod) -> i32 {
+    pod.meta
+        .annotations
+        .get(DELETION_COST_ANNOTATION)
+        .filter(|cost| !cost.starts_with('+'))
+        .and_then(|cost| cost.parse().ok())
+        .unwrap_or_default()
+}
+
+/// The age's base-2 logarithm, whole: pods of about the same age are equals (KEP-2185), or else it would always be
+/// the newest that go, and with them whatever zone came back last.
+fn bucket(since: Timestamp, now: Timestamp) -> Option<u32> {
+    u128::try_from(now.duration_since(since).as_nanos()).ok()?.checked_ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    fn now() -> Timestamp {
+        "2026-01-02T00:00:00Z".parse().unwrap()
+    }
+
+    /// A running and ready pod on a node of its own, changed by a JSON merge.
+    fn pod(name: &str, change: &Value) -> Arc<Pod> {
+        let mut pod = json!({
+            "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {}},
+            "spec": {"nodeName": name},
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+                "containerStatuses": [{"restartCount": 0}],
+            },
+        });
+        for (pointer, value) in change.as_object().unwrap() {
+            let (parent, member) = pointer.rsplit_once('/').unwrap();
+            pod.pointer_mut(parent).unwrap()[member] = value.clone();
+        }
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn ready_since(at: &str) -> Value {
+        json!([{"type": "Ready", "status": "True", "lastTransitionTime": at}])
+    }
+
+    /// The pod `z` goes before `a`, although `a` comes first by name.
+    #[rstest]
+    #[case::unassigned_before_assigned(json!({"/spec/nodeName": null}), json!({"/status/phase": "Pending"}))]
+    #[case::pending_before_unknown(json!({"/status/phase": "Pending"}), json!({"/status/phase": "Unknown"}))]
+    #[case::unknown_before_running(
+        json!({"/status/phase": "Unknown"}), json!({"/status/conditions": []}))]
+    #[case::not_ready_before_ready(
+        json!({"/status/conditions": []}),
+        json!({"/metadata/annotations": {DELETION_COST_ANNOTATION: "-5"}}))]
+    #[case::cheap_before_dear(
+        json!({"/metadata/annotations": {DELETION_COST_ANNOTATION: "-1"}}),
+        json!({"/status/conditions": ready_since("2026-01-01T23:00:00Z")}))]
+    #[case::no_cost_is_zero(json!({}), json!({"/metadata/annotations": {DELETION_COST_ANNOTATION: "1"}}))]
+    #[case::nonsense_costs_nothing(
+        json!({"/metadata/annotations": {DELETION_COST_ANNOTATION: "+9"}}),
+        json!({"/metadata/annotations": {DELETION_COST_ANNOTATION: "1"}}))]
+    #[case::ready_for_shorter_before_more_restarts(
+        json!({"/status/conditions": ready_since("2026-01-01T23:00:00Z")}),
+        json!({"/status/containerStatuses": [{"restartCount": 9}]}))]
+    #[case::ready_for_about_as_long_are_equals(
+        json!({"/status/containerStatuses": [{"restartCount": 1}]}),
+        json!({"/status/conditions": ready_since("2026-01-01T00:01:00Z")}))]
+    #[case::more_restarts_before_newer(
+        json!({"/status/containerStatuses": [{"restartCount": 1}]}),
+        json!({"/metadata/creationTimestamp": "2026-01-01T23:00:00Z"}))]
+    #[case::newer_first(json!({"/metadata/creationTimestamp": "2026-01-01T23:00:00Z"}), json!({}))]
+    fn goes_first(#[case] first: Value, #[case] second: Value) {
+        let (first, second) = (pod("z", &first), pod("a", &second));
+        for pods in [[&first, &second], [&second, &first]] {
+            assert_eq!(&*ranked(&pods, now())[0].meta.name, "z");
+        }
+    }
+
+    #[test]
+    fn doubled_up_pods_go_before_lone_ones_that_are_younger() {
+        let on = |name, node: &str| pod(name, &json!({"/spec/nodeName": node}));
+        let young = pod("b", &json!({"/status/conditions": ready_since("2026-01-01T23:59:00Z")}));
+        let (one, two) = (on("c", "full"), on("d", "full"));
+        let names: Vec<String> =
+            ranked(&[&young, &two, &one], now()).iter().map(|pod| pod.meta.name.to_string()).collect();
+        assert_eq!(names, ["c", "d", "b"]);
+    }
+
+    #[test]
+    fn equals_go_by_name() {
+        let (a, b) = (pod("a", &json!({})), pod("b", &json!({})));
+        assert_eq!(&*ranked(&[&b, &a], now())[0].meta.name, "a");
+    }
+
+    #[test]
+    fn a_clock_that_runs_behind_makes_a_pod_new() {
+        let later = "2026-01-03T00:00:00Z".parse().unwrap();
+        assert_eq!(bucket(later, now()), None);
+        assert!(bucket(later, now()) < bucket("2026-01-01T23:59:59Z".parse().unwrap(), now()));
+    }
+
+    prop_compose! {
+        fn any_pod()(
+            node in prop::option::of(0..3_u8), phase in 0..3_usize, ready in prop::option::of(0..100_000_i64),
+            age in 0..100_000_i64, cost in -1..2_i32, restarts in 0..3_u32,
+        ) -> Pod {
+            let ago = |seconds: i64| now() - jiff::SignedDuration::from_secs(seconds);
+            let cost = cost.to_string();
+            Pod {
+                meta: quintet_kit::object::Meta {
+                    created: Some(ago(age)),
+                    annotations: [(DELETION_COST_ANNOTATION, cost.as_str())].into(),
+                    ..Default::default()
+                },
+                node: node.map(|node| node.to_string().into()),
+                phase: [Phase::Pending, Phase::Unknown, Phase::Running][phase],
+                ready_since: ready.map(ago),
+                restarts,
+                ..Pod::default()
+            }
+        }
+    }
+
+    proptest! {
+        /// A total order: the result depends on the pods alone, not on the order in which they came.
+        #[test]
+        fn the_order_they_come_in_does_not_matter(
+            pods in prop::collection::vec(any_pod(), 0..12), shuffle in any::<prop::sample::Index>(),
+        ) {
+            let pods: Vec<Arc<Pod>> = pods
+                .into_iter()
+                .enumerate()
+                .map(|(index, mut pod)| {
+                    pod.meta.name = format!("p{index}").into();
+                    Arc::new(pod)
+                })
+                .collect();
+            let forward: Vec<&Arc<Pod>> = pods.iter().collect();
+            let mut turned: Vec<&Arc<Pod>> = pods.iter().rev().collect();
+            if !turned.is_empty() {
+                let by = shuffle.index(turned.len());
+                turned.rotate_left(by);
+            }
+            let ranked_ = ranked(&forward, now());
+            prop_assert_eq!(ranked_.len(), pods.len());
+            prop_assert_eq!(&ranked_, &ranked(&turned, now()));
+            // Taking away the first leaves the others in their order, node counts apart.
+            let waiting = |pod: &Arc<Pod>| pod.node.is_none();
+            prop_assert!(ranked_.iter().skip_while(|pod| waiting(pod)).all(|pod| !waiting(pod)));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! DaemonJob on simulated nodes: once on every eligible node.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quintet_e2e::{Arena, condition};
+use serde_json::{Value, json};
+
+fn daemonjob(arena: &Arena, name: &str, spec: &Value) -> Value {
+    let mut job = json!({
+        "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+        "metadata": { "name": name },
+        "spec": { "template": { "spec": {
+            "containers": [{ "name": "c", "image": "busybox", "command": ["true"] }],
+            "nodeSelector": { "arena": arena.namespace() },
+        } } },
+    });
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        job["spec"][key] = value.clone();
+    }
+    job
+}
+
+/// Every pod of a DaemonJob that there ever was is still there: nothing deletes finished pods.
+fn pods_by_node(arena: &Arena, name: &str) -> BTreeMap<String, usize> {
+    let mut pods = BTreeMap::new();
+    for pod in arena.list("pods", &format!("daemonjob={name}")) {
+        let node = pod["metadata"]["annotations"]["dj.dysproz.io/node-name"].as_str().unwrap_or_default();
+        *pods.entry(node.to_owned()).or_insert(0) += 1;
+    }
+    pods
+}
+
+fn is_complete(job: &Value) -> bool {
+    condition(job, "Complete").0 == "True"
+}
+
+#[test]
+fn runs_once_on_every_node_and_on_those_that_come_later() {
+    let arena = Arena::new("dj-once");
+    let nodes: Vec<String> = ["a", "b", "c"].iter().map(|name| arena.node(name)).collect();
+    let _manager = arena.manager("daemonjob");
+    arena.apply(&daemonjob(&arena, "once", &json!({}))).unwrap();
+    arena.kubectl(&["wait", "--for=condition=Complete", "daemonjob/once", "--timeout=90s"]).unwrap();
+    let job = arena.get("daemonjob", "once").unwrap();
+    assert_eq!(job["status"]["succeeded"], 3, "{job:#}");
+    assert_eq!(job["status"]["desired"], 3);
+    let ran = pods_by_node(&arena, "once");
+    assert_eq!(ran, nodes.iter().map(|node| (node.clone(), 1)).collect());
+    for pod in arena.list("pods", "daemonjob=once") {
+        // The scheduler placed it where it was pinned.
+        assert_eq!(pod["spec"]["nodeName"], pod["metadata"]["annotations"]["dj.dysproz.io/node-name"]);
+    }
+    let row = arena.kubectl(&["get", "dj", "once", "--no-headers"]).unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(columns[..6], ["once", "3", "0", "3", "0", "AllNodesDone"], "{row}");
+
+    // Events of nodes run nothing again.
+    let before = arena.writes();
+    for node in &nodes {
+        arena.kubectl(&["label", "node", node, "touched=yes"]).unwrap();
+        arena.kubectl(&["cordon", node]).unwrap();
+        arena.kubectl(&["uncordon", node]).unwrap();
+    }
+    // A late node runs, alone.
+    let late = arena.node("d");
+    arena.wait_for("daemonjob", "once", "the late node is done", |job| {
+        is_complete(job) && job["status"]["succeeded"] == 4
+    });
+    let ran = pods_by_node(&arena, "once");
+    assert_eq!(ran.values().copied().collect::<Vec<_>>(), [1; 4], "{ran:?}");
+    assert!(ran.contains_key(&late));
+    let creates = arena.writes().iter().filter(|write| write.starts_with("create pods")).count();
+    assert_eq!(creates, before.iter().filter(|write| write.starts_with("create pods")).count() + 1);
+
+    // Deleting it leaves nothing behind.
+    arena.kubectl(&["delete", "daemonjob", "once", "--timeout=60s"]).unwrap();
+    arena.wait("the pods are gone", || arena.list("pods", "daemonjob=once").is_empty());
+}
+
+#[test]
+fn the_posts_sample_applies_and_taints_are_respected() {
+    let arena = Arena::new("dj-sample");
+    let _manager = arena.manager("daemonjob");
+    // The cluster's own nodes carry the label app=v1 that the sample selects.
+    arena.apply_sample("daemonjob/daemonjob-sample.yaml").unwrap();
+    arena.kubectl(&["wait", "--for=condition=Complete", "daemonjob/daemonjob-sample", "--timeout=90s"]).unwrap();
+    let job = arena.get("daemonjob", "daemonjob-sample").unwrap();
+    assert_eq!(job["status"]["succeeded"], arena.cluster().nodes());
+
+    let tainted = arena.node("tainted");
+    let free = arena.node("free");
+    arena.kubectl(&["taint", "node", &tainted, "special=yes:NoSchedule"]).unwrap();
+    arena.wait_for("node", &tainted, "the taint is there", |node| node["spec"]["taints"].is_array());
+    arena.apply(&daemonjob(&arena, "plain", &json!({}))).unwrap();
+    arena.wait_for("daemonjob", "plain", "it is complete without the tainted node", |job| {
+        is_complete(job) && job["status"]["desired"] == 1
+    });
+    assert_eq!(pods_by_node(&arena, "plain").into_keys().collect::<Vec<_>>(), [free]);
+    arena.kubectl(&["taint", "node", &tainted, "special-"]).unwrap();
+    arena.wait_for("daemonjob", "plain", "the node without its taint is done too", |job| {
+        is_complete(job) && job["status"]["succeeded"] == 2
+    });
+}
+
+#[test]
+fn failures_are_counted_for_each_node_by_itself() {
+    let arena = Arena::new("dj-fail");
+    arena.node("a");
+    let _manager = arena.manager("daemonjob");
+    let mut job = daemonjob(&arena, "fails", &json!({ "backoffLimit": 0 }));
+    job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] = json!("3");
+    arena.apply(&job).unwrap();
+    let job = arena.wait_for("daemonjob", "fails", "it has failed", |job| condition(job, "Failed").0 == "True");
+    assert_eq!(condition(&job, "Failed").1, "NodesFailed");
+    assert_eq!((&job["status"]["failed"], &job["status"]["desired"]), (&json!(1), &json!(1)));
+    assert_eq!(pods_by_node(&arena, "fails").values().sum::<usize>(), 1);
+}
+
+#[test]
+fn a_changed_template_runs_again_and_a_restart_writes_nothing() {
+    let arena = Arena::new("dj-again");
+    arena.node("a");
+    arena.node("b");
+    let manager = arena.manager("daemonjob");
+    let mut job = daemonjob(&arena, "again", &json!({}));
+    arena.apply(&job).unwrap();
+    let first = arena.wait_for("daemonjob", "again", "it is complete", is_complete);
+    job["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
+    arena.apply(&job).unwrap();
+    arena.wait_for("daemonjob", "again", "it is complete again", |job| {
+        is_complete(job) && job["status"]["templateHash"] != first["status"]["templateHash"]
+    });
+    assert!(pods_by_node(&arena, "again").values().all(|runs| *runs == 2));
+
+    assert_eq!(manager.stop().unwrap(), Some(0), "an orderly end");
+    let before = arena.writes();
+    let manager = arena.manager("daemonjob");
+    arena.wait("the restarted manager has looked at it", || {
+        manager.metrics().unwrap_or_default().lines().any(|line| {
+            line.starts_with("controller_runtime_reconcile_total{controller=\"daemonjob\",result=\"success\"}")
+        })
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(arena.writes(), before, "a converged object costs no write");
+}
+
+#[test]
+fn a_template_that_the_server_refuses_is_said_and_not_tried_in_a_loop() {
+    let arena = Arena::new("dj-refused");
+    arena.node("a");
+    let _manager = arena.manager("daemonjob");
+    let mut job = daemonjob(&arena, "refused", &json!({}));
+    // The schema takes it; the API server refuses the pod.
+    job["spec"]["template"]["spec"]["containers"][0]["name"] = json!("Not_A_Name");
+    arena.apply(&job).unwrap();
+    let refused = arena.wait_for("daemonjob", "refused", "the refusal is said", |job| {
+        condition(job, "PodsRefused").0 == "True"
+    });
+    assert_eq!(condition(&refused, "PodsRefused").1, "FailedCreate");
+    assert!(refused["status"].to_string().contains("Not_A_Name"), "the server's words: {refused:#}");
+    arena.wait("a Warning event", || {
+        arena
+            .kubectl(&["get", "events.events.k8s.io", "-o", "json"])
+            .is_ok_and(|events| events.contains("FailedCreate") && events.contains("Not_A_Name"))
+    });
+    std::thread::sleep(Duration::from_secs(5));
+    let tries = arena.writes().iter().filter(|write| write.starts_with("create pods 422")).count();
+    assert!((1..=2).contains(&tries), "{tries} tries in a few seconds");
+    // Mended, it runs.
+    job["spec"]["template"]["spec"]["containers"][0]["name"] = json!("a-name");
+    arena.apply(&job).unwrap();
+    arena.wait_for("daemonjob", "refused", "the mended one is complete", is_complete);
+}
+
+#[test]
+fn bad_input_is_refused_at_apply() {
+    let arena = Arena::new("dj-bad");
+    let refusal = |spec: &Value| {
+        let job = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+            "metadata": { "name": "bad" }, "spec": spec });
+        arena.apply(&job).unwrap_err()
+    };
+    assert!(refusal(&json!({})).contains("template"));
+    let text = refusal(&json!({ "template": { "spec": { "containers": [] } } }));
+    assert!(text.contains("must list at least one container"), "{text}");
+    let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let text = refusal(&json!({ "template": template, "backoffLimit": -1 }));
+    assert!(text.contains("backoffLimit"), "{text}");
+    let long = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+        "metadata": { "name": "x".repeat(64) }, "spec": { "template": template } });
+    let text = arena.apply(&long).unwrap_err();
+    assert!(text.contains("63 characters"), "{text}");
+}
+
+/// Prints what a DaemonJob costs, counted by the API server: at most one creation a pod and one status write a second.
+#[test]
+fn few_writes_for_a_hundred_nodes() {
+    let arena = Arena::new("dj-hundred");
+    let nodes = 100;
+    let objects: Vec<Value> = (0..nodes)
+        .map(|index| {
+            json!({ "apiVersion": "v1", "kind": "Node",
+                "metadata": { "name": format!("{}-{index}", arena.namespace()),
+                    "labels": { "arena": arena.namespace() } } })
+        })
+        .collect();
+    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })).unwrap();
+    arena.wait("all nodes are Ready", || {
+        let text = arena.kubectl(&["get", "nodes", "-l", &format!("arena={}", arena.namespace())]).unwrap_or_default();
+        text.matches(" Ready ").count() == nodes
+    });
+    let _manager = arena.manager("daemonjob");
+    let began = std::time::Instant::now();
+    arena.apply(&daemonjob(&arena, "hundred", &json!({}))).unwrap();
+    arena.wait_for("daemonjob", "hundred", "it is complete", |job| {
+        is_complete(job) && job["status"]["succeeded"] == nodes
+    });
+    let seconds = began.elapsed().as_secs();
+    let writes = arena.writes();
+    let creates = writes.iter().filter(|write| *write == "create pods 201").count();
+    let statuses = writes.iter().filter(|write| write.starts_with("patch daemonjobs/status")).count();
+    println!("{nodes} nodes: {} writes: {creates} creations, {statuses} statuses, in {seconds} s", writes.len());
+    assert_eq!(creates, nodes);
+    assert_eq!(creates + statuses, writes.len(), "{writes:?}");
+    assert!(statuses as u64 <= seconds + 3, "{statuses} status writes in {seconds} s");
+    let _ = arena.kubectl(&["delete", "nodes", "-l", &format!("arena={}", arena.namespace()), "--wait=false"]);
+}

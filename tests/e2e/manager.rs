@@ -1,0 +1,214 @@
+//! The program: its flags, what it waits for, and who may write.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use quintet_e2e::{Arena, PATIENCE, condition, program};
+use serde_json::{Value, json};
+use xtask::cluster::{Cluster, UpOptions};
+use xtask::manager::{Manager, ManagerOptions};
+use xtask::run;
+
+fn quintet(args: &[&str]) -> Output {
+    Command::new(program()).args(args).env_remove("KUBECONFIG").output().expect("the program runs")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn unknown_flags_and_kinds_are_named() {
+    let output = quintet(&["--controllers=cronjob"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("'cronjob'") && stderr(&output).contains("daemonjob"), "{}", stderr(&output));
+    let output = quintet(&["--nonsense"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--nonsense"), "{}", stderr(&output));
+    let output = quintet(&["--log-level=l0ud=="]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let output = quintet(&["--kubeconfig=/does/not/exist"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/does/not/exist"), "{}", stderr(&output));
+    let help = quintet(&["--help"]);
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    for flag in ["--controllers", "--watch-namespace", "--leader-elect", "--metrics-bind-address", "--log-format"] {
+        assert!(help.contains(flag), "{help}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let arena = Arena::new("mg-port");
+    let kubeconfig = arena.cluster().kubeconfig();
+    let output = Command::new(program())
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args([&format!("--metrics-bind-address={address}"), "--health-probe-bind-address=0"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&address), "{}", stderr(&output));
+}
+
+/// A manager whose API server is not there goes on trying, says so, and is alive but not ready.
+#[test]
+fn an_unreachable_cluster_is_waited_for() {
+    let arena = Arena::new("mg-away");
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let health = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let kubeconfig = std::env::temp_dir().join(format!("{}.kubeconfig", arena.namespace()));
+    let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": format!("http://{nobody}") } }],
+        "users": [{ "name": "u", "user": {} }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }] });
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    let mut child = Command::new(program())
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .args(["--metrics-bind-address=0", &format!("--health-probe-bind-address={health}")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stderr.take().unwrap())
+        .lines()
+        .map_while(Result::ok)
+        .find(|line| line.contains("interrupted"))
+        .expect("it says that it cannot reach the cluster");
+    let probe = |path| xtask::http::get(health.port(), path);
+    let (healthy, ready) = (probe("/healthz"), probe("/readyz"));
+    let alive = child.try_wait().unwrap().is_none();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let _ = std::fs::remove_file(kubeconfig);
+    assert!(said.contains("error"), "{said}");
+    assert!(alive);
+    assert_eq!(healthy.map(|(code, _)| code), Some(200));
+    let (code, body) = ready.expect("/readyz answers");
+    assert_eq!(code, 503);
+    assert!(body.contains("not filled yet"), "{body}");
+}
+
+/// A cluster of its own, without our definitions: the manager waits for them, and one bad object harms no other.
+#[test]
+fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
+    let name = format!("bare-{}", std::process::id());
+    let (cluster, _) = Cluster::up(&UpOptions { name, nodes: Some(0) }).unwrap();
+    let cluster = Bare(Some(cluster));
+    let kubectl = |args: &[&str], input: Option<&str>| {
+        run::stdout_with_input(cluster.get().kubectl().args(args), input).map_err(|error| format!("{error:#}"))
+    };
+    let health = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let log = cluster.get().kube().log("bare.log");
+    let mut child = Command::new(program())
+        .arg("--kubeconfig")
+        .arg(cluster.get().kubeconfig())
+        .args(["--controllers=greeting,book", "--metrics-bind-address=0", "--log-format=json"])
+        .arg(format!("--health-probe-bind-address={health}"))
+        .stderr(std::fs::File::create(&log).unwrap())
+        .stdout(std::fs::File::create(cluster.get().kube().log("bare.out")).unwrap())
+        .spawn()
+        .unwrap();
+    let ready = || xtask::http::get(health.port(), "/readyz").unwrap_or_default();
+    let wait = |what: &str, holds: &dyn Fn() -> bool| {
+        run::poll(what, PATIENCE, Duration::from_millis(100), || Ok(holds().then_some(()))).unwrap_or_else(
+            |error| panic!("{error}\n{}", std::fs::read_to_string(&log).unwrap_or_default()),
+        );
+    };
+    wait("both are waited for by name", &|| {
+        let (code, body) = ready();
+        code == 503 && body.contains("greetings.example.com") && body.contains("books.christianb93.github.com")
+    });
+    // The post's own definition of the Greeting had a schema, an older one may have had none.
+    let loose = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "greetings.example.com" },
+        "spec": { "group": "example.com", "scope": "Namespaced",
+            "names": { "plural": "greetings", "singular": "greeting", "kind": "Greeting" },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }] } });
+    kubectl(&["apply", "-f", "-"], Some(&loose.to_string())).unwrap();
+    wait("the other one is still waited for", &|| {
+        let (code, body) = ready();
+        code == 503 && !body.contains("greetings") && body.contains("books")
+    });
+    let object = |name: &str, message: Value| {
+        json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
+            "metadata": { "name": name, "namespace": "default" }, "spec": { "message": message } })
+        .to_string()
+    };
+    for (name, message) in [("number", json!(5)), ("good", json!("Hi")), ("silent", Value::Null)] {
+        kubectl(&["apply", "-f", "-"], Some(&object(name, message))).unwrap();
+    }
+    let greeting = |name: &str| cluster.get().kube().get("default", "greeting", name).unwrap().unwrap_or_default();
+    wait("the good one is greeted", &|| condition(&greeting("good"), "Ready").0 == "True");
+    wait("the silent one has a condition", &|| condition(&greeting("silent"), "Ready").1 == "NoMessage");
+    wait("the bad one has an event", &|| {
+        kubectl(&["get", "events.events.k8s.io", "-o", "json"], None)
+            .is_ok_and(|events| events.contains("Undecodable") && events.contains("\"number\""))
+    });
+    kubectl(&["delete", "greeting", "--all", "--timeout=30s"], None).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Takes the cluster down whatever the test comes to.
+struct Bare(Option<Cluster>);
+
+impl Bare {
+    fn get(&self) -> &Cluster {
+        self.0.as_ref().expect("it is up")
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.0.take() {
+            let _ = cluster.down();
+        }
+    }
+}
+
+/// Two managers compete for one Lease: one of them writes; when it ends the other one does.
+#[test]
+fn one_of_two_managers_writes_and_the_other_takes_over() {
+    let arena = Arena::new("mg-lease");
+    let start = |name: &str| {
+        let options = ManagerOptions {
+            name: format!("{}-{name}", arena.namespace()),
+            args: vec!["--controllers=book".to_owned(), format!("--watch-namespace={}", arena.namespace())],
+            program: Some(program()),
+            ..ManagerOptions::default()
+        };
+        Manager::start(arena.kube(), &options).unwrap()
+    };
+    let leads = |manager: &Manager| {
+        manager.metrics().unwrap_or_default().contains("leader_election_master_status{name=\"quintet-manager\"} 1")
+    };
+    let first = start("first");
+    arena.wait("the first one leads", || leads(&first));
+    let second = start("second");
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(leads(&first) && !leads(&second));
+    let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
+    let holder = lease["spec"]["holderIdentity"].as_str().unwrap().to_owned();
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
+    arena.apply_sample("book/david-copperfield.yaml").unwrap();
+    arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    assert_eq!(arena.writes().len(), 1, "one of two wrote");
+
+    assert_eq!(first.stop().unwrap(), Some(0));
+    let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
+    assert_ne!(lease["spec"]["holderIdentity"], holder, "released or taken");
+    arena.wait("the second one leads", || leads(&second));
+    arena
+        .kubectl(&["patch", "book", "david-copperfield", "--type=merge", "-p", r#"{"spec":{"title":"D. C."}}"#])
+        .unwrap();
+    arena.wait_for("book", "david-copperfield", "the second one observes", |book| {
+        book["status"]["observedGeneration"] == 2
+    });
+    assert_eq!(arena.writes().len(), 2);
+    assert_eq!(second.stop().unwrap(), Some(0));
+}

@@ -1,0 +1,98 @@
+//! PodSet: exactly N pods.
+
+use quintet_e2e::Arena;
+use serde_json::{Value, json};
+
+fn podset(name: &str, spec: &Value) -> Value {
+    json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+        "metadata": { "name": name }, "spec": spec })
+}
+
+fn ready(count: i64) -> impl Fn(&Value) -> bool {
+    move |set| set["status"]["readyReplicas"].as_i64().unwrap_or(0) == count && set["status"]["replicas"] == count
+}
+
+#[test]
+fn scales_both_ways_at_once_and_replaces_what_goes() {
+    let arena = Arena::new("ps-scale");
+    let _manager = arena.manager("podset");
+    // A stranger with the very labels of our pods.
+    let stranger = json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "stranger", "labels": { "app": "set", "version": "v0.1" } },
+        "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
+    arena.apply(&stranger).unwrap();
+    arena.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
+    let set = arena.wait_for("podset", "set", "three pods are ready", ready(3));
+    assert_eq!(set["status"]["podNames"].as_array().unwrap().len(), 3);
+    arena.kubectl(&["scale", "podset", "set", "--replicas=20"]).unwrap();
+    arena.wait_for("podset", "set", "twenty pods are ready", ready(20));
+    let creates = arena.writes().iter().filter(|write| write.starts_with("create pods")).count();
+    assert_eq!(creates, 20, "one creation for each pod, no overshoot");
+
+    let gone = set["status"]["podNames"][0].as_str().unwrap().to_owned();
+    let uid = arena.get("pod", &gone).unwrap()["metadata"]["uid"].clone();
+    arena.kubectl(&["delete", "pod", &gone, "--wait=false"]).unwrap();
+    arena.wait("the pod is replaced", || {
+        let pods = arena.list("pods", "quintet.dev/kind=PodSet");
+        pods.len() == 20 && pods.iter().all(|pod| pod["metadata"]["uid"] != uid)
+    });
+    arena.wait_for("podset", "set", "twenty pods are ready again", ready(20));
+
+    arena.kubectl(&["scale", "podset", "set", "--replicas=2"]).unwrap();
+    arena.wait_for("podset", "set", "two pods are left", ready(2));
+    arena.wait("eighteen are gone", || arena.list("pods", "quintet.dev/kind=PodSet").len() == 2);
+    assert!(arena.get("pod", "stranger").unwrap()["metadata"]["deletionTimestamp"].is_null());
+
+    arena.kubectl(&["delete", "podset", "set", "--timeout=60s"]).unwrap();
+    arena.wait("its pods are gone", || arena.list("pods", "quintet.dev/kind=PodSet").is_empty());
+    assert!(arena.get("pod", "stranger").is_some());
+}
+
+#[test]
+fn the_posts_sample_is_one_busybox() {
+    let arena = Arena::new("ps-sample");
+    let manager = arena.manager("podset");
+    arena.apply_sample("podset/podset-sample.yaml").unwrap();
+    arena.wait_for("podset", "podset-sample", "its pod is ready", ready(1));
+    let pods = arena.list("pods", "app=podset-sample,version=v0.1");
+    assert_eq!(pods.len(), 1);
+    assert!(pods[0]["metadata"]["name"].as_str().unwrap().starts_with("podset-sample-pod-"));
+    assert_eq!(pods[0]["spec"]["containers"][0]["image"], "busybox");
+    assert_eq!(pods[0]["spec"]["containers"][0]["command"], json!(["sleep", "3600"]));
+
+    // Killed and started again: nothing is made twice.
+    manager.kill().unwrap();
+    let before = arena.writes();
+    let _manager = arena.manager("podset");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(arena.writes(), before);
+}
+
+#[test]
+fn bad_input_is_refused_at_apply() {
+    let arena = Arena::new("ps-bad");
+    let text = arena.apply(&podset("bad", &json!({ "replicas": -1 }))).unwrap_err();
+    assert!(text.contains("spec.replicas") && text.contains("greater than or equal to 0"), "{text}");
+    let text = arena.apply(&podset("bad", &json!({ "replicas": 1_000_000 }))).unwrap_err();
+    assert!(text.contains("spec.replicas"), "{text}");
+    let text = arena.apply(&podset(&"x".repeat(80), &json!({}))).unwrap_err();
+    assert!(text.contains("63"), "{text}");
+}
+
+#[test]
+fn a_quota_is_filled_and_said_and_not_hammered() {
+    let arena = Arena::new("ps-quota");
+    let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "few" },
+        "spec": { "hard": { "pods": "2" } } });
+    arena.apply(&quota).unwrap();
+    arena.wait_for("resourcequota", "few", "the quota is in force", |quota| !quota["status"]["hard"].is_null());
+    let _manager = arena.manager("podset");
+    arena.apply(&podset("many", &json!({ "replicas": 5 }))).unwrap();
+    let set = arena.wait_for("podset", "many", "the refusal is said", |set| {
+        quintet_e2e::condition(set, "ReplicaFailure").0 == "True" && set["status"]["readyReplicas"] == 2
+    });
+    assert!(set["status"].to_string().contains("exceeded quota"), "{set:#}");
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    let refused = arena.writes().iter().filter(|write| write.starts_with("create pods 403")).count();
+    assert!((1..=8).contains(&refused), "{refused} refusals: {:?}", arena.writes());
+}
