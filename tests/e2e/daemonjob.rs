@@ -84,7 +84,9 @@ fn the_posts_sample_applies_and_taints_are_respected() {
     let _manager = arena.manager("daemonjob");
     // The cluster's own nodes carry the label app=v1 that the sample selects.
     arena.apply_sample("daemonjob/daemonjob-sample.yaml").unwrap();
-    arena.kubectl(&["wait", "--for=condition=Complete", "daemonjob/daemonjob-sample", "--timeout=90s"]).unwrap();
+    arena
+        .kubectl(&["wait", "--for=condition=Complete", "daemonjob/daemonjob-sample", "--timeout=90s"])
+        .unwrap();
     let job = arena.get("daemonjob", "daemonjob-sample").unwrap();
     assert_eq!(job["status"]["succeeded"], arena.cluster().nodes());
 
@@ -111,7 +113,8 @@ fn failures_are_counted_for_each_node_by_itself() {
     let mut job = daemonjob(&arena, "fails", &json!({ "backoffLimit": 0 }));
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] = json!("3");
     arena.apply(&job).unwrap();
-    let job = arena.wait_for("daemonjob", "fails", "it has failed", |job| condition(job, "Failed").0 == "True");
+    let job =
+        arena.wait_for("daemonjob", "fails", "it has failed", |job| condition(job, "Failed").0 == "True");
     assert_eq!(condition(&job, "Failed").1, "NodesFailed");
     assert_eq!((&job["status"]["failed"], &job["status"]["desired"]), (&json!(1), &json!(1)));
     assert_eq!(pods_by_node(&arena, "fails").values().sum::<usize>(), 1);
@@ -138,7 +141,9 @@ fn a_changed_template_runs_again_and_a_restart_writes_nothing() {
     let manager = arena.manager("daemonjob");
     arena.wait("the restarted manager has looked at it", || {
         manager.metrics().unwrap_or_default().lines().any(|line| {
-            line.starts_with("controller_runtime_reconcile_total{controller=\"daemonjob\",result=\"success\"}")
+            line.starts_with(
+                "controller_runtime_reconcile_total{controller=\"daemonjob\",result=\"success\"}",
+            )
         })
     });
     std::thread::sleep(Duration::from_secs(2));
@@ -207,7 +212,9 @@ fn few_writes_for_a_hundred_nodes() {
         .collect();
     arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })).unwrap();
     arena.wait("all nodes are Ready", || {
-        let text = arena.kubectl(&["get", "nodes", "-l", &format!("arena={}", arena.namespace())]).unwrap_or_default();
+        let text = arena
+            .kubectl(&["get", "nodes", "-l", &format!("arena={}", arena.namespace())])
+            .unwrap_or_default();
         text.matches(" Ready ").count() == nodes
     });
     let _manager = arena.manager("daemonjob");
@@ -220,9 +227,13 @@ fn few_writes_for_a_hundred_nodes() {
     let writes = arena.writes();
     let creates = writes.iter().filter(|write| *write == "create pods 201").count();
     let statuses = writes.iter().filter(|write| write.starts_with("patch daemonjobs/status")).count();
-    println!("{nodes} nodes: {} writes: {creates} creations, {statuses} statuses, in {seconds} s", writes.len());
+    println!(
+        "{nodes} nodes: {} writes: {creates} creations, {statuses} statuses, in {seconds} s",
+        writes.len()
+    );
     assert_eq!(creates, nodes);
     assert_eq!(creates + statuses, writes.len(), "{writes:?}");
     assert!(statuses as u64 <= seconds + 3, "{statuses} status writes in {seconds} s");
-    let _ = arena.kubectl(&["delete", "nodes", "-l", &format!("arena={}", arena.namespace()), "--wait=false"]);
+    let _ =
+        arena.kubectl(&["delete", "nodes", "-l", &format!("arena={}", arena.namespace()), "--wait=false"]);
 }

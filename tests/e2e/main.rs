@@ -2,8 +2,11 @@
 //!
 //! Each test has a namespace and a manager of its own and runs beside the others. Run them by `cargo xtask test`.
 
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
 mod book;
 mod daemonjob;
+mod docs;
 mod greeting;
 mod manager;
 mod podset;

@@ -22,7 +22,11 @@ fn stderr(output: &Output) -> String {
 fn unknown_flags_and_kinds_are_named() {
     let output = quintet(&["--controllers=cronjob"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("'cronjob'") && stderr(&output).contains("daemonjob"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("'cronjob'") && stderr(&output).contains("daemonjob"),
+        "{}",
+        stderr(&output)
+    );
     let output = quintet(&["--nonsense"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--nonsense"), "{}", stderr(&output));
@@ -33,7 +37,9 @@ fn unknown_flags_and_kinds_are_named() {
     assert!(stderr(&output).contains("/does/not/exist"), "{}", stderr(&output));
     let help = quintet(&["--help"]);
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    for flag in ["--controllers", "--watch-namespace", "--leader-elect", "--metrics-bind-address", "--log-format"] {
+    for flag in
+        ["--controllers", "--watch-namespace", "--leader-elect", "--metrics-bind-address", "--log-format"]
+    {
         assert!(help.contains(flag), "{help}");
     }
 }
@@ -99,7 +105,8 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     let (cluster, _) = Cluster::up(&UpOptions { name, nodes: Some(0) }).unwrap();
     let cluster = Bare(Some(cluster));
     let kubectl = |args: &[&str], input: Option<&str>| {
-        run::stdout_with_input(cluster.get().kubectl().args(args), input).map_err(|error| format!("{error:#}"))
+        run::stdout_with_input(cluster.get().kubectl().args(args), input)
+            .map_err(|error| format!("{error:#}"))
     };
     let health = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let log = cluster.get().kube().log("bare.log");
@@ -114,13 +121,14 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
         .unwrap();
     let ready = || xtask::http::get(health.port(), "/readyz").unwrap_or_default();
     let wait = |what: &str, holds: &dyn Fn() -> bool| {
-        run::poll(what, PATIENCE, Duration::from_millis(100), || Ok(holds().then_some(()))).unwrap_or_else(
-            |error| panic!("{error}\n{}", std::fs::read_to_string(&log).unwrap_or_default()),
-        );
+        run::poll(what, PATIENCE, Duration::from_millis(100), || Ok(holds().then_some(())))
+            .unwrap_or_else(|error| panic!("{error}\n{}", std::fs::read_to_string(&log).unwrap_or_default()));
     };
     wait("both are waited for by name", &|| {
         let (code, body) = ready();
-        code == 503 && body.contains("greetings.example.com") && body.contains("books.christianb93.github.com")
+        code == 503
+            && body.contains("greetings.example.com")
+            && body.contains("books.christianb93.github.com")
     });
     // The post's own definition of the Greeting had a schema, an older one may have had none.
     let loose = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -142,7 +150,8 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     for (name, message) in [("number", json!(5)), ("good", json!("Hi")), ("silent", Value::Null)] {
         kubectl(&["apply", "-f", "-"], Some(&object(name, message))).unwrap();
     }
-    let greeting = |name: &str| cluster.get().kube().get("default", "greeting", name).unwrap().unwrap_or_default();
+    let greeting =
+        |name: &str| cluster.get().kube().get("default", "greeting", name).unwrap().unwrap_or_default();
     wait("the good one is greeted", &|| condition(&greeting("good"), "Ready").0 == "True");
     wait("the silent one has a condition", &|| condition(&greeting("silent"), "Ready").1 == "NoMessage");
     wait("the bad one has an event", &|| {
@@ -185,7 +194,10 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
         Manager::start(arena.kube(), &options).unwrap()
     };
     let leads = |manager: &Manager| {
-        manager.metrics().unwrap_or_default().contains("leader_election_master_status{name=\"quintet-manager\"} 1")
+        manager
+            .metrics()
+            .unwrap_or_default()
+            .contains("leader_election_master_status{name=\"quintet-manager\"} 1")
     };
     let first = start("first");
     arena.wait("the first one leads", || leads(&first));
@@ -204,7 +216,14 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
     assert_ne!(lease["spec"]["holderIdentity"], holder, "released or taken");
     arena.wait("the second one leads", || leads(&second));
     arena
-        .kubectl(&["patch", "book", "david-copperfield", "--type=merge", "-p", r#"{"spec":{"title":"D. C."}}"#])
+        .kubectl(&[
+            "patch",
+            "book",
+            "david-copperfield",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"title":"D. C."}}"#,
+        ])
         .unwrap();
     arena.wait_for("book", "david-copperfield", "the second one observes", |book| {
         book["status"]["observedGeneration"] == 2

@@ -9,7 +9,9 @@ fn podset(name: &str, spec: &Value) -> Value {
 }
 
 fn ready(count: i64) -> impl Fn(&Value) -> bool {
-    move |set| set["status"]["readyReplicas"].as_i64().unwrap_or(0) == count && set["status"]["replicas"] == count
+    move |set| {
+        set["status"]["readyReplicas"].as_i64().unwrap_or(0) == count && set["status"]["replicas"] == count
+    }
 }
 
 #[test]
@@ -85,7 +87,9 @@ fn a_quota_is_filled_and_said_and_not_hammered() {
     let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "few" },
         "spec": { "hard": { "pods": "2" } } });
     arena.apply(&quota).unwrap();
-    arena.wait_for("resourcequota", "few", "the quota is in force", |quota| !quota["status"]["hard"].is_null());
+    arena.wait_for("resourcequota", "few", "the quota is in force", |quota| {
+        !quota["status"]["hard"].is_null()
+    });
     let _manager = arena.manager("podset");
     arena.apply(&podset("many", &json!({ "replicas": 5 }))).unwrap();
     let set = arena.wait_for("podset", "many", "the refusal is said", |set| {

@@ -27,7 +27,10 @@ fn the_deployment_is_applied_observed_and_repaired() {
     for name in ["PULSAR_SERVER", "PULSAR_TOPIC", "PULSAR_SUBSCRIPTION_NAME"] {
         assert!(env.contains(name), "{env}");
     }
-    assert_eq!(deployment["spec"]["selector"]["matchLabels"], json!({ "pulsarcrd": format!("{SAMPLE}-pulsarcrd") }));
+    assert_eq!(
+        deployment["spec"]["selector"]["matchLabels"],
+        json!({ "pulsarcrd": format!("{SAMPLE}-pulsarcrd") })
+    );
 
     // Drift in our fields is repaired; fields of others stay.
     let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer","image":"evil"}]}}},

@@ -36,7 +36,8 @@ impl Arena {
         let cluster = cluster();
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("e2e-{test}-{}-{serial}", std::process::id());
-        run::stdout(cluster.kubectl().args(["create", "namespace", &namespace])).expect("the namespace is made");
+        run::stdout(cluster.kubectl().args(["create", "namespace", &namespace]))
+            .expect("the namespace is made");
         Self { cluster, namespace, managers: RefCell::default(), nodes: RefCell::default() }
     }
 
@@ -182,7 +183,8 @@ impl Drop for Arena {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for name in self.managers.borrow().iter() {
-                let log = std::fs::read_to_string(self.kube().log(&format!("{name}.log"))).unwrap_or_default();
+                let log =
+                    std::fs::read_to_string(self.kube().log(&format!("{name}.log"))).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().collect();
                 let tail = lines.len().saturating_sub(80);
                 eprintln!("--- {name}.log, last lines ---\n{}\n---", lines[tail..].join("\n"));

@@ -25,11 +25,12 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("required" = ["message"]))]
 pub struct GreetingSpec {
     /// What is said. Control characters are printed escaped, so that one line stays one line.
     // The post's schema did not require it: an object stored under that schema decodes and gets a condition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "message", required)]
+    #[schemars(schema_with = "message")]
     pub message: Option<String>,
 
     /// Seconds between two `Timer:` lines.

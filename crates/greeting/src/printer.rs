@@ -35,7 +35,9 @@ impl Printer {
     /// Prints lines, in order and without others in between. Never waits.
     pub fn print(&self, lines: Vec<String>) -> Result<(), String> {
         self.sender.try_send(Message::Lines(lines)).map_err(|error| match error {
-            TrySendError::Full(_) => format!("{WAITING} lines wait for whoever reads standard output: a line is lost"),
+            TrySendError::Full(_) => {
+                format!("{WAITING} lines wait for whoever reads standard output: a line is lost")
+            }
             TrySendError::Disconnected(_) => "standard output is closed: a line is lost".to_owned(),
         })
     }

@@ -2,6 +2,8 @@
 //!
 //! The script is only a list of answers; that the real server answers like this is what the end-to-end tests show.
 
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -53,7 +55,10 @@ fn event(type_: &str, object: &Value) -> String {
 
 fn bookmark(version: u64, end: bool) -> String {
     let annotations = if end { json!({ "k8s.io/initial-events-end": "true" }) } else { json!({}) };
-    event("BOOKMARK", &json!({ "metadata": { "resourceVersion": version.to_string(), "annotations": annotations } }))
+    event(
+        "BOOKMARK",
+        &json!({ "metadata": { "resourceVersion": version.to_string(), "annotations": annotations } }),
+    )
 }
 
 fn failure(code: u16, reason: &str, message: &str) -> (u16, String) {
@@ -105,7 +110,9 @@ async fn a_streamed_list_is_followed_by_a_watch_from_where_it_ended() {
     assert_eq!(informer.owned_by("owner").len(), 1);
     assert_eq!(informer.progress().borrow().position, 20);
     let asked = asked.lock().unwrap();
-    assert!(asked[0].contains("sendInitialEvents=true") && asked[0].contains("labelSelector=quintet.dev%2Fkind"));
+    assert!(
+        asked[0].contains("sendInitialEvents=true") && asked[0].contains("labelSelector=quintet.dev%2Fkind")
+    );
     assert!(asked[1].contains("resourceVersion=5&"), "{asked:?}");
     assert!(asked[2].contains("resourceVersion=20&"), "continued after the server ended it: {asked:?}");
 }
@@ -126,7 +133,8 @@ async fn a_server_without_streaming_lists_is_listed_by_pages() {
 #[tokio::test(start_paused = true)]
 async fn a_relist_sweeps_what_is_gone_and_wakes_only_what_changed() {
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("b", 2)) + &bookmark(5, true);
-    let expired = event("ERROR", &json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" }));
+    let expired =
+        event("ERROR", &json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" }));
     let again = event("ADDED", &pod("b", 2)) + &event("ADDED", &pod("c", 11)) + &bookmark(12, true);
     let (informer, told, asked) = follow(&[(200, list), (200, expired), (200, again)]).await;
     assert_eq!(told, ["new a", "new b", "new c", "deleted a"]);
@@ -165,7 +173,10 @@ fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {
     (Executor::new(client, Gate::open(), clock), asked)
 }
 
-async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<quintet_kit::executor::Carried, Error> {
+async fn carry(
+    executor: &Executor,
+    step: Vec<Action<Value>>,
+) -> Result<quintet_kit::executor::Carried, Error> {
     executor.carry_out(&owner(), &PODS, "1", vec![step], |_| Ok(())).await
 }
 
@@ -208,7 +219,8 @@ async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
     let exists = failure(409, "AlreadyExists", "exists");
     let mut theirs = pod("b", 3);
     theirs["metadata"]["ownerReferences"][0]["uid"] = json!("somebody");
-    let (executor, asked) = executor(&[exists.clone(), (200, pod("a", 7).to_string()), exists, (200, theirs.to_string())]);
+    let (executor, asked) =
+        executor(&[exists.clone(), (200, pod("a", 7).to_string()), exists, (200, theirs.to_string())]);
     let carried = carry(&executor, vec![create("a")]).await.unwrap();
     assert!(!carried.complete && !carried.refused);
     let carried = carry(&executor, vec![create("b")]).await.unwrap();

@@ -36,16 +36,17 @@ use serde::{Deserialize, Serialize};
 )]
 // Without a default of its own an empty spec would be dropped, and then the scale subresource has no replicas.
 #[schemars(extend("default" = {}))]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 pub struct PodSetSpec {
     /// How many pods there should be. Default 1.
+    #[serde(default = "replicas")]
     #[schemars(range(min = 0, max = 100_000))]
     pub replicas: i32,
 
     /// The pod that is kept. Its restartPolicy is Always. Default: one container that runs `sleep 3600` in busybox.
     /// The labels app and quintet.dev/kind, and one with the PodSet's UID, are always added; version: v0.1 unless
     /// the template has a version of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new("has(self.spec) && has(self.spec.containers) && self.spec.containers.size() > 0")
             .message("template.spec.containers must list at least one container; leave template out for the default"),
@@ -55,14 +56,19 @@ pub struct PodSetSpec {
     pub template: Option<RawTemplate>,
 
     /// Seconds for which a pod must have been ready before it counts as available. Default 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub min_ready_seconds: Option<i32>,
 }
 
+/// How many pods there are where the spec does not say: as for every workload.
+const fn replicas() -> i32 {
+    1
+}
+
 impl Default for PodSetSpec {
     fn default() -> Self {
-        Self { replicas: 1, template: None, min_ready_seconds: None }
+        Self { replicas: replicas(), template: None, min_ready_seconds: None }
     }
 }
 
@@ -115,7 +121,10 @@ mod tests {
         assert_eq!(spec["default"], json!({}));
         let replicas = &spec["properties"]["replicas"];
         assert_eq!(replicas["default"], json!(1));
-        assert_eq!((replicas["minimum"].as_f64(), replicas["maximum"].as_f64()), (Some(0.0), Some(100_000.0)));
+        assert_eq!(
+            (replicas["minimum"].as_f64(), replicas["maximum"].as_f64()),
+            (Some(0.0), Some(100_000.0))
+        );
         assert!(spec.get("required").is_none(), "{}", spec["required"]);
         assert!(spec["properties"]["template"].get("default").is_none());
         assert!(spec["properties"]["minReadySeconds"].get("default").is_none());

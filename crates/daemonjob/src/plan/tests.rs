@@ -9,7 +9,7 @@ fn now() -> Timestamp {
     START.parse().unwrap()
 }
 
-fn job(spec: Value) -> DaemonJob {
+fn job(spec: &Value) -> DaemonJob {
     serde_json::from_value(json!({
         "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": {"name": "d", "namespace": "ns", "uid": "job", "generation": 1},
@@ -19,7 +19,7 @@ fn job(spec: Value) -> DaemonJob {
 }
 
 fn simple() -> DaemonJob {
-    job(json!({"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}))
+    job(&json!({"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}))
 }
 
 /// The job as it is once the plan's status was written.
@@ -173,7 +173,7 @@ fn a_late_node_starts_a_new_run_of_its_own() {
 
 #[test]
 fn no_eligible_node_is_complete() {
-    let job = job(json!({"template": {"spec": {
+    let job = job(&json!({"template": {"spec": {
         "containers": [{"name": "c"}], "nodeSelector": {"app": "v2"}}}}));
     let plan = plan(&job, &world(&["a"], vec![]), now());
     assert_eq!(reason(&plan, "Complete"), ("True".into(), "NoEligibleNodes".into()));

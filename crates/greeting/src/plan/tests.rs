@@ -151,8 +151,7 @@ fn without_a_message_nothing_is_said_and_deletion_is_free() {
         assert!(plan.steps.is_empty());
         assert_eq!(plan.status.unwrap().conditions[0].reason, "NoMessage");
     }
-    let going =
-        greeting(None, &json!({"metadata": {"finalizers": [FINALIZER], "deletionTimestamp": START}}));
+    let going = greeting(None, &json!({"metadata": {"finalizers": [FINALIZER], "deletionTimestamp": START}}));
     assert_eq!(plan(&going, &world(at(0)), at(0)).steps.len(), 1, "the finalizer goes, no line is said");
 }
 

@@ -1,0 +1,47 @@
+//! Wires Books to the queue and the plan.
+
+use jiff::Timestamp;
+use quintet_kit::controller::{Controller, Reconciler};
+use quintet_kit::executor::Error;
+use quintet_kit::plan::{Plan, Refusals};
+use quintet_kit::resource::Resource;
+use quintet_kit::shared::Shared;
+
+use crate::CONTROLLER;
+use crate::api::{Book, BookStatus};
+use crate::plan::plan;
+
+struct Books;
+
+impl Reconciler for Books {
+    type Object = Book;
+    type Status = BookStatus;
+    type World = ();
+    type Effect = std::convert::Infallible;
+
+    fn name(&self) -> &'static str {
+        CONTROLLER
+    }
+
+    fn resource(&self) -> Resource {
+        Resource::of::<Book>()
+    }
+
+    fn status<'a>(&self, object: &'a Book) -> Option<&'a BookStatus> {
+        object.status.as_ref()
+    }
+
+    async fn observe(&self, _object: &Book, _refusals: Refusals) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn plan(&self, object: &Book, (): &(), now: Timestamp) -> Plan<BookStatus> {
+        plan(object, now)
+    }
+}
+
+/// Adds the Book controller to the process.
+pub fn register(shared: &Shared) {
+    let objects = shared.informer::<Book>("books", Resource::of::<Book>());
+    shared.spawn(CONTROLLER, Controller::new(shared, Books, objects, []).run());
+}

@@ -1,0 +1,104 @@
+use super::*;
+use jiff::SignedDuration;
+use rstest::rstest;
+
+fn now() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+fn book(spec: &Value) -> Book {
+    serde_json::from_value(json!({
+        "apiVersion": "christianb93.github.com/v1", "kind": "Book",
+        "metadata": {"name": "b", "namespace": "ns", "uid": "u", "generation": 1},
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+/// The status that a plan writes, by whichever way.
+fn written(plan: &Plan<BookStatus>) -> BookStatus {
+    if let Some(status) = &plan.status {
+        assert!(plan.steps.is_empty());
+        return status.clone();
+    }
+    let [step] = &*plan.steps else { panic!("{:?}", plan.steps) };
+    let [Action::Patch { name, operations, .. }] = &**step else { panic!("{step:?}") };
+    assert_eq!(&**name, "b/status");
+    assert_eq!(operations[0], json!({"op": "test", "path": "/metadata/uid", "value": "u"}));
+    serde_json::from_value(operations[1]["value"].clone()).unwrap()
+}
+
+#[test]
+fn a_book_with_author_and_title_is_accepted() {
+    let plan = plan(&book(&json!({"author": "Dickens", "title": "David Copperfield"})), now());
+    let status = plan.status.unwrap();
+    assert_eq!(status.observed_generation, Some(1));
+    let ready = &status.conditions[0];
+    assert_eq!((&*ready.type_, &*ready.status, &*ready.reason), ("Ready", "True", "Accepted"));
+    assert_eq!(ready.observed_generation, Some(1));
+}
+
+#[rstest]
+#[case::nothing(json!(null), "Mend the Book: spec.author is missing, and spec.title is missing.")]
+#[case::the_posts(json!({"foo": "bar"}), "Mend the Book: spec.author is missing, and spec.title is missing.")]
+#[case::null(json!({"author": null, "title": "t"}), "Mend the Book: spec.author is missing.")]
+#[case::blank(json!({"author": " \t", "title": "t"}), "Mend the Book: spec.author must not be blank.")]
+#[case::empty(json!({"author": "a", "title": ""}), "Mend the Book: spec.title must not be blank.")]
+#[case::number(json!({"author": 5, "title": "t"}), "Mend the Book: spec.author must be a string.")]
+#[case::lists(
+    json!({"author": ["a"], "title": {}}),
+    "Mend the Book: spec.author must be a string, and spec.title must be a string."
+)]
+#[case::text(json!("hello"), "Mend the Book: spec must be an object with author and title.")]
+#[case::long(
+    json!({"author": "a", "title": "ä".repeat(1025)}),
+    "Mend the Book: spec.title has 1025 characters: use at most 1024."
+)]
+fn what_was_stored_before_the_schema_is_told_what_to_mend(#[case] spec: Value, #[case] message: &str) {
+    let status = written(&plan(&book(&spec), now()));
+    let ready = &status.conditions[0];
+    assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("False", "Invalid", message));
+}
+
+#[rstest]
+#[case::as_long_as_may_be(json!({"author": "ä".repeat(1024), "title": "t"}))]
+#[case::a_blank_that_the_schema_does_not_know(json!({"author": "\u{a0}", "title": "t"}))]
+fn what_the_schema_takes_is_accepted(#[case] spec: Value) {
+    assert_eq!(written(&plan(&book(&spec), now())).conditions[0].status, "True");
+}
+
+#[rstest]
+#[case::valid(json!({"author": "a", "title": "t"}))]
+#[case::missing(json!(null))]
+#[case::of_another_type(json!({"author": 5, "title": "t"}))]
+fn a_status_is_written_once_for_each_generation(#[case] spec: Value) {
+    let mut book = book(&spec);
+    book.status = Some(written(&plan(&book, now())));
+    let later = now() + SignedDuration::from_hours(1);
+    let again = plan(&book, later);
+    assert!(again.steps.is_empty() && again.again.is_none() && again.events.is_empty());
+    assert!(again.status.is_none() || again.status == book.status);
+
+    book.metadata.generation = Some(2);
+    let next = written(&plan(&book, later));
+    assert_eq!(next.observed_generation, Some(2));
+    let since = |status: &BookStatus| status.conditions[0].last_transition_time.clone();
+    assert_eq!(since(&next), since(&book.status.unwrap()));
+}
+
+#[test]
+fn a_mended_book_is_ready() {
+    let mut book = book(&json!({"author": 5}));
+    book.status = Some(written(&plan(&book, now())));
+    book.spec.0 = json!({"author": "a", "title": "t"});
+    book.metadata.generation = Some(2);
+    let plan = plan(&book, now());
+    assert_eq!(plan.status.unwrap().conditions[0].status, "True");
+}
+
+#[test]
+fn an_object_that_goes_gets_nothing() {
+    let mut book = book(&json!({"author": 5}));
+    book.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
+    assert_eq!(plan(&book, now()), Plan::default());
+}

@@ -1,0 +1,585 @@
+use super::*;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proptest::prelude::*;
+use quintet_kit::types::Phase;
+use serde_json::Value;
+
+const START: &str = "2026-01-01T00:00:00Z";
+
+fn now() -> Timestamp {
+    START.parse().unwrap()
+}
+
+fn after(seconds: i64) -> Timestamp {
+    now() + SignedDuration::from_secs(seconds)
+}
+
+fn podset(spec: &Value) -> PodSet {
+    serde_json::from_value(json!({
+        "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+        "metadata": {"name": "p", "namespace": "ns", "uid": "set", "generation": 1},
+        "spec": spec,
+    }))
+    .unwrap()
+}
+
+fn of(replicas: i32) -> PodSet {
+    podset(&json!({"replicas": replicas}))
+}
+
+/// The pod with this number, ready where it runs.
+fn pod(podset: &PodSet, number: u64, phase: &str) -> Pod {
+    let name = pod_name(podset, number);
+    let ready = if phase == "Running" { "True" } else { "False" };
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": "1",
+            "creationTimestamp": START,
+        },
+        "spec": {"nodeName": format!("node-{number}")},
+        "status": {
+            "phase": phase,
+            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": START}],
+        },
+    }))
+    .unwrap()
+}
+
+fn world(pods: impl IntoIterator<Item = Pod>) -> World {
+    World { pods: pods.into_iter().map(Arc::new).collect(), ..World::default() }
+}
+
+fn running(podset: &PodSet, count: u64) -> World {
+    world((0..count).map(|number| pod(podset, number, "Running")))
+}
+
+fn refused(verb: &'static str, reason: &str, until: Timestamp) -> Refusal {
+    Refusal { verb, reason: reason.into(), message: "exceeded quota: q".into(), times: 1, until }
+}
+
+fn created(plan: &Plan<PodSetStatus>) -> Vec<String> {
+    plan.steps
+        .iter()
+        .flatten()
+        .filter_map(|action| match action {
+            Action::Create { name, .. } => Some(name.clone()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn deleted(plan: &Plan<PodSetStatus>) -> Vec<String> {
+    plan.steps
+        .iter()
+        .flatten()
+        .filter_map(|action| match action {
+            Action::Delete { name, .. } => Some(name.to_string()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn body(plan: &Plan<PodSetStatus>) -> &Value {
+    plan.steps
+        .iter()
+        .flatten()
+        .find_map(|action| match action {
+            Action::Create { body, .. } => Some(body),
+            _ => None,
+        })
+        .unwrap()
+}
+
+fn names(podset: &PodSet, numbers: impl IntoIterator<Item = u64>) -> Vec<String> {
+    numbers.into_iter().map(|number| pod_name(podset, number)).collect()
+}
+
+fn condition(plan: &Plan<PodSetStatus>, type_: &str) -> (String, String, String) {
+    let status = plan.status.as_ref().unwrap();
+    let condition = status.conditions.iter().find(|one| one.type_ == type_).unwrap().clone();
+    (condition.status, condition.reason, condition.message)
+}
+
+#[test]
+fn the_posts_empty_spec_is_one_busybox() {
+    let plan = plan(&podset(&json!({})), &World::default(), now());
+    let body = body(&plan);
+    assert_eq!(plan.steps.iter().flatten().count(), 1);
+    assert_eq!(
+        body["spec"],
+        json!({"containers": [{"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}]})
+    );
+    assert_eq!(
+        body["metadata"]["labels"],
+        json!({KIND_LABEL: "PodSet", "app": "p", "version": "v0.1", UID_LABEL: "set"})
+    );
+    let owner = &body["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["uid"], &owner["controller"]), (&json!("set"), &json!(true)));
+    assert!(body["metadata"]["name"].as_str().unwrap().starts_with("p-pod-"));
+    assert!(body["metadata"].get("annotations").is_none());
+}
+
+#[test]
+fn a_templates_labels_stay_and_ours_win() {
+    let podset = podset(&json!({"template": {
+        "metadata": {"labels": {"app": "x", "version": "v2", "tier": "front", UID_LABEL: "y"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}}));
+    let plan = plan(&podset, &World::default(), now());
+    assert_eq!(
+        body(&plan)["metadata"]["labels"],
+        json!({KIND_LABEL: "PodSet", "app": "p", "version": "v2", "tier": "front", UID_LABEL: "set"})
+    );
+    assert_eq!(body(&plan)["spec"]["containers"][0]["image"], "i");
+}
+
+#[test]
+fn names_are_the_same_for_every_maker_and_fit_into_a_host_name() {
+    let mut podset = of(1);
+    assert_eq!(pod_name(&podset, 0), pod_name(&podset.clone(), 0));
+    assert_ne!(pod_name(&podset, 0), pod_name(&podset, 1));
+    podset.metadata.name = Some("x".repeat(63));
+    assert_eq!(pod_name(&podset, u64::MAX).len(), 63);
+}
+
+/// Frozen: another way of naming pods would let an old and a new version make one each.
+#[test]
+fn golden_names() {
+    assert_eq!(names(&of(2), [0, 1]), ["p-pod-vcvfslhegy", "p-pod-eahiwkmi4r"]);
+}
+
+#[test]
+fn all_missing_pods_are_made_in_one_step() {
+    let podset = of(5);
+    let plan = plan(&podset, &running(&podset, 2), now());
+    assert_eq!(plan.steps.len(), 1);
+    assert_eq!(created(&plan), names(&podset, 2..5));
+}
+
+#[test]
+fn the_smallest_free_numbers_are_taken() {
+    let podset = of(4);
+    let mut going = pod(&podset, 2, "Running");
+    going.meta.deleted = Some(now());
+    let world = world([pod(&podset, 1, "Running"), going, pod(&podset, 4, "Succeeded")]);
+    let plan = plan(&podset, &world, now());
+    assert_eq!(created(&plan), names(&podset, [0, 3, 5]));
+}
+
+#[test]
+fn a_terminating_pod_is_replaced_at_once_and_counted_apart() {
+    let podset = of(1);
+    let mut going = pod(&podset, 0, "Running");
+    going.meta.deleted = Some(now());
+    let plan = plan(&podset, &world([going]), now());
+    assert_eq!(created(&plan), names(&podset, [1]));
+    assert!(deleted(&plan).is_empty());
+    let status = plan.status.unwrap();
+    assert_eq!((status.replicas, status.terminating_replicas), (Some(0), Some(1)));
+}
+
+#[test]
+fn too_many_go_in_one_step_the_least_useful_first() {
+    let podset = of(1);
+    let world = world([
+        pod(&podset, 0, "Running"),
+        pod(&podset, 1, "Pending"),
+        pod(&podset, 2, "Running"),
+        pod(&podset, 3, "Unknown"),
+    ]);
+    let plan = plan(&podset, &world, now());
+    assert_eq!(plan.steps.len(), 1);
+    let gone = deleted(&plan);
+    assert_eq!(gone[..2], names(&podset, [1, 3]));
+    assert_eq!(gone.len(), 3);
+    let Action::Delete { uid, resource_version, .. } = &plan.steps[0][0] else { panic!() };
+    assert_eq!((&**uid, resource_version), (&*format!("uid-{}", gone[0]), &None));
+}
+
+#[test]
+fn none_is_a_number_and_less_is_none() {
+    for replicas in [0, -3] {
+        let podset = of(replicas);
+        let plan = plan(&podset, &running(&podset, 2), now());
+        assert_eq!((deleted(&plan).len(), created(&plan).len()), (2, 0));
+        assert_eq!(condition(&plan, "Available").2, "0 of 0 pods are available.");
+    }
+}
+
+#[test]
+fn what_is_as_it_should_be_is_left_alone() {
+    let mut podset = of(3);
+    let world = running(&podset, 3);
+    let first = plan(&podset, &world, now());
+    assert!(first.steps.is_empty() && first.again.is_none() && first.events.is_empty());
+    podset.status.clone_from(&first.status);
+    assert_eq!(plan(&podset, &world, after(3600)), first);
+}
+
+#[test]
+fn an_ended_pod_is_replaced_and_removed_at_once() {
+    let podset = of(2);
+    for phase in ["Failed", "Succeeded"] {
+        let plan = plan(&podset, &world([pod(&podset, 0, phase), pod(&podset, 1, "Running")]), now());
+        assert!(
+            matches!(*plan.steps[0], [Action::Create { .. }])
+                && matches!(*plan.steps[1], [Action::Delete { .. }])
+        );
+        assert_eq!(deleted(&plan), names(&podset, [0]));
+        assert_eq!(created(&plan), names(&podset, [2]));
+        assert_eq!(body(&plan)["metadata"]["annotations"], json!({ATTEMPT_ANNOTATION: "1"}));
+    }
+}
+
+/// A pod that replaced others that had ended, and has ended itself.
+fn ended(podset: &PodSet, attempt: &str) -> Pod {
+    let mut pod = pod(podset, 0, "Failed");
+    pod.meta.annotations = [(ATTEMPT_ANNOTATION, attempt)].into();
+    pod
+}
+
+#[test]
+fn pods_that_keep_ending_are_replaced_ever_more_slowly() {
+    let podset = of(1);
+    for (attempt, wait, next) in [("1", 10, "2"), ("2", 20, "3"), ("4", 80, "5"), ("99", 600, "100")] {
+        let world = world([ended(&podset, attempt)]);
+        let early = plan(&podset, &world, after(wait - 1));
+        assert!(early.steps.is_empty(), "{:?}", early.steps);
+        assert_eq!(early.again, Some(after(wait)));
+        assert!(condition(&early, "Available").2.contains("Pods keep ending"));
+        let due = plan(&podset, &world, after(wait));
+        assert_eq!((deleted(&due).len(), created(&due).len()), (1, 1));
+        assert_eq!(body(&due)["metadata"]["annotations"][ATTEMPT_ANNOTATION], next);
+    }
+}
+
+#[test]
+fn a_long_life_ends_the_row() {
+    let podset = of(1);
+    let mut pod = ended(&podset, "7");
+    pod.finished = Some(after(600));
+    let plan = plan(&podset, &world([pod]), after(600));
+    assert_eq!((deleted(&plan).len(), created(&plan).len()), (1, 1));
+    assert!(body(&plan)["metadata"].get("annotations").is_none());
+}
+
+#[test]
+fn an_ended_pod_waits_for_no_replacement_that_is_not_wanted() {
+    let podset = of(1);
+    let plan = plan(&podset, &world([ended(&podset, "9"), pod(&podset, 1, "Running")]), now());
+    assert_eq!((deleted(&plan), created(&plan).len()), (names(&podset, [0]), 0));
+    assert_eq!(plan.again, None);
+}
+
+#[test]
+fn one_pod_that_must_wait_holds_back_no_other() {
+    let podset = of(3);
+    let plan = plan(&podset, &world([ended(&podset, "9"), pod(&podset, 1, "Running")]), now());
+    assert_eq!((deleted(&plan).len(), created(&plan)), (0, names(&podset, [2])));
+}
+
+#[test]
+fn a_refused_pod_waits_is_said_and_is_not_made_under_another_name() {
+    let podset = of(5);
+    let mut world = running(&podset, 3);
+    world.refusals.insert(pod_name(&podset, 3), refused("create", "Forbidden", after(10)));
+    let waiting = plan(&podset, &world, now());
+    assert!(waiting.steps.is_empty(), "{:?}", waiting.steps);
+    assert_eq!(waiting.again, Some(after(10)));
+    let failure = ("True".into(), "FailedCreate".into(), "exceeded quota: q".into());
+    assert_eq!(condition(&waiting, "ReplicaFailure"), failure);
+
+    let again = plan(&podset, &world, after(10));
+    assert_eq!(again.steps.len(), 2, "the refused one first, alone");
+    assert_eq!(created(&again), names(&podset, [3, 4]));
+    assert_eq!(condition(&again, "ReplicaFailure"), failure, "no other answer has come yet");
+}
+
+/// A quota on objects counts ended pods too.
+#[test]
+fn an_ended_pod_does_not_wait_for_a_replacement_that_is_refused() {
+    let podset = of(2);
+    let mut world = world([pod(&podset, 0, "Failed"), pod(&podset, 1, "Running")]);
+    world.refusals.insert(pod_name(&podset, 2), refused("create", "Forbidden", after(10)));
+    let waiting = plan(&podset, &world, now());
+    assert_eq!((deleted(&waiting), created(&waiting).len()), (names(&podset, [0]), 0));
+}
+
+#[test]
+fn a_number_that_was_freed_is_taken_although_a_later_one_is_refused() {
+    let podset = of(5);
+    let mut world = world([0, 2].map(|number| pod(&podset, number, "Running")));
+    world.refusals.insert(pod_name(&podset, 3), refused("create", "Forbidden", after(10)));
+    assert_eq!(created(&plan(&podset, &world, now())), names(&podset, [1]));
+}
+
+#[test]
+fn a_refusal_of_what_is_no_longer_wanted_is_no_failure() {
+    let podset = of(3);
+    let mut world = running(&podset, 3);
+    world.refusals.insert(pod_name(&podset, 3), refused("create", "Forbidden", after(10)));
+    let plan = plan(&podset, &world, now());
+    assert_eq!(condition(&plan, "ReplicaFailure").0, "False");
+    assert_eq!(plan.again, None);
+}
+
+#[test]
+fn a_strangers_name_is_stepped_over() {
+    let podset = of(2);
+    let mut world = World::default();
+    world.refusals.insert(pod_name(&podset, 0), refused("create", "NameTaken", after(10)));
+    let plan = plan(&podset, &world, now());
+    assert_eq!(created(&plan), names(&podset, [1, 2]));
+    assert_eq!(condition(&plan, "ReplicaFailure").0, "False");
+}
+
+#[test]
+fn a_refused_deletion_waits_and_no_other_pod_goes_in_its_place() {
+    let podset = of(1);
+    let mut world = world([pod(&podset, 0, "Running"), pod(&podset, 1, "Pending")]);
+    world.refusals.insert(pod_name(&podset, 1), refused("delete", "Forbidden", after(10)));
+    let waiting = plan(&podset, &world, now());
+    assert!(waiting.steps.is_empty());
+    assert_eq!(waiting.again, Some(after(10)));
+    assert_eq!(condition(&waiting, "ReplicaFailure").1, "FailedDelete");
+    assert_eq!(deleted(&plan(&podset, &world, after(10))), names(&podset, [1]));
+}
+
+#[test]
+fn the_status_counts_what_is_there() {
+    let podset = of(5);
+    let mut going = pod(&podset, 3, "Running");
+    going.meta.deleted = Some(now());
+    let mut ended = pod(&podset, 4, "Failed");
+    ended.meta.deleted = Some(now());
+    let (one, two) = (pod(&podset, 0, "Running"), pod(&podset, 1, "Running"));
+    let mut ready = names(&podset, [0, 1]);
+    ready.sort();
+    let world = world([two, one, pod(&podset, 2, "Pending"), going, ended]);
+    let plan = plan(&podset, &world, now());
+    assert_eq!(condition(&plan, "Available").2, "2 of 5 pods are available.");
+    let status = plan.status.unwrap();
+    assert_eq!(
+        (status.replicas, status.ready_replicas, status.available_replicas, status.terminating_replicas),
+        (Some(3), Some(2), Some(2), Some(1))
+    );
+    assert_eq!(status.pod_names, ready);
+    assert_eq!(status.observed_generation, Some(1));
+    assert_eq!(status.selector.unwrap(), format!("app=p,{UID_LABEL}=set"));
+}
+
+#[test]
+fn the_status_names_at_most_a_hundred_pods() {
+    let podset = of(150);
+    let status = plan(&podset, &running(&podset, 150), now()).status.unwrap();
+    assert_eq!((status.pod_names.len(), status.ready_replicas), (100, Some(150)));
+    assert!(status.pod_names.is_sorted());
+}
+
+#[test]
+fn a_pod_is_available_when_it_has_been_ready_for_long_enough() {
+    let podset = podset(&json!({"replicas": 1, "minReadySeconds": 30}));
+    let world = running(&podset, 1);
+    let early = plan(&podset, &world, after(29));
+    assert_eq!(early.again, Some(after(30)));
+    assert_eq!(condition(&early, "Available").0, "False");
+    let status = early.status.unwrap();
+    assert_eq!((status.ready_replicas, status.available_replicas), (Some(1), Some(0)));
+    let ripe = plan(&podset, &world, after(30));
+    assert_eq!(ripe.again, None);
+    assert_eq!(condition(&ripe, "Available").0, "True");
+}
+
+#[test]
+fn an_object_that_goes_gets_nothing() {
+    let mut podset = of(3);
+    podset.metadata.deletion_timestamp = Some(Time(now()));
+    assert_eq!(plan(&podset, &running(&podset, 1), now()), Plan::default());
+}
+
+/// An API server, and a kubelet that does what it is told.
+#[derive(Clone)]
+struct Cluster {
+    podset: PodSet,
+    pods: Vec<Pod>,
+    now: Timestamp,
+    made: u32,
+}
+
+impl Cluster {
+    fn world(&self) -> World {
+        let mut pods = self.pods.clone();
+        pods.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
+        world(pods)
+    }
+
+    fn counted(&self) -> usize {
+        self.pods.iter().filter(|pod| pod.is_counted()).count()
+    }
+
+    /// Carries out a plan; actions that `which` does not let through fail, and no further step is taken.
+    fn carry_out(&mut self, plan: &Plan<PodSetStatus>, mut which: impl FnMut() -> bool) {
+        for step in &plan.steps {
+            let mut complete = true;
+            for action in step {
+                if which() {
+                    self.act(action);
+                } else {
+                    complete = false;
+                }
+            }
+            if !complete {
+                return;
+            }
+        }
+    }
+
+    fn act(&mut self, action: &Action<PodSetStatus>) {
+        match action {
+            Action::Create { name, body, .. } if self.pods.iter().all(|pod| *pod.meta.name != **name) => {
+                let mut pod: Pod = serde_json::from_value(body.clone()).unwrap();
+                self.made += 1;
+                pod.meta.uid = self.made.to_string().into();
+                pod.meta.created = Some(self.now);
+                self.pods.push(pod);
+            }
+            Action::Delete { uid, .. } => {
+                for pod in self.pods.iter_mut().filter(|pod| pod.meta.uid == *uid) {
+                    pod.meta.deleted = Some(self.now);
+                }
+                self.pods.retain(|pod| pod.meta.deleted.is_none() || pod.is_running());
+            }
+            _ => {}
+        }
+    }
+
+    fn becomes(&mut self, at: usize, phase: Phase) {
+        if let Some(pod) = self.pods.get_mut(at).filter(|pod| pod.is_running()) {
+            pod.phase = phase;
+            pod.ready_since = (phase == Phase::Running).then_some(self.now);
+        }
+    }
+}
+
+fn phases() -> impl Strategy<Value = Vec<(u64, usize, bool, u32)>> {
+    prop::collection::vec((0..12_u64, 0..5_usize, any::<bool>(), 0..4_u32), 0..12)
+}
+
+fn cluster(wanted: i32, pods: &[(u64, usize, bool, u32)]) -> Cluster {
+    let podset = of(wanted);
+    let mut cluster = Cluster { podset, pods: Vec::new(), now: now(), made: 0 };
+    for (number, phase, going, attempt) in pods {
+        let phase = ["Pending", "Running", "Unknown", "Failed", "Succeeded"][*phase];
+        let mut pod = pod(&cluster.podset, *number, phase);
+        pod.meta.deleted = going.then(now);
+        pod.meta.annotations = [(ATTEMPT_ANNOTATION, &*attempt.to_string())].into();
+        if cluster.pods.iter().all(|other| other.meta.name != pod.meta.name) {
+            cluster.pods.push(pod);
+        }
+    }
+    cluster
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    /// A plan made from what is true now, carried out as far as the bits say.
+    Pass(u32),
+    /// A plan made from what was true so many happenings ago.
+    Stale(usize),
+    Scale(i32),
+    Becomes(usize, usize),
+    Deleted(usize),
+    Later(i64),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        any::<u32>().prop_map(Happening::Pass),
+        (1..6_usize).prop_map(Happening::Stale),
+        (0..8_i32).prop_map(Happening::Scale),
+        (0..12_usize, 0..4_usize).prop_map(|(at, phase)| Happening::Becomes(at, phase)),
+        (0..12_usize).prop_map(Happening::Deleted),
+        (0..700_i64).prop_map(Happening::Later),
+    ]
+}
+
+proptest! {
+    /// Whatever pods there are: counted ones and new ones are never more than wanted, and those that are too many go.
+    #[test]
+    fn never_more_than_wanted(wanted in 0..10_i32, pods in phases(), later in 0..1000_i64) {
+        let cluster = cluster(wanted, &pods);
+        let (wanted, counted) = (usize::try_from(wanted).unwrap(), cluster.counted());
+        let plan = plan(&cluster.podset, &cluster.world(), after(later));
+        let (made, gone) = (created(&plan), deleted(&plan));
+        prop_assert!(counted + made.len() <= wanted.max(counted));
+        let going = |pod: &&Pod| gone.iter().any(|name| **name == *pod.meta.name);
+        let live = cluster.pods.iter().filter(|pod| pod.is_counted()).filter(going).count();
+        prop_assert_eq!(live, counted.saturating_sub(wanted));
+        prop_assert!(cluster.pods.iter().filter(going).all(|pod| pod.meta.deleted.is_none()));
+        prop_assert_eq!(made.iter().chain(&gone).collect::<BTreeSet<_>>().len(), made.len() + gone.len());
+        prop_assert!(cluster.pods.iter().all(|pod| !made.iter().any(|name| **name == *pod.meta.name)));
+    }
+
+    /// A plan that was carried out in part and is then made again from the same old cache makes nothing twice.
+    #[test]
+    fn an_old_view_makes_nothing_twice(wanted in 0..10_i32, pods in phases(), which in any::<u32>(), again in any::<u32>()) {
+        let mut cluster = cluster(wanted, &pods);
+        let limit = usize::try_from(wanted).unwrap().max(cluster.counted());
+        let old = plan(&cluster.podset, &cluster.world(), now());
+        for mut bits in [which, again] {
+            cluster.carry_out(&old, || { bits = bits.rotate_left(1); bits & 1 == 1 });
+            let halfway = cluster.clone();
+            let new = plan(&cluster.podset, &cluster.world(), now());
+            cluster.carry_out(&new, || true);
+            prop_assert!(cluster.counted() <= limit);
+            cluster.carry_out(&old, || true);
+            prop_assert!(cluster.counted() <= limit);
+            cluster = halfway;
+        }
+    }
+
+    /// Whatever has happened, with plans from views as old as may be: once it is quiet, there are as many pods as
+    /// wanted, all ready, nothing else is left of ours, and then nothing more is written.
+    #[test]
+    fn it_comes_to_rest(wanted in 0..8_i32, pods in phases(), happenings in prop::collection::vec(happening(), 0..24)) {
+        let mut cluster = cluster(wanted, &pods);
+        let mut views = vec![cluster.world()];
+        for happening in happenings {
+            match happening {
+                Happening::Pass(mut bits) => {
+                    let plan = plan(&cluster.podset, &cluster.world(), cluster.now);
+                    cluster.carry_out(&plan, || { bits = bits.rotate_left(1); bits & 1 == 1 });
+                }
+                Happening::Stale(ago) => {
+                    let view = &views[views.len().saturating_sub(ago)];
+                    cluster.carry_out(&plan(&cluster.podset, view, cluster.now), || true);
+                }
+                Happening::Scale(replicas) => cluster.podset.spec.replicas = replicas,
+                Happening::Becomes(at, phase) => cluster.becomes(
+                    at, [Phase::Running, Phase::Failed, Phase::Succeeded, Phase::Unknown][phase]),
+                Happening::Deleted(at) => if let Some(pod) = cluster.pods.get_mut(at) {
+                    pod.meta.deleted = Some(cluster.now);
+                }
+                Happening::Later(seconds) => cluster.now += SignedDuration::from_secs(seconds),
+            }
+            views.push(cluster.world());
+        }
+        // The first pass makes or deletes all that is missing or too many; only a row of ended pods takes longer.
+        for _ in 0..3 {
+            let plan = plan(&cluster.podset, &cluster.world(), cluster.now);
+            cluster.carry_out(&plan, || true);
+            cluster.podset.status = plan.status;
+            cluster.pods.retain(|pod| pod.meta.deleted.is_none());
+            for at in 0..cluster.pods.len() {
+                cluster.becomes(at, Phase::Running);
+            }
+            cluster.now += LONGEST_BACKOFF;
+        }
+        let wanted = cluster.podset.spec.replicas;
+        prop_assert_eq!(cluster.pods.len(), usize::try_from(wanted).unwrap());
+        let last = plan(&cluster.podset, &cluster.world(), cluster.now);
+        prop_assert!(last.steps.is_empty() && last.again.is_none());
+        prop_assert_eq!(last.status.as_ref().unwrap().available_replicas, Some(wanted));
+        cluster.podset.status.clone_from(&last.status);
+        prop_assert_eq!(plan(&cluster.podset, &cluster.world(), cluster.now + LONGEST_BACKOFF), last);
+    }
+}
