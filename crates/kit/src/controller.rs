@@ -28,6 +28,8 @@ use crate::shared::Shared;
 const WORKERS: usize = 16;
 /// How long one pass may take: long enough for thousands of creations.
 const PASS: Duration = Duration::from_mins(5);
+/// How long a status may lag behind while every pass writes something else.
+const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 /// How long passes in flight may take to end when the process is asked to.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -424,6 +426,7 @@ async fn reconcile<R: Reconciler>(
 ) -> Result<Option<Instant>, Error> {
     let executor = &shared.executor;
     executor.clarify(key).await?;
+    executor.observe_generation(key, object.generation());
     let world = reconciler.observe(object, executor.refusals(key)).await?;
     let now = shared.clock.now();
     let plan = reconciler.plan(object, &world, now);
@@ -462,8 +465,9 @@ async fn reconcile<R: Reconciler>(
                     sooner(next);
                     false
                 }
-                // What was just written will be seen and planned upon; until then nothing new is true.
-                _ if carried.writes > 0 && paced.is_some() => {
+                // What was just written will be seen and planned upon; until then nothing new is true. A plan that
+                // always writes must still tell.
+                Some(next) if carried.writes > 0 && next.elapsed() < LONGEST_SILENCE => {
                     sooner(Instant::now() + Executor::STATUS_PACE);
                     false
                 }

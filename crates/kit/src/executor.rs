@@ -154,6 +154,8 @@ pub struct Executor {
 struct Memory {
     written: Written,
     refusals: Refusals,
+    /// The generation that was refused: a changed spec deserves another try.
+    generation: Option<i64>,
     status_written: Option<Instant>,
 }
 
@@ -175,6 +177,16 @@ impl Executor {
     /// What was refused for this owner.
     pub fn refusals(&self, owner: &Key) -> Refusals {
         self.memory().get(&owner.uid).map(|memory| memory.refusals.clone()).unwrap_or_default()
+    }
+
+    /// Forgets what was refused if the owner's spec has changed since.
+    pub fn observe_generation(&self, owner: &Key, generation: i64) {
+        if let Some(memory) = self.memory().get_mut(&owner.uid)
+            && let Some(refused) = memory.generation.replace(generation)
+            && refused != generation
+        {
+            memory.refusals.clear();
+        }
     }
 
     /// Whether the caches show everything that was written for `owner`.
@@ -517,7 +529,8 @@ impl Executor {
                     message: status.message,
                     quota: false,
                 }),
-                409 if verb == "apply" => Ok(Answer::Refused {
+                // Fields of other managers, and we did not force; any other conflict is a changed object.
+                409 if verb == "apply" && status.message.starts_with("Apply failed") => Ok(Answer::Refused {
                     reason: "Conflict".to_owned(),
                     message: status.message,
                     quota: false,

@@ -48,6 +48,10 @@ pub trait Object: DeserializeOwned + Send + Sync + 'static {
     fn key(&self) -> Key;
     /// Its resourceVersion.
     fn resource_version(&self) -> &str;
+    /// Its generation; 0 where the type has none.
+    fn generation(&self) -> i64 {
+        0
+    }
     /// Its controller reference.
     fn owner(&self) -> Option<&Owner> {
         None
@@ -76,6 +80,10 @@ where
 
     fn resource_version(&self) -> &str {
         self.meta().resource_version.as_deref().unwrap_or_default()
+    }
+
+    fn generation(&self) -> i64 {
+        self.meta().generation.unwrap_or_default()
     }
 
     fn terminating(&self) -> bool {

@@ -212,10 +212,11 @@ fn status(
     pod_names.truncate(MOST_NAMES);
 
     let enough = available >= wanted;
-    let mut message = format!("{} of {wanted} pods are available.", available.min(wanted));
-    if let (false, Some(at)) = (enough, held_until) {
-        message += &format!(" Pods keep ending: the next one is made at {}.", whole_seconds(at));
-    }
+    let waits = held_until
+        .filter(|_| !enough)
+        .map(|at| format!(" Pods keep ending: the next one is made at {}.", whole_seconds(at)))
+        .unwrap_or_default();
+    let message = format!("{} of {wanted} pods are available.{waits}", available.min(wanted));
     let conditions = [
         Wanted {
             type_: "Available",
