@@ -71,6 +71,9 @@ fn commands_in_the_documents_work() {
     let set = format!("kubectl config set-context --current --namespace={}", arena.namespace());
     assert!(shell(&set).status.success());
 
+    // README's reader has run the demo, which applied them.
+    assert!(shell("kubectl apply -k samples").status.success());
+
     let mut ran = 0;
     let mut failures = Vec::new();
     for document in documents() {

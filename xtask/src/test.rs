@@ -160,18 +160,23 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// The parts that need Go's programs, with their budgets in minutes.
-const CLUSTER_PARTS: [(&str, u32); 4] =
-    [("control plane, built", 15), ("chart", 1), ("cluster with Quintet", 3), ("end-to-end tests", 15)];
+const CLUSTER_PARTS: [(&str, u32); 5] = [
+    ("control plane, built", 15),
+    ("chart", 1),
+    ("cluster with Quintet", 3),
+    ("end-to-end tests", 15),
+    ("demo", 3),
+];
 
 fn with_cluster(report: &mut Report) -> Result<()> {
-    let [built, chart, up, end_to_end] = CLUSTER_PARTS;
+    let [built, chart, up, end_to_end, demo_part] = CLUSTER_PARTS;
     let mut helm = None;
     let counts = report.part(built.0, built.1, || {
         helm = Some(binaries::ensure(&binaries::ALL)?.path("helm")?);
         Ok(PASSED)
     })?;
     let Some(helm) = helm.filter(|_| counts.failed == 0) else {
-        for (name, budget_minutes) in [chart, up, end_to_end] {
+        for (name, budget_minutes) in [chart, up, end_to_end, demo_part] {
             report.skip(name, budget_minutes, "as the control plane could not be built");
         }
         return Ok(());
@@ -181,7 +186,17 @@ fn with_cluster(report: &mut Report) -> Result<()> {
     };
     report.part(chart.0, chart.1, lint)?;
 
-    let cluster = TestCluster::new();
+    // What a newcomer runs first, on a cluster of its own; twice, since it may be run again on what is up.
+    let shown = TestCluster::new("demo");
+    let this = env::current_exe().context("cannot find this program")?;
+    report.part(demo_part.0, demo_part.1, || {
+        let mut counts = check(Command::new(&this).args(["demo", "--name", &shown.name()]))?;
+        counts += check(Command::new(&this).args(["demo", "--name", &shown.name()]))?;
+        Ok(counts)
+    })?;
+    drop(shown);
+
+    let cluster = TestCluster::new("test");
     let mut program = None;
     let counts = report.part(up.0, up.1, || {
         program = Some(manager::build()?);
@@ -208,8 +223,8 @@ fn with_cluster(report: &mut Report) -> Result<()> {
 struct TestCluster(String);
 
 impl TestCluster {
-    fn new() -> Self {
-        Self(format!("test-{}", std::process::id()))
+    fn new(purpose: &str) -> Self {
+        Self(format!("{purpose}-{}", std::process::id()))
     }
 
     fn name(&self) -> String {

@@ -5,13 +5,16 @@
 //! has no CEL rule either, since one adds a line about rules that were not checked.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{CustomResource, KubeSchema};
+use kube::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// What a Book says of itself. Anything decodes: the post's first definition let anything be stored.
-#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// The most characters that an author or a title may have.
+pub const LONGEST: usize = 1024;
+
+/// What a Book says of itself. Further fields are kept.
+#[derive(CustomResource, JsonSchema, Clone, Debug, Default, PartialEq, Serialize)]
 #[kube(
     group = "christianb93.github.com",
     version = "v1",
@@ -46,10 +49,25 @@ pub struct BookSpec {
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "text")]
     pub title: Value,
+
+    /// Whether something that is no object stands in the place of the spec.
+    #[serde(skip)]
+    pub no_object: bool,
+}
+
+impl<'de> Deserialize<'de> for BookSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // The post's first definition let anything be stored. An Option may be absent, too; a derived struct would
+        // make a Book without a spec undecodable.
+        let mut stored = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
+        let mut take = |field: &str| stored.get_mut(field).map(Value::take).unwrap_or_default();
+        let (author, title) = (take("author"), take("title"));
+        Ok(Self { author, title, no_object: !stored.is_object() && !stored.is_null() })
+    }
 }
 
 fn text(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "maxLength": 1024, "pattern": "\\S" })
+    json_schema!({ "type": "string", "maxLength": LONGEST, "pattern": "\\S" })
 }
 
 /// What the controller says of a Book.
@@ -68,6 +86,8 @@ pub struct BookStatus {
 mod tests {
     use super::*;
     use kube::CustomResourceExt as _;
+    use rstest::rstest;
+    use serde_json::json;
 
     #[test]
     fn the_schema_is_what_makes_kubectl_name_both_fields() {
@@ -77,19 +97,31 @@ mod tests {
         assert!(schema["required"].as_array().unwrap().contains(&"spec".into()));
         let spec = &schema["properties"]["spec"];
         assert_eq!(spec["x-kubernetes-preserve-unknown-fields"], true);
-        assert_eq!(spec["required"], serde_json::json!(["author", "title"]));
-        assert_eq!(spec["properties"]["author"]["pattern"], "\\S");
+        assert_eq!(spec["required"], json!(["author", "title"]));
+        for field in ["author", "title"] {
+            let mut text = spec["properties"][field].clone();
+            assert!(text.as_object_mut().unwrap().remove("description").is_some());
+            assert_eq!(text, json!({"type": "string", "maxLength": 1024, "pattern": "\\S"}));
+        }
+        assert_eq!(spec["properties"].as_object().unwrap().len(), 2);
         assert!(!crd.to_string().contains("x-kubernetes-validations"));
         assert_eq!(version["selectableFields"].as_array().unwrap().len(), 2);
     }
 
-    #[test]
-    fn anything_that_was_stored_decodes() {
-        let book: Book = serde_json::from_value(serde_json::json!({
-            "apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": {"name": "b"},
-            "spec": {"author": 5, "foo": "bar"}
-        }))
-        .unwrap();
-        assert_eq!(book.spec.author, 5);
+    #[rstest]
+    #[case::other_types(json!({"spec": {"author": 5, "foo": "bar"}}), json!(5), false)]
+    #[case::no_spec(json!({}), Value::Null, false)]
+    #[case::null(json!({"spec": null}), Value::Null, false)]
+    #[case::no_object(json!({"spec": "hello"}), Value::Null, true)]
+    fn anything_that_was_stored_decodes(
+        #[case] stored: Value,
+        #[case] author: Value,
+        #[case] no_object: bool,
+    ) {
+        let mut book =
+            json!({"apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": {"name": "b"}});
+        book.as_object_mut().unwrap().extend(stored.as_object().unwrap().clone());
+        let book: Book = serde_json::from_value(book).unwrap();
+        assert_eq!((book.spec.author, book.spec.no_object), (author, no_object));
     }
 }

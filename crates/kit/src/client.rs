@@ -65,6 +65,14 @@ pub fn build(mut config: Config, metrics: &Metrics) -> Result<Client, Error> {
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
+/// The server's words where it answered: the whole status is too long for a line of the log.
+pub fn brief(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
+        other => other.to_string(),
+    }
+}
+
 /// Bounds the wait for response headers and counts every request.
 #[derive(Clone)]
 struct Limits {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::client::brief;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::resource::LEASES;
@@ -341,7 +342,7 @@ fn refused(error: kube::Error, verb: &'static str, settings: &Settings) -> Resul
         kube::Error::Api(status) if status.code == 403 => {
             Err(Error::Forbidden { verb, namespace: settings.namespace.clone() })
         }
-        error => Ok(Attempt::Unanswered(error.to_string())),
+        error => Ok(Attempt::Unanswered(brief(&error))),
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use crate::FIELD_MANAGER;
-use crate::client::CALL;
+use crate::client::{CALL, brief};
 use crate::clock::Clock;
 use crate::election::Gate;
 use crate::informer::{Informer, Progress, escape};
@@ -67,7 +67,7 @@ pub enum Error {
         message: String,
     },
     /// Reading what the plan needs failed.
-    #[error("{0}")]
+    #[error("{}", brief(.0))]
     Read(#[from] kube::Error),
     /// The kind's own effect failed.
     #[error("{0}")]
@@ -549,7 +549,7 @@ impl Executor {
                 500..=599 => unclear(status.message),
                 _ => Err(Error::Unanswered { verb, object: object(), error: status.message }),
             },
-            Ok(Err(error)) => unclear(error.to_string()),
+            Ok(Err(error)) => unclear(brief(&error)),
             Err(_elapsed) => unclear("no answer in time".to_owned()),
         }
     }

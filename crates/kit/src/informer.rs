@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::client::CALL;
+use crate::client::{CALL, brief};
 use crate::metrics::Metrics;
 use crate::object::{Key, Meta, MetaOnly, Object};
 use crate::resource::Resource;
@@ -157,7 +157,7 @@ impl<T: Object> Cache<T> {
 /// Why a list or watch ended.
 #[derive(Debug, thiserror::Error)]
 enum Interrupted {
-    #[error("{0}")]
+    #[error("{}", brief(.0))]
     Kube(#[from] kube::Error),
     #[error("{0}")]
     Read(#[from] std::io::Error),
@@ -406,6 +406,12 @@ impl<T: Object> Informer<T> {
                 Err(interrupted) if interrupted.needs_list() => {
                     tracing::info!(resource = resource.plural, reason = %interrupted, "lists again");
                     let pause = backoff.next().unwrap_or(ABSENT).min(Duration::from_secs(1));
+                    tokio::time::sleep(pause).await;
+                }
+                Err(interrupted) if interrupted.code() == Some(429) => {
+                    // Just defined types answer this for a moment; later it means that the server is busy.
+                    let pause = backoff.next().unwrap_or(ABSENT).min(ABSENT);
+                    tracing::info!(resource = resource.plural, reason = %interrupted, "asks again later");
                     tokio::time::sleep(pause).await;
                 }
                 Err(interrupted) => {

@@ -34,7 +34,13 @@ pub struct Args {
     pub controllers: Vec<Kind>,
 
     /// Watch this namespace only; all where it is not given.
-    #[arg(long, env = "QUINTET_WATCH_NAMESPACE", value_name = "NAMESPACE", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        env = "QUINTET_WATCH_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub watch_namespace: String,
 
     /// Write only while holding the Lease `quintet-manager`, so that several processes may run.
@@ -65,7 +71,12 @@ pub struct Args {
     pub metrics_bind_address: String,
 
     /// Address of /healthz and /readyz; 0 switches them off.
-    #[arg(long, env = "QUINTET_HEALTH_PROBE_BIND_ADDRESS", value_name = "[HOST]:PORT", default_value = ":8081")]
+    #[arg(
+        long,
+        env = "QUINTET_HEALTH_PROBE_BIND_ADDRESS",
+        value_name = "[HOST]:PORT",
+        default_value = ":8081"
+    )]
     pub health_probe_bind_address: String,
 
     /// Image of the consumers that PulsarConsumers run unless they name one.
@@ -129,7 +140,11 @@ impl Log {
     /// Starts logging.
     pub fn start(&self) {
         let filter = tracing_subscriber::EnvFilter::new(&self.level);
-        let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let lines = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            // A closed standard error must not end the process: the default says so there, and panics.
+            .log_internal_errors(false);
         match self.format {
             Format::Text => lines.with_target(false).with_ansi(false).init(),
             Format::Json => lines.json().flatten_event(true).init(),

@@ -3,6 +3,7 @@
 mod args;
 mod run;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -15,15 +16,17 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("quintet: the runtime cannot be started: {error}");
-            return ExitCode::FAILURE;
+            return fail(&format!("the runtime cannot be started: {error}"));
         }
     };
     match runtime.block_on(run::run(args)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("quintet: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(&format!("{error:#}")),
     }
+}
+
+/// Says why on standard error, which may be closed.
+fn fail(why: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "quintet: {why}");
+    ExitCode::FAILURE
 }

@@ -77,10 +77,16 @@ pub async fn run(args: Args) -> Result<()> {
     if let Some(listener) = probe_listener {
         let (alive, ready) = (healthy.clone(), shared.clone());
         let alive: serve::Check = Arc::new(move || {
-            if alive.load(Ordering::Relaxed) { Vec::new() } else { vec!["a task that must run has ended".to_owned()] }
+            if alive.load(Ordering::Relaxed) {
+                Vec::new()
+            } else {
+                vec!["a task that must run has ended".to_owned()]
+            }
         });
         let ready: serve::Check = Arc::new(move || ready.unready());
-        tasks.spawn(async move { ("probes", serve::probes(listener, alive, ready).await.map_err(Into::into)) });
+        tasks.spawn(
+            async move { ("probes", serve::probes(listener, alive, ready).await.map_err(Into::into)) },
+        );
     }
 
     // The lease is released last: until then the writes in flight are covered by it.

@@ -39,25 +39,20 @@ fn a_book_with_author_and_title_is_accepted() {
 }
 
 #[rstest]
-#[case::nothing(json!(null), "Mend the Book: spec.author is missing, and spec.title is missing.")]
-#[case::the_posts(json!({"foo": "bar"}), "Mend the Book: spec.author is missing, and spec.title is missing.")]
-#[case::null(json!({"author": null, "title": "t"}), "Mend the Book: spec.author is missing.")]
-#[case::blank(json!({"author": " \t", "title": "t"}), "Mend the Book: spec.author must not be blank.")]
-#[case::empty(json!({"author": "a", "title": ""}), "Mend the Book: spec.title must not be blank.")]
-#[case::number(json!({"author": 5, "title": "t"}), "Mend the Book: spec.author must be a string.")]
-#[case::lists(
-    json!({"author": ["a"], "title": {}}),
-    "Mend the Book: spec.author must be a string, and spec.title must be a string."
-)]
-#[case::text(json!("hello"), "Mend the Book: spec must be an object with author and title.")]
-#[case::long(
-    json!({"author": "a", "title": "ä".repeat(1025)}),
-    "Mend the Book: spec.title has 1025 characters: use at most 1024."
-)]
-fn what_was_stored_before_the_schema_is_told_what_to_mend(#[case] spec: Value, #[case] message: &str) {
+#[case::nothing(json!(null), "Set spec.author and spec.title to a text")]
+#[case::the_posts(json!({"foo": "bar"}), "Set spec.author and spec.title to a text")]
+#[case::null(json!({"author": null, "title": "t"}), "Set spec.author to a text")]
+#[case::blank(json!({"author": " \t", "title": "t"}), "Set spec.author to a text")]
+#[case::empty(json!({"author": "a", "title": ""}), "Set spec.title to a text")]
+#[case::number(json!({"author": 5, "title": "t"}), "Set spec.author to a text")]
+#[case::lists(json!({"author": ["a"], "title": {}}), "Set spec.author and spec.title to a text")]
+#[case::no_object(json!("hello"), "Set spec.author and spec.title to a text")]
+#[case::long(json!({"author": "a", "title": "ä".repeat(1025)}), "Set spec.title to a text")]
+fn what_was_stored_before_the_schema_is_told_what_it_lacks(#[case] spec: Value, #[case] message: &str) {
     let status = written(&plan(&book(&spec), now()));
     let ready = &status.conditions[0];
-    assert_eq!((&*ready.status, &*ready.reason, &*ready.message), ("False", "Invalid", message));
+    assert_eq!((&*ready.status, &*ready.reason), ("False", "Invalid"));
+    assert!(ready.message.starts_with(message), "{}", ready.message);
 }
 
 #[rstest]
@@ -90,7 +85,7 @@ fn a_status_is_written_once_for_each_generation(#[case] spec: Value) {
 fn a_mended_book_is_ready() {
     let mut book = book(&json!({"author": 5}));
     book.status = Some(written(&plan(&book, now())));
-    book.spec.0 = json!({"author": "a", "title": "t"});
+    book.spec = serde_json::from_value(json!({"author": "a", "title": "t"})).unwrap();
     book.metadata.generation = Some(2);
     let plan = plan(&book, now());
     assert_eq!(plan.status.unwrap().conditions[0].status, "True");
