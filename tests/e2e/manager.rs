@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use quintet_e2e::{Arena, PATIENCE, condition, program};
+use quintet_e2e::{Arena, PATIENCE, condition, program, workspace};
 use serde_json::{Value, json};
 use xtask::cluster::{Cluster, UpOptions};
 use xtask::manager::{Manager, ManagerOptions};
@@ -159,6 +159,26 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
             .is_ok_and(|events| events.contains("Undecodable") && events.contains("\"number\""))
     });
     kubectl(&["delete", "greeting", "--all", "--timeout=30s"], None).unwrap();
+
+    // A Book stored before there was a schema, of types that the schema does not know: it is told, and may be mended.
+    let books = loose.to_string().replace("greetings.example.com", "books.christianb93.github.com");
+    let books = books
+        .replace("example.com", "christianb93.github.com")
+        .replace("greeting", "book")
+        .replace("Greeting", "Book");
+    kubectl(&["apply", "-f", "-"], Some(&books)).unwrap();
+    let book = json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
+        "metadata": { "name": "old", "namespace": "default" }, "spec": { "author": 5, "foo": "bar" } });
+    wait("a Book can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&book.to_string())).is_ok());
+    let definition = workspace().join("config/crd/books.christianb93.github.com.yaml");
+    kubectl(&["replace", "-f", &definition.display().to_string()], None).unwrap();
+    let told = || cluster.get().kube().get("default", "book", "old").unwrap().unwrap_or_default();
+    wait("the old Book is told what it lacks", &|| {
+        condition(&told(), "Ready") == ("False".into(), "Invalid".into())
+    });
+    let mended = r#"{"spec":{"author":"Dickens","title":"Hard Times"}}"#;
+    kubectl(&["patch", "book", "old", "--type=merge", "-p", mended], None).unwrap();
+    wait("the mended Book is Ready", &|| condition(&told(), "Ready").0 == "True");
     child.kill().unwrap();
     child.wait().unwrap();
 }

@@ -25,7 +25,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         group: "christianb93.github.com",
         resources: &["books/status"],
-        verbs: &["get", "patch"],
-        why: "Their status is applied, or patched where apply cannot take what was stored; get clarifies a lost answer.",
+        verbs: &["patch"],
+        why: "Their status is applied.",
     },
 ];

@@ -4,11 +4,10 @@ use jiff::Timestamp;
 use kube::Resource as _;
 use quintet_kit::conditions::{self, Wanted};
 use quintet_kit::object::Object as _;
-use quintet_kit::plan::{Action, Plan};
-use quintet_kit::resource::Resource;
-use serde_json::{Value, json};
+use quintet_kit::plan::Plan;
+use serde_json::Value;
 
-use crate::api::{Book, BookSpec, BookStatus, LONGEST};
+use crate::api::{Book, BookStatus, LONGEST};
 
 /// Makes the plan.
 pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
@@ -44,13 +43,7 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
         observed_generation: generation,
         conditions: conditions::next(before, [wanted], generation, now),
     };
-    let mut plan = Plan::default();
-    if is_typed(&book.spec) {
-        plan.status = Some(status);
-    } else if book.status.as_ref() != Some(&status) {
-        plan.steps.push(vec![set_status(book, &status)]);
-    }
-    plan
+    Plan { status: Some(status), ..Plan::default() }
 }
 
 /// Whether the schema takes it. Its `\S` knows these blanks and no others.
@@ -58,26 +51,6 @@ fn is_text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| {
         !text.trim_matches([' ', '\t', '\n', '\r', '\x0c']).is_empty() && text.chars().count() <= LONGEST
     })
-}
-
-/// Whether what is stored has the schema's types, if not its values.
-fn is_typed(spec: &BookSpec) -> bool {
-    !spec.no_object && [&spec.author, &spec.title].iter().all(|value| value.is_string() || value.is_null())
-}
-
-/// Sets the status by a JSON patch. Server-side apply, of whatever part, answers 500 ("failed to create typed live
-/// object") for an object that was stored with other types than the schema's.
-fn set_status(book: &Book, status: &BookStatus) -> Action<BookStatus> {
-    let meta = book.meta();
-    Action::Patch {
-        resource: Resource::of::<Book>(),
-        namespace: meta.namespace.as_deref().unwrap_or_default().into(),
-        name: format!("{}/status", meta.name.as_deref().unwrap_or_default()).into(),
-        operations: json!([
-            { "op": "test", "path": "/metadata/uid", "value": meta.uid },
-            { "op": "add", "path": "/status", "value": status },
-        ]),
-    }
 }
 
 #[cfg(test)]

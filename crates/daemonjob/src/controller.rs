@@ -41,7 +41,7 @@ impl Reconciler for DaemonJobs {
     }
 
     async fn observe(&self, object: &DaemonJob, refusals: Refusals) -> Result<World, Error> {
-        Ok(observe(&object.key().uid, &self.pods, &self.nodes, refusals))
+        Ok(observe(&object.key(), &self.pods, &self.nodes, refusals))
     }
 
     fn plan(&self, object: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobStatus> {

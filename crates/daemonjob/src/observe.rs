@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quintet_kit::informer::Informer;
+use quintet_kit::object::Key;
 use quintet_kit::plan::Refusals;
 use quintet_kit::types::{Node, Pod};
 
@@ -17,7 +18,7 @@ pub struct World {
     pub refusals: Refusals,
 }
 
-/// The world of the DaemonJob with this UID.
-pub fn observe(uid: &str, pods: &Informer<Pod>, nodes: &Informer<Node>, refusals: Refusals) -> World {
-    World { pods: pods.owned_by(uid), nodes: nodes.all(), refusals }
+/// The world of the DaemonJob with this key.
+pub fn observe(key: &Key, pods: &Informer<Pod>, nodes: &Informer<Node>, refusals: Refusals) -> World {
+    World { pods: pods.owned_by(key), nodes: nodes.all(), refusals }
 }

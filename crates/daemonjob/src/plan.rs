@@ -50,10 +50,19 @@ enum State {
     Failed,
     /// A pod runs there, or is about to.
     Active,
-    /// It must wait.
-    Waiting(String),
+    /// It must wait, for this reason.
+    Waiting(Wait, String),
     /// It gets a pod of this run number now.
     Due(u64),
+}
+
+/// What a node waits for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wait {
+    /// The end of its backoff.
+    Backoff,
+    /// Another try of the pod of this run, which the API server refused.
+    Refused(u64),
 }
 
 /// Makes the plan.
@@ -223,10 +232,8 @@ fn state(
         let until = last.checked_add(wait).unwrap_or(now);
         if until > now {
             plan.look_again(until);
-            return State::Waiting(format!(
-                "backing off until {} after {attempts} pods",
-                whole_seconds(until)
-            ));
+            let why = format!("backing off until {} after {attempts} pods", whole_seconds(until));
+            return State::Waiting(Wait::Backoff, why);
         }
     }
     let run = pods.iter().map(|pod| run_of(pod)).max().unwrap_or(0) + 1;
@@ -234,7 +241,7 @@ fn state(
         && refusal.until > now
     {
         plan.look_again(refusal.until);
-        return State::Waiting(format!("{}: {}", refusal.reason, refusal.message));
+        return State::Waiting(Wait::Refused(run), format!("{}: {}", refusal.reason, refusal.message));
     }
     State::Due(run)
 }
@@ -315,7 +322,7 @@ fn status(
         .filter(|uid| !eligible.contains(uid))
         .collect();
     let pending =
-        states.iter().filter(|(_, state)| matches!(state, State::Waiting(_) | State::Due(_))).count();
+        states.iter().filter(|(_, state)| matches!(state, State::Waiting(..) | State::Due(_))).count();
     let unfinished = states.len() - done - failed;
     let desired = states.len() + elsewhere.len();
 
@@ -324,7 +331,7 @@ fn status(
         states
             .iter()
             .find_map(|(node, state)| match state {
-                State::Waiting(why) => Some(format!("; {}: {why}", node.meta.name)),
+                State::Waiting(_, why) => Some(format!("; {}: {why}", node.meta.name)),
                 _ => None,
             })
             .unwrap_or_default()
@@ -350,7 +357,12 @@ fn status(
         reason: if has_failed { reason } else { "NotFailed" },
         message: if has_failed { message } else { String::new() },
     });
-    if let Some(refusal) = world.refusals.values().find(|refusal| refusal.until > now) {
+    // Of the pods that are wanted now: True until one goes through, also while it is tried again.
+    let mut wanted_names = states.iter().filter_map(|(node, state)| match state {
+        State::Due(run) | State::Waiting(Wait::Refused(run), _) => Some(pod_name(job, node, *run)),
+        _ => None,
+    });
+    if let Some(refusal) = wanted_names.find_map(|name| world.refusals.get(&name)) {
         let reason = if refusal.reason == "NameTaken" { "NameTaken" } else { "FailedCreate" };
         wanted.push(Wanted {
             type_: "PodsRefused",

@@ -485,6 +485,9 @@ async fn reconcile<R: Reconciler>(
             shared.recorder.record(resource, key, event);
         }
     }
+    if carried.news {
+        return Err(Error::Stale(format!("something of {} {key}", resource.kind)));
+    }
     Ok(again)
 }
 

@@ -39,6 +39,9 @@ const STOP_AFTER: usize = 3;
 /// How an effect of a kind's own is called: it is no write.
 const EFFECT: &str = "effect";
 
+/// The reason of an apply that the server cannot carry out because what is stored does not fit the schema.
+const UNTYPED: &str = "Untyped";
+
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -83,6 +86,9 @@ pub struct Carried {
     pub complete: bool,
     /// Whether a refusal was remembered: the next plan knows more than this one did.
     pub refused: bool,
+    /// Whether something was not as the plan saw it. The cache will mostly say how, but not always (an object that
+    /// existed a moment ago and is gone): the pass is repeated soon.
+    pub news: bool,
     /// When the first of the actions that were withheld, because they were refused lately, may be tried again.
     pub withheld_until: Option<Timestamp>,
     /// What was done, for the log and the events: verb and object, as in `created pod a`.
@@ -311,7 +317,10 @@ impl Executor {
                             carried.done.push((verb, kind, name));
                         }
                     }
-                    Ok(Answer::News) => carried.complete = false,
+                    Ok(Answer::News) => {
+                        carried.complete = false;
+                        carried.news = true;
+                    }
                     Ok(Answer::NamespaceTerminating) => {
                         carried.complete = false;
                         stop.store(true, Ordering::Relaxed);
@@ -546,6 +555,9 @@ impl Executor {
                     reason: status.reason,
                     message: status.message,
                 }),
+                500 if status.message.contains("failed to create typed") => {
+                    Ok(Answer::Refused { reason: UNTYPED.to_owned(), message: status.message, quota: false })
+                }
                 500..=599 => unclear(status.message),
                 _ => Err(Error::Unanswered { verb, object: object(), error: status.message }),
             },
@@ -585,7 +597,13 @@ impl Executor {
         );
         let request = json_request("PATCH", path, "application/apply-patch+yaml", &body);
         let object = format!("the status of {} {owner}", resource.kind);
-        match self.write(owner, *resource, &owner.namespace, &owner.name, "update", request).await? {
+        let mut answer =
+            self.write(owner, *resource, &owner.namespace, &owner.name, "update", request).await?;
+        if matches!(&answer, Answer::Refused { reason, .. } if reason == UNTYPED) {
+            let request = Self::untyped_status(owner, resource, status, version);
+            answer = self.write(owner, *resource, &owner.namespace, &owner.name, "patch", request).await?;
+        }
+        match answer {
             Answer::Done => {
                 self.memory().entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
                 Ok(())
@@ -593,6 +611,24 @@ impl Executor {
             Answer::News | Answer::NamespaceTerminating => Err(Error::Stale(object)),
             Answer::Refused { message, .. } => Err(Error::Refused { object, message }),
         }
+    }
+
+    /// The status by JSON patch, for an object that was stored with other types than the schema's: server-side
+    /// apply, of whatever part, cannot take such an object.
+    fn untyped_status<S: Serialize>(
+        owner: &Key,
+        resource: &Resource,
+        status: &S,
+        version: Option<&str>,
+    ) -> Result<Request<Vec<u8>>, http::Error> {
+        let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*owner.uid })];
+        if let Some(version) = version {
+            operations.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
+        }
+        operations.push(json!({ "op": "add", "path": "/status", "value": status }));
+        let path =
+            format!("{}/{}/status?fieldManager={FIELD_MANAGER}", resource.path(&owner.namespace), owner.name);
+        json_request("PATCH", path, "application/json-patch+json", &operations.into())
     }
 
     /// The shortest time between two status writes of one object while it progresses.

@@ -251,9 +251,12 @@ impl<T: Object> Informer<T> {
         self.read().objects.get(&(Arc::from(namespace), Arc::from(name))).cloned()
     }
 
-    /// The objects whose controller has this UID, by name.
-    pub fn owned_by(&self, uid: &str) -> Vec<Arc<T>> {
-        self.read().owned.get(uid).map(|owned| owned.values().cloned().collect()).unwrap_or_default()
+    /// The objects in the owner's namespace whose controller is `owner`, by name. An owner reference that crosses
+    /// namespaces is forged.
+    pub fn owned_by(&self, owner: &Key) -> Vec<Arc<T>> {
+        let cache = self.read();
+        let owned = cache.owned.get(&owner.uid).into_iter().flat_map(BTreeMap::values);
+        owned.filter(|object| object.key().namespace == owner.namespace).cloned().collect()
     }
 
     /// All cached objects, by namespace and name.

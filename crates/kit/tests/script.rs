@@ -107,7 +107,7 @@ async fn a_streamed_list_is_followed_by_a_watch_from_where_it_ended() {
         + &bookmark(20, false);
     let (informer, told, asked) = follow(&[(200, list), (200, watch)]).await;
     assert_eq!(told, ["new a", "new b", "changed a", "deleted b"], "what is not read wakes nobody");
-    assert_eq!(informer.owned_by("owner").len(), 1);
+    assert_eq!(informer.owned_by(&owner()).len(), 1);
     assert_eq!(informer.progress().borrow().position, 20);
     let asked = asked.lock().unwrap();
     assert!(
@@ -277,4 +277,14 @@ async fn a_refusal_ends_and_an_owner_is_forgotten() {
     assert!(executor.refusals(&owner()).is_empty());
     executor.forget(&owner());
     assert!(executor.caught_up(&owner(), &[]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_cannot_be_applied_is_patched() {
+    let untyped =
+        failure(500, "InternalError", "failed to create typed live object: .spec.author: expected string");
+    let (executor, asked) = executor(&[untyped, (200, pod("owner", 9).to_string())]);
+    executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), None).await.unwrap();
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    assert!(executor.refusals(&owner()).is_empty());
 }

@@ -18,8 +18,5 @@ pub struct World {
 
 /// The world of the PodSet with this key.
 pub fn observe(key: &Key, pods: &Informer<Pod>, refusals: Refusals) -> World {
-    let mut pods = pods.owned_by(&key.uid);
-    // A pod elsewhere that claims this UID was not made here, whatever its owner reference says.
-    pods.retain(|pod| pod.meta.namespace == key.namespace);
-    World { pods, refusals }
+    World { pods: pods.owned_by(key), refusals }
 }
