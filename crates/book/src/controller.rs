@@ -43,5 +43,5 @@ impl Reconciler for Books {
 /// Adds the Book controller to the process.
 pub fn register(shared: &Shared) {
     let objects = shared.informer::<Book>("books", Resource::of::<Book>());
-    shared.spawn(CONTROLLER, Controller::new(shared, Books, objects, []).run());
+    shared.spawn_controller(CONTROLLER, Controller::new(shared, Books, objects, []).run());
 }

@@ -63,8 +63,8 @@ pub fn register(shared: &Shared) {
     nodes.subscribe(move |_change| {
         // Which DaemonJobs a node concerns is the plan's question; a change that nobody reads never comes here.
         for daemonjob in objects.all() {
-            waker.wake(daemonjob.key());
+            waker.look_again(daemonjob.key());
         }
     });
-    shared.spawn(CONTROLLER, controller.run());
+    shared.spawn_controller(CONTROLLER, controller.run());
 }

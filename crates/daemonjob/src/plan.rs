@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource as _;
-use quintet_kit::clock::whole_seconds;
+use quintet_kit::clock::{doubled, whole_seconds};
 use quintet_kit::conditions::{self, Wanted};
 use quintet_kit::object::{Object as _, controller_reference};
 use quintet_kit::plan::{Action, Event, EventType, Plan};
@@ -94,6 +94,8 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let done = count(|state| *state == State::Done);
     let failed = count(|state| *state == State::Failed);
     let unfinished = eligible.len() - done - failed;
+    let elsewhere = elsewhere(world, &states);
+    let open = unfinished > 0 || elsewhere > 0;
 
     // The run: it starts with its status, before its first pod.
     let finished_before = conditions::is_true(&before.conditions, "Complete")
@@ -115,8 +117,8 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         .spec
         .active_deadline_seconds
         .and_then(|seconds| start.checked_add(SignedDuration::from_secs(seconds)).ok());
-    let exceeded = ended || unfinished > 0 && deadline.is_some_and(|deadline| deadline <= now);
-    if let (Some(deadline), false, true) = (deadline, exceeded, unfinished > 0) {
+    let exceeded = ended || open && deadline.is_some_and(|deadline| deadline <= now);
+    if let (Some(deadline), false, true) = (deadline, exceeded, open) {
         plan.look_again(deadline);
     }
 
@@ -150,8 +152,15 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         }
     }
 
-    let status =
-        status(job, world, &before, &Counts { states: &states, done, failed, exceeded }, start, hash, now);
+    let status = status(
+        job,
+        world,
+        &before,
+        &Counts { states: &states, done, failed, elsewhere, exceeded },
+        start,
+        hash,
+        now,
+    );
     announce(&before, &status, &mut plan.events);
     plan.status = Some(status);
     plan
@@ -227,8 +236,8 @@ fn state(
     if let Some(last) = current().filter_map(|pod| pod.finished.or(pod.meta.created)).max()
         && attempts > 0
     {
-        let doublings = u32::try_from(attempts - 1).unwrap_or(u32::MAX).min(10);
-        let wait = (FIRST_BACKOFF * (1_i32 << doublings)).min(LONGEST_BACKOFF);
+        let doublings = u32::try_from(attempts - 1).unwrap_or(u32::MAX);
+        let wait = doubled(FIRST_BACKOFF, doublings, LONGEST_BACKOFF);
         let until = last.checked_add(wait).unwrap_or(now);
         if until > now {
             plan.look_again(until);
@@ -296,10 +305,24 @@ fn create(job: &DaemonJob, node: &Node, hash: &str, run: u64) -> Action<DaemonJo
     Action::Create { resource: PODS, namespace: namespace.into(), name, body }
 }
 
+/// Nodes that are not eligible, or gone, but where a pod still runs.
+fn elsewhere(world: &World, states: &[(&Arc<Node>, State)]) -> usize {
+    let eligible: BTreeSet<&str> = states.iter().map(|(node, _)| &*node.meta.uid).collect();
+    let running: BTreeSet<&str> = world
+        .pods
+        .iter()
+        .filter(|pod| pod.is_running())
+        .filter_map(|pod| pod.label(NODE_UID_LABEL))
+        .filter(|uid| !eligible.contains(uid))
+        .collect();
+    running.len()
+}
+
 struct Counts<'a> {
     states: &'a [(&'a Arc<Node>, State)],
     done: usize,
     failed: usize,
+    elsewhere: usize,
     exceeded: bool,
 }
 
@@ -312,21 +335,13 @@ fn status(
     hash: String,
     now: Timestamp,
 ) -> DaemonJobStatus {
-    let Counts { states, done, failed, exceeded } = *counts;
-    let eligible: BTreeSet<&str> = states.iter().map(|(node, _)| &*node.meta.uid).collect();
-    let elsewhere: BTreeSet<&str> = world
-        .pods
-        .iter()
-        .filter(|pod| pod.is_running())
-        .filter_map(|pod| pod.label(NODE_UID_LABEL))
-        .filter(|uid| !eligible.contains(uid))
-        .collect();
+    let Counts { states, done, failed, elsewhere, exceeded } = *counts;
     let pending =
         states.iter().filter(|(_, state)| matches!(state, State::Waiting(..) | State::Due(_))).count();
     let unfinished = states.len() - done - failed;
-    let desired = states.len() + elsewhere.len();
+    let desired = states.len() + elsewhere;
 
-    let complete = unfinished == 0 && failed == 0 && elsewhere.is_empty() && !exceeded;
+    let complete = unfinished == 0 && failed == 0 && elsewhere == 0 && !exceeded;
     let waits = || {
         states
             .iter()
@@ -336,7 +351,7 @@ fn status(
             })
             .unwrap_or_default()
     };
-    let nodes_failed = unfinished == 0 && failed > 0;
+    let nodes_failed = unfinished == 0 && failed > 0 && elsewhere == 0;
     let (reason, message) = if complete && states.is_empty() {
         ("NoEligibleNodes", "No node is eligible.".to_owned())
     } else if complete {

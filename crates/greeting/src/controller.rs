@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::Error;
 use quintet_kit::object::{Key, Object as _};
-use quintet_kit::plan::{Plan, Refusals};
+use quintet_kit::plan::{Action, Plan, Refusals};
 use quintet_kit::resource::Resource;
 use quintet_kit::shared::Shared;
 
@@ -24,9 +24,15 @@ struct Greetings {
     identity: String,
     passes: AtomicU64,
     ticked: Mutex<HashMap<Arc<str>, Timestamp>>,
+    /// The tokens of claims that were sent and whose lines are not said yet.
+    claimed: Mutex<HashMap<Arc<str>, String>>,
 }
 
 impl Greetings {
+    fn claimed(&self) -> MutexGuard<'_, HashMap<Arc<str>, String>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ticked(&self) -> MutexGuard<'_, HashMap<Arc<str>, Timestamp>> {
         self.ticked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,17 +61,26 @@ impl Reconciler for Greetings {
         let led = SignedDuration::try_from(term.since.elapsed()).unwrap_or_default();
         let pass = self.passes.fetch_add(1, Ordering::Relaxed);
         Ok(World {
-            token: format!("{}-{pass}", self.identity),
+            token: self
+                .claimed()
+                .get(&object.key().uid)
+                .cloned()
+                .unwrap_or_else(|| format!("{}-{pass}", self.identity)),
             leading_since: self.shared.clock.now().checked_sub(led).unwrap_or(Timestamp::MIN),
             ticked: self.ticked().get(&object.key().uid).copied(),
         })
     }
 
     fn plan(&self, object: &Greeting, world: &World, now: Timestamp) -> Plan<GreetingStatus, Say> {
-        plan(object, world, now)
+        let plan = plan(object, world, now);
+        if plan.steps.iter().flatten().any(|action| matches!(action, Action::Claim { .. })) {
+            self.claimed().insert(object.key().uid, world.token.clone());
+        }
+        plan
     }
 
     fn effect(&self, object: &Greeting, say: Say) -> Result<(), String> {
+        self.claimed().remove(&object.key().uid);
         if let Some(tick) = say.tick {
             self.ticked().insert(object.key().uid, tick);
         }
@@ -74,6 +89,7 @@ impl Reconciler for Greetings {
 
     fn forget(&self, key: &Key) {
         self.ticked().remove(&key.uid);
+        self.claimed().remove(&key.uid);
     }
 }
 
@@ -86,9 +102,10 @@ pub fn register(shared: &Shared, identity: &str, printer: Printer) {
         identity: identity.to_owned(),
         passes: AtomicU64::new(0),
         ticked: Mutex::default(),
+        claimed: Mutex::default(),
     };
     let controller = Controller::new(shared, reconciler, objects, []);
-    shared.spawn(CONTROLLER, async move {
+    shared.spawn_controller(CONTROLLER, async move {
         controller.run().await;
         // An orderly end loses no line that was claimed.
         let flushed = tokio::task::spawn_blocking(move || printer.flush()).await.unwrap_or(false);

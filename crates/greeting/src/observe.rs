@@ -5,7 +5,7 @@ use jiff::Timestamp;
 /// What a plan looks at besides the Greeting itself.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// A token that no other process and no other pass uses.
+    /// A token that no other process uses: of the claim whose answer this pass has not had, else a new one.
     pub token: String,
     /// Since when this process may write, without a gap.
     pub leading_since: Timestamp,

@@ -72,6 +72,12 @@ pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Plan<Greeting
         None => Some("Create"),
     };
     let interval = SignedDuration::from_secs(greeting.spec.interval_seconds.unwrap_or(INTERVAL).max(1));
+    if let Some(claim) = before.claim.as_ref().filter(|claim| kind.is_none() && claim.token == world.token) {
+        // Our own claim, whose answer was lost: what it owes is said now.
+        let greeted_at = before.greeted_at.as_ref().map_or(now, |time| time.0);
+        plan.steps.push(vec![Action::Effect(owed(&claim.kind, message, greeted_at))]);
+        return plan;
+    }
     let Some(kind) = kind else {
         plan.status = Some(with_condition(greeting, before.clone(), true, now));
         tick(&mut plan, &before, message, interval, world, now);
@@ -92,20 +98,24 @@ pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Plan<Greeting
     let status = with_condition(greeting, claimed, true, now);
     let greeted_at = status.greeted_at.as_ref().map_or(at, |time| time.0);
     plan.steps.push(vec![Action::Claim { status, token: world.token.clone() }]);
-    let say = if kind == "Create" {
-        // The timer's first tick is due at once.
-        let lines = ["Greeting", "Create", "Timer"].map(|prefix| line(prefix, message)).to_vec();
-        Say { lines, tick: Some(greeted_at) }
-    } else {
-        Say { lines: vec![line("Update", message)], tick: None }
-    };
-    plan.steps.push(vec![Action::Effect(say)]);
+    plan.steps.push(vec![Action::Effect(owed(kind, message, greeted_at))]);
     plan.events.push(if kind == "Create" {
         news("Greeted", "Create", "Said the message for the first time.")
     } else {
         news("Updated", "Update", "Said the changed message.")
     });
     plan
+}
+
+/// What a claim owes.
+fn owed(kind: &str, message: &str, greeted_at: Timestamp) -> Say {
+    if kind == "Create" {
+        // The timer's first tick is due at once.
+        let lines = ["Greeting", "Create", "Timer"].map(|prefix| line(prefix, message)).to_vec();
+        Say { lines, tick: Some(greeted_at) }
+    } else {
+        Say { lines: vec![line("Update", message)], tick: None }
+    }
 }
 
 /// Says a tick that is due, and asks to be woken for the next. Ticks are at greetedAt and every interval after it:

@@ -36,6 +36,12 @@ impl Clock {
     }
 }
 
+/// `first`, doubled `times` times, at most `longest`: the wait after `times + 1` failures.
+pub fn doubled(first: SignedDuration, times: u32, longest: SignedDuration) -> SignedDuration {
+    let factor = 1_i32.checked_shl(times).filter(|factor| *factor > 0).unwrap_or(i32::MAX);
+    first.checked_mul(factor).unwrap_or(longest).min(longest)
+}
+
 /// Cuts a timestamp to whole seconds, the precision that the Kubernetes API stores.
 pub fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)

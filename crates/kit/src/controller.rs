@@ -128,6 +128,15 @@ impl Waker {
     }
 }
 
+fn undecodable(error: &str) -> Event {
+    Event {
+        type_: EventType::Warning,
+        reason: "Undecodable",
+        action: "Decode",
+        note: format!("This object cannot be understood and is left alone: {error}"),
+    }
+}
+
 /// One kind's controller: its queue and the caches that its plans look at.
 pub struct Controller<R: Reconciler> {
     shared: Shared,
@@ -156,16 +165,7 @@ impl<R: Reconciler> Controller<R> {
             Change::Deleted { old } => {
                 let _ = own.sender.send(Wake::Gone(old.key()));
             }
-            Change::Undecodable { key, error } => recorder.record(
-                resource,
-                key,
-                Event {
-                    type_: EventType::Warning,
-                    reason: "Undecodable",
-                    action: "Decode",
-                    note: format!("This object cannot be understood and is left alone: {error}"),
-                },
-            ),
+            Change::Undecodable { key, error } => recorder.record(resource, key, undecodable(error)),
         });
         Self {
             shared: shared.clone(),
@@ -180,11 +180,6 @@ impl<R: Reconciler> Controller<R> {
     /// What wakes its objects.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
-    }
-
-    /// The kind that it runs.
-    pub fn reconciler(&self) -> Arc<R> {
-        self.reconciler.clone()
     }
 
     /// Runs until the process is asked to stop, then lets passes in flight end.
@@ -205,6 +200,9 @@ impl<R: Reconciler> Controller<R> {
                 for object in self.objects.all() {
                     state.add(object.key(), Priority::Bulk);
                 }
+                for (key, error) in self.objects.undecodable() {
+                    self.shared.recorder.record(self.reconciler.resource(), &key, undecodable(&error));
+                }
             }
             may_write = writes;
             if may_write {
@@ -219,7 +217,7 @@ impl<R: Reconciler> Controller<R> {
                     }
                 }
             }
-            let timer = state.queue.next_timer().filter(|_| may_write);
+            let timer = state.queue.next_timer().filter(|_| may_write && state.passes.len() < WORKERS);
             tokio::select! {
                 received = self.wakes.recv_many(&mut batch, 1024) => {
                     if received == 0 {
@@ -227,7 +225,9 @@ impl<R: Reconciler> Controller<R> {
                     }
                     for wake in batch.drain(..) {
                         match wake {
-                            Wake::Key(key, priority) => state.add(key, priority),
+                            // Who may not write keeps no queue: taking over begins with all objects.
+                            Wake::Key(key, priority) if may_write => state.add(key, priority),
+                            Wake::Key(..) => {}
                             Wake::Gone(key) => {
                                 state.forget(&key);
                                 self.shared.executor.forget(&key);
@@ -236,7 +236,15 @@ impl<R: Reconciler> Controller<R> {
                         }
                     }
                 }
-                Some(ended) = state.passes.join_next_with_id(), if !state.passes.is_empty() => state.ended(ended),
+                Some(ended) = state.passes.join_next_with_id(), if !state.passes.is_empty() => {
+                    if let Some(key) = state.ended(ended)
+                        && self.objects.get(&key).is_none()
+                    {
+                        // It went while the pass ran, which may have remembered something of it.
+                        self.shared.executor.forget(&key);
+                        self.reconciler.forget(&key);
+                    }
+                }
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
                 _ = gate.changed() => {}
                 _ = health.changed(), if !may_write => {}
@@ -261,10 +269,17 @@ impl<R: Reconciler> Controller<R> {
     fn pass(&self, key: Key) -> impl Future<Output = (Key, PassResult)> + Send + 'static {
         let reconciler = self.reconciler.clone();
         let object = self.objects.get(&key);
+        let objects = self.objects.clone();
         let shared = self.shared.clone();
         async move {
             let Some(object) = object else { return (key, Ok(None)) };
-            let pass = AssertUnwindSafe(reconcile(&*reconciler, &shared, &object, &key)).catch_unwind();
+            let still = || {
+                objects.get(&key).is_some_and(|now| {
+                    now.generation() == object.generation() && now.terminating() == object.terminating()
+                })
+            };
+            let pass =
+                AssertUnwindSafe(reconcile(&*reconciler, &shared, &object, &key, &still)).catch_unwind();
             let ended = match timeout(PASS, pass).await {
                 Ok(Ok(Ok(again))) => Ok(again),
                 Ok(Ok(Err(error))) => Err(Failure::Error(error)),
@@ -349,7 +364,7 @@ impl State {
 
     /// Puts a key aside until the caches show what was written for it.
     fn park(&mut self, key: Key) {
-        self.queue.done(&key, Ended::Well { again: None }, Instant::now());
+        self.queue.park(&key);
         self.parked.insert(key);
     }
 
@@ -373,12 +388,13 @@ impl State {
         self.measure();
     }
 
-    fn ended(&mut self, joined: Joined) {
+    /// Takes note of a pass that has ended, and says of which object.
+    fn ended(&mut self, joined: Joined) -> Option<Key> {
         let id = match &joined {
             Ok((id, _)) => *id,
             Err(error) => error.id(),
         };
-        let Some((key, began)) = self.running.remove(&id) else { return };
+        let (key, began) = self.running.remove(&id)?;
         let result = joined.map_or(Err(Failure::Panic), |(_, (_, result))| result);
         let took = began.elapsed();
         let controller = self.controller;
@@ -414,6 +430,7 @@ impl State {
         self.metrics.reconciles.with_label_values(&[controller, result]).inc();
         self.queue.done(&key, ended, Instant::now());
         self.measure();
+        Some(key)
     }
 }
 
@@ -423,6 +440,7 @@ async fn reconcile<R: Reconciler>(
     shared: &Shared,
     object: &R::Object,
     key: &Key,
+    still: &(dyn Fn() -> bool + Sync),
 ) -> Result<Option<Instant>, Error> {
     let executor = &shared.executor;
     executor.clarify(key).await?;
@@ -433,7 +451,7 @@ async fn reconcile<R: Reconciler>(
     let resource = reconciler.resource();
     let Plan { steps, status, fenced, events, again } = plan;
     let carried = executor
-        .carry_out(key, &resource, object.resource_version(), steps, |effect| {
+        .carry_out(key, &resource, object.resource_version(), steps, still, |effect| {
             reconciler.effect(object, effect)
         })
         .await;

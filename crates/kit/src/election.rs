@@ -22,6 +22,9 @@ use crate::resource::LEASES;
 /// The Lease's name.
 pub const LEASE_NAME: &str = "quintet-manager";
 
+/// How long a process that never held the lease goes on while it may not even ask for it.
+const FORBIDDEN: Duration = Duration::from_secs(30);
+
 /// Whether this process may write. Cheap to clone; every clone is the same gate.
 #[derive(Clone, Debug)]
 pub struct Gate {
@@ -168,11 +171,16 @@ pub async fn run(
     leader.set(0.0);
     let mut observed = Observed::default();
     let mut held_since: Option<Instant> = None;
+    let mut held_before = false;
+    let started = Instant::now();
     loop {
         let began = Instant::now();
         // A request that hangs must end before the deadline that it would move.
+        // Several tries fit into the time that is left: a dead connection costs one of them, not the lease.
         let limit = match held_since {
-            Some(since) => (since + settings.renew_deadline).saturating_duration_since(began),
+            Some(since) => (since + settings.renew_deadline)
+                .saturating_duration_since(began)
+                .min(settings.renew_deadline / 4),
             None => settings.renew_deadline,
         };
         let tried =
@@ -184,12 +192,21 @@ pub async fn run(
         if *stop.borrow() {
             break;
         }
-        let pause = match outcome? {
+        let outcome = match outcome {
+            // At its start an API server may not know its roles yet, and a role may be mended: only a process that
+            // never held the lease gives up.
+            Err(error @ Error::Forbidden { .. }) if held_before || started.elapsed() < FORBIDDEN => {
+                Attempt::Unanswered(error.to_string())
+            }
+            outcome => outcome?,
+        };
+        let pause = match outcome {
             Attempt::Held => {
                 if held_since.is_none() {
                     tracing::info!(identity = settings.identity, "acquired the lease");
                 }
                 held_since = Some(began);
+                held_before = true;
                 gate.open_until(began + settings.renew_deadline);
                 leader.set(1.0);
                 settings.renew
@@ -214,7 +231,7 @@ pub async fn run(
                         "the renew deadline has passed: nothing is written until the lease is held again"
                     );
                 }
-                settings.retry
+                settings.retry.saturating_sub(began.elapsed())
             }
         };
         tokio::select! {
@@ -283,6 +300,10 @@ async fn attempt(
         Ok(lease) => {
             *observed = Observed { spec: lease.spec, at: Some(Instant::now()) };
             Ok(Attempt::Held)
+        }
+        // Somebody wrote the Lease meanwhile: the next look says who holds it. Ours it may still be.
+        Err(kube::Error::Api(status)) if status.code == 409 && holder == settings.identity => {
+            Ok(Attempt::Unanswered("the Lease was changed meanwhile".to_owned()))
         }
         Err(kube::Error::Api(status)) if status.code == 409 => {
             Ok(Attempt::OthersHold("(unknown)".to_owned()))

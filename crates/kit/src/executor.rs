@@ -4,7 +4,7 @@
 //! deadline. Writes run side by side in a sliding window. What the server answers is sorted into done, news,
 //! refusals (which count against one object and wait), and failures (which make the whole pass wait).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::FIELD_MANAGER;
 use crate::client::{CALL, brief};
-use crate::clock::Clock;
+use crate::clock::{Clock, doubled};
 use crate::election::Gate;
 use crate::informer::{Informer, Progress, escape};
 use crate::object::{Key, Meta, MetaOnly, Object};
 use crate::plan::{Action, Refusal, Refusals};
-use crate::resource::Resource;
+use crate::resource::{PODS, Resource};
+use crate::{FIELD_MANAGER, KIND_LABEL};
 
 /// Writes in flight, in the whole process. More only adds latency.
 pub const WINDOW: usize = 32;
@@ -109,11 +109,25 @@ enum Answer {
     NamespaceTerminating,
 }
 
+/// Type, namespace and name of an object.
+type Place = (Resource, Arc<str>, String);
+
+/// One write: what it does to which object.
+struct Write<'a> {
+    verb: &'static str,
+    resource: Resource,
+    namespace: &'a Arc<str>,
+    name: &'a str,
+    /// The UID of the object that it deletes.
+    deletes: Option<&'a Arc<str>>,
+}
+
 #[derive(Debug, Default)]
 struct Written {
     versions: HashMap<Resource, (u64, Instant)>,
     deletes: Vec<(Resource, Key, Instant)>,
-    unclear: HashSet<(Resource, Arc<str>, String)>,
+    /// What an unanswered write may have done; for a deletion, the UID that it was about.
+    unclear: HashMap<Place, Option<Arc<str>>>,
 }
 
 /// A cache whose progress can be compared with what was written.
@@ -162,6 +176,8 @@ struct Memory {
     refusals: Refusals,
     /// The generation that was refused: a changed spec deserves another try.
     generation: Option<i64>,
+    /// A quota is exceeded: nothing is created before.
+    quota_until: Option<Timestamp>,
     status_written: Option<Instant>,
 }
 
@@ -192,6 +208,7 @@ impl Executor {
             && refused != generation
         {
             memory.refusals.clear();
+            memory.quota_until = None;
         }
     }
 
@@ -220,17 +237,22 @@ impl Executor {
 
     /// Reads what an unclear answer may have written, so that the next plan waits for it.
     pub async fn clarify(&self, owner: &Key) -> Result<(), Error> {
-        let unclear: Vec<_> = self
+        let unclear: Vec<(Place, Option<Arc<str>>)> = self
             .memory()
             .get(&owner.uid)
-            .map(|memory| memory.written.unclear.iter().cloned().collect())
+            .map(|memory| memory.written.unclear.clone().into_iter().collect())
             .unwrap_or_default();
-        for (resource, namespace, name) in unclear {
+        for ((resource, namespace, name), deleted) in unclear {
             let found = self.read_meta(&resource, &namespace, &name).await?;
-            if let Some(meta) = found {
-                self.wrote(owner, resource, &meta);
+            let is_gone = |uid: &Arc<str>| found.as_ref().is_none_or(|meta| meta.uid != *uid);
+            if let Some(meta) = &found {
+                self.wrote(owner, resource, meta);
             }
             if let Some(memory) = self.memory().get_mut(&owner.uid) {
+                if let Some(uid) = deleted.filter(is_gone) {
+                    let key = Key { namespace: namespace.clone(), name: name.as_str().into(), uid };
+                    memory.written.deletes.push((resource, key, Instant::now()));
+                }
                 memory.written.unclear.remove(&(resource, namespace, name));
             }
         }
@@ -274,30 +296,34 @@ impl Executor {
         }
     }
 
-    /// Takes the steps of a plan, one after the other.
+    /// Takes the steps of a plan, one after the other, for as long as the plan is `still` about the object as it is.
     pub async fn carry_out<S, E>(
         &self,
         owner: &Key,
         resource: &Resource,
         version: &str,
         steps: Vec<Vec<Action<S, E>>>,
+        still: &(dyn Fn() -> bool + Sync),
         effect: impl Fn(E) -> Result<(), String>,
     ) -> Result<Carried, Error>
     where
         S: Serialize,
     {
         let mut carried = Carried { complete: true, ..Carried::default() };
-        for step in steps {
+        for (index, step) in steps.into_iter().enumerate() {
+            // What comes after a claim or a patch is owed by whoever made it.
+            let claimed = index > 0;
             let step = self.not_withheld(owner, resource, step, &mut carried);
             let stop = AtomicBool::new(false);
             let (stop, effect) = (&stop, &effect);
             let mut answers = futures::stream::iter(step)
                 .map(|action| async move {
-                    if stop.load(Ordering::Relaxed) {
+                    let is_effect = matches!(action, Action::Effect(_));
+                    if stop.load(Ordering::Relaxed) || !is_effect && !still() {
                         return None;
                     }
                     let (verb, kind, name) = describe(&action, owner, resource);
-                    let answer = self.act(owner, resource, version, action, effect).await;
+                    let answer = self.act(owner, resource, version, action, claimed, effect).await;
                     Some((verb, kind, name, answer))
                 })
                 .buffer_unordered(WINDOW);
@@ -334,7 +360,7 @@ impl Executor {
                         if quota || different.len() >= STOP_AFTER {
                             stop.store(true, Ordering::Relaxed);
                         }
-                        self.refused(owner, verb, &name, reason, &message);
+                        self.refused(owner, verb, &name, reason, &message, quota);
                         carried.refusals.push((verb, name, message));
                     }
                     Err(error) => {
@@ -362,19 +388,22 @@ impl Executor {
         step: Vec<Action<S, E>>,
         carried: &mut Carried,
     ) -> Vec<Action<S, E>> {
-        let refusals = self.refusals(owner);
-        if refusals.is_empty() {
-            return step;
-        }
+        let (refusals, quota_until) = match self.memory().get(&owner.uid) {
+            Some(memory) if !memory.refusals.is_empty() => (memory.refusals.clone(), memory.quota_until),
+            _ => return step,
+        };
         let now = self.clock.now();
         step.into_iter()
             .filter(|action| {
                 let (verb, _, name) = describe(action, owner, resource);
-                match refusals.get(&name) {
-                    Some(refusal) if refusal.verb == verb && refusal.until > now => {
+                let refused =
+                    refusals.get(&name).filter(|refusal| refusal.verb == verb).map(|refusal| refusal.until);
+                let until = if verb == "create" { refused.max(quota_until) } else { refused };
+                match until {
+                    Some(until) if until > now => {
                         carried.complete = false;
-                        let until = carried.withheld_until.map_or(refusal.until, |at| at.min(refusal.until));
-                        carried.withheld_until = Some(until);
+                        carried.withheld_until =
+                            Some(carried.withheld_until.map_or(until, |earlier| earlier.min(until)));
                         false
                     }
                     _ => true,
@@ -383,16 +412,28 @@ impl Executor {
             .collect()
     }
 
-    fn refused(&self, owner: &Key, verb: &'static str, name: &str, reason: String, message: &str) {
+    fn refused(
+        &self,
+        owner: &Key,
+        verb: &'static str,
+        name: &str,
+        reason: String,
+        message: &str,
+        quota: bool,
+    ) {
         let now = self.clock.now();
         let mut memory = self.memory();
-        let refusals = &mut memory.entry(owner.uid.clone()).or_default().refusals;
+        let memory = memory.entry(owner.uid.clone()).or_default();
+        let refusals = &mut memory.refusals;
         // What is no longer tried (another template, fewer pods) must not be remembered for ever.
         refusals.retain(|_, refusal| {
             refusal.until.checked_add(LONGEST_REFUSAL).is_ok_and(|forgotten| forgotten > now)
         });
         let times = refusals.get(name).map_or(0, |refusal| refusal.times);
-        let wait = (FIRST_REFUSAL * (1_i32 << times.min(10))).min(LONGEST_REFUSAL);
+        let until = now.checked_add(doubled(FIRST_REFUSAL, times, LONGEST_REFUSAL)).unwrap_or(Timestamp::MAX);
+        if quota {
+            memory.quota_until = Some(until);
+        }
         refusals.insert(
             name.to_owned(),
             Refusal {
@@ -400,7 +441,7 @@ impl Executor {
                 reason,
                 message: crate::conditions::shorten(message.to_owned(), 512),
                 times: times + 1,
-                until: now.checked_add(wait).unwrap_or(Timestamp::MAX),
+                until,
             },
         );
     }
@@ -417,19 +458,40 @@ impl Executor {
         resource: &Resource,
         version: &str,
         action: Action<S, E>,
+        claimed: bool,
         effect: impl Fn(E) -> Result<(), String>,
     ) -> Result<Answer, Error> {
         match action {
             Action::Create { resource, namespace, name, body } => {
                 let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
                 let request = post(path, &body);
-                let answer = self.write(owner, resource, &namespace, &name, "create", request).await?;
+                let answer = self
+                    .write(
+                        owner,
+                        Write { verb: "create", resource, namespace: &namespace, name: &name, deletes: None },
+                        request,
+                    )
+                    .await?;
                 let Answer::Refused { reason, .. } = &answer else { return Ok(answer) };
                 if reason != "AlreadyExists" {
                     return Ok(answer);
                 }
                 // A retried POST of ours, or a stranger's object?
                 match self.read_meta(&resource, &namespace, &name).await? {
+                    Some(meta)
+                        if resource == PODS
+                            && meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid)
+                            && meta.labels.get(KIND_LABEL).is_none() =>
+                    {
+                        // The watch selects by that label: the cache will never show this pod.
+                        Ok(Answer::Refused {
+                            reason: "LabelsMissing".to_owned(),
+                            message: format!(
+                                "Pod {name} exists already, but has lost its label {KIND_LABEL}"
+                            ),
+                            quota: false,
+                        })
+                    }
                     Some(meta) if meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid) => {
                         self.wrote(owner, resource, &meta);
                         Ok(Answer::News)
@@ -457,7 +519,19 @@ impl Executor {
                     json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
                 let path = format!("{}/{name}", resource.path(&namespace));
                 let request = json_request("DELETE", path, "application/json", &body);
-                let answer = self.write(owner, resource, &namespace, &name, "delete", request).await?;
+                let answer = self
+                    .write(
+                        owner,
+                        Write {
+                            verb: "delete",
+                            resource,
+                            namespace: &namespace,
+                            name: &name,
+                            deletes: Some(&uid),
+                        },
+                        request,
+                    )
+                    .await?;
                 if matches!(answer, Answer::Done) {
                     let key = Key { namespace, name, uid };
                     let mut memory = self.memory();
@@ -472,12 +546,22 @@ impl Executor {
                     resource.path(&namespace)
                 );
                 let request = json_request("PATCH", path, "application/apply-patch+yaml", &body);
-                self.write(owner, resource, &namespace, &name, "apply", request).await
+                self.write(
+                    owner,
+                    Write { verb: "apply", resource, namespace: &namespace, name: &name, deletes: None },
+                    request,
+                )
+                .await
             }
             Action::Patch { resource, namespace, name, operations } => {
                 let path = format!("{}/{name}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
                 let request = json_request("PATCH", path, "application/json-patch+json", &operations);
-                self.write(owner, resource, &namespace, &name, "patch", request).await
+                self.write(
+                    owner,
+                    Write { verb: "patch", resource, namespace: &namespace, name: &name, deletes: None },
+                    request,
+                )
+                .await
             }
             Action::Claim { status, token } => {
                 match self.write_status(owner, resource, &status, Some(version)).await {
@@ -495,7 +579,8 @@ impl Executor {
                 }
             }
             Action::Effect(own) => {
-                if self.gate.deadline().is_none() {
+                // What was claimed is carried through, whoever leads by now.
+                if !claimed && self.gate.deadline().is_none() {
                     return Err(Error::NotLeading);
                 }
                 effect(own).map(|()| Answer::Done).map_err(Error::Effect)
@@ -507,12 +592,10 @@ impl Executor {
     async fn write(
         &self,
         owner: &Key,
-        resource: Resource,
-        namespace: &Arc<str>,
-        name: &str,
-        verb: &'static str,
+        write: Write<'_>,
         request: Result<Request<Vec<u8>>, http::Error>,
     ) -> Result<Answer, Error> {
+        let Write { verb, resource, namespace, name, deletes } = write;
         let request = request.map_err(|error| Error::Read(kube::Error::HttpError(error)))?;
         let Ok(_permit) = self.window.acquire().await else { return Err(Error::NotLeading) };
         let deadline = self.gate.deadline().ok_or(Error::NotLeading)?.min(Instant::now() + CALL);
@@ -520,7 +603,7 @@ impl Executor {
         let unclear = |error: String| {
             let mut memory = self.memory();
             let written = &mut memory.entry(owner.uid.clone()).or_default().written;
-            written.unclear.insert((resource, namespace.clone(), name.to_owned()));
+            written.unclear.insert((resource, namespace.clone(), name.to_owned()), deletes.cloned());
             Err(Error::Unanswered { verb, object: object(), error })
         };
         match timeout_at(deadline, self.client.request::<MetaOnly>(request)).await {
@@ -597,11 +680,34 @@ impl Executor {
         );
         let request = json_request("PATCH", path, "application/apply-patch+yaml", &body);
         let object = format!("the status of {} {owner}", resource.kind);
-        let mut answer =
-            self.write(owner, *resource, &owner.namespace, &owner.name, "update", request).await?;
+        let mut answer = self
+            .write(
+                owner,
+                Write {
+                    verb: "update",
+                    resource: *resource,
+                    namespace: &owner.namespace,
+                    name: &owner.name,
+                    deletes: None,
+                },
+                request,
+            )
+            .await?;
         if matches!(&answer, Answer::Refused { reason, .. } if reason == UNTYPED) {
             let request = Self::untyped_status(owner, resource, status, version);
-            answer = self.write(owner, *resource, &owner.namespace, &owner.name, "patch", request).await?;
+            answer = self
+                .write(
+                    owner,
+                    Write {
+                        verb: "patch",
+                        resource: *resource,
+                        namespace: &owner.namespace,
+                        name: &owner.name,
+                        deletes: None,
+                    },
+                    request,
+                )
+                .await?;
         }
         match answer {
             Answer::Done => {

@@ -91,6 +91,7 @@ struct Inner<T> {
     selector: Option<&'static str>,
     cache: RwLock<Cache<T>>,
     subscribers: Mutex<Vec<Subscriber<T>>>,
+    undecodable: Mutex<BTreeMap<Key, String>>,
     progress: watch::Sender<Progress>,
     health: watch::Sender<Health>,
     streaming: AtomicBool,
@@ -224,6 +225,7 @@ impl<T: Object> Informer<T> {
                 selector,
                 cache: RwLock::default(),
                 subscribers: Mutex::default(),
+                undecodable: Mutex::default(),
                 progress: watch::Sender::new(Progress::default()),
                 health: watch::Sender::new(Health::Unsynced),
                 streaming: AtomicBool::new(true),
@@ -264,6 +266,11 @@ impl<T: Object> Informer<T> {
         self.read().objects.values().cloned().collect()
     }
 
+    /// The objects that cannot be decoded now, and why.
+    pub fn undecodable(&self) -> Vec<(Key, String)> {
+        lock(&self.inner.undecodable).iter().map(|(key, error)| (key.clone(), error.clone())).collect()
+    }
+
     /// How far the cache has come; changes wake the receiver.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.inner.progress.subscribe()
@@ -290,7 +297,7 @@ impl<T: Object> Informer<T> {
             Ok(object) => {
                 let key = object.key();
                 let version = object.resource_version().to_owned();
-                self.advance(&version);
+                lock(&self.inner.undecodable).remove(&key);
                 let object = Arc::new(object);
                 let old = self.write().insert(&key, object.clone());
                 match &old {
@@ -307,19 +314,30 @@ impl<T: Object> Informer<T> {
             Err(error) => {
                 // Not even metadata: this answer is broken, not this object.
                 let meta = Meta::from(serde_json::from_str::<MetaOnly>(raw.get())?.metadata);
-                self.advance(&meta.resource_version);
                 let key = meta.key();
-                self.write().remove(&key);
-                let resource = self.inner.resource.plural;
-                metrics.undecodable.with_label_values(&[resource]).inc();
-                tracing::warn!(resource, object = %key, %error, "skipped an object that cannot be decoded");
-                self.tell(&Change::Undecodable { key: &key, error: &error.to_string() });
+                let resource = self.inner.resource;
+                // A node or pod that cannot be read is still there: what was last known of it stands.
+                if resource.custom {
+                    self.write().remove(&key);
+                }
+                metrics.undecodable.with_label_values(&[resource.plural]).inc();
+                let error = error.to_string();
+                tracing::warn!(
+                    resource = resource.plural,
+                    object = %key,
+                    error,
+                    "skipped an object that cannot be decoded"
+                );
+                lock(&self.inner.undecodable).insert(key.clone(), error.clone());
+                self.tell(&Change::Undecodable { key: &key, error: &error });
                 Ok((key, meta.resource_version.into()))
             }
         }
     }
 
     fn delete(&self, key: &Key) {
+        lock(&self.inner.undecodable)
+            .retain(|other, _| other.namespace != key.namespace || other.name != key.name);
         let old = self.write().remove(key);
         if let Some(old) = &old {
             self.tell(&Change::Deleted { old });
@@ -372,6 +390,7 @@ impl<T: Object> Informer<T> {
         let mut position: Option<String> = None;
         loop {
             let began = Instant::now();
+            let followed = position.is_some();
             let ended = match position.take() {
                 None => match self.list(&client, &metrics).await {
                     Ok(listed) => {
@@ -394,14 +413,14 @@ impl<T: Object> Informer<T> {
             cached.set(i64::try_from(self.read().objects.len()).unwrap_or(i64::MAX));
             match ended {
                 Ok(()) => {
-                    // A server that answers and ends watches at once must not be asked in a circle.
-                    if began.elapsed() >= Duration::from_secs(5) {
+                    // A server, or a proxy, that ends watches at once must not be asked in a circle.
+                    if followed && began.elapsed() < Duration::from_secs(1) {
+                        tokio::time::sleep(backoff.next().unwrap_or(ABSENT).min(ABSENT)).await;
+                    } else if began.elapsed() >= Duration::from_secs(5) {
                         backoff.reset();
-                    } else if position.is_some() && began.elapsed() < Duration::from_millis(10) {
-                        tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                 }
-                Err(interrupted) if interrupted.code() == Some(404) => {
+                Err(interrupted) if resource.custom && interrupted.code() == Some(404) => {
                     position = None;
                     self.absent();
                     tokio::time::sleep(ABSENT).await;
@@ -434,16 +453,13 @@ impl<T: Object> Informer<T> {
         }
     }
 
-    /// The type is not there: neither are its objects.
+    /// The type is not there. Its objects are kept until a list says otherwise: nobody plans for them meanwhile, and
+    /// one wrong answer of a proxy must not look like their deletion.
     fn absent(&self) {
         let newly = self.inner.health.send_replace(Health::Absent) != Health::Absent;
         if newly {
             let crd = self.inner.resource.crd_name();
             tracing::warn!(crd, "the cluster does not know this type: waiting for its definition");
-            let gone: Vec<Key> = self.read().objects.values().map(|object| object.key()).collect();
-            for key in &gone {
-                self.delete(key);
-            }
         }
     }
 
@@ -497,9 +513,11 @@ impl<T: Object> Informer<T> {
             match &*event.type_ {
                 "BOOKMARK" => {
                     let meta: MetaOnly = serde_json::from_str(event.object.get())?;
-                    let version = Meta::from(meta.metadata).resource_version;
-                    self.sweep(&seen, &version, began);
-                    return Ok(version.into());
+                    let meta = Meta::from(meta.metadata);
+                    if meta.annotations.get("k8s.io/initial-events-end") == Some("true") {
+                        self.sweep(&seen, &meta.resource_version, began);
+                        return Ok(meta.resource_version.into());
+                    }
                 }
                 "ERROR" => return Err(Interrupted::Watch(serde_json::from_str(event.object.get())?)),
                 "DELETED" => {

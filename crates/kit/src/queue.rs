@@ -75,7 +75,7 @@ impl Queue {
             return first;
         }
         if entry.waiting.is_some() {
-            if priority == Priority::Fresh && self.bulk.contains(&key) && self.bulk.len() < 64 {
+            if priority == Priority::Fresh && self.bulk.len() < 64 && self.bulk.contains(&key) {
                 // Cheap for short deques; in a long one the key waits its turn, which is bounded as well.
                 self.bulk.retain(|other| *other != key);
                 self.fresh.push_back(key);
@@ -163,6 +163,16 @@ impl Queue {
             None => {
                 self.entries.remove(key);
             }
+        }
+    }
+
+    /// Puts a popped key aside: it is added again by whoever knows when. Its failures are not forgotten.
+    pub fn park(&mut self, key: &Key) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        entry.running = false;
+        entry.dirty = None;
+        if entry.failures == 0 {
+            self.entries.remove(key);
         }
     }
 

@@ -15,17 +15,26 @@ pub struct Resource {
     pub plural: &'static str,
     /// Whether objects of it live in namespaces.
     pub namespaced: bool,
+    /// Whether a CustomResourceDefinition makes it, which may be absent. A 404 on any other type is a fault on the
+    /// way to the API server.
+    pub custom: bool,
 }
 
 /// Pods.
 pub const PODS: Resource =
-    Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true };
+    Resource { group: "", version: "v1", kind: "Pod", plural: "pods", namespaced: true, custom: false };
 /// Nodes.
 pub const NODES: Resource =
-    Resource { group: "", version: "v1", kind: "Node", plural: "nodes", namespaced: false };
+    Resource { group: "", version: "v1", kind: "Node", plural: "nodes", namespaced: false, custom: false };
 /// Deployments.
-pub const DEPLOYMENTS: Resource =
-    Resource { group: "apps", version: "v1", kind: "Deployment", plural: "deployments", namespaced: true };
+pub const DEPLOYMENTS: Resource = Resource {
+    group: "apps",
+    version: "v1",
+    kind: "Deployment",
+    plural: "deployments",
+    namespaced: true,
+    custom: false,
+};
 /// Leases.
 pub const LEASES: Resource = Resource {
     group: "coordination.k8s.io",
@@ -33,10 +42,17 @@ pub const LEASES: Resource = Resource {
     kind: "Lease",
     plural: "leases",
     namespaced: true,
+    custom: false,
 };
 /// Events.
-pub const EVENTS: Resource =
-    Resource { group: "events.k8s.io", version: "v1", kind: "Event", plural: "events", namespaced: true };
+pub const EVENTS: Resource = Resource {
+    group: "events.k8s.io",
+    version: "v1",
+    kind: "Event",
+    plural: "events",
+    namespaced: true,
+    custom: false,
+};
 
 impl Resource {
     /// The resource of a custom resource's Rust type.
@@ -47,6 +63,7 @@ impl Resource {
             kind: fixed(K::kind(&())),
             plural: fixed(K::plural(&())),
             namespaced: true,
+            custom: true,
         }
     }
 

@@ -44,6 +44,7 @@ pub struct Shared {
 struct Inner {
     namespace: String,
     tasks: Mutex<Vec<(&'static str, Task)>>,
+    controllers: Mutex<Vec<(&'static str, Task)>>,
     watched: Mutex<Vec<Watched>>,
     pods: Mutex<Option<Informer<Pod>>>,
     nodes: Mutex<Option<Informer<Node>>>,
@@ -74,6 +75,7 @@ impl Shared {
             inner: Arc::new(Inner {
                 namespace,
                 tasks: Mutex::default(),
+                controllers: Mutex::default(),
                 watched: Mutex::default(),
                 pods: Mutex::default(),
                 nodes: Mutex::default(),
@@ -137,9 +139,20 @@ impl Shared {
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).push((name, Box::pin(task)));
     }
 
+    /// Adds a controller: a task that must run as well, and that ends by itself, with nothing left undone, when the
+    /// process is asked to.
+    pub fn spawn_controller(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.controllers.lock().unwrap_or_else(PoisonError::into_inner).push((name, Box::pin(task)));
+    }
+
     /// Takes the tasks that were added, for the manager to run.
     pub fn take_tasks(&self) -> Vec<(&'static str, Task)> {
         std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the controllers that were added, for the manager to run.
+    pub fn take_controllers(&self) -> Vec<(&'static str, Task)> {
+        std::mem::take(&mut *self.inner.controllers.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What keeps this process from being ready: one line for each cache that cannot be relied on.

@@ -45,6 +45,7 @@ fn scripted(answers: &[(u16, String)]) -> (Client, Asked) {
 
 fn pod(name: &str, version: u64) -> Value {
     json!({ "metadata": { "name": name, "namespace": "ns", "uid": format!("uid-{name}"),
+        "labels": { "quintet.dev/kind": "K" },
         "resourceVersion": version.to_string(),
         "ownerReferences": [{ "apiVersion": "g/v1", "kind": "K", "name": "owner", "uid": "owner", "controller": true }] } })
 }
@@ -142,6 +143,48 @@ async fn a_relist_sweeps_what_is_gone_and_wakes_only_what_changed() {
     assert!(asked.lock().unwrap()[2].contains("sendInitialEvents"));
 }
 
+/// A proxy's 404 must not look like the deletion of every pod.
+#[tokio::test(start_paused = true)]
+async fn a_core_type_is_never_absent() {
+    let list = event("ADDED", &pod("a", 1)) + &bookmark(5, true);
+    let (informer, told, _) = follow(&[(200, list), failure(404, "NotFound", "page not found")]).await;
+    assert_eq!(told, ["new a"]);
+    assert_eq!(informer.all().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_about_an_object_that_has_changed_is_dropped() {
+    let (executor, asked) = executor(&[]);
+    let carried = executor
+        .carry_out(&owner(), &PODS, "1", vec![vec![create("a")]], &|| false, |_| Ok(()))
+        .await
+        .unwrap();
+    assert!(!carried.complete && carried.writes == 0);
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_was_not_answered_is_looked_up() {
+    // The cache shows a pod that is gone at the server already.
+    let informer: Informer<Pod> = Informer::new(PODS, "ns", None);
+    let (client, _) = scripted(&[(200, event("ADDED", &pod("a", 1)) + &bookmark(5, true))]);
+    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap()));
+    sleep(Duration::from_secs(1)).await;
+    let followers: [Arc<dyn Follower>; 1] = [Arc::new(informer)];
+    let (executor, _) = executor(&[failure(504, "Timeout", "later"), failure(404, "NotFound", "gone")]);
+    let delete = Action::<Value>::Delete {
+        resource: PODS,
+        namespace: "ns".into(),
+        name: "a".into(),
+        uid: "uid-a".into(),
+        resource_version: None,
+    };
+    assert!(matches!(carry(&executor, vec![delete]).await, Err(Error::Unanswered { .. })));
+    executor.clarify(&owner()).await.unwrap();
+    assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+    task.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_poisoned_object_concerns_itself_alone() {
     let mut poisoned = pod("bad", 2);
@@ -177,7 +220,7 @@ async fn carry(
     executor: &Executor,
     step: Vec<Action<Value>>,
 ) -> Result<quintet_kit::executor::Carried, Error> {
-    executor.carry_out(&owner(), &PODS, "1", vec![step], |_| Ok(())).await
+    executor.carry_out(&owner(), &PODS, "1", vec![step], &|| true, |_| Ok(())).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +295,12 @@ async fn a_quota_ends_the_step() {
     let step = (0..100).map(|index| create(&format!("p{index}"))).collect();
     let carried = carry(&executor, step).await.unwrap();
     assert!(!carried.complete && carried.refused);
-    assert!(asked.lock().unwrap().len() <= 33, "only what was in flight: {}", asked.lock().unwrap().len());
+    let sent = asked.lock().unwrap().len();
+    assert!(sent <= 33, "only what was in flight: {sent}");
+    let more = (200..300).map(|index| create(&format!("p{index}"))).collect();
+    let carried = carry(&executor, more).await.unwrap();
+    assert!(carried.withheld_until.is_some());
+    assert_eq!(asked.lock().unwrap().len(), sent, "other names wait as well");
 }
 
 #[tokio::test(start_paused = true)]

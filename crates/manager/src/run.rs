@@ -62,6 +62,13 @@ pub async fn run(args: Args) -> Result<()> {
         "starting"
     );
 
+    let mut controllers: JoinSet<&'static str> = JoinSet::new();
+    for (name, controller) in shared.take_controllers() {
+        controllers.spawn(async move {
+            controller.await;
+            name
+        });
+    }
     let mut tasks: JoinSet<(&'static str, Result<()>)> = JoinSet::new();
     for (name, task) in shared.take_tasks() {
         tasks.spawn(async move {
@@ -108,21 +115,20 @@ pub async fn run(args: Args) -> Result<()> {
                 Err(error) => anyhow::anyhow!("a task has failed: {error}"),
             })
         }
+        Some(ended) = controllers.join_next() => {
+            healthy.store(false, Ordering::Relaxed);
+            Some(match ended {
+                Ok(name) => anyhow::anyhow!("the controller {name} has ended, which it must not"),
+                Err(error) => anyhow::anyhow!("a controller has failed: {error}"),
+            })
+        }
         ended = election_ended(election.as_mut()) => Some(ended),
     };
     tracing::info!("ending");
     let _ = stop.send(true);
     let ended = tokio::time::timeout(END, async {
         // Controllers end by themselves; what else runs (watches, servers) has nothing to finish.
-        let controllers = args.controllers.len();
-        let mut ended = 0;
-        while ended < controllers {
-            match tasks.join_next().await {
-                Some(Ok((name, _))) if is_controller(name) => ended += 1,
-                Some(_) => {}
-                None => break,
-            }
-        }
+        while controllers.join_next().await.is_some() {}
         let _ = release.send(true);
         if let Some(election) = election.as_mut()
             && !election.is_finished()
@@ -150,17 +156,6 @@ async fn election_ended(
         },
         None => std::future::pending().await,
     }
-}
-
-fn is_controller(task: &str) -> bool {
-    [
-        quintet_daemonjob::CONTROLLER,
-        quintet_podset::CONTROLLER,
-        quintet_pulsarconsumer::CONTROLLER,
-        quintet_greeting::CONTROLLER,
-        quintet_book::CONTROLLER,
-    ]
-    .contains(&task)
 }
 
 fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {

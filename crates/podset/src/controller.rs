@@ -57,5 +57,5 @@ pub fn register(shared: &Shared) {
     let controller = Controller::new(shared, PodSets { pods: pods.clone() }, objects, reads);
     let waker = controller.waker();
     pods.subscribe(move |change| waker.wake_owner(change, &resource));
-    shared.spawn(CONTROLLER, controller.run());
+    shared.spawn_controller(CONTROLLER, controller.run());
 }

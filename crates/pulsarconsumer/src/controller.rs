@@ -102,5 +102,5 @@ pub fn register(shared: &Shared, image: String) {
             waker.wake(consumer.key());
         }
     });
-    shared.spawn(CONTROLLER, controller.run());
+    shared.spawn_controller(CONTROLLER, controller.run());
 }

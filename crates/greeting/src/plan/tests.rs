@@ -37,6 +37,7 @@ fn carried(mut greeting: Greeting, world: &mut World, now: Timestamp) -> (Greeti
         match action {
             Action::Claim { status, .. } => greeting.status = Some(status),
             Action::Effect(say) => {
+                world.token.push('+');
                 said.extend(say.lines);
                 world.ticked = say.tick.or(world.ticked);
             }
@@ -75,10 +76,18 @@ fn nothing_is_said_twice_and_nothing_written_after_a_restart() {
     let (told, said) = carried(held("Hi"), &mut first, at(0));
     assert_eq!(said.len(), 3);
     // Another process, later: the claim is found.
-    let again = plan(&told, &world(at(10)), at(10));
+    let again = plan(&told, &World { token: "other-1".into(), ..world(at(10)) }, at(10));
     assert!(again.steps.is_empty());
     assert_eq!(again.status, told.status, "and equal to what is stored, so nothing is written");
     assert_eq!(again.again, Some(at(60)));
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_is_said_when_the_cache_shows_it() {
+    let (told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
+    let again = plan(&told, &world(at(0)), at(1));
+    let [Action::Effect(say)] = &again.steps[0][..] else { panic!("{:?}", again.steps) };
+    assert_eq!(say.lines, ["Greeting: Hi", "Create: Hi", "Timer: Hi"], "the token is ours and was not said");
 }
 
 #[test]
@@ -111,7 +120,7 @@ fn ticks_keep_their_phase_and_come_once() {
 #[test]
 fn ticks_missed_while_nobody_led_are_not_made_up() {
     let (told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
-    let mut later = world(at(130));
+    let mut later = World { token: "other-1".into(), ..world(at(130)) };
     assert!(carried(told.clone(), &mut later, at(131)).1.is_empty());
     assert_eq!(plan(&told, &later, at(131)).again, Some(at(180)));
     assert_eq!(carried(told, &mut later, at(180)).1, ["Timer: Hi"]);
