@@ -196,7 +196,11 @@ impl<R: Reconciler> Controller<R> {
                 && self.followers.iter().all(|follower| follower.progress().listed.is_some());
             let writes = ready && self.shared.gate.deadline().is_some();
             if writes && !may_write {
-                // A new leader looks at everything once; what is as it should be costs no write.
+                // A new leader looks at everything once; what is as it should be costs no write. What woke
+                // somebody until now is part of everything.
+                while let Ok(wake) = self.wakes.try_recv() {
+                    self.take(&mut state, wake, false);
+                }
                 for object in self.objects.all() {
                     state.add(object.key(), Priority::Bulk);
                 }
@@ -224,16 +228,7 @@ impl<R: Reconciler> Controller<R> {
                         break;
                     }
                     for wake in batch.drain(..) {
-                        match wake {
-                            // Who may not write keeps no queue: taking over begins with all objects.
-                            Wake::Key(key, priority) if may_write => state.add(key, priority),
-                            Wake::Key(..) => {}
-                            Wake::Gone(key) => {
-                                state.forget(&key);
-                                self.shared.executor.forget(&key);
-                                self.reconciler.forget(&key);
-                            }
-                        }
+                        self.take(&mut state, wake, may_write);
                     }
                 }
                 Some(ended) = state.passes.join_next_with_id(), if !state.passes.is_empty() => {
@@ -262,6 +257,19 @@ impl<R: Reconciler> Controller<R> {
                 controller = self.reconciler.name(),
                 "passes did not end in time and were cut off"
             );
+        }
+    }
+
+    /// Takes note of a wake. Who may not write keeps no queue: taking over begins with all objects.
+    fn take(&self, state: &mut State, wake: Wake, may_write: bool) {
+        match wake {
+            Wake::Key(key, priority) if may_write => state.add(key, priority),
+            Wake::Key(..) => {}
+            Wake::Gone(key) => {
+                state.forget(&key);
+                self.shared.executor.forget(&key);
+                self.reconciler.forget(&key);
+            }
         }
     }
 

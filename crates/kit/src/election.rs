@@ -118,7 +118,7 @@ pub enum Error {
     /// RBAC.
     #[error(
         "this process may not {verb} leases in namespace {namespace}; it needs the rule: apiGroups \
-         [coordination.k8s.io], resources [leases], verbs [create, get, list, watch, update]"
+         [coordination.k8s.io], resources [leases], verbs [create, get, update]"
     )]
     Forbidden {
         /// What was tried.

@@ -28,6 +28,6 @@ pub const MANAGER_RULES: &[Rule] = &[Rule {
 pub const LEADER_ELECTION_RULES: &[Rule] = &[Rule {
     group: "coordination.k8s.io",
     resources: &["leases"],
-    verbs: &["create", "get", "list", "watch", "update"],
+    verbs: &["create", "get", "update"],
     why: "One Lease decides which manager may write.",
 }];

@@ -1,4 +1,4 @@
-//! The flags. `quintet --help` is their reference; each can also be given by environment.
+//! The flags. `quintet --help` is their reference; most can also be given by environment.
 
 use clap::{ArgAction, Args as ClapArgs, Parser, ValueEnum};
 
@@ -28,8 +28,7 @@ pub struct Args {
         env = "QUINTET_CONTROLLERS",
         value_delimiter = ',',
         value_name = "KIND,...",
-        default_value = "daemonjob,podset,pulsarconsumer,greeting,book",
-        hide_possible_values = false
+        default_value = "daemonjob,podset,pulsarconsumer,greeting,book"
     )]
     pub controllers: Vec<Kind>,
 

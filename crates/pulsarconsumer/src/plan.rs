@@ -173,13 +173,16 @@ fn deployment(consumer: &PulsarConsumer, own: Option<&Deployment>, default_image
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
         labels[key] = value.clone();
     }
+    // The object's own labels are for finding the Deployment, as in the post; they select nothing.
+    let mut own_labels = json!(meta.labels.clone().unwrap_or_default());
+    own_labels[NAME_LABEL] = label_value(name).into();
     let mut body = json!({
         "apiVersion": DEPLOYMENTS.api_version(),
         "kind": DEPLOYMENTS.kind,
         "metadata": {
             "name": deployment_name(consumer),
             "namespace": meta.namespace,
-            "labels": { NAME_LABEL: label_value(name) },
+            "labels": own_labels,
             "ownerReferences": [controller_reference(&Resource::of::<PulsarConsumer>(), meta)],
         },
         "spec": {

@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 use serde_json::Value;
 
 const START: &str = "2026-01-01T00:00:00Z";
@@ -186,4 +187,52 @@ fn the_status_keeps_256_bytes() {
 fn golden_hash_of_the_sample() {
     let (told, _) = carried(held("Hello, World!"), &mut world(at(0)), at(0));
     assert_eq!(told.status.unwrap().claim.unwrap().message_hash, "v1-376wain3fpk3bl3h");
+}
+
+proptest! {
+    /// Whatever is edited and whenever the process restarts: a line that is not a tick is said once for each change
+    /// that was seen, a tick at most once in each interval, and nothing is said that nobody wrote.
+    #[test]
+    fn nothing_is_said_twice(steps in prop::collection::vec((0..4_u8, 0..3_usize, 1..90_i64), 1..40)) {
+        let messages = ["a", "b", "c"];
+        let mut greeting = held("a");
+        let mut now = 0;
+        let mut process = world(at(0));
+        let mut processes = 0;
+        let (mut updates, mut expected, mut ticks) = (Vec::new(), Vec::new(), Vec::new());
+        let mut last = None;
+        for (kind, message, seconds) in steps {
+            now += seconds;
+            match kind {
+                0 => greeting.spec.message = Some(messages[message].into()),
+                1 => {
+                    processes += 1;
+                    process = World { token: format!("p{processes}"), leading_since: at(now), ticked: None };
+                }
+                _ => {}
+            }
+            let current = greeting.spec.message.clone();
+            let fresh = last.is_none();
+            if last != current && !fresh {
+                expected.push(format!("Update: {}", current.as_deref().unwrap_or_default()));
+            }
+            last = current;
+            // Twice: the second pass finds nothing left to say.
+            for _ in 0..2 {
+                let (next, said) = carried(greeting, &mut process, at(now));
+                greeting = next;
+                for line in said {
+                    if line.starts_with("Timer") { ticks.push(now) } else if line.starts_with("Update") { updates.push(line) } else {
+                        prop_assert!(fresh, "{line} is for a new object");
+                    }
+                }
+            }
+        }
+        prop_assert_eq!(updates, expected);
+        let origin = greeting.status.unwrap().greeted_at.unwrap().0.as_second() - at(0).as_second();
+        let mut intervals: Vec<i64> = ticks.iter().map(|tick| (tick - origin) / 60).collect();
+        let all = intervals.len();
+        intervals.dedup();
+        prop_assert_eq!(intervals.len(), all, "ticks at {:?}", ticks);
+    }
 }

@@ -134,11 +134,13 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
 }
 
 #[test]
-fn the_objects_own_labels_change_nothing() {
+fn the_objects_own_labels_are_for_finding_the_deployment_and_select_nothing() {
     let mut labelled = consumer();
     labelled.metadata.labels =
         Some([("app".to_owned(), "x".to_owned()), (NAME_LABEL.to_owned(), "y".to_owned())].into());
-    assert_eq!(wanted(&labelled), wanted(&consumer()));
+    let (with, without) = (wanted(&labelled), wanted(&consumer()));
+    assert_eq!(with["metadata"]["labels"], json!({"app": "x", NAME_LABEL: "sample-pulsarcrd"}));
+    assert_eq!(with["spec"], without["spec"], "neither selector nor template, which would roll the pods");
 }
 
 #[test]
