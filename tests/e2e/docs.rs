@@ -6,7 +6,8 @@ use std::process::Command;
 use quintet_e2e::{Arena, workspace};
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 6] = [
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 7] = [
+    "cargo xtask build",
     "cargo xtask demo",
     "cargo xtask cluster",
     "cargo xtask test",

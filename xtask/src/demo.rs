@@ -61,7 +61,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let begin = Instant::now();
     let (kube, local) = if let Some(context) = &args.context {
-        (Kube::with_context(context)?, None)
+        let kube = Kube::with_context(context)?;
+        refuse_a_manager_of_the_cluster(&kube, context)?;
+        (kube, None)
     } else {
         let options = UpOptions { name: args.name.clone(), nodes: args.nodes.map(usize::from) };
         let (cluster, started) = Cluster::up(&options)?;
@@ -70,23 +72,39 @@ pub fn run(args: &Args) -> Result<()> {
         }
         (cluster.kube().clone(), Some(cluster))
     };
+    let shown = show(args, &kube, local.as_ref(), begin);
+    if let Err(error) = &shown
+        && error.is::<interrupt::Interrupted>()
+    {
+        eprintln!("{}", how_to_stop(args));
+    }
+    shown
+}
+
+/// Everything after the cluster is there.
+fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Result<()> {
     let repeated = kube.get(SAMPLES, "crd", DEFINITIONS[3])?.is_some()
         && kube.get(SAMPLES, DEFINITIONS[3], "hello-world")?.is_some();
-    install(&kube)?;
-    let (process, started) = Manager::ensure(&kube, &ManagerOptions::default())?;
+    install(kube)?;
+    let (process, started) = Manager::ensure(kube, &ManagerOptions::default())?;
     eprintln!("the manager {} (pid {})", if started { "runs" } else { "runs already" }, process.pid);
     let samples = paths::workspace().join("samples");
     run::stdout(kube.kubectl().args(["apply", "-n", SAMPLES, "-k"]).arg(&samples))?;
 
-    let nodes = local.as_ref().map(Cluster::nodes);
-    let ran_on = seen("DaemonJob daemonjob-sample: a pod ran to completion on every node", || {
-        daemonjob(&kube, nodes)
-    })?;
-    seen("PodSet podset-sample: as many pods as wanted are ready", || podset(&kube))?;
-    seen("PulsarConsumer pulsarconsumer-sample-1: its Deployment is there", || pulsarconsumer(&kube))?;
-    let said = seen("Greeting hello-world: it was said", || greeting(&kube, repeated))?;
-    seen("Book david-copperfield: it is Ready", || book(&kube))?;
-    let refusal = seen("Book moby-dick: it was refused, with the reasons", || refused(&kube, &samples))?;
+    let nodes = local.map(Cluster::nodes);
+    let ran_on =
+        seen("DaemonJob daemonjob-sample: a pod ran to completion on every node", || daemonjob(kube, nodes))?;
+    seen("PodSet podset-sample: as many pods as wanted are ready", || podset(kube))?;
+    let consumer = if local.is_some() {
+        "PulsarConsumer pulsarconsumer-sample-1: its Deployment is there, and all its pods are ready"
+    } else {
+        // What its image is and needs is not ours to promise.
+        "PulsarConsumer pulsarconsumer-sample-1: its Deployment is there"
+    };
+    seen(consumer, || pulsarconsumer(kube, local.is_some()))?;
+    let said = seen("Greeting hello-world: it was said", || greeting(kube, repeated))?;
+    seen("Book david-copperfield: it is Ready", || book(kube))?;
+    let refusal = seen("Book moby-dick: it was refused, with the reasons", || refused(kube, &samples))?;
 
     let get = |args: &[&str]| run::stdout(kube.kubectl().arg("get").args(args).args(["-n", SAMPLES]));
     let pods = ["pods", "-l", "quintet.dev/kind=DaemonJob", "-o", "wide"];
@@ -102,7 +120,8 @@ pub fn run(args: &Args) -> Result<()> {
             format!(
                 "  eval \"$(cargo xtask cluster env{option})\"\n  kubectl get quintet -A\n\
                  The manager's log: cargo xtask cluster logs -f{option}\n\
-                 Stop and clean up: cargo xtask cluster down{option}\n"
+                 Stop and clean up: {}\n",
+                stop_command(args)
             )
         }
         Some(context) => {
@@ -110,11 +129,46 @@ pub fn run(args: &Args) -> Result<()> {
             format!(
                 "  kubectl config use-context {context}\n  kubectl get quintet -A\n\
                  The manager's log: {}\n\
-                 Stop the manager:  cargo xtask demo --context {context} --stop\n",
-                kube.log("manager.log").display()
+                 Stop the manager:  {}\n",
+                kube.log("manager.log").display(),
+                stop_command(args)
             )
         }
     })
+}
+
+/// What ends what a demo leaves running.
+fn stop_command(args: &Args) -> String {
+    match &args.context {
+        None => format!("cargo xtask cluster down{}", name_option(&args.name)),
+        Some(context) => format!("cargo xtask demo --context {} --stop", shell_quote(context)),
+    }
+}
+
+/// For a demo that does not get to its end.
+fn how_to_stop(args: &Args) -> String {
+    match &args.context {
+        None => format!("cluster {} is left running; stop it: {}", args.name, stop_command(args)),
+        Some(_) => format!("a manager may be left running; stop it: {}", stop_command(args)),
+    }
+}
+
+/// The chart is installed without a manager in the cluster: one that is there would be scaled away.
+fn refuse_a_manager_of_the_cluster(kube: &Kube, context: &str) -> Result<()> {
+    let namespace = manager::NAMESPACE;
+    match kube.get(namespace, "deployment", "quintet")? {
+        Some(deployment) if has_replicas(&deployment) => bail!(
+            "Deployment quintet in namespace {namespace} runs a manager already, which the demo would scale away: \
+             uninstall it (`helm --kube-context {} uninstall quintet -n {namespace}` if it came with helm) or use \
+             another cluster",
+            shell_quote(context)
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn has_replicas(deployment: &Value) -> bool {
+    deployment["spec"]["replicas"].as_i64().is_some_and(|replicas| replicas > 0)
 }
 
 fn stop(args: &Args) -> Result<()> {
@@ -128,9 +182,7 @@ fn stop(args: &Args) -> Result<()> {
     eprintln!("the manager {}", if ran { "is stopped" } else { "was not running" });
     let context = shell_quote(context);
     eprintln!("the samples and the release are still there; to remove them:");
-    eprintln!(
-        "  cargo xtask demo --context {context}   # a manager must run while Greetings and DaemonJobs go"
-    );
+    eprintln!("  cargo xtask demo --context {context}   # a manager must run while Greetings go");
     eprintln!("  kubectl --context {context} delete -k samples");
     eprintln!("  cargo xtask demo --context {context} --stop");
     eprintln!("  helm --kube-context {context} uninstall quintet -n {}", manager::NAMESPACE);
@@ -169,7 +221,20 @@ fn seen<T>(what: &str, look: impl FnOnce() -> Result<T>) -> Result<T> {
 /// The number of nodes that it ran on.
 fn daemonjob(kube: &Kube, nodes: Option<usize>) -> Result<i64> {
     let done = until(kube, DEFINITIONS[0], "daemonjob-sample", |object| is_true(object, "Complete"))?;
+    ran_on(&done, nodes, kube.context())
+}
+
+/// The number of nodes that a DaemonJob which is Complete ran on: all, where their number is known, and one at least.
+fn ran_on(done: &Value, nodes: Option<usize>, context: Option<&str>) -> Result<i64> {
     let succeeded = done["status"]["succeeded"].as_i64().unwrap_or_default();
+    if succeeded == 0 {
+        let context =
+            context.map(|context| format!(" --context {}", shell_quote(context))).unwrap_or_default();
+        bail!(
+            "it is Complete with 0 nodes, as no node that may run it carries the label app=v1: run `kubectl label \
+             node NODE app=v1{context}` and then the demo again"
+        );
+    }
     match nodes.and_then(|nodes| i64::try_from(nodes).ok()) {
         Some(nodes) if succeeded != nodes => bail!("it is Complete, but ran on {succeeded} of {nodes} nodes"),
         _ => Ok(succeeded),
@@ -184,17 +249,21 @@ fn podset(kube: &Kube) -> Result<()> {
     Ok(())
 }
 
-fn pulsarconsumer(kube: &Kube) -> Result<()> {
+fn pulsarconsumer(kube: &Kube, ready: bool) -> Result<()> {
     let name = "pulsarconsumer-sample-1";
-    let consumer = until(kube, DEFINITIONS[2], name, |object| {
-        object["status"]["replicas"].is_i64() && object["status"]["replicas"] == object["spec"]["replicas"]
-    })?;
+    let consumer = until(kube, DEFINITIONS[2], name, |object| has_consumers(object, ready))?;
     let deployment = format!("{name}-deployment");
     match kube.get(SAMPLES, "deployment", &deployment)? {
         Some(found) if found["spec"]["replicas"] == consumer["spec"]["replicas"] => Ok(()),
         Some(_) => bail!("Deployment {deployment} has another number of replicas"),
         None => bail!("there is no Deployment {deployment}"),
     }
+}
+
+/// Whether a PulsarConsumer has as many pods as it wants; with `ready`, whether all of them are ready.
+fn has_consumers(object: &Value, ready: bool) -> bool {
+    let (wanted, status) = (&object["spec"]["replicas"], &object["status"]);
+    wanted.is_i64() && status["replicas"] == *wanted && (!ready || status["readyReplicas"] == *wanted)
 }
 
 /// The lines that it had printed.
@@ -274,5 +343,49 @@ mod tests {
         assert!(!is_true(&object(2, "False"), "Ready"));
         assert!(!is_true(&object(2, "True"), "Complete"));
         assert!(!is_true(&json!({}), "Ready"));
+    }
+
+    #[test]
+    fn a_daemonjob_that_ran_nowhere_is_not_taken_for_one_that_ran() {
+        let done = |succeeded: i64| json!({"status": {"succeeded": succeeded}});
+        assert_eq!(ran_on(&done(3), Some(3), None).unwrap(), 3);
+        assert_eq!(ran_on(&done(2), None, Some("mine")).unwrap(), 2);
+        let error = ran_on(&done(2), Some(3), None).unwrap_err().to_string();
+        assert!(error.contains("2 of 3 nodes"), "{error}");
+        let error = ran_on(&done(0), None, Some("mine")).unwrap_err().to_string();
+        assert!(error.contains("`kubectl label node NODE app=v1 --context mine`"), "{error}");
+        let error = ran_on(&json!({}), Some(3), None).unwrap_err().to_string();
+        assert!(error.contains("`kubectl label node NODE app=v1`"), "{error}");
+    }
+
+    #[test]
+    fn consumers_that_are_not_ready_count_where_nothing_is_promised_of_them() {
+        let object = |replicas: i64, ready: i64| json!({"spec": {"replicas": 2}, "status": {"replicas": replicas, "readyReplicas": ready}});
+        assert!(has_consumers(&object(2, 2), true));
+        assert!(has_consumers(&object(2, 1), false));
+        assert!(!has_consumers(&object(2, 1), true));
+        assert!(!has_consumers(&object(1, 1), false));
+        assert!(!has_consumers(&json!({}), false));
+    }
+
+    #[test]
+    fn only_a_deployment_with_replicas_runs_a_manager() {
+        assert!(has_replicas(&json!({"spec": {"replicas": 1}})));
+        assert!(!has_replicas(&json!({"spec": {"replicas": 0}})));
+        assert!(!has_replicas(&json!({})));
+    }
+
+    #[test]
+    fn an_interrupted_demo_says_how_to_stop_what_runs() {
+        let args = |name: &str, context: Option<&str>| Args {
+            name: name.to_owned(),
+            nodes: None,
+            context: context.map(str::to_owned),
+            stop: false,
+        };
+        assert!(how_to_stop(&args(DEFAULT_NAME, None)).ends_with("stop it: cargo xtask cluster down"));
+        assert!(how_to_stop(&args("mine", None)).ends_with("stop it: cargo xtask cluster down --name mine"));
+        let line = how_to_stop(&args(DEFAULT_NAME, Some("my cluster")));
+        assert!(line.ends_with("stop it: cargo xtask demo --context 'my cluster' --stop"), "{line}");
     }
 }

@@ -587,6 +587,52 @@ mod tests {
         assert_eq!(listed(&yaml(&read("charts/quintet/values.yaml"))["controllers"]), expected);
         let schema: Value = serde_json::from_str(&read("charts/quintet/values.schema.json")).unwrap();
         assert_eq!(listed(&schema["properties"]["controllers"]["properties"]), expected);
+
+        let helpers = read("charts/quintet/templates/_helpers.tpl");
+        let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+        for list in [
+            format!(":= list {} }}}}", quoted.join(" ")),
+            format!("at least one of controllers.{} to true", names.join(", ")),
+        ] {
+            assert!(helpers.contains(&list), "charts/quintet/templates/_helpers.tpl lacks `{list}`");
+        }
+    }
+
+    #[test]
+    fn the_files_kept_by_hand_state_the_workspaces_version() {
+        let version = env!("CARGO_PKG_VERSION");
+        let chart = yaml(&read("charts/quintet/Chart.yaml"));
+        assert_eq!(chart["version"], version);
+        assert_eq!(chart["appVersion"], version);
+        let kustomization = yaml(&read("config/manager/kustomization.yaml"));
+        assert_eq!(kustomization["images"][0]["newTag"], version);
+    }
+
+    #[test]
+    fn the_image_of_consumers_is_the_same_everywhere() {
+        let args = read("crates/manager/src/args.rs");
+        let (before, _) = args.split_once("pub pulsar_consumer_image:").unwrap();
+        let (_, default) = before.rsplit_once("default_value = \"").unwrap();
+        let (image, _) = default.split_once('"').unwrap();
+        let values = yaml(&read("charts/quintet/values.yaml"));
+        assert_eq!(values["pulsarConsumer"]["image"], image);
+        let flag = format!("- --pulsar-consumer-image={image}\n");
+        assert!(
+            read("config/manager/manager.yaml").contains(&flag),
+            "config/manager/manager.yaml lacks {flag}"
+        );
+    }
+
+    #[test]
+    fn the_readme_asks_for_what_is_needed() {
+        let readme = read("README.md");
+        let rust = format!("Rust {}", env!("CARGO_PKG_RUST_VERSION"));
+        assert!(readme.contains(&rust), "README.md lacks `{rust}`");
+        let chart = yaml(&read("charts/quintet/Chart.yaml"));
+        let range = chart["kubeVersion"].as_str().unwrap();
+        let minor = range.strip_prefix(">=").and_then(|range| range.strip_suffix(".0-0")).unwrap();
+        let kubernetes = format!("Kubernetes {minor} or newer");
+        assert!(readme.contains(&kubernetes), "README.md lacks `{kubernetes}`");
     }
 
     #[test]

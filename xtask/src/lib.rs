@@ -1,9 +1,10 @@
-//! Development tools of Quintet: a local Kubernetes control plane, a demo on it, and the test command.
+//! Development tools of Quintet: a local Kubernetes control plane, a demo on it, and the test and build commands.
 //!
 //! `cargo xtask --help` is the way in for people. The end-to-end tests use the same code as a library: they open the
 //! cluster that the test command started ([`cluster::Cluster::open`]), run managers against it
 //! ([`manager::Manager::start`]) and talk to it by `kubectl` ([`kube::Kube`]).
 
+pub mod build;
 pub mod cluster;
 pub mod demo;
 pub mod generate;

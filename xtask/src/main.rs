@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{cluster, demo, generate, interrupt, test};
+use xtask::{build, cluster, demo, generate, interrupt, test};
 
 /// Everything a developer of Quintet runs besides cargo itself
 #[derive(Parser)]
@@ -20,6 +20,7 @@ enum Command {
     /// Write the files that follow from the kinds' types and rules: definitions and RBAC
     Generate(generate::GenerateArgs),
     Demo(demo::Args),
+    Build(build::Args),
     Test(test::Args),
 }
 
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => cluster::cli::run(args),
         Command::Generate(args) => generate::run(args.check),
         Command::Demo(args) => demo::run(&args),
+        Command::Build(build::Args {}) => build::run(),
         Command::Test(args) => test::run(&args),
     });
     match done {

@@ -3,18 +3,17 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
 use crate::cluster::processes::{self, Launch, Process};
 use crate::cluster::{ports, state};
 use crate::kube::Kube;
 use crate::progress::Step;
 use crate::run::{self, Log};
-use crate::{http, interrupt, paths};
+use crate::{build, http, interrupt, paths};
 
 /// The namespace that the demo and the tests install the chart into.
 pub const NAMESPACE: &str = "quintet-system";
@@ -241,35 +240,12 @@ pub fn is_ready(port: u16) -> bool {
 pub fn build() -> Result<PathBuf> {
     let log = Log::fresh(paths::cache()?.join("quintet-build.log"))?;
     let mut step = Step::start("building quintet");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .args(["build", "--package", "quintet", "--message-format", "json-render-diagnostics"])
-        .current_dir(paths::workspace())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log.open()?);
-    let mut child = cargo.spawn().context("cannot run cargo")?;
-    let stdout = child.stdout.take();
-    let (status, messages) = std::thread::scope(|scope| {
-        let messages = scope.spawn(|| stdout.map(std::io::read_to_string));
-        let status = run::wait(&mut child, || step.tick());
-        (status, messages.join().ok().flatten())
-    });
-    if !status?.success() {
+    let (status, program) = build::program(build::cargo_build().stderr(log.open()?), || step.tick())?;
+    if !status.success() {
         bail!("building quintet failed; {}", log.tail(40));
     }
     step.done();
-    let messages = messages.transpose().context("cannot read what cargo says")?.unwrap_or_default();
-    executable(&messages).context("cargo built quintet but does not say where it is")
-}
-
-/// The executable that cargo's JSON messages name.
-fn executable(messages: &str) -> Option<PathBuf> {
-    messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "quintet")
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+    program
 }
 
 fn records(kube: &Kube) -> Result<PathBuf> {
@@ -289,19 +265,4 @@ fn fingerprint(program: &std::path::Path, options: &ManagerOptions) -> Result<St
     let ManagerOptions { namespace, leader_elect, args, .. } = options;
     let (program, size, built) = (program.display(), file.len(), built.as_nanos());
     Ok(format!("{program} {size} {built} {namespace} {leader_elect} {args:?}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_executable_is_what_cargo_says() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"quintet_kit"},"executable":null}
-not json
-{"reason":"compiler-artifact","target":{"name":"quintet"},"executable":"/t/debug/quintet"}
-{"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/debug/quintet")));
-        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
-    }
 }

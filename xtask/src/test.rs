@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cluster::{Cluster, UpOptions, binaries};
 use crate::{demo, interrupt, manager, paths, run};
@@ -27,14 +27,18 @@ pub const PROGRAM_VARIABLE: &str = "QUINTET_E2E_PROGRAM";
 #[command(
     about = "Run every check and test, and say where the time went",
     long_about = "Run every check and test, and say where the time went.\n\n\
-    Formatting, lints, generated files, the workspace's tests, the chart, and the end-to-end tests on a local cluster \
-    of their own, which is removed at the end. A failure does not keep the other parts from being run. The last line \
-    sums everything up: \"N passed, N failed, N skipped\"; the exit code is 1 if anything failed."
+    Formatting, lints, generated files, the workspace's tests, the release build (see `cargo xtask build --help`), the \
+    chart, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
+    at the end. A failure does not keep the other parts from being run. The last line sums everything up: \"N passed, N \
+    failed, N skipped\"; the exit code is 1 if anything failed."
 )]
 pub struct Args {
-    /// Leave out what needs a cluster or Go: the chart and the end-to-end tests
+    /// Leave out what takes long or needs Go: the release build, the chart, the demo and the end-to-end tests
     #[arg(long)]
     fast: bool,
+    /// Run only the end-to-end tests whose names contain FILTER, on a cluster of their own; nothing else is counted
+    #[arg(long, value_name = "FILTER", conflicts_with = "fast")]
+    e2e: Option<String>,
 }
 
 /// How many tests or checks went how.
@@ -79,7 +83,7 @@ const SKIPPED: Counts = Counts { passed: 0, failed: 0, skipped: 1 };
 struct Part {
     name: &'static str,
     /// What it may take on two cores, cold caches included. It is printed, not enforced.
-    budget_minutes: u32,
+    budget: Duration,
     took: Duration,
     counts: Counts,
 }
@@ -92,7 +96,7 @@ impl Report {
     fn part(
         &mut self,
         name: &'static str,
-        budget_minutes: u32,
+        budget: Duration,
         run: impl FnOnce() -> Result<Counts>,
     ) -> Result<Counts> {
         eprintln!("\n==> {name}");
@@ -105,13 +109,13 @@ impl Report {
                 FAILED
             }
         };
-        self.0.push(Part { name, budget_minutes, took: begin.elapsed(), counts });
+        self.0.push(Part { name, budget, took: begin.elapsed(), counts });
         Ok(counts)
     }
 
-    fn skip(&mut self, name: &'static str, budget_minutes: u32, why: &str) {
+    fn skip(&mut self, name: &'static str, budget: Duration, why: &str) {
         eprintln!("\n==> {name}: skipped, {why}");
-        self.0.push(Part { name, budget_minutes, took: Duration::ZERO, counts: SKIPPED });
+        self.0.push(Part { name, budget, took: Duration::ZERO, counts: SKIPPED });
     }
 
     fn total(&self) -> Counts {
@@ -124,34 +128,26 @@ impl Report {
 
     fn table(&self) -> String {
         let mut lines = vec![format!("{:<24} {:>9} {:>9}  RESULT", "PART", "TOOK", "BUDGET")];
-        for Part { name, budget_minutes, took, counts } in &self.0 {
-            let (took, budget) = (format!("{:.1} s", took.as_secs_f64()), format!("{budget_minutes} min"));
+        let columns = |took: Duration, budget: Duration| {
+            (format!("{:.1} s", took.as_secs_f64()), format!("{} min", budget.as_secs() / 60))
+        };
+        for Part { name, budget, took, counts } in &self.0 {
+            let (took, budget) = columns(*took, *budget);
             lines.push(format!("{name:<24} {took:>9} {budget:>9}  {counts}"));
         }
-        let took: Duration = self.0.iter().map(|part| part.took).sum();
-        let budget: u32 = self.0.iter().map(|part| part.budget_minutes).sum();
-        let (took, budget) = (format!("{:.1} s", took.as_secs_f64()), format!("{budget} min"));
+        let (took, budget) =
+            columns(self.0.iter().map(|part| part.took).sum(), self.0.iter().map(|part| part.budget).sum());
         lines.push(format!("{:<24} {took:>9} {budget:>9}", "all"));
         lines.join("\n")
     }
 }
 
-/// Runs everything.
+/// Runs everything, or the end-to-end tests that were asked for.
 pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
-    report.part("formatting", 1, || check(cargo().args(["fmt", "--all", "--check"])))?;
-    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    report.part("lints", 8, || check(cargo().args(clippy)))?;
-    let this = env::current_exe().context("cannot find this program")?;
-    report.part("generated files", 1, || check(Command::new(&this).args(["generate", "--check"])))?;
-    let tests = ["test", "--workspace", "--exclude", "quintet-e2e", "--no-fail-fast"];
-    report.part("workspace tests", 10, || cargo_test(cargo().args(tests)))?;
-    if args.fast {
-        for (name, budget_minutes) in CLUSTER_PARTS {
-            report.skip(name, budget_minutes, "as --fast was given");
-        }
-    } else {
-        with_cluster(&mut report)?;
+    match &args.e2e {
+        Some(filter) => some_end_to_end(&mut report, filter)?,
+        None => everything(&mut report, args.fast)?,
     }
     println!("\n{}\n", report.table());
     let total = report.total();
@@ -159,62 +155,98 @@ pub fn run(args: &Args) -> Result<()> {
     if total.failed > 0 { Err(Failed.into()) } else { Ok(()) }
 }
 
-/// The parts that need Go's programs, with their budgets in minutes.
-const CLUSTER_PARTS: [(&str, u32); 5] = [
-    ("control plane, built", 15),
-    ("chart", 1),
-    ("cluster with Quintet", 3),
-    ("end-to-end tests", 15),
-    ("demo", 3),
-];
+/// The parts that --fast leaves out, with their budgets.
+const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(10));
+const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_mins(15));
+const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
+const DEMO: (&str, Duration) = ("demo", Duration::from_mins(3));
+const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(3));
+const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(15));
 
-fn with_cluster(report: &mut Report) -> Result<()> {
-    let [built, chart, up, end_to_end, demo_part] = CLUSTER_PARTS;
-    let mut helm = None;
-    let counts = report.part(built.0, built.1, || {
-        helm = Some(binaries::ensure(&binaries::ALL)?.path("helm")?);
-        Ok(PASSED)
-    })?;
-    let Some(helm) = helm.filter(|_| counts.failed == 0) else {
-        for (name, budget_minutes) in [chart, up, end_to_end, demo_part] {
-            report.skip(name, budget_minutes, "as the control plane could not be built");
+fn everything(report: &mut Report, fast: bool) -> Result<()> {
+    let minutes = Duration::from_mins;
+    report.part("formatting", minutes(1), || check(cargo().args(["fmt", "--all", "--check"])))?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    report.part("lints", minutes(8), || check(cargo().args(clippy)))?;
+    report.part("generated files", minutes(1), || check(xtask()?.args(["generate", "--check"])))?;
+    let tests = ["test", "--workspace", "--exclude", "quintet-e2e", "--no-fail-fast"];
+    report.part("workspace tests", minutes(10), || cargo_test(cargo().args(tests)))?;
+    if fast {
+        for (name, budget) in [RELEASE_BUILD, CONTROL_PLANE, CHART, DEMO, CLUSTER, END_TO_END] {
+            report.skip(name, budget, "as --fast was given");
+        }
+        return Ok(());
+    }
+    report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
+    let Some(helm) = control_plane(report)? else {
+        for (name, budget) in [CHART, DEMO, CLUSTER, END_TO_END] {
+            report.skip(name, budget, "as the control plane could not be built");
         }
         return Ok(());
     };
-    let lint = || {
+    report.part(CHART.0, CHART.1, || {
         check(Command::new(&helm).args(["lint", "--strict"]).arg(paths::workspace().join("charts/quintet")))
-    };
-    report.part(chart.0, chart.1, lint)?;
-
+    })?;
     // What a newcomer runs first, on a cluster of its own; twice, since it may be run again on what is up.
     let shown = TestCluster::new("demo");
-    let this = env::current_exe().context("cannot find this program")?;
-    report.part(demo_part.0, demo_part.1, || {
-        let mut counts = check(Command::new(&this).args(["demo", "--name", &shown.name()]))?;
-        counts += check(Command::new(&this).args(["demo", "--name", &shown.name()]))?;
+    report.part(DEMO.0, DEMO.1, || {
+        let mut counts = check(xtask()?.args(["demo", "--name", &shown.name()]))?;
+        counts += check(xtask()?.args(["demo", "--name", &shown.name()]))?;
         Ok(counts)
     })?;
     drop(shown);
+    end_to_end(report, None)
+}
 
+/// The end-to-end tests whose names contain `filter`, and what they need.
+fn some_end_to_end(report: &mut Report, filter: &str) -> Result<()> {
+    if control_plane(report)?.is_some() {
+        return end_to_end(report, Some(filter));
+    }
+    for (name, budget) in [CLUSTER, END_TO_END] {
+        report.skip(name, budget, "as the control plane could not be built");
+    }
+    Ok(())
+}
+
+/// Builds what a cluster is made of. Where that worked, the value is helm.
+fn control_plane(report: &mut Report) -> Result<Option<PathBuf>> {
+    let mut helm = None;
+    report.part(CONTROL_PLANE.0, CONTROL_PLANE.1, || {
+        helm = Some(binaries::ensure(&binaries::ALL)?.path("helm")?);
+        Ok(PASSED)
+    })?;
+    Ok(helm)
+}
+
+/// Brings a cluster with the chart up and runs the end-to-end tests on it: all, or those whose names contain `filter`.
+fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     let cluster = TestCluster::new("test");
     let mut program = None;
-    let counts = report.part(up.0, up.1, || {
+    let counts = report.part(CLUSTER.0, CLUSTER.1, || {
         program = Some(manager::build()?);
         let (cluster, _) = Cluster::up(&UpOptions { name: cluster.name(), nodes: None })?;
         demo::install(cluster.kube())?;
         Ok(PASSED)
     })?;
     let Some(program) = program.filter(|_| counts.failed == 0) else {
-        report.skip(end_to_end.0, end_to_end.1, "as there is no cluster to run them on");
+        report.skip(END_TO_END.0, END_TO_END.1, "as there is no cluster to run them on");
         return Ok(());
     };
-    report.part(end_to_end.0, end_to_end.1, || {
-        cargo_test(
+    report.part(END_TO_END.0, END_TO_END.1, || {
+        let counts = cargo_test(
             cargo()
-                .args(["test", "--package", "quintet-e2e", "--no-fail-fast"])
+                .args(["test", "--package", "quintet-e2e", "--no-fail-fast", "--"])
+                .args(filter)
                 .env(CLUSTER_VARIABLE, cluster.name())
                 .env(PROGRAM_VARIABLE, program),
-        )
+        )?;
+        match filter {
+            Some(filter) if counts == Counts::default() => {
+                bail!("no end-to-end test has {filter:?} in its name: `cargo test -p quintet-e2e -- --list` lists them")
+            }
+            _ => Ok(counts),
+        }
     })?;
     Ok(())
 }
@@ -240,6 +272,11 @@ impl Drop for TestCluster {
             eprintln!("cluster {} could not be removed: {error:#}", self.0);
         }
     }
+}
+
+/// Another command of this program.
+fn xtask() -> Result<Command> {
+    Ok(Command::new(env::current_exe().context("cannot find this program")?))
 }
 
 fn cargo() -> Command {
@@ -300,6 +337,7 @@ fn parse_result(line: &str) -> Option<Counts> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser as _;
 
     #[test]
     fn the_counts_of_cargo_test_are_read() {
@@ -321,11 +359,26 @@ mod tests {
 
     #[test]
     fn a_part_that_cannot_run_is_a_failure_and_the_next_one_runs() {
-        let mut report = Report::default();
-        report.part("a", 1, || anyhow::bail!("no")).unwrap();
-        report.part("b", 1, || Ok(Counts { passed: 3, failed: 0, skipped: 1 })).unwrap();
-        report.skip("c", 1, "not today");
+        let (mut report, minute) = (Report::default(), Duration::from_mins(1));
+        report.part("a", minute, || bail!("no")).unwrap();
+        report.part("b", minute, || Ok(Counts { passed: 3, failed: 0, skipped: 1 })).unwrap();
+        report.skip("c", minute, "not today");
         assert_eq!(report.total(), Counts { passed: 3, failed: 1, skipped: 2 });
-        assert_eq!(report.table().lines().count(), 5);
+        let table = report.table();
+        assert_eq!(table.lines().count(), 5);
+        assert!(table.ends_with("3 min"), "{table}");
+    }
+
+    #[test]
+    fn a_filter_of_end_to_end_tests_and_fast_exclude_each_other() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            args: Args,
+        }
+        let parse = |words: &[&str]| Cli::try_parse_from([&["test"], words].concat()).map(|cli| cli.args);
+        assert_eq!(parse(&["--e2e", "podset"]).unwrap().e2e.as_deref(), Some("podset"));
+        assert!(parse(&["--fast"]).unwrap().fast);
+        assert!(parse(&["--fast", "--e2e", "podset"]).is_err());
     }
 }

@@ -96,9 +96,9 @@ impl Shared {
         self.once(&self.inner.nodes, "nodes", NODES, None)
     }
 
-    /// The one Deployment watch of the process: those with the label that the PulsarConsumer post gave them.
-    pub fn deployments(&self) -> Informer<Deployment> {
-        self.once(&self.inner.deployments, "deployments", DEPLOYMENTS, Some("pulsarcrd"))
+    /// The one Deployment watch of the process: those that `selector` selects.
+    pub fn deployments(&self, selector: &'static str) -> Informer<Deployment> {
+        self.once(&self.inner.deployments, "deployments", DEPLOYMENTS, Some(selector))
     }
 
     /// An informer of a custom resource.

@@ -16,7 +16,7 @@ use quintet_kit::types::Deployment;
 use crate::CONTROLLER;
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::observe::{Tried, World, observe};
-use crate::plan::{DEPLOYMENT_SUFFIX, is_overruled, plan};
+use crate::plan::{DEPLOYMENT_SUFFIX, NAME_LABEL, is_overruled, plan};
 
 struct PulsarConsumers {
     deployments: Informer<Deployment>,
@@ -80,7 +80,7 @@ impl Reconciler for PulsarConsumers {
 
 /// Adds the PulsarConsumer controller to the process. `image` is what consumers run where their object names none.
 pub fn register(shared: &Shared, image: String) {
-    let deployments = shared.deployments();
+    let deployments = shared.deployments(NAME_LABEL);
     let resource = Resource::of::<PulsarConsumer>();
     let objects = shared.informer::<PulsarConsumer>("pulsarconsumers", resource);
     let reads: [Arc<dyn Follower>; 1] = [Arc::new(deployments.clone())];
