@@ -155,6 +155,14 @@ struct Lease {
 struct Observed {
     spec: LeaseSpec,
     at: Option<Instant>,
+    /// The Lease as this process wrote it last: a healthy holder renews it without reading it first.
+    ours: Option<Lease>,
+}
+
+impl Observed {
+    fn written(lease: Lease) -> Self {
+        Self { spec: lease.spec.clone(), at: Some(Instant::now()), ours: Some(lease) }
+    }
 }
 
 /// Holds the lease whenever it can, and opens and closes the gate. Ends when `stop` becomes true, with the lease
@@ -263,6 +271,21 @@ async fn attempt(
     clock: &Clock,
 ) -> Result<Attempt, Error> {
     let path = format!("{}/{LEASE_NAME}", LEASES.path(&settings.namespace));
+    if let Some(lease) = observed.ours.take() {
+        let body = body(&lease, &held(settings, &lease.spec, clock));
+        match send::<Lease>(client, "PUT", &path, Some(&body)).await {
+            Ok(lease) => {
+                *observed = Observed::written(lease);
+                return Ok(Attempt::Held);
+            }
+            // It was changed, or is gone: a look says more.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => {
+                // It may have been written all the same: the next try looks first.
+                return refused(error, "update", settings);
+            }
+        }
+    }
     let lease = match send::<Lease>(client, "GET", &path, None).await {
         Ok(lease) => lease,
         Err(kube::Error::Api(status)) if status.code == 404 => {
@@ -275,7 +298,7 @@ async fn attempt(
             let collection = LEASES.path(&settings.namespace);
             return match send::<Lease>(client, "POST", &collection, Some(&body)).await {
                 Ok(lease) => {
-                    *observed = Observed { spec: lease.spec, at: Some(Instant::now()) };
+                    *observed = Observed::written(lease);
                     Ok(Attempt::Held)
                 }
                 Err(error) => refused(error, "create", settings),
@@ -284,21 +307,17 @@ async fn attempt(
         Err(error) => return refused(error, "get", settings),
     };
     if observed.at.is_none() || observed.spec != lease.spec {
-        *observed = Observed { spec: lease.spec.clone(), at: Some(Instant::now()) };
+        *observed = Observed { spec: lease.spec.clone(), at: Some(Instant::now()), ours: None };
     }
     let holder = lease.spec.holder_identity.clone().unwrap_or_default();
     let expired = observed.at.is_some_and(|at| at.elapsed() >= duration(&observed.spec, settings));
     if !holder.is_empty() && holder != settings.identity && !expired {
         return Ok(Attempt::OthersHold(holder));
     }
-    let spec = held(settings, &lease.spec, clock);
-    let body = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": lease.metadata, "spec": spec,
-    });
+    let body = body(&lease, &held(settings, &lease.spec, clock));
     match send::<Lease>(client, "PUT", &path, Some(&body)).await {
         Ok(lease) => {
-            *observed = Observed { spec: lease.spec, at: Some(Instant::now()) };
+            *observed = Observed::written(lease);
             Ok(Attempt::Held)
         }
         // Somebody wrote the Lease meanwhile: the next look says who holds it. Ours it may still be.
@@ -310,6 +329,14 @@ async fn attempt(
         }
         Err(error) => refused(error, "update", settings),
     }
+}
+
+/// The Lease with another record. Its resourceVersion is kept: of two who write, one wins.
+fn body(lease: &Lease, spec: &LeaseSpec) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": lease.metadata, "spec": spec,
+    })
 }
 
 /// How long the observed holder may stay silent. A nonsense duration in the record counts as ours.
@@ -344,13 +371,9 @@ async fn release(client: &Client, settings: &Settings, clock: &Clock) -> bool {
         holder_identity: Some(String::new()),
         lease_duration_seconds: Some(1),
         renew_time: Some(micros(clock.now())),
-        ..lease.spec
+        ..lease.spec.clone()
     };
-    let body = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": lease.metadata, "spec": spec,
-    });
-    send::<Lease>(client, "PUT", &path, Some(&body)).await.is_ok()
+    send::<Lease>(client, "PUT", &path, Some(&body(&lease, &spec))).await.is_ok()
 }
 
 /// MicroTime, as the API server wants it: exactly six decimals.

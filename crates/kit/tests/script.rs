@@ -11,7 +11,7 @@ use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use quintet_kit::clock::Clock;
-use quintet_kit::election::Gate;
+use quintet_kit::election::{self, Gate, Settings};
 use quintet_kit::executor::{Error, Executor, Follower};
 use quintet_kit::informer::{Change, Informer};
 use quintet_kit::metrics::Metrics;
@@ -335,4 +335,63 @@ async fn a_status_that_cannot_be_applied_is_patched() {
     executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), None).await.unwrap();
     assert_eq!(asked.lock().unwrap().len(), 2);
     assert!(executor.refusals(&owner()).is_empty());
+}
+
+/// A Lease as the server has it.
+fn lease(holder: &str, version: u64, renewed: u64) -> String {
+    json!({ "metadata": { "name": "quintet-manager", "namespace": "ns", "resourceVersion": version.to_string() },
+        "spec": { "holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 1,
+            "renewTime": format!("2026-01-01T00:00:{renewed:02}.000000Z") } })
+    .to_string()
+}
+
+/// Runs an election over a script for `seconds` and returns what it asked and the gate.
+async fn elect(answers: &[(u16, String)], seconds: u64) -> (Vec<String>, Gate) {
+    let (client, asked) = scripted(answers);
+    let gate = Gate::closed();
+    let settings = Settings::new("ns".into(), "me".into());
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
+    let election = election::run(client, settings, gate.clone(), clock, Metrics::new().unwrap(), stopped);
+    let _ = tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await;
+    let asked =
+        asked.lock().unwrap().iter().map(|asked| asked.split(' ').next().unwrap().to_owned()).collect();
+    (asked, gate)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_renews_without_reading_and_looks_when_the_lease_was_changed() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1, 0)),
+        (200, lease("me", 2, 5)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("me", 3, 5)),
+        (200, lease("me", 4, 10)),
+    ];
+    let (asked, gate) = elect(&answers, 11).await;
+    assert_eq!(asked, ["GET", "POST", "PUT", "PUT", "GET", "PUT"]);
+    assert!(gate.deadline().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_holder_is_waited_for_by_this_process_s_own_clock() {
+    // The record says that it was renewed long ago; only what is seen counts.
+    let mut answers: Vec<_> = (0..8).map(|_| (200, lease("other", 1, 0))).collect();
+    answers.push((200, lease("me", 2, 16)));
+    let (asked, gate) = elect(&answers, 13).await;
+    assert!(asked.iter().all(|verb| verb == "GET") && gate.deadline().is_none(), "{asked:?}");
+    let (asked, gate) = elect(&answers[..], 17).await;
+    assert!(asked.contains(&"PUT".to_owned()), "{asked:?}");
+    let _ = gate;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_gate_closes_at_the_renew_deadline_although_no_answer_comes() {
+    let answers = [failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    let (asked, gate) = elect(&answers, 9).await;
+    assert!(gate.deadline().is_some());
+    assert!(asked.len() >= 4, "several tries fit before the deadline: {asked:?}");
+    let (_, gate) = elect(&answers, 11).await;
+    assert!(gate.deadline().is_none());
 }
