@@ -10,8 +10,11 @@ fn greeting(name: &str, message: &str) -> Value {
         "spec": { "message": message } })
 }
 
+/// The lines that were said; of ticks that follow each other only the first, for a slow machine sees more of them.
 fn lines(printed: &str) -> Vec<&str> {
-    printed.lines().collect()
+    let mut lines: Vec<&str> = printed.lines().collect();
+    lines.dedup_by(|later, earlier| later == earlier && later.starts_with("Timer: "));
+    lines
 }
 
 #[test]
@@ -37,7 +40,7 @@ fn create_update_delete_and_the_timer_are_said_once_over_restarts() {
     assert_eq!(arena.writes().len(), created);
 
     arena.apply(&greeting("hello-world", "Hello again!")).unwrap();
-    arena.wait("the update is said", || manager.printed().ends_with("Update: Hello again!\n"));
+    arena.wait("the update is said", || lines(&manager.printed()).get(3) == Some(&"Update: Hello again!"));
 
     // Killed, not stopped; two changes and a deletion while down.
     manager.kill().unwrap();
@@ -51,7 +54,9 @@ fn create_update_delete_and_the_timer_are_said_once_over_restarts() {
     assert_eq!(printed.matches("Delete: Hello again!").count(), 1, "{printed}");
     assert_eq!(printed.matches("Create: two").count(), 1, "{printed}");
     assert!(!printed.contains("one\n"), "changes while down are one: {printed}");
-    assert_eq!(printed.matches("Hello, World!").count(), 3, "{printed}");
+    for once in first[..2].iter().chain(&["Update: Hello again!"]) {
+        assert_eq!(printed.matches(once).count(), 1, "{once}: {printed}");
+    }
 
     let row = arena.kubectl(&["get", "gr", "other", "--no-headers"]).unwrap();
     assert!(row.contains("two"), "{row}");

@@ -599,54 +599,33 @@ impl Executor {
         let request = request.map_err(|error| Error::Read(kube::Error::HttpError(error)))?;
         let Ok(_permit) = self.window.acquire().await else { return Err(Error::NotLeading) };
         let deadline = self.gate.deadline().ok_or(Error::NotLeading)?.min(Instant::now() + CALL);
-        let object = || format!("{} {name}", resource.kind);
-        let unclear = |error: String| {
-            let mut memory = self.memory();
-            let written = &mut memory.entry(owner.uid.clone()).or_default().written;
-            written.unclear.insert((resource, namespace.clone(), name.to_owned()), deletes.cloned());
-            Err(Error::Unanswered { verb, object: object(), error })
-        };
-        match timeout_at(deadline, self.client.request::<MetaOnly>(request)).await {
+        // Noted before it is sent: whatever becomes of this task, the next plan knows that something may have happened.
+        let place: Place = (resource, namespace.clone(), name.to_owned());
+        self.unclear(owner, |unclear| unclear.insert(place.clone(), deletes.cloned()));
+        let sorted = match timeout_at(deadline, self.client.request::<MetaOnly>(request)).await {
             Ok(Ok(only)) => {
                 if verb != "delete" {
                     self.wrote(owner, resource, &Meta::from(only.metadata));
                 }
-                Ok(Answer::Done)
+                Sorted::Answer(Answer::Done)
             }
-            Ok(Err(kube::Error::Api(status))) => match status.code {
-                404 if verb != "create" => Ok(Answer::News),
-                404 if status.message.contains("namespaces") => Ok(Answer::NamespaceTerminating),
-                409 if status.reason == "AlreadyExists" => Ok(Answer::Refused {
-                    reason: "AlreadyExists".to_owned(),
-                    message: status.message,
-                    quota: false,
-                }),
-                // Fields of other managers, and we did not force; any other conflict is a changed object.
-                409 if verb == "apply" && status.message.starts_with("Apply failed") => Ok(Answer::Refused {
-                    reason: "Conflict".to_owned(),
-                    message: status.message,
-                    quota: false,
-                }),
-                409 => Ok(Answer::News),
-                // A `test` of the patch failed: the object is not as the plan saw it.
-                422 if verb == "patch" && status.message.starts_with("the server rejected our request") => {
-                    Ok(Answer::News)
-                }
-                403 if is_namespace_terminating(&status) => Ok(Answer::NamespaceTerminating),
-                400 | 403 | 404 | 413 | 422 => Ok(Answer::Refused {
-                    quota: status.message.contains("exceeded quota"),
-                    reason: status.reason,
-                    message: status.message,
-                }),
-                500 if status.message.contains("failed to create typed") => {
-                    Ok(Answer::Refused { reason: UNTYPED.to_owned(), message: status.message, quota: false })
-                }
-                500..=599 => unclear(status.message),
-                _ => Err(Error::Unanswered { verb, object: object(), error: status.message }),
-            },
-            Ok(Err(error)) => unclear(brief(&error)),
-            Err(_elapsed) => unclear("no answer in time".to_owned()),
+            Ok(Err(kube::Error::Api(status))) => sort(verb, *status),
+            Ok(Err(error)) => Sorted::Unclear(brief(&error)),
+            Err(_elapsed) => Sorted::Unclear("no answer in time".to_owned()),
+        };
+        if !matches!(sorted, Sorted::Unclear(_)) {
+            self.unclear(owner, |unclear| unclear.remove(&place));
         }
+        match sorted {
+            Sorted::Answer(answer) => Ok(answer),
+            Sorted::Later(error) | Sorted::Unclear(error) => {
+                Err(Error::Unanswered { verb, object: format!("{} {name}", resource.kind), error })
+            }
+        }
+    }
+
+    fn unclear<T>(&self, owner: &Key, change: impl FnOnce(&mut HashMap<Place, Option<Arc<str>>>) -> T) -> T {
+        change(&mut self.memory().entry(owner.uid.clone()).or_default().written.unclear)
     }
 
     /// When a status of `owner` was last written.
@@ -756,6 +735,43 @@ struct ClaimedStatus {
 struct ClaimedToken {
     #[serde(default)]
     token: String,
+}
+
+/// What an answer of the API server means for the plan.
+enum Sorted {
+    /// It was carried out, or was not, and that is certain.
+    Answer(Answer),
+    /// It was not carried out, and should be tried again later.
+    Later(String),
+    /// It may have been carried out.
+    Unclear(String),
+}
+
+/// Sorts a failure that the API server states.
+fn sort(verb: &str, status: kube::core::Status) -> Sorted {
+    let terminating = is_namespace_terminating(&status);
+    let kube::core::Status { code, reason, message, .. } = status;
+    let refused = |reason: String, message: String| {
+        let quota = message.contains("exceeded quota");
+        Sorted::Answer(Answer::Refused { reason, message, quota })
+    };
+    match code {
+        404 if verb != "create" => Sorted::Answer(Answer::News),
+        404 if message.contains("namespaces") => Sorted::Answer(Answer::NamespaceTerminating),
+        409 if reason == "AlreadyExists" => refused(reason, message),
+        // Fields of other managers, and we did not force; any other conflict is a changed object.
+        409 if verb == "apply" && message.starts_with("Apply failed") => refused(reason, message),
+        409 => Sorted::Answer(Answer::News),
+        // A `test` of the patch failed: the object is not as the plan saw it.
+        422 if verb == "patch" && message.starts_with("the server rejected our request") => {
+            Sorted::Answer(Answer::News)
+        }
+        403 if terminating => Sorted::Answer(Answer::NamespaceTerminating),
+        400 | 403 | 404 | 413 | 422 => refused(reason, message),
+        500 if message.contains("failed to create typed") => refused(UNTYPED.to_owned(), message),
+        500..=599 => Sorted::Unclear(message),
+        _ => Sorted::Later(message),
+    }
 }
 
 fn is_namespace_terminating(status: &kube::core::Status) -> bool {
