@@ -99,7 +99,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
 
     // The run: it starts with its status, before its first pod.
     let finished_before = conditions::is_true(&before.conditions, "Complete")
-        || before.conditions.iter().any(|old| old.type_ == "Failed" && old.status == "True");
+        || conditions::is_true(&before.conditions, "Failed");
     let ended = before.conditions.iter().any(|old| {
         old.type_ == "Failed"
             && old.status == "True"

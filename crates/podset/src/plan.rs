@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
-use quintet_kit::clock::whole_seconds;
+use quintet_kit::clock::{doubled, whole_seconds};
 use quintet_kit::conditions::{self, Wanted};
 use quintet_kit::object::{Object as _, controller_reference};
 use quintet_kit::plan::{Action, Plan, Refusal};
@@ -121,8 +121,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
 /// When a pod that has ended may be replaced: at once, unless it replaced one that had ended too. Then it must
 /// have reached an age, so that pods that fail over and over are made ever more slowly.
 fn replaced_at(pod: &Pod) -> Option<Timestamp> {
-    let doublings = attempt(pod).checked_sub(1)?.min(10);
-    let wait = (FIRST_BACKOFF * (1_i32 << doublings)).min(LONGEST_BACKOFF);
+    let wait = doubled(FIRST_BACKOFF, attempt(pod).checked_sub(1)?, LONGEST_BACKOFF);
     pod.meta.created?.checked_add(wait).ok()
 }
 
