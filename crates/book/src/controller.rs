@@ -42,6 +42,6 @@ impl Reconciler for Books {
 
 /// Adds the Book controller to the process.
 pub fn register(shared: &Shared) {
-    let objects = shared.informer::<Book>("books", Resource::of::<Book>());
+    let objects = shared.informer::<Book>("books", Resource::of::<Book>(), None);
     shared.spawn_controller(CONTROLLER, Controller::new(shared, Books, objects, []).run());
 }

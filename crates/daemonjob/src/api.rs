@@ -1,6 +1,7 @@
-//! The DaemonJob custom resource: the post's fields and what the status says of them.
+//! The DaemonJob custom resource: the post's fields, those that Quintet adds, and what the status says of them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use quintet_kit::template::RawTemplate;
 use schemars::JsonSchema;
@@ -34,6 +35,15 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("the name is also a label of the pods: use at most 63 characters")
 )]
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.podFailurePolicy) || has(self.template.spec) && has(self.template.spec.restartPolicy) \
+         && self.template.spec.restartPolicy == 'Never'"
+    )
+    .message(
+        "podFailurePolicy needs template.spec.restartPolicy Never: only a pod that is not restarted shows how it failed"
+    )
+)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonJobSpec {
     /// The pod that runs on every node. Its nodeSelector, node affinity and tolerations say which nodes are
@@ -44,19 +54,64 @@ pub struct DaemonJobSpec {
     )]
     pub template: RawTemplate,
 
+    /// How many pods may run at a time: a number, or a percentage of the desired nodes, rounded up and at least 1.
+    /// 0 makes no pods. Without it every eligible node gets its pod at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(
+        validation = Rule::new(
+            "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')"
+        )
+        .message("parallelism must be a whole number, 0 for no pods, or a percentage from 1% to 100%")
+    )]
+    pub parallelism: Option<IntOrString>,
+
+    /// Deletes running pods and makes none, as for a Job. What was done stays done; a new run begins when it is
+    /// taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<bool>,
+
+    /// Makes no further pods; those that run go on. Deadlines go on as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+
+    /// What happens when nodes fail. Without it the other nodes go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_policy: Option<FailurePolicy>,
+
+    /// Which failures of a pod count, as for a Job, each node being what an index is to a Job. Needs restartPolicy
+    /// Never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_failure_policy: Option<PodFailurePolicy>,
+
+    /// How many failures a node may have before it counts as failed, for each node by itself. Under restartPolicy
+    /// OnFailure restarts of containers count as well, as for a Job. Default 6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000))]
+    pub backoff_limit: Option<i32>,
+
     /// Seconds that a run may take, counted from status.startTime. A run that takes longer is Failed with reason
     /// DeadlineExceeded and its running pods are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<i64>,
 
-    /// How many failed pods a node may have before it counts as failed. Default 6, for each node by itself.
+    /// Seconds that a pod may be Pending. A pod that is Pending longer is deleted and its node is skipped for this
+    /// run, with reason PendingDeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 1_000))]
-    pub backoff_limit: Option<i32>,
+    #[schemars(range(min = 1, max = 315_360_000))]
+    pub pending_deadline_seconds: Option<i64>,
 
-    /// Seconds after which the pods of a finished run are to be removed. Accepted and kept; it takes effect with
-    /// the ledger, since without one the removed pods would run again.
+    /// What becomes of nodes that were created after the run started. Default Run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_nodes: Option<LateNodes>,
+
+    /// What makes a node that is done run again. Default TemplateChange alone; an empty list: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2), extend("x-kubernetes-list-type" = "set"))]
+    pub rerun_on: Option<Vec<RerunOn>>,
+
+    /// Seconds after the end of a run, complete or failed, at which its pods are deleted. What was done is kept in
+    /// the ledger: nothing runs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,
@@ -68,6 +123,143 @@ pub struct DaemonJobSpec {
     /// Accepted for compatibility, without effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manual_selector: Option<bool>,
+}
+
+/// What happens when more nodes have failed than are allowed.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FailurePolicy {
+    /// Continue: the other nodes go on. FailFast: the run ends, running pods are deleted. Pause: no further pods are
+    /// made until maxFailedNodes is raised, the type is changed, or the template is. Default Continue.
+    #[serde(default, rename = "type")]
+    pub type_: FailurePolicyType,
+
+    /// How many failed nodes FailFast and Pause bear: a number, or a percentage of the desired nodes, rounded down.
+    /// Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(
+        validation = Rule::new(
+            "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
+        )
+        .message("maxFailedNodes must be a whole number or a percentage from 0% to 100%")
+    )]
+    pub max_failed_nodes: Option<IntOrString>,
+}
+
+/// See [`FailurePolicy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FailurePolicyType {
+    #[default]
+    /// The other nodes go on.
+    Continue,
+    /// The run ends.
+    FailFast,
+    /// No further pods are made.
+    Pause,
+}
+
+/// Rules about failed pods, in order: the first that matches decides. Without a match the failure counts. The
+/// fields are those of a Job.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodFailurePolicy {
+    /// The rules, at most 20.
+    #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
+    pub rules: Vec<PodFailureRule>,
+}
+
+/// One rule.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.onExitCodes) != (has(self.onPodConditions) && self.onPodConditions.size() > 0)")
+        .message("a rule of podFailurePolicy needs one of onExitCodes and onPodConditions, and not both")
+)]
+pub struct PodFailureRule {
+    /// FailJob: the whole run fails. FailIndex: the node fails, without further tries. Ignore: the failure does not
+    /// count and the node tries again. Count: the failure counts against backoffLimit.
+    pub action: PodFailureAction,
+    /// Matches by how a container ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_exit_codes: Option<OnExitCodes>,
+    /// Matches a pod that has one of these conditions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 20), extend("x-kubernetes-list-type" = "atomic"))]
+    pub on_pod_conditions: Option<Vec<OnPodCondition>>,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PodFailureAction {
+    /// The whole run fails.
+    FailJob,
+    /// The node fails, without further tries.
+    FailIndex,
+    /// The failure does not count.
+    Ignore,
+    /// The failure counts.
+    Count,
+}
+
+/// Matches by the exit codes of containers, init containers included, that did not end with 0.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.operator != 'In' || !self.values.exists(value, value == 0)")
+        .message("onExitCodes with operator In cannot list 0: a container that ends with 0 has not failed")
+)]
+pub struct OnExitCodes {
+    /// Only this container counts; without it each of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub container_name: Option<String>,
+    /// In: one of the values. NotIn: none of them.
+    pub operator: ExitCodeOperator,
+    /// Exit codes.
+    #[schemars(length(min = 1, max = 255), extend("x-kubernetes-list-type" = "set"))]
+    pub values: Vec<i32>,
+}
+
+/// See [`OnExitCodes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ExitCodeOperator {
+    /// One of the values.
+    In,
+    /// None of the values.
+    NotIn,
+}
+
+/// Matches a condition of a pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OnPodCondition {
+    /// Its type, DisruptionTarget for instance.
+    #[serde(rename = "type")]
+    #[schemars(length(min = 1, max = 316))]
+    pub type_: String,
+    /// Its status. Default True.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 7))]
+    pub status: Option<String>,
+}
+
+/// What becomes of nodes that were created after the run started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LateNodes {
+    /// They run as well.
+    #[default]
+    Run,
+    /// They are skipped until the next run.
+    Ignore,
+}
+
+/// What makes a node that is done run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RerunOn {
+    /// The template has changed since its last success.
+    TemplateChange,
+    /// The node has booted since the pod of its last success was made.
+    NodeReboot,
 }
 
 /// What is observed of a DaemonJob. Nodes are counted, not pods, except in `active` and `terminating`.
@@ -83,15 +275,18 @@ pub struct DaemonJobStatus {
     /// Pods that are neither finished nor terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<i32>,
-    /// Eligible nodes that are done: their last success was made from the current template.
+    /// Eligible nodes that are done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeded: Option<i32>,
-    /// Eligible nodes that have failed more often than backoffLimit allows.
+    /// Eligible nodes that have failed and are not tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
-    /// Eligible nodes that wait for their pod.
+    /// Eligible nodes whose pod has not started, or is not made yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
+    /// Nodes that are selected but get no pod in this run; those that a taint keeps away are not desired either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<i32>,
     /// Pods that are terminating and not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<i32>,
@@ -104,8 +299,48 @@ pub struct DaemonJobStatus {
     /// Identifies the template that the current run is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
-    /// Complete: every eligible node is done. Failed: the run ended otherwise. PodsRefused: the API server does
-    /// not take some pods. SelectorIgnored: selector or manualSelector is given.
+    /// The shards of the ledger that were written: the numbers at the end of their ConfigMaps' names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ledger_shards: Vec<u8>,
+    /// The first of the failed nodes, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_nodes: Vec<NodeReason>,
+    /// Failed nodes that are not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more_failed_nodes: Option<i32>,
+    /// The first of the pending nodes, in the order in which they get their pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending_nodes: Vec<NodeReason>,
+    /// Pending nodes that are not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more_pending_nodes: Option<i32>,
+    /// The first of the skipped nodes, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped_nodes: Vec<NodeReason>,
+    /// Skipped nodes that are not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more_skipped_nodes: Option<i32>,
+    /// Complete: every eligible node is done or skipped. Failed: the run ended otherwise. Suspended: spec.suspend is
+    /// set. Paused: no further pods are made. PodsRefused: the API server does not take some pods. LedgerLost: what
+    /// was recorded of some nodes is gone. LedgerRefused: the API server does not take the ledger. SelectorIgnored:
+    /// selector or manualSelector is given. OldJobPresent: the Job of the post's operator is still there.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "quintet_kit::conditions::lenient"
+    )]
     pub conditions: Vec<Condition>,
+}
+
+/// A node that is not done, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReason {
+    /// The node's name.
+    pub node: String,
+    /// Why, in one CamelCase word.
+    pub reason: String,
+    /// Why, for a person: the taint, the scheduler's words, the time until which it waits.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }

@@ -1,25 +1,39 @@
-//! Wires DaemonJobs, their pods and the nodes to the queue and the plan.
+//! Wires DaemonJobs, their pods, their ledgers and the nodes to the queue and the plan.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use quintet_kit::controller::{Controller, Reconciler};
-use quintet_kit::executor::{Error, Follower};
-use quintet_kit::informer::Informer;
-use quintet_kit::object::Object as _;
+use quintet_kit::departed::Departed;
+use quintet_kit::executor::{Carried, Error, Executor, Follower};
+use quintet_kit::informer::{Change, Informer};
+use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::Resource;
+use quintet_kit::resource::{CONFIG_MAPS, JOBS, PODS, Resource};
 use quintet_kit::shared::Shared;
 use quintet_kit::types::{Node, Pod};
+use tokio::sync::watch;
 
 use crate::CONTROLLER;
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::observe::{World, observe};
+use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
+use crate::metrics::Metrics;
+use crate::nodes::{Placement, Verdict, Why};
+use crate::observe::World;
 use crate::plan::plan;
 
 struct DaemonJobs {
     pods: Informer<Pod>,
     nodes: Informer<Node>,
+    ledger: Informer<Shard>,
+    departed_pods: Arc<Departed<Pod>>,
+    departed_shards: Arc<Departed<Shard>>,
+    executor: Arc<Executor>,
+    metrics: Metrics,
+    stop: watch::Receiver<bool>,
+    /// UIDs of DaemonJobs of which the post's operator has left no Job behind.
+    without_old_job: Mutex<HashSet<Arc<str>>>,
 }
 
 impl Reconciler for DaemonJobs {
@@ -41,30 +55,165 @@ impl Reconciler for DaemonJobs {
     }
 
     async fn observe(&self, object: &DaemonJob, refusals: Refusals) -> Result<World, Error> {
-        Ok(observe(&object.key(), &self.pods, &self.nodes, refusals))
+        let key = object.key();
+        let mut world = World {
+            pods: self.pods.owned_by(&key),
+            nodes: self.nodes.all(),
+            stopping: *self.stop.borrow(),
+            refusals,
+            ..World::default()
+        };
+        if object.terminating() {
+            return Ok(world);
+        }
+        self.observe_ledger(object, &key, &mut world).await?;
+        for pod in self.departed_pods.owned_by(&key) {
+            match self.executor.read_meta(&PODS, &key.namespace, &pod.meta.name).await? {
+                Some(meta) if meta.uid == pod.meta.uid => {
+                    world.pods.push(pod.clone());
+                    world.unlabelled.pods.push(pod);
+                }
+                _ => self.departed_pods.settle(&pod),
+            }
+        }
+        world.old_job = self.has_old_job(object, &key).await?;
+        Ok(world)
     }
 
     fn plan(&self, object: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobStatus> {
         plan(object, world, now)
     }
+
+    fn carried(&self, carried: &Carried) {
+        self.metrics.count(carried);
+    }
+
+    fn has_last_pass(&self) -> bool {
+        true
+    }
+
+    fn forget(&self, key: &Key) {
+        self.departed_pods.forget(key);
+        self.departed_shards.forget(key);
+        self.without_old_job().remove(&key.uid);
+    }
 }
 
-/// Adds the DaemonJob controller to the process.
-pub fn register(shared: &Shared) {
+impl DaemonJobs {
+    fn without_old_job(&self) -> std::sync::MutexGuard<'_, HashSet<Arc<str>>> {
+        self.without_old_job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shards that the cache shows, and what has become of those that it should show and does not.
+    async fn observe_ledger(&self, object: &DaemonJob, key: &Key, world: &mut World) -> Result<(), Error> {
+        let number = |shard: &Shard| shard.number(&key.name);
+        world.ledger = self.ledger.owned_by(key);
+        world.ledger.retain(|shard| number(shard).is_some() && !shard.terminating());
+        let mut open: HashSet<u8> = (0..SHARDS).collect();
+        for shard in &world.ledger {
+            open.remove(&number(shard).unwrap_or(SHARDS));
+        }
+        for shard in self.departed_shards.owned_by(key) {
+            let Some(number) = number(&shard).filter(|number| open.remove(number)) else {
+                self.departed_shards.settle(&shard);
+                continue;
+            };
+            match self.read_shard(key, number).await? {
+                Some(found) => {
+                    world.ledger.push(found.clone());
+                    world.unlabelled.shards.push(found);
+                }
+                None => world.deleted_shards.push(shard),
+            }
+        }
+        // Written once and not to be seen: gone, or without its label, since before this process looked.
+        for number in object.status.iter().flat_map(|status| &status.ledger_shards) {
+            if open.remove(number)
+                && let Some(found) = self.read_shard(key, *number).await?
+            {
+                world.ledger.push(found.clone());
+                world.unlabelled.shards.push(found);
+            }
+        }
+        Ok(())
+    }
+
+    /// A shard, read past the cache; None where it is not there or not ours.
+    async fn read_shard(&self, key: &Key, number: u8) -> Result<Option<Arc<Shard>>, Error> {
+        let name = shard_name(&key.name, number);
+        let found = self.executor.read::<Shard>(&CONFIG_MAPS, &key.namespace, &name).await?;
+        let is_ours =
+            |shard: &Shard| shard.owner().is_some_and(|owner| owner.uid == key.uid) && !shard.terminating();
+        Ok(found.filter(is_ours).map(Arc::new))
+    }
+
+    /// Whether the Job that the post's operator made for this DaemonJob is still there. Asked until something was
+    /// begun here.
+    async fn has_old_job(&self, object: &DaemonJob, key: &Key) -> Result<bool, Error> {
+        let has_begun = object.status.as_ref().is_some_and(|status| status.template_hash.is_some());
+        if has_begun || self.without_old_job().contains(&key.uid) {
+            return Ok(false);
+        }
+        let job = self.executor.read_meta(&JOBS, &key.namespace, &format!("{}-job", key.name)).await?;
+        let is_there = job.is_some_and(|meta| meta.owner.is_some_and(|owner| owner.uid == key.uid));
+        if !is_there {
+            self.without_old_job().insert(key.uid.clone());
+        }
+        Ok(is_there)
+    }
+}
+
+/// Whether a change of a node may change anything for a DaemonJob: it selects the node, or did.
+fn concerns(job: &DaemonJob, change: &Change<'_, Node>) -> bool {
+    let placement = Placement::of(job.spec.template.spec());
+    let selects = |node: &Node| {
+        !matches!(
+            placement.verdict(node),
+            Verdict::Continue(Why::NotSelected) | Verdict::Refuse(Why::NotSelected)
+        )
+    };
+    match change {
+        Change::Applied { new, old } => selects(new) || old.is_some_and(|old| selects(old)),
+        // Its pods, if any, have lost their node.
+        Change::Deleted { .. } => true,
+        Change::Undecodable { .. } => false,
+    }
+}
+
+/// Adds the DaemonJob controller to the process. Returns the cache of the DaemonJobs that it serves.
+pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Error> {
     let (pods, nodes) = (shared.pods(), shared.nodes());
     let resource = Resource::of::<DaemonJob>();
-    let objects = shared.informer::<DaemonJob>("daemonjobs", resource);
-    let reads: [Arc<dyn Follower>; 2] = [Arc::new(pods.clone()), Arc::new(nodes.clone())];
-    let reconciler = DaemonJobs { pods: pods.clone(), nodes: nodes.clone() };
-    let controller = Controller::new(shared, reconciler, objects.clone(), reads);
+    let objects = shared.informer::<DaemonJob>("daemonjobs", resource, None);
+    let ledger = shared.informer::<Shard>("ledgers", CONFIG_MAPS, Some(LEDGER_LABEL));
+    let metrics = Metrics::new(&shared.metrics.registry)?;
+    metrics.follow(&objects, &pods, &shared.gate);
+    let reads: [Arc<dyn Follower>; 3] =
+        [Arc::new(pods.clone()), Arc::new(nodes.clone()), Arc::new(ledger.clone())];
+    let reconciler = DaemonJobs {
+        departed_pods: Departed::from(&pods),
+        departed_shards: Departed::from(&ledger),
+        pods: pods.clone(),
+        nodes: nodes.clone(),
+        ledger: ledger.clone(),
+        executor: shared.executor.clone(),
+        metrics,
+        stop: shared.stop.clone(),
+        without_old_job: Mutex::default(),
+    };
+    let controller =
+        Controller::new(shared, reconciler, objects.clone(), reads).relisting(Arc::new(ledger.clone()));
     let waker = controller.waker();
     pods.subscribe(move |change| waker.wake_owner(change, &resource));
     let waker = controller.waker();
-    nodes.subscribe(move |_change| {
-        // Which DaemonJobs a node concerns is the plan's question; a change that nobody reads never comes here.
-        for daemonjob in objects.all() {
-            waker.look_again(daemonjob.key());
+    ledger.subscribe(move |change| waker.wake_owner(change, &resource));
+    let waker = controller.waker();
+    let served = objects.clone();
+    nodes.subscribe(move |change| {
+        for job in served.all().iter().filter(|job| concerns(job, change)) {
+            waker.look_again(job.key());
         }
     });
     shared.spawn_controller(CONTROLLER, controller.run());
+    Ok(objects)
 }

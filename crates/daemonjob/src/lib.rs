@@ -2,14 +2,20 @@
 //!
 //! Pods are made directly, one for each node and run, pinned by node affinity; their names are functions of the
 //! DaemonJob's and the node's UIDs and a run number, so that a repeated creation meets AlreadyExists. The truth is
-//! what the pods say: a node is done when its last success was made from the current template. (The ledger that
-//! keeps the truth when pods go has its place in `ledger.rs`; it is not written yet.)
+//! what the pods say together with the ledger, which keeps it when pods go: a finalizer holds every pod until
+//! then. A node is done when its last success was made from the current template.
 
 pub mod api;
 pub mod controller;
+pub mod ledger;
+pub mod metrics;
 pub mod nodes;
 pub mod observe;
+pub mod outcome;
 pub mod plan;
+pub mod status;
+pub mod survey;
+pub mod sweep;
 
 use quintet_kit::rbac::Rule;
 
@@ -17,6 +23,9 @@ pub use controller::register;
 
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "daemonjob";
+
+/// The finalizer on every pod of a DaemonJob: taken off when the ledger has the pod's outcome, or nobody needs it.
+pub const FINALIZER: &str = "dj.dysproz.io/ledger";
 
 /// What this kind may do.
 pub const RULES: &[Rule] = &[
@@ -41,13 +50,25 @@ pub const RULES: &[Rule] = &[
     Rule {
         group: "",
         resources: &["pods"],
-        verbs: &["get", "list", "watch", "create", "delete"],
-        why: "One pod is made for each node and run; those that must not run are deleted.",
+        verbs: &["get", "list", "watch", "create", "delete", "patch"],
+        why: "One pod is made for each node and run; finished ones lose their finalizer; those that must go are deleted.",
+    },
+    Rule {
+        group: "",
+        resources: &["configmaps"],
+        verbs: &["get", "list", "watch", "create", "patch"],
+        why: "The ledger keeps what was done when pods are gone. RBAC cannot narrow this to ConfigMaps with its label.",
     },
     Rule {
         group: "",
         resources: &["nodes"],
         verbs: &["list", "watch"],
         why: "Nodes decide where pods are made.",
+    },
+    Rule {
+        group: "batch",
+        resources: &["jobs"],
+        verbs: &["get"],
+        why: "A DaemonJob waits until the Job that the post's operator made for it is gone.",
     },
 ];

@@ -1,7 +1,12 @@
 //! Which nodes a DaemonJob runs on: DaemonSet's rules, as pure functions.
 //!
 //! Sources: the DaemonSet controller's `NodeShouldRunDaemonPod` (two different questions: may a pod be made, may
-//! one go on running) and the tolerations that it adds to every pod.
+//! one go on running), the tolerations that it adds to every pod, and the helpers by which it and the scheduler
+//! match node affinity and taints (component-helpers `scheduling/corev1`, `Toleration.ToleratesTaint`).
+//!
+//! A DaemonSet whose template the API server refuses does not exist; a DaemonJob with such a template does. What
+//! the API server would refuse in a pod restricts nothing here: the pods are tried and its words are told, where
+//! "no node is eligible" would hide the mistake.
 
 use quintet_kit::types::{Node, Taint};
 use serde::Deserialize;
@@ -34,31 +39,51 @@ pub enum Why {
     /// Its labels or name are not selected.
     NotSelected,
     /// A taint is not tolerated.
-    Taint(Box<str>),
+    Taint(Taint),
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+/// What one node must satisfy, all of it; without anything to satisfy it matches no node.
+#[derive(Debug)]
 struct Term {
-    match_expressions: Vec<Requirement>,
-    match_fields: Vec<Requirement>,
+    labels: Vec<(String, Test)>,
+    names: Vec<Test>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+/// What a label or a name must be.
+#[derive(Debug)]
+enum Test {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    DoesNotExist,
+    /// None is not a number: the API server takes it, and it matches nothing.
+    Above(Option<i64>),
+    Below(Option<i64>),
+}
+
+/// A term as it is written.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WireTerm {
+    match_expressions: Option<Vec<WireRequirement>>,
+    match_fields: Option<Vec<WireRequirement>>,
+}
+
+#[derive(Deserialize, Default)]
 #[serde(default)]
-struct Requirement {
+struct WireRequirement {
     key: String,
     operator: String,
-    values: Vec<String>,
+    values: Option<Vec<String>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Toleration {
-    key: String,
-    operator: String,
-    value: String,
-    effect: String,
+    key: Option<String>,
+    operator: Option<String>,
+    value: Option<String>,
+    effect: Option<String>,
 }
 
 /// The tolerations that the DaemonSet controller adds, as (key, effect).
@@ -79,52 +104,32 @@ fn added_tolerations(spec: &Map<String, Value>) -> impl Iterator<Item = (&'stati
 }
 
 impl Placement {
-    /// Parses what a pod's spec says about nodes. What cannot be understood selects no node rather than all:
-    /// the API server would refuse such a pod.
+    /// Parses what a pod's spec says about nodes.
     pub fn of(spec: &Map<String, Value>) -> Self {
-        let list = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
-        let required = spec
-            .get("affinity")
-            .and_then(|affinity| {
-                affinity.pointer("/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution")
-            })
-            .filter(|required| !required.is_null())
-            .map(|required| {
-                list(required.get("nodeSelectorTerms"))
-                    .and_then(|terms| serde_json::from_value(terms).ok())
-                    .unwrap_or_default()
-            });
-        let mut tolerations: Vec<Toleration> = list(spec.get("tolerations"))
-            .and_then(|tolerations| serde_json::from_value(tolerations).ok())
-            .unwrap_or_default();
-        tolerations.extend(added_tolerations(spec).map(|(key, effect)| Toleration {
-            key: key.to_owned(),
-            operator: "Exists".to_owned(),
-            value: String::new(),
-            effect: effect.to_owned(),
-        }));
+        let written = spec.get("tolerations").and_then(Value::as_array).into_iter().flatten();
+        let added = added_tolerations(spec).map(|(key, effect)| Toleration {
+            key: Some(key.to_owned()),
+            operator: Some("Exists".to_owned()),
+            value: None,
+            effect: Some(effect.to_owned()),
+        });
         Self {
             node_name: spec
                 .get("nodeName")
                 .and_then(Value::as_str)
                 .filter(|name| !name.is_empty())
                 .map(str::to_owned),
-            node_selector: spec
-                .get("nodeSelector")
-                .and_then(Value::as_object)
-                .map(|selector| {
-                    selector
-                        .iter()
-                        .map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()))
-                        .collect()
-                })
-                .unwrap_or_default(),
-            required,
-            tolerations,
+            node_selector: spec.get("nodeSelector").and_then(selected_labels).unwrap_or_default(),
+            required: spec.get("affinity").and_then(required_terms),
+            tolerations: written
+                .filter_map(|toleration| Toleration::deserialize(toleration).ok())
+                .chain(added)
+                .collect(),
         }
     }
 
-    /// The verdict on a node.
+    /// The verdict on a node. A cordon is no taint, and the taint that the node controller makes of it is tolerated;
+    /// whether the node is being deleted is not asked here.
     pub fn verdict(&self, node: &Node) -> Verdict {
         let named = self.node_name.as_deref().is_none_or(|name| name == &*node.meta.name);
         let labelled =
@@ -134,18 +139,11 @@ impl Placement {
             return Verdict::Refuse(Why::NotSelected);
         }
         let mut verdict = Verdict::Run;
-        let cordon = Taint {
-            key: "node.kubernetes.io/unschedulable".into(),
-            value: "".into(),
-            effect: "NoSchedule".into(),
-        };
-        // A cordon counts even before the node controller has made a taint of it.
-        let taints = node.taints.iter().chain(node.unschedulable.then_some(&cordon));
-        for taint in taints.filter(|taint| !self.tolerates(taint)) {
+        for taint in node.taints.iter().filter(|taint| !self.tolerates(taint)) {
             match &*taint.effect {
-                "NoExecute" => return Verdict::Refuse(Why::Taint(taint.key.clone())),
+                "NoExecute" => return Verdict::Refuse(Why::Taint(taint.clone())),
                 "NoSchedule" if verdict == Verdict::Run => {
-                    verdict = Verdict::Continue(Why::Taint(taint.key.clone()));
+                    verdict = Verdict::Continue(Why::Taint(taint.clone()));
                 }
                 _ => {}
             }
@@ -154,60 +152,144 @@ impl Placement {
     }
 
     fn tolerates(&self, taint: &Taint) -> bool {
-        self.tolerations.iter().any(|toleration| {
-            (toleration.effect.is_empty() || *toleration.effect == *taint.effect)
-                && (toleration.key.is_empty() && toleration.operator == "Exists"
-                    || *toleration.key == *taint.key)
-                && match toleration.operator.as_str() {
-                    "Exists" => true,
-                    "" | "Equal" => *toleration.value == *taint.value,
-                    "Gt" => {
-                        numbers(&taint.value, &toleration.value).is_some_and(|(taint, ours)| taint > ours)
-                    }
-                    "Lt" => {
-                        numbers(&taint.value, &toleration.value).is_some_and(|(taint, ours)| taint < ours)
-                    }
-                    _ => false,
-                }
-        })
+        self.tolerations.iter().any(|toleration| toleration.tolerates(taint))
     }
+}
+
+impl Toleration {
+    /// An absent effect or key stands for all of them, an absent operator for Equal. For how long is not asked.
+    fn tolerates(&self, taint: &Taint) -> bool {
+        let any_or = |wanted: &Option<String>, is: &str| {
+            wanted.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == is)
+        };
+        let value = self.value.as_deref().unwrap_or_default();
+        let numbers = || Some((canonical_number(&taint.value)?, canonical_number(value)?));
+        any_or(&self.effect, &taint.effect)
+            && any_or(&self.key, &taint.key)
+            && match self.operator.as_deref().unwrap_or_default() {
+                "Exists" => true,
+                "" | "Equal" => *value == *taint.value,
+                "Gt" => numbers().is_some_and(|(taint, ours)| taint > ours),
+                "Lt" => numbers().is_some_and(|(taint, ours)| taint < ours),
+                _ => false,
+            }
+    }
+}
+
+/// A whole number as one writes it: tolerations compare no others, where node affinity takes leading zeros.
+fn canonical_number(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
 
 impl Term {
-    /// An empty term matches nothing, as the API says.
+    fn parse(wire: WireTerm) -> Option<Self> {
+        let labels = wire.match_expressions.unwrap_or_default().into_iter();
+        let names = wire.match_fields.unwrap_or_default().into_iter();
+        Some(Self {
+            labels: labels.map(WireRequirement::on_a_label).collect::<Option<_>>()?,
+            names: names.map(WireRequirement::on_the_name).collect::<Option<_>>()?,
+        })
+    }
+
     fn matches(&self, node: &Node) -> bool {
-        let empty = self.match_expressions.is_empty() && self.match_fields.is_empty();
-        !empty
-            && self.match_expressions.iter().all(|wanted| wanted.matches(node.meta.labels.get(&wanted.key)))
-            && self
-                .match_fields
-                .iter()
-                .all(|wanted| wanted.key == "metadata.name" && wanted.matches(Some(&node.meta.name)))
+        let is_empty = self.labels.is_empty() && self.names.is_empty();
+        !is_empty
+            && self.labels.iter().all(|(key, test)| test.holds(node.meta.labels.get(key)))
+            && self.names.iter().all(|test| test.holds(Some(&node.meta.name)))
     }
 }
 
-impl Requirement {
-    fn matches(&self, value: Option<&str>) -> bool {
-        let listed = value.is_some_and(|value| self.values.iter().any(|wanted| wanted == value));
-        let compared = || numbers(value?, self.values.first()?);
-        match self.operator.as_str() {
-            "In" => listed,
-            "NotIn" => !listed,
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            "Gt" => compared().is_some_and(|(value, wanted)| value > wanted),
-            "Lt" => compared().is_some_and(|(value, wanted)| value < wanted),
-            _ => false,
+impl Test {
+    fn holds(&self, value: Option<&str>) -> bool {
+        let listed = |list: &[String]| value.is_some_and(|value| list.iter().any(|wanted| wanted == value));
+        let number = || value?.parse::<i64>().ok();
+        match self {
+            Self::In(list) => listed(list),
+            Self::NotIn(list) => !listed(list),
+            Self::Exists => value.is_some(),
+            Self::DoesNotExist => value.is_none(),
+            Self::Above(wanted) => number().zip(*wanted).is_some_and(|(value, wanted)| value > wanted),
+            Self::Below(wanted) => number().zip(*wanted).is_some_and(|(value, wanted)| value < wanted),
         }
     }
 }
 
-fn numbers(one: &str, other: &str) -> Option<(i64, i64)> {
-    Some((one.parse().ok()?, other.parse().ok()?))
+impl WireRequirement {
+    /// None where the API server would refuse it.
+    fn on_a_label(self) -> Option<(String, Test)> {
+        let values = self.values.unwrap_or_default();
+        let is_valid = is_label_key(&self.key) && values.iter().all(|value| is_label_value(value));
+        let test = match (self.operator.as_str(), values.as_slice()) {
+            ("In", [_, ..]) => Test::In(values),
+            ("NotIn", [_, ..]) => Test::NotIn(values),
+            ("Exists", []) => Test::Exists,
+            ("DoesNotExist", []) => Test::DoesNotExist,
+            ("Gt", [value]) => Test::Above(value.parse().ok()),
+            ("Lt", [value]) => Test::Below(value.parse().ok()),
+            _ => return None,
+        };
+        is_valid.then_some((self.key, test))
+    }
+
+    /// The only field is metadata.name. None where the API server would refuse it.
+    fn on_the_name(self) -> Option<Test> {
+        let values = self.values.unwrap_or_default();
+        let is_valid = self.key == "metadata.name" && values.iter().all(|value| is_subdomain(value));
+        let test = match (self.operator.as_str(), values.as_slice()) {
+            ("In", [_]) => Test::In(values),
+            ("NotIn", [_]) => Test::NotIn(values),
+            _ => return None,
+        };
+        is_valid.then_some(test)
+    }
+}
+
+const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
+
+/// The terms of required node affinity; None where there is none, or the API server would refuse it.
+fn required_terms(affinity: &Value) -> Option<Vec<Term>> {
+    let terms = Vec::<WireTerm>::deserialize(affinity.pointer(REQUIRED)?.get("nodeSelectorTerms")?).ok()?;
+    terms.into_iter().map(Term::parse).collect::<Option<Vec<_>>>().filter(|terms| !terms.is_empty())
+}
+
+/// The labels of a nodeSelector; None where there is none, or the API server would refuse it.
+fn selected_labels(selector: &Value) -> Option<Vec<(String, String)>> {
+    let labels = selector.as_object()?.iter().map(|(key, value)| {
+        let value = value.as_str()?;
+        (is_label_key(key) && is_label_value(value)).then(|| (key.clone(), value.to_owned()))
+    });
+    labels.collect()
+}
+
+fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
+}
+
+fn is_label_value(value: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_outer = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
+    let bytes = value.as_bytes();
+    bytes.len() <= 63
+        && bytes.iter().copied().all(is_inner)
+        && is_outer(bytes.first())
+        && is_outer(bytes.last())
+}
+
+fn is_subdomain(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    name.len() <= 253
+        && name.split('.').all(|label| {
+            !label.is_empty()
+                && label.bytes().all(is_inner)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        })
 }
 
 /// The spec of the pod for one node: pinned to it by required node affinity on its name, ANDed into each of the
-/// user's own terms (terms are alternatives, so a further term would un-pin it), with DaemonSet's tolerations.
+/// user's own terms (terms are alternatives, so a further term would un-pin it), with DaemonSet's tolerations. What
+/// the API server would refuse stays for it to refuse.
 pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
     let mut spec = spec.clone();
     let pin = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
@@ -217,23 +299,40 @@ pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
         affinity["nodeAffinity"] = json!({});
     }
     let required = &mut affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let mut terms = required["nodeSelectorTerms"].as_array().cloned().unwrap_or_default();
     if required.is_null() {
-        terms.push(json!({}));
-    }
-    for term in &mut terms {
-        match term["matchFields"].as_array_mut() {
-            Some(fields) => fields.push(pin.clone()),
-            None => term["matchFields"] = json!([pin]),
+        *required = json!({ "nodeSelectorTerms": [{ "matchFields": [pin] }] });
+    } else if let Some(terms) = required.get_mut("nodeSelectorTerms").and_then(Value::as_array_mut) {
+        // An empty term matches no node; with the pin it would match this one.
+        let is_empty = |term: &Value| {
+            ["matchExpressions", "matchFields"]
+                .into_iter()
+                .all(|part| term.get(part).and_then(Value::as_array).is_none_or(Vec::is_empty))
+        };
+        if !terms.iter().all(is_empty) {
+            terms.retain(|term| !is_empty(term));
+            for term in terms {
+                match term["matchFields"].as_array_mut() {
+                    Some(fields) => fields.push(pin.clone()),
+                    None => term["matchFields"] = json!([pin]),
+                }
+            }
         }
     }
-    *required = json!({ "nodeSelectorTerms": terms });
     spec.insert("affinity".to_owned(), affinity);
 
     let mut tolerations = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
     for (key, effect) in added_tolerations(&spec) {
         let added = json!({ "key": key, "operator": "Exists", "effect": effect });
-        if !tolerations.contains(&added) {
+        // The user's own one gives way, as in a DaemonSet: it may bear the taint for a time only.
+        let is_same = |toleration: &Value| {
+            let part = |member: &str| toleration.get(member).and_then(Value::as_str).unwrap_or_default();
+            (part("key"), part("operator"), part("value"), part("effect")) == (key, "Exists", "", effect)
+        };
+        if tolerations.iter().any(is_same) {
+            for same in tolerations.iter_mut().filter(|toleration| is_same(toleration)) {
+                *same = added.clone();
+            }
+        } else {
             tolerations.push(added);
         }
     }
@@ -250,98 +349,361 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn verdict(spec: &Value, of: Value) -> Verdict {
-        Placement::of(spec.as_object().unwrap()).verdict(&node(of))
+    fn placement(spec: &Value) -> Placement {
+        Placement::of(spec.as_object().unwrap())
     }
 
-    fn affinity(terms: &Value) -> Value {
+    fn terms(terms: &Value) -> Value {
         json!({"affinity": {"nodeAffinity":
             {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
     }
 
-    #[rstest]
-    #[case::no_wish(json!({}), true)]
-    #[case::selector(json!({"nodeSelector": {"zone": "a"}}), true)]
-    #[case::selector_of_others(json!({"nodeSelector": {"zone": "b"}}), false)]
-    #[case::selector_of_absent(json!({"nodeSelector": {"rack": "1"}}), false)]
-    #[case::null_selector(json!({"nodeSelector": null, "affinity": null, "tolerations": null}), true)]
-    #[case::node_name(json!({"nodeName": "n"}), true)]
-    #[case::other_node_name(json!({"nodeName": "m"}), false)]
-    #[case::in_(affinity(&json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}])), true)]
-    #[case::not_in(affinity(&json!([{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}])), false)]
-    #[case::not_in_absent(affinity(&json!([{"matchExpressions": [{"key": "rack", "operator": "NotIn", "values": ["a"]}]}])), true)]
-    #[case::exists(affinity(&json!([{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}])), true)]
-    #[case::does_not_exist(affinity(&json!([{"matchExpressions": [{"key": "zone", "operator": "DoesNotExist"}]}])), false)]
-    #[case::gt(affinity(&json!([{"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["7"]}]}])), true)]
-    #[case::gt_equal(affinity(&json!([{"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["8"]}]}])), false)]
-    #[case::lt(affinity(&json!([{"matchExpressions": [{"key": "cores", "operator": "Lt", "values": ["9"]}]}])), true)]
-    #[case::gt_of_no_number(affinity(&json!([{"matchExpressions": [{"key": "zone", "operator": "Gt", "values": ["1"]}]}])), false)]
-    #[case::terms_are_alternatives(affinity(&json!([{"matchExpressions": [{"key": "rack", "operator": "Exists"}]}, {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}])), true)]
-    #[case::expressions_are_anded(affinity(&json!([{"matchExpressions": [{"key": "rack", "operator": "Exists"}, {"key": "zone", "operator": "Exists"}]}])), false)]
-    #[case::field(affinity(&json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}])), true)]
-    #[case::other_field(affinity(&json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]}])), false)]
-    #[case::empty_term(affinity(&json!([{}])), false)]
-    #[case::no_terms(affinity(&json!([])), false)]
-    #[case::unknown_operator(affinity(&json!([{"matchExpressions": [{"key": "zone", "operator": "Near", "values": ["a"]}]}])), false)]
-    fn selection(#[case] spec: Value, #[case] selected: bool) {
-        let node = json!({"metadata": {"name": "n", "labels": {"zone": "a", "cores": "8"}}});
-        let expected = if selected { Verdict::Run } else { Verdict::Refuse(Why::NotSelected) };
-        assert_eq!(verdict(&spec, node), expected);
+    /// Required node affinity, written `key operator value…`; `@` marks the name's field, `&` joins what one term
+    /// demands, `|` separates terms, `''` is the empty value.
+    fn affinity(text: &str) -> Value {
+        let requirement = |text: &str| {
+            let mut words = text.split_whitespace().map(|word| if word == "''" { "" } else { word });
+            let (key, operator) = (words.next().unwrap(), words.next().unwrap());
+            json!({"key": key, "operator": operator, "values": words.collect::<Vec<_>>()})
+        };
+        let parsed = text.split('|').map(|term| {
+            let (fields, labels): (Vec<_>, Vec<_>) = term
+                .split('&')
+                .map(str::trim)
+                .filter(|requirement| !requirement.is_empty())
+                .partition(|requirement| requirement.starts_with('@'));
+            let fields: Vec<Value> = fields.iter().map(|text| requirement(&text[1..])).collect();
+            let labels: Vec<Value> = labels.into_iter().map(requirement).collect();
+            json!({"matchExpressions": labels, "matchFields": fields})
+        });
+        terms(&parsed.collect())
+    }
+
+    fn is_selected(spec: &Value) -> bool {
+        let node = node(json!({"metadata": {"name": "n", "labels": {
+            "zone": "a", "cores": "8", "bare": "", "padded": "007",
+            "greatest": "9223372036854775807", "too-great": "9223372036854775808"}}}));
+        match placement(spec).verdict(&node) {
+            Verdict::Run => true,
+            Verdict::Refuse(Why::NotSelected) => false,
+            verdict => panic!("{verdict:?} without a taint"),
+        }
     }
 
     #[rstest]
-    #[case::none(json!({}), json!([]), 'r')]
-    #[case::no_schedule(json!({}), json!([{"key": "k", "effect": "NoSchedule"}]), 'c')]
-    #[case::no_execute(json!({}), json!([{"key": "k", "effect": "NoExecute"}]), 'n')]
-    #[case::prefer(json!({}), json!([{"key": "k", "effect": "PreferNoSchedule"}]), 'r')]
-    #[case::both(json!({}), json!([{"key": "k", "effect": "NoSchedule"}, {"key": "k", "effect": "NoExecute"}]), 'n')]
-    #[case::exists(json!({"tolerations": [{"key": "k", "operator": "Exists"}]}), json!([{"key": "k", "value": "v", "effect": "NoExecute"}]), 'r')]
-    #[case::all(json!({"tolerations": [{"operator": "Exists"}]}), json!([{"key": "k", "effect": "NoSchedule"}, {"key": "l", "effect": "NoExecute"}]), 'r')]
-    #[case::equal(json!({"tolerations": [{"key": "k", "value": "v"}]}), json!([{"key": "k", "value": "v", "effect": "NoSchedule"}]), 'r')]
-    #[case::unequal(json!({"tolerations": [{"key": "k", "value": "w"}]}), json!([{"key": "k", "value": "v", "effect": "NoSchedule"}]), 'c')]
-    #[case::other_effect(json!({"tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}]}), json!([{"key": "k", "effect": "NoExecute"}]), 'n')]
-    #[case::not_ready(json!({}), json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]), 'r')]
-    #[case::not_ready_no_schedule(json!({}), json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]), 'c')]
-    #[case::unreachable(json!({}), json!([{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]), 'r')]
-    #[case::disk(json!({}), json!([{"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}]), 'r')]
-    #[case::memory(json!({}), json!([{"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"}]), 'r')]
-    #[case::pid(json!({}), json!([{"key": "node.kubernetes.io/pid-pressure", "effect": "NoSchedule"}]), 'r')]
-    #[case::cordoned(json!({}), json!([{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]), 'r')]
-    #[case::network(json!({}), json!([{"key": "node.kubernetes.io/network-unavailable", "effect": "NoSchedule"}]), 'c')]
-    #[case::host_network(json!({"hostNetwork": true}), json!([{"key": "node.kubernetes.io/network-unavailable", "effect": "NoSchedule"}]), 'r')]
-    #[case::control_plane(json!({}), json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]), 'c')]
-    fn taint_cases(#[case] spec: Value, #[case] taints: Value, #[case] expected: char) {
-        let found = verdict(&spec, json!({"metadata": {"name": "n"}, "spec": {"taints": taints}}));
-        let found = match found {
+    #[case::in_first("zone In a b", true)]
+    #[case::in_last("zone In b a", true)]
+    #[case::in_others("zone In b c", false)]
+    #[case::in_without_the_label("rack In a", false)]
+    #[case::in_no_part_of_it("zone In ab", false)]
+    #[case::in_empty_value("bare In ''", true)]
+    #[case::in_empty_value_without_the_label("rack In ''", false)]
+    #[case::in_empty_value_of_another("zone In ''", false)]
+    #[case::not_in("zone NotIn a b", false)]
+    #[case::not_in_others("zone NotIn b c", true)]
+    #[case::not_in_without_the_label("rack NotIn a", true)]
+    #[case::not_in_empty_value("bare NotIn ''", false)]
+    #[case::not_in_empty_value_without_the_label("rack NotIn ''", true)]
+    #[case::exists("zone Exists", true)]
+    #[case::exists_without_a_value("bare Exists", true)]
+    #[case::exists_without_the_label("rack Exists", false)]
+    #[case::does_not_exist("zone DoesNotExist", false)]
+    #[case::does_not_exist_without_a_value("bare DoesNotExist", false)]
+    #[case::does_not_exist_without_the_label("rack DoesNotExist", true)]
+    #[case::gt_less("cores Gt 7", true)]
+    #[case::gt_equal("cores Gt 8", false)]
+    #[case::gt_more("cores Gt 9", false)]
+    #[case::gt_as_numbers("cores Gt 10", false)]
+    #[case::gt_leading_zeros("cores Gt 007", true)]
+    #[case::gt_label_with_leading_zeros("padded Gt 6", true)]
+    #[case::gt_without_the_label("rack Gt 0", false)]
+    #[case::gt_label_is_no_number("zone Gt 0", false)]
+    #[case::gt_label_is_empty("bare Gt 0", false)]
+    #[case::gt_value_is_no_number("cores Gt seven", false)]
+    #[case::gt_value_is_a_fraction("cores Gt 7.5", false)]
+    #[case::gt_value_is_empty("cores Gt ''", false)]
+    #[case::gt_greatest("greatest Gt 9223372036854775806", true)]
+    #[case::gt_label_too_great("too-great Gt 0", false)]
+    #[case::gt_value_too_great("cores Gt 9223372036854775808", false)]
+    #[case::lt_more("cores Lt 9", true)]
+    #[case::lt_equal("cores Lt 8", false)]
+    #[case::lt_less("cores Lt 7", false)]
+    #[case::lt_as_numbers("cores Lt 10", true)]
+    #[case::lt_label_with_leading_zeros("padded Lt 8", true)]
+    #[case::lt_without_the_label("rack Lt 9", false)]
+    #[case::lt_label_is_no_number("zone Lt 9", false)]
+    #[case::lt_value_is_no_number("cores Lt nine", false)]
+    #[case::lt_value_too_great("cores Lt 9223372036854775808", false)]
+    #[case::name_in("@metadata.name In n", true)]
+    #[case::name_in_others("@metadata.name In m", false)]
+    #[case::name_not_in("@metadata.name NotIn n", false)]
+    #[case::name_not_in_others("@metadata.name NotIn m", true)]
+    #[case::names_that_contradict("@metadata.name In n & @metadata.name In m", false)]
+    #[case::names_in_and_not_in("@metadata.name In n & @metadata.name NotIn n", false)]
+    #[case::name_and_label("@metadata.name In n & zone In a", true)]
+    #[case::name_and_other_label("@metadata.name In n & zone In b", false)]
+    #[case::other_name_and_label("@metadata.name In m & zone In a", false)]
+    #[case::all_of_a_term("zone Exists & cores Gt 7 & cores Lt 9 & rack DoesNotExist", true)]
+    #[case::all_but_one_of_a_term("zone Exists & cores Gt 7 & cores Lt 8", false)]
+    #[case::a_term_that_contradicts_itself("zone Exists & zone DoesNotExist", false)]
+    #[case::first_of_two_terms("zone In a | zone In b", true)]
+    #[case::second_of_two_terms("zone In b | zone In a", true)]
+    #[case::none_of_two_terms("zone In b | rack Exists", false)]
+    #[case::halves_of_two_terms("zone In a & rack Exists | zone In b & cores Exists", false)]
+    #[case::a_label_or_a_name("zone In b | @metadata.name In n", true)]
+    #[case::no_number_in_one_term("cores Gt seven | zone In a", true)]
+    #[case::no_number_beside("cores Gt seven & zone In a", false)]
+    #[case::empty_term("", false)]
+    #[case::empty_terms("|", false)]
+    #[case::empty_term_before_one_that_matches("| zone In a", true)]
+    #[case::empty_term_after_one_that_does_not("zone In b |", false)]
+    #[case::prefixed_key("example.com/rack DoesNotExist", true)]
+    // What the API server refuses in a pod is left to it.
+    #[case::refused_unknown_operator("zone Near b", true)]
+    #[case::refused_operator_in_small_letters("zone in b", true)]
+    #[case::refused_in_without_values("zone In", true)]
+    #[case::refused_not_in_without_values("zone NotIn", true)]
+    #[case::refused_exists_with_a_value("rack Exists a", true)]
+    #[case::refused_does_not_exist_with_a_value("zone DoesNotExist a", true)]
+    #[case::refused_gt_without_values("cores Gt", true)]
+    #[case::refused_gt_with_two_values("cores Gt 9 10", true)]
+    #[case::refused_gt_below_zero("rack Gt -1", true)]
+    #[case::refused_lt_with_two_values("cores Lt 1 2", true)]
+    #[case::refused_key("the/zone/ In b", true)]
+    #[case::refused_prefix("Example.com/rack Exists", true)]
+    #[case::refused_value("zone In -b-", true)]
+    #[case::refused_name_exists("@metadata.name Exists", true)]
+    #[case::refused_name_in_two("@metadata.name In m o", true)]
+    #[case::refused_name_in_none("@metadata.name In", true)]
+    #[case::refused_name("@metadata.name In M", true)]
+    #[case::refused_field("@spec.unschedulable In true", true)]
+    #[case::refused_beside_a_term_that_does_not_match("zone In b | zone Near b", true)]
+    fn required_affinity(#[case] text: &str, #[case] selected: bool) {
+        assert_eq!(is_selected(&affinity(text)), selected);
+    }
+
+    #[rstest]
+    #[case::nothing(json!({}), true)]
+    #[case::nulls(json!({"nodeSelector": null, "affinity": null, "tolerations": null, "nodeName": null}), true)]
+    #[case::no_node_affinity(json!({"affinity": {"nodeAffinity": null, "podAffinity": {}}}), true)]
+    #[case::none_required(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": null}}}), true)]
+    #[case::preferred_affinity(json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {"matchExpressions": [{"key": "rack", "operator": "Exists"}]}}]}}}), true)]
+    #[case::selector(json!({"nodeSelector": {"zone": "a"}}), true)]
+    #[case::selector_of_others(json!({"nodeSelector": {"zone": "b"}}), false)]
+    #[case::selector_without_the_label(json!({"nodeSelector": {"rack": "1"}}), false)]
+    #[case::selector_of_two(json!({"nodeSelector": {"zone": "a", "cores": "8"}}), true)]
+    #[case::selector_of_two_and_one_matches(json!({"nodeSelector": {"zone": "a", "cores": "9"}}), false)]
+    #[case::selector_of_empty_value(json!({"nodeSelector": {"bare": ""}}), true)]
+    #[case::selector_of_empty_value_without_the_label(json!({"nodeSelector": {"rack": ""}}), false)]
+    #[case::empty_selector(json!({"nodeSelector": {}}), true)]
+    #[case::node_name(json!({"nodeName": "n"}), true)]
+    #[case::other_node_name(json!({"nodeName": "m"}), false)]
+    #[case::empty_node_name(json!({"nodeName": ""}), true)]
+    #[case::node_name_and_selector_of_others(json!({"nodeName": "n", "nodeSelector": {"zone": "b"}}), false)]
+    #[case::absent_lists_in_a_term(terms(&json!([{}])), false)]
+    #[case::null_lists_in_a_term(terms(&json!([{"matchExpressions": null, "matchFields": null}])), false)]
+    #[case::null_values(terms(&json!([{"matchExpressions": [{"key": "zone", "operator": "Exists", "values": null}]}])), true)]
+    // What the API server refuses in a pod is left to it.
+    #[case::refused_without_terms(terms(&json!([])), true)]
+    #[case::refused_null_terms(terms(&json!(null)), true)]
+    #[case::refused_shape(terms(&json!([{"matchExpressions": "zone"}])), true)]
+    #[case::refused_selector_key(json!({"nodeSelector": {"the zone": "b"}}), true)]
+    #[case::refused_selector_value(json!({"nodeSelector": {"zone": "b c"}}), true)]
+    fn selection(#[case] spec: Value, #[case] selected: bool) {
+        assert_eq!(is_selected(&spec), selected);
+    }
+
+    #[rstest]
+    #[case(json!({"zone": "a"}), true)]
+    #[case(json!({"zone": "b"}), false)]
+    fn selector_and_affinity_are_both_demanded(#[case] selector: Value, #[case] selected: bool) {
+        let mut spec = affinity("cores Gt 7");
+        spec["nodeSelector"] = selector;
+        assert_eq!(is_selected(&spec), selected);
+        spec["affinity"] = affinity("cores Gt 8")["affinity"].clone();
+        assert!(!is_selected(&spec));
+    }
+
+    /// `r`: a pod is made; `c`: one that runs goes on; `n`: neither. Taints are written as for kubectl,
+    /// `key[=value]:effect`; of a toleration each part may be absent.
+    fn on_taints(spec: &Value, taints: &str, unschedulable: bool) -> char {
+        let taints = taints.split_whitespace().map(|taint| {
+            let (taint, effect) = taint.rsplit_once(':').unwrap();
+            let (key, value) = taint.split_once('=').unwrap_or((taint, ""));
+            json!({"key": key, "value": value, "effect": effect})
+        });
+        let taints: Value = taints.collect();
+        let node = node(
+            json!({"metadata": {"name": "n"}, "spec": {"taints": taints, "unschedulable": unschedulable}}),
+        );
+        match placement(spec).verdict(&node) {
             Verdict::Run => 'r',
             Verdict::Continue(_) => 'c',
             Verdict::Refuse(_) => 'n',
-        };
+        }
+    }
+
+    #[rstest]
+    #[case::no_taint(json!([]), "", 'r')]
+    #[case::no_schedule(json!([]), "k:NoSchedule", 'c')]
+    #[case::no_execute(json!([]), "k:NoExecute", 'n')]
+    #[case::prefer_no_schedule(json!([]), "k:PreferNoSchedule", 'r')]
+    #[case::unknown_effect(json!([]), "k:NoFuture", 'r')]
+    #[case::execute_after_schedule(json!([]), "k:NoSchedule l:NoExecute", 'n')]
+    #[case::execute_before_schedule(json!([]), "l:NoExecute k:NoSchedule", 'n')]
+    #[case::exists(json!([{"key": "k", "operator": "Exists"}]), "k=v:NoSchedule", 'r')]
+    #[case::exists_no_execute(json!([{"key": "k", "operator": "Exists"}]), "k=v:NoExecute", 'r')]
+    #[case::exists_both_effects(json!([{"key": "k", "operator": "Exists"}]), "k:NoExecute k:NoSchedule", 'r')]
+    #[case::exists_another_key(json!([{"key": "l", "operator": "Exists"}]), "k:NoSchedule", 'c')]
+    #[case::exists_part_of_the_key(json!([{"key": "k", "operator": "Exists"}]), "kk:NoExecute", 'n')]
+    #[case::exists_one_effect(json!([{"key": "k", "operator": "Exists", "effect": "NoSchedule"}]), "k:NoSchedule", 'r')]
+    #[case::exists_other_effect(json!([{"key": "k", "operator": "Exists", "effect": "NoSchedule"}]), "k:NoExecute", 'n')]
+    #[case::exists_the_other_way_round(json!([{"key": "k", "operator": "Exists", "effect": "NoExecute"}]), "k:NoSchedule", 'c')]
+    #[case::exists_softly(json!([{"key": "k", "operator": "Exists", "effect": "PreferNoSchedule"}]), "k:NoSchedule", 'c')]
+    #[case::exists_empty_effect(json!([{"key": "k", "operator": "Exists", "effect": ""}]), "k:NoExecute", 'r')]
+    #[case::exists_null_parts(json!([{"key": "k", "operator": "Exists", "value": null, "effect": null}]), "k=v:NoExecute", 'r')]
+    #[case::every_taint(json!([{"operator": "Exists"}]), "k:NoSchedule l=v:NoExecute", 'r')]
+    #[case::every_taint_by_empty_key(json!([{"key": "", "operator": "Exists"}]), "k=v:NoExecute", 'r')]
+    #[case::every_taint_of_an_effect(json!([{"operator": "Exists", "effect": "NoSchedule"}]), "k:NoSchedule l:NoSchedule", 'r')]
+    #[case::every_taint_of_another_effect(json!([{"operator": "Exists", "effect": "NoSchedule"}]), "k:NoSchedule l:NoExecute", 'n')]
+    #[case::equal(json!([{"key": "k", "operator": "Equal", "value": "v"}]), "k=v:NoSchedule", 'r')]
+    #[case::unequal(json!([{"key": "k", "operator": "Equal", "value": "w"}]), "k=v:NoSchedule", 'c')]
+    #[case::equal_without_values(json!([{"key": "k", "operator": "Equal"}]), "k:NoExecute", 'r')]
+    #[case::equal_other_effect(json!([{"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}]), "k=v:NoExecute", 'n')]
+    #[case::no_operator(json!([{"key": "k", "value": "v"}]), "k=v:NoExecute", 'r')]
+    #[case::empty_operator(json!([{"key": "k", "operator": "", "value": "v"}]), "k=v:NoExecute", 'r')]
+    #[case::no_operator_unequal(json!([{"key": "k", "value": "w"}]), "k=v:NoSchedule", 'c')]
+    #[case::no_operator_and_no_value(json!([{"key": "k"}]), "k:NoSchedule", 'r')]
+    #[case::no_operator_is_not_exists(json!([{"key": "k"}]), "k=v:NoSchedule", 'c')]
+    #[case::no_key_and_equal(json!([{"operator": "Equal", "value": "v"}]), "k=v:NoSchedule", 'r')]
+    #[case::no_key_and_unequal(json!([{"operator": "Equal", "value": "v"}]), "k=v:NoSchedule l:NoSchedule", 'c')]
+    #[case::gt(json!([{"key": "k", "operator": "Gt", "value": "900"}]), "k=950:NoSchedule", 'r')]
+    #[case::gt_equal(json!([{"key": "k", "operator": "Gt", "value": "950"}]), "k=950:NoSchedule", 'c')]
+    #[case::gt_as_numbers(json!([{"key": "k", "operator": "Gt", "value": "900"}]), "k=1000:NoExecute", 'r')]
+    #[case::gt_below_zero(json!([{"key": "k", "operator": "Gt", "value": "-1"}]), "k=0:NoExecute", 'r')]
+    #[case::gt_taint_is_no_number(json!([{"key": "k", "operator": "Gt", "value": "0"}]), "k=v:NoSchedule", 'c')]
+    #[case::gt_taint_without_a_value(json!([{"key": "k", "operator": "Gt", "value": "0"}]), "k:NoSchedule", 'c')]
+    #[case::gt_is_no_number(json!([{"key": "k", "operator": "Gt", "value": "v"}]), "k=1:NoSchedule", 'c')]
+    #[case::gt_taint_with_leading_zeros(json!([{"key": "k", "operator": "Gt", "value": "6"}]), "k=007:NoSchedule", 'c')]
+    #[case::gt_leading_zeros(json!([{"key": "k", "operator": "Gt", "value": "06"}]), "k=7:NoSchedule", 'c')]
+    #[case::gt_sign(json!([{"key": "k", "operator": "Gt", "value": "+6"}]), "k=7:NoSchedule", 'c')]
+    #[case::gt_minus_zero(json!([{"key": "k", "operator": "Gt", "value": "-0"}]), "k=7:NoSchedule", 'c')]
+    #[case::gt_too_great(json!([{"key": "k", "operator": "Gt", "value": "1"}]), "k=9223372036854775808:NoSchedule", 'c')]
+    #[case::gt_other_effect(json!([{"key": "k", "operator": "Gt", "value": "1", "effect": "NoSchedule"}]), "k=2:NoExecute", 'n')]
+    #[case::gt_another_key(json!([{"key": "l", "operator": "Gt", "value": "1"}]), "k=2:NoSchedule", 'c')]
+    #[case::lt(json!([{"key": "k", "operator": "Lt", "value": "1000"}]), "k=950:NoExecute", 'r')]
+    #[case::lt_equal(json!([{"key": "k", "operator": "Lt", "value": "950"}]), "k=950:NoExecute", 'n')]
+    #[case::lt_taint_is_no_number(json!([{"key": "k", "operator": "Lt", "value": "9"}]), "k=v:NoSchedule", 'c')]
+    #[case::unknown_operator(json!([{"key": "k", "operator": "Near", "value": "v"}]), "k=v:NoSchedule", 'c')]
+    #[case::for_a_time(json!([{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]), "k:NoExecute", 'r')]
+    #[case::for_no_time(json!([{"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}]), "k:NoExecute", 'r')]
+    #[case::one_of_two(json!([{"key": "k", "operator": "Exists"}]), "k:NoSchedule l:NoSchedule", 'c')]
+    #[case::two_of_two(json!([{"key": "k", "operator": "Exists"}, {"key": "l", "value": "v"}]), "k:NoSchedule l=v:NoExecute", 'r')]
+    #[case::the_worse_of_two(json!([{"key": "k", "operator": "Exists"}]), "k:NoExecute l:NoSchedule", 'c')]
+    #[case::same_key_twice(json!([{"key": "k", "value": "v"}]), "k=v:NoSchedule k=w:NoExecute", 'n')]
+    #[case::a_shape_that_is_refused_hides_no_other(json!([7, {"key": "k", "operator": "Exists"}]), "k:NoExecute", 'r')]
+    fn taints_and_tolerations(#[case] tolerations: Value, #[case] taints: &str, #[case] expected: char) {
+        assert_eq!(on_taints(&json!({"tolerations": tolerations}), taints, false), expected);
+    }
+
+    #[rstest]
+    #[case::not_ready("not-ready", "crr")]
+    #[case::unreachable("unreachable", "crr")]
+    #[case::disk("disk-pressure", "rnr")]
+    #[case::memory("memory-pressure", "rnr")]
+    #[case::pid("pid-pressure", "rnr")]
+    #[case::unschedulable("unschedulable", "rnr")]
+    #[case::network("network-unavailable", "cnr")]
+    #[case::out_of_service("out-of-service", "cnr")]
+    fn on_no_schedule_no_execute_and_prefer_no_schedule(#[case] key: &str, #[case] expected: &str) {
+        let found: String = ["NoSchedule", "NoExecute", "PreferNoSchedule"]
+            .into_iter()
+            .map(|effect| on_taints(&json!({}), &format!("node.kubernetes.io/{key}:{effect}"), false))
+            .collect();
         assert_eq!(found, expected);
     }
 
+    #[rstest]
+    #[case(json!({"hostNetwork": true}), "node.kubernetes.io/network-unavailable:NoSchedule", 'r')]
+    #[case(json!({"hostNetwork": true}), "node.kubernetes.io/network-unavailable:NoExecute", 'n')]
+    #[case(json!({"hostNetwork": true}), "k:NoSchedule", 'c')]
+    #[case(json!({"hostNetwork": false}), "node.kubernetes.io/network-unavailable:NoSchedule", 'c')]
+    #[case(json!({"hostNetwork": null}), "node.kubernetes.io/network-unavailable:NoSchedule", 'c')]
+    #[case(json!({}), "node-role.kubernetes.io/control-plane:NoSchedule", 'c')]
+    #[case(json!({}), "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule", 'c')]
+    fn taints_of_kubernetes(#[case] spec: Value, #[case] taint: &str, #[case] expected: char) {
+        assert_eq!(on_taints(&spec, taint, false), expected);
+    }
+
+    #[rstest]
+    #[case::before_its_taint("", 'r')]
+    #[case::with_its_taint("node.kubernetes.io/unschedulable:NoSchedule", 'r')]
+    #[case::with_its_key_and_another_effect("node.kubernetes.io/unschedulable:NoExecute", 'n')]
+    #[case::with_another_taint("node.kubernetes.io/unschedulable:NoSchedule k:NoSchedule", 'c')]
+    fn cordoned(#[case] taints: &str, #[case] expected: char) {
+        assert_eq!(on_taints(&json!({}), taints, true), expected);
+    }
+
     #[test]
-    fn a_cordon_is_tolerated() {
-        let cordoned = json!({"metadata": {"name": "n"}, "spec": {"unschedulable": true}});
-        assert_eq!(verdict(&json!({}), cordoned), Verdict::Run);
+    fn a_node_that_is_being_deleted_is_judged_like_any_other() {
+        let node = node(
+            json!({"metadata": {"name": "n", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["f"]}}),
+        );
+        assert_eq!(placement(&json!({})).verdict(&node), Verdict::Run);
+    }
+
+    #[rstest]
+    #[case::the_first_one(json!([{"key": "k", "effect": "NoSchedule"}, {"key": "l", "effect": "NoSchedule"}]), "k")]
+    #[case::the_one_that_evicts(json!([{"key": "k", "effect": "NoSchedule"}, {"key": "l", "effect": "NoExecute"}]), "l")]
+    fn the_taint_is_named(#[case] taints: Value, #[case] named: &str) {
+        let node = node(json!({"metadata": {"name": "n"}, "spec": {"taints": taints}}));
+        let (Verdict::Continue(why) | Verdict::Refuse(why)) = placement(&json!({})).verdict(&node) else {
+            panic!("no verdict against it");
+        };
+        assert!(matches!(why, Why::Taint(taint) if &*taint.key == named));
+    }
+
+    fn pinned_terms(spec: &Value) -> Value {
+        let pinned = pinned(spec.as_object().unwrap(), "n");
+        pinned["affinity"].pointer(REQUIRED).unwrap()["nodeSelectorTerms"].clone()
+    }
+
+    fn pin() -> Value {
+        json!({"key": "metadata.name", "operator": "In", "values": ["n"]})
+    }
+
+    #[rstest]
+    #[case(json!({}))]
+    #[case(json!({"affinity": null}))]
+    #[case(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": null}}}))]
+    fn the_pin_alone(#[case] spec: Value) {
+        assert_eq!(pinned_terms(&spec), json!([{"matchFields": [pin()]}]));
     }
 
     #[test]
     fn the_pin_is_anded_into_every_term_of_the_user() {
-        let spec = affinity(&json!([
-            {"matchExpressions": [{"key": "zone", "operator": "Exists"}]},
-            {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["x"]}]}
-        ]));
-        let pinned = pinned(spec.as_object().unwrap(), "n");
-        let terms = pinned
-            .pointer(
-                "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-            )
-            .unwrap();
-        let pin = json!({"key": "metadata.name", "operator": "In", "values": ["n"]});
-        assert_eq!(terms[0]["matchFields"], json!([pin]));
-        assert_eq!(terms[0]["matchExpressions"][0]["key"], "zone");
-        assert_eq!(terms[1]["matchFields"][1], pin);
+        let other = json!({"key": "metadata.name", "operator": "NotIn", "values": ["x"]});
+        let zone = json!([{"key": "zone", "operator": "Exists"}]);
+        let spec = terms(&json!([{"matchExpressions": zone}, {"matchFields": [other], "tomorrow": 1}]));
+        assert_eq!(
+            pinned_terms(&spec),
+            json!([
+                {"matchExpressions": zone, "matchFields": [pin()]},
+                {"matchFields": [other, pin()], "tomorrow": 1},
+            ])
+        );
+    }
+
+    #[rstest]
+    #[case::alone(json!([{}]), json!([{}]))]
+    #[case::several(json!([{}, {"matchFields": []}]), json!([{}, {"matchFields": []}]))]
+    #[case::beside_another(
+        json!([{"matchExpressions": []}, {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]),
+        json!([{"matchExpressions": [{"key": "zone", "operator": "Exists"}], "matchFields": [pin()]}])
+    )]
+    #[case::no_terms_stay_refused(json!([]), json!([]))]
+    fn an_empty_term_still_matches_nothing(#[case] written: Value, #[case] expected: Value) {
+        assert_eq!(pinned_terms(&terms(&written)), expected);
     }
 
     #[test]
@@ -355,5 +717,23 @@ mod tests {
             1
         );
         assert_eq!(pinned["tolerations"].as_array().unwrap().len(), 6);
+    }
+
+    #[test]
+    fn added_tolerations_stand_beside_or_in_place_of_the_users() {
+        let own = json!({"key": "k", "operator": "Exists"});
+        let one_that_gives_up = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists",
+            "effect": "NoExecute", "tolerationSeconds": 300});
+        let of_all_effects = json!({"key": "node.kubernetes.io/disk-pressure", "operator": "Exists"});
+        let spec = json!({"hostNetwork": true, "tolerations": [own, one_that_gives_up, of_all_effects]});
+        let pinned = pinned(spec.as_object().unwrap(), "n");
+        let tolerations = pinned["tolerations"].as_array().unwrap();
+        assert_eq!(tolerations.len(), 9);
+        assert_eq!(tolerations[0], own);
+        let for_ever =
+            json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"});
+        assert_eq!(tolerations[1], for_ever);
+        assert_eq!(tolerations[2], of_all_effects);
+        assert_eq!(tolerations[8]["key"], "node.kubernetes.io/network-unavailable");
     }
 }

@@ -1,285 +1,499 @@
 //! What should be done for one DaemonJob: a pure function of what is observed and the time.
+//!
+//! [`crate::survey`] says what there is to say of every node; here it becomes writes, in an order in which a crash
+//! between any two of them loses nothing:
+//!
+//! 1. what must go goes, and finalizers come off pods whose outcome the ledger has;
+//! 2. outcomes are written to the ledger, where something waits for that;
+//! 3. finalizers come off pods that were just recorded, and pods that nobody needs any more are deleted;
+//! 4. pods are made, once the status has told that the run began.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Resource as _;
-use quintet_kit::clock::{doubled, whole_seconds};
-use quintet_kit::conditions::{self, Wanted};
-use quintet_kit::object::{Object as _, controller_reference};
-use quintet_kit::plan::{Action, Event, EventType, Plan};
-use quintet_kit::resource::{PODS, Resource};
+use quintet_kit::clock::whole_seconds;
+use quintet_kit::object::{Meta, Object as _, controller_reference};
+use quintet_kit::plan::{Action, Plan};
+use quintet_kit::resource::{CONFIG_MAPS, PODS, Resource};
 use quintet_kit::types::{Node, Phase, Pod};
-use quintet_kit::{KIND_LABEL, digest};
-use serde_json::{Value, json};
+use quintet_kit::{KIND_LABEL, conditions};
+use serde_json::{Map, Value, json};
 
+use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::nodes::{Placement, Verdict, pinned};
+use crate::ledger::{Entry, FORMAT, LEDGER_LABEL, Outcome, SHARDS, Shard, shard_name, shard_of};
+use crate::nodes::{Verdict, pinned};
 use crate::observe::World;
+use crate::outcome::{Fate, Rules};
+use crate::status;
+use crate::survey::{
+    BOOT_ID_ANNOTATION, HASH_LABEL, Judged, LABELS_MISSING, NODE_NAME_ANNOTATION, NODE_UID_LABEL, RUN_LABEL,
+    State, Survey, pinned_to, pod_name, survey,
+};
 
 /// Label: the DaemonJob's name, as the post meant to set it.
 pub const NAME_LABEL: &str = "daemonjob";
 /// Label: the DaemonJob's UID.
 pub const UID_LABEL: &str = "dj.dysproz.io/daemonjob-uid";
-/// Label: the UID of the node that the pod is for.
-pub const NODE_UID_LABEL: &str = "dj.dysproz.io/node-uid";
-/// Label: the hash of the template that the pod was made from.
-pub const HASH_LABEL: &str = "dj.dysproz.io/template-hash";
-/// Label: the run number, counted for each node by itself.
-pub const RUN_LABEL: &str = "dj.dysproz.io/run";
-/// Annotation: the name of the node that the pod is for.
-pub const NODE_NAME_ANNOTATION: &str = "dj.dysproz.io/node-name";
-/// Annotation: the node's boot ID when the pod was made.
-pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
 
-/// Failed pods that a node may have where the spec says nothing: the Job's default.
-const BACKOFF_LIMIT: i32 = 6;
-/// The wait after a node's first failed pod, as the Job controller's.
-const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
-/// The longest wait between two pods of a node, as the Job controller's.
-const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
+/// How long an outcome that waits for the ledger waits for others to go with it.
+const GATHERING: SignedDuration = SignedDuration::from_secs(1);
+/// Failed pods that are kept for a person to look at.
+const KEPT_FAILED_PODS: usize = 100;
 
-/// What is the matter with one eligible node.
-#[derive(Clone, Debug, PartialEq)]
-enum State {
-    /// Its last success was made from the current template.
-    Done,
-    /// It has failed too often.
-    Failed,
-    /// A pod runs there, or is about to.
-    Active,
-    /// It must wait, for this reason.
-    Waiting(Wait, String),
-    /// It gets a pod of this run number now.
-    Due(u64),
-}
-
-/// What a node waits for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Wait {
-    /// The end of its backoff.
-    Backoff,
-    /// Another try of the pod of this run, which the API server refused.
-    Refused(u64),
-}
+type Actions = Vec<Action<DaemonJobStatus>>;
 
 /// Makes the plan.
 pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobStatus> {
     let mut plan = Plan::default();
     if job.terminating() {
-        // Owner references take the pods away; a status would come too late to be read.
+        // Owner references take the pods away, and the sweeper their finalizers; a status would come too late.
         return plan;
     }
-    let hash = job.spec.template.hash();
-    let before = job.status.clone().unwrap_or_default();
-    let placement = Placement::of(job.spec.template.spec());
-    let view = View::of(world);
+    let survey = survey(job, world, now);
+    let superseded = superseded(&survey);
+    let book = Bookkeeping::of(job, world, &survey, &superseded, now);
+    if world.stopping {
+        plan.steps.extend([book.writes(job, world, &survey)].into_iter().filter(|step| !step.is_empty()));
+        return plan;
+    }
+    if let Some(at) = survey.again {
+        plan.look_again(at);
+    }
+    if let Some(at) = book.again {
+        plan.look_again(at);
+    }
+    let expiry = expiry(job, &survey);
+    let is_expired = expiry.is_some_and(|at| at <= now);
+    if let (Some(at), false) = (expiry, is_expired) {
+        plan.look_again(at);
+    }
 
-    let mut eligible: Vec<&Arc<Node>> = world
-        .nodes
+    let mut first = restored_labels(job, world, &survey);
+    for judged in &survey.pods {
+        match removal(job, world, &survey, judged, now) {
+            Removal::Keep(Some(until)) => plan.look_again(until),
+            Removal::Keep(None) => {}
+            Removal::IfUnchanged => first.push(delete(judged.pod, true)),
+            Removal::Anyway => first.push(delete(judged.pod, false)),
+        }
+    }
+    let (now_free, then_free): (Vec<_>, Vec<_>) = survey
+        .pods
         .iter()
-        .filter(|node| !node.terminating() && placement.verdict(node) == Verdict::Run)
-        .collect();
-    eligible
-        .sort_by(|one, other| other.ready.cmp(&one.ready).then_with(|| one.meta.name.cmp(&other.meta.name)));
-
-    let limit = job.spec.backoff_limit.unwrap_or(BACKOFF_LIMIT);
-    let states: Vec<(&Arc<Node>, State)> = eligible
-        .iter()
-        .map(|node| (*node, state(job, &view, node, &hash, limit, world, now, &mut plan)))
-        .collect();
-    let count = |wanted: fn(&State) -> bool| states.iter().filter(|(_, state)| wanted(state)).count();
-    let done = count(|state| *state == State::Done);
-    let failed = count(|state| *state == State::Failed);
-    let unfinished = eligible.len() - done - failed;
-    let elsewhere = elsewhere(world, &states);
-    let open = unfinished > 0 || elsewhere > 0;
-
-    // The run: it starts with its status, before its first pod.
-    let finished_before = conditions::is_true(&before.conditions, "Complete")
-        || conditions::is_true(&before.conditions, "Failed");
-    let ended = before.conditions.iter().any(|old| {
-        old.type_ == "Failed"
-            && old.status == "True"
-            && old.reason == "DeadlineExceeded"
-            && old.observed_generation == job.metadata.generation
-    });
-    let same_run = before.start_time.is_some()
-        && before.template_hash.as_ref() == Some(&hash)
-        && (ended || !finished_before || unfinished == 0);
-    let start = match &before.start_time {
-        Some(start) if same_run => start.0,
-        _ => whole_seconds(now),
+        .filter(|judged| judged.pod.meta.deleted.is_some())
+        .filter_map(|judged| book.release(world, judged).map(|release| (judged.pod, release)))
+        .partition(|(_, release)| *release == Release::Now);
+    first.extend(now_free.iter().filter_map(|(pod, _)| release(&pod.meta)));
+    let ledger = book.writes(job, world, &survey);
+    let mut last: Actions = then_free.iter().filter_map(|(pod, _)| release(&pod.meta)).collect();
+    last.extend(book.unneeded(&survey, &superseded, is_expired).map(|judged| delete(judged.pod, false)));
+    let creations: Actions = if survey.begins || survey.hold.is_some() {
+        Vec::new()
+    } else {
+        let due = survey.nodes.iter().filter_map(|surveyed| match surveyed.state {
+            State::Due(run) => Some((surveyed.node, run)),
+            _ => None,
+        });
+        due.map(|(node, run)| create(job, node, &survey.hash, run)).collect()
     };
-    let deadline = job
-        .spec
-        .active_deadline_seconds
-        .and_then(|seconds| start.checked_add(SignedDuration::from_secs(seconds)).ok());
-    let exceeded = ended || open && deadline.is_some_and(|deadline| deadline <= now);
-    if let (Some(deadline), false, true) = (deadline, exceeded, open) {
-        plan.look_again(deadline);
-    }
-
-    let mut deletes: Vec<Action<DaemonJobStatus>> = Vec::new();
-    for pod in &world.pods {
-        let over = exceeded && pod.is_counted();
-        if over || is_misplaced(pod, &view, &placement, &hash) {
-            deletes.push(Action::Delete {
-                resource: PODS,
-                namespace: pod.meta.namespace.clone(),
-                name: pod.meta.name.clone(),
-                uid: pod.meta.uid.clone(),
-                // Whether it has started decides, except at the end of the run.
-                resource_version: (!over).then(|| pod.meta.resource_version.clone()),
-            });
-        }
-    }
-    if !deletes.is_empty() {
-        plan.steps.push(deletes);
-    }
-    if same_run && !exceeded {
-        let creates: Vec<_> = states
-            .iter()
-            .filter_map(|(node, state)| match state {
-                State::Due(run) => Some(create(job, node, &hash, *run)),
-                _ => None,
-            })
-            .collect();
-        if !creates.is_empty() {
-            plan.steps.push(creates);
+    for mut step in [first, ledger, last, creations] {
+        // What was refused lately is not tried, and keeps nothing else from being done.
+        step.retain(|action| match withheld(world, action, now) {
+            Some(until) => {
+                plan.look_again(until);
+                false
+            }
+            None => true,
+        });
+        if !step.is_empty() {
+            plan.steps.push(step);
         }
     }
 
-    let status = status(
-        job,
-        world,
-        &before,
-        &Counts { states: &states, done, failed, elsewhere, exceeded },
-        start,
-        hash,
-        now,
-    );
-    announce(&before, &status, &mut plan.events);
+    let status = status::status(job, world, &survey, now);
+    plan.events = status::news(job, world, &status);
     plan.status = Some(status);
     plan
 }
 
-/// The pods, by what the rules ask about them.
-struct View<'a> {
-    nodes: BTreeMap<&'a str, &'a Arc<Node>>,
-    by_node: BTreeMap<&'a str, Vec<&'a Arc<Pod>>>,
-    running_on: BTreeSet<&'a str>,
-}
-
-impl<'a> View<'a> {
-    fn of(world: &'a World) -> Self {
-        let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
-        for pod in &world.pods {
-            by_node.entry(pod.label(NODE_UID_LABEL).unwrap_or_default()).or_default().push(pod);
-        }
-        Self {
-            nodes: world.nodes.iter().map(|node| (&*node.meta.uid, node)).collect(),
-            by_node,
-            running_on: world
-                .pods
-                .iter()
-                .filter(|pod| pod.is_running())
-                .filter_map(|pod| pinned_to(pod))
-                .collect(),
-        }
+/// Until when the API server is not asked for this again.
+fn withheld(world: &World, action: &Action<DaemonJobStatus>, now: Timestamp) -> Option<Timestamp> {
+    let (verb, name): (_, &str) = match action {
+        Action::Create { name, .. } => ("create", name),
+        Action::Delete { name, .. } => ("delete", name),
+        Action::Patch { name, .. } => ("patch", name),
+        Action::Merge { name, .. } => ("merge", name),
+        _ => return None,
+    };
+    if world.refusals.is_empty() {
+        return None;
     }
+    world.refusals.of(verb, name).map(|refusal| refusal.until).filter(|until| *until > now)
 }
 
-/// The name of the node that a pod was made for.
-fn pinned_to(pod: &Pod) -> Option<&str> {
-    pod.meta.annotations.get(NODE_NAME_ANNOTATION).or(pod.node.as_deref())
+/// What becomes of a pod before its time.
+enum Removal {
+    /// It stays; perhaps only until then.
+    Keep(Option<Timestamp>),
+    /// It goes, unless it has changed meanwhile: whether it has started or ended decides.
+    IfUnchanged,
+    /// It goes.
+    Anyway,
 }
 
-fn run_of(pod: &Pod) -> u64 {
-    pod.label(RUN_LABEL).and_then(|run| run.parse().ok()).unwrap_or(0)
-}
-
-/// A pod that was asked to go, or was disrupted, before it ended: its failure counts for nobody.
-fn is_disrupted(pod: &Pod) -> bool {
-    pod.phase == Phase::Failed && (pod.disrupted || pod.meta.deleted.is_some())
-}
-
-#[expect(clippy::too_many_arguments, reason = "the inputs of one rule")]
-fn state(
+/// Whether a pod that has not ended must go.
+fn removal(
     job: &DaemonJob,
-    view: &View<'_>,
-    node: &Node,
-    hash: &str,
-    limit: i32,
     world: &World,
+    survey: &Survey<'_>,
+    judged: &Judged<'_>,
     now: Timestamp,
-    plan: &mut Plan<DaemonJobStatus>,
-) -> State {
-    let pods = view.by_node.get(&*node.meta.uid).map_or(&[][..], Vec::as_slice);
-    let last_success = pods.iter().filter(|pod| pod.phase == Phase::Succeeded).max_by_key(|pod| run_of(pod));
-    if last_success.is_some_and(|pod| pod.label(HASH_LABEL) == Some(hash)) {
-        return State::Done;
+) -> Removal {
+    let pod = judged.pod;
+    if !pod.is_counted() || world.old_job {
+        return Removal::Keep(None);
     }
-    // One running pod for a node name, whichever node, template or run it was made for.
-    if view.running_on.contains(&*node.meta.name) {
-        return State::Active;
+    if job.spec.suspend == Some(true) || survey.ending.is_some() {
+        return Removal::Anyway;
     }
-    let current =
-        || pods.iter().filter(|pod| pod.phase == Phase::Failed && pod.label(HASH_LABEL) == Some(hash));
-    let failures = current().filter(|pod| !is_disrupted(pod)).count();
-    if i64::try_from(failures).unwrap_or(i64::MAX) > i64::from(limit) {
-        return State::Failed;
+    let node = judged.home.and_then(|uid| survey.histories.get(&**uid)?.node);
+    // Nobody else deletes a pod that is pinned to a node that does not exist; and one that was made anew under the
+    // name would get it.
+    let Some(node) = node else { return Removal::IfUnchanged };
+    let has_started = pod.started.is_some() || pod.phase != Phase::Pending;
+    let outdated = !has_started && pod.label(HASH_LABEL) != Some(&*survey.hash);
+    let misplaced = matches!(survey.placement.verdict(node), Verdict::Refuse(_));
+    // Made by a predecessor that did not know what was recorded, or beside another.
+    let surplus = judged.recorded || is_doubled(survey, judged);
+    if outdated || misplaced || surplus || judged.exhausted {
+        return Removal::IfUnchanged;
     }
-    let attempts = current().count();
-    if let Some(last) = current().filter_map(|pod| pod.finished.or(pod.meta.created)).max()
-        && attempts > 0
-    {
-        let doublings = u32::try_from(attempts - 1).unwrap_or(u32::MAX);
-        let wait = doubled(FIRST_BACKOFF, doublings, LONGEST_BACKOFF);
-        let until = last.checked_add(wait).unwrap_or(now);
-        if until > now {
-            plan.look_again(until);
-            let why = format!("backing off until {} after {attempts} pods", whole_seconds(until));
-            return State::Waiting(Wait::Backoff, why);
-        }
-    }
-    let run = pods.iter().map(|pod| run_of(pod)).max().unwrap_or(0) + 1;
-    if let Some(refusal) = world.refusals.get(&pod_name(job, node, run))
-        && refusal.until > now
-    {
-        plan.look_again(refusal.until);
-        return State::Waiting(Wait::Refused(run), format!("{}: {}", refusal.reason, refusal.message));
-    }
-    State::Due(run)
-}
-
-/// A pod that has not started and must not: made from an old template, or for a node that is gone or no longer
-/// eligible. Nobody else deletes a pod that is pinned to a node that does not exist.
-fn is_misplaced(pod: &Pod, view: &View<'_>, placement: &Placement, hash: &str) -> bool {
-    if !pod.is_counted() {
-        return false;
-    }
-    match pod.label(NODE_UID_LABEL).and_then(|uid| view.nodes.get(uid)) {
-        None => true,
-        Some(node) => {
-            pod.phase == Phase::Pending
-                && (pod.label(HASH_LABEL) != Some(hash)
-                    || pod.node.is_none() && matches!(placement.verdict(node), Verdict::Refuse(_)))
-        }
+    match Rules::of(job).pending_until(pod) {
+        Some(until) if until <= now && pod.phase == Phase::Pending => Removal::IfUnchanged,
+        Some(until) if pod.phase == Phase::Pending => Removal::Keep(Some(until)),
+        _ => Removal::Keep(None),
     }
 }
 
-/// The name of a node's pod: the same for whoever makes it, so that two makers collide at the API server.
-fn pod_name(job: &DaemonJob, node: &Node, run: u64) -> String {
-    let uid = job.meta().uid.as_deref().unwrap_or_default();
-    let name = job.meta().name.as_deref().unwrap_or_default();
-    format!("{}-{}-{run}", digest::cut(name, 40), digest::short(&[uid, &node.meta.uid], 10))
+/// Whether another counted pod for the same node name goes before this one: one that has started, else the one of
+/// the later run.
+fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
+    let order = |judged: &Judged<'_>| (judged.pod.started.is_some(), judged.run, judged.pod.meta.uid.clone());
+    let Some(name) = pinned_to(judged.pod).filter(|name| survey.doubled.contains(name)) else { return false };
+    let others =
+        survey.pods.iter().filter(|other| other.pod.is_counted() && pinned_to(other.pod) == Some(name));
+    others.map(order).max() > Some(order(judged))
+}
+
+fn delete(pod: &Pod, if_unchanged: bool) -> Action<DaemonJobStatus> {
+    Action::Delete {
+        resource: PODS,
+        namespace: pod.meta.namespace.clone(),
+        name: pod.meta.name.clone(),
+        uid: pod.meta.uid.clone(),
+        resource_version: if_unchanged.then(|| pod.meta.resource_version.clone()),
+    }
+}
+
+/// Takes our finalizer off, if it is still where it was seen.
+pub fn release<S>(meta: &Meta) -> Option<Action<S>> {
+    let at = meta.finalizers.iter().position(|finalizer| **finalizer == *FINALIZER)?;
+    let path = format!("/metadata/finalizers/{at}");
+    Some(Action::Patch {
+        resource: PODS,
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        operations: json!([
+            { "op": "test", "path": "/metadata/uid", "value": &*meta.uid },
+            { "op": "test", "path": path, "value": FINALIZER },
+            { "op": "remove", "path": path },
+        ]),
+    })
+}
+
+/// When the finalizer of a terminating pod comes off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Release {
+    /// Nothing is owed to it.
+    Now,
+    /// Once this plan's ledger step went through.
+    Recorded,
+}
+
+/// What is written to the ledger, and what waits for that.
+struct Bookkeeping<'a> {
+    /// Outcomes that the ledger does not have, by shard and node UID.
+    unrecorded: [BTreeMap<&'a str, Entry>; SHARDS as usize],
+    /// The shards that are written now.
+    flushed: [bool; SHARDS as usize],
+    /// Shards that this version must not write.
+    unwritable: [bool; SHARDS as usize],
+    /// When the first of the shards that gather more is to be written.
+    again: Option<Timestamp>,
+}
+
+impl<'a> Bookkeeping<'a> {
+    fn of(
+        job: &DaemonJob,
+        world: &World,
+        survey: &'a Survey<'_>,
+        superseded: &HashSet<&str>,
+        now: Timestamp,
+    ) -> Self {
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let mut book = Self {
+            unrecorded: Default::default(),
+            flushed: [false; SHARDS as usize],
+            unwritable: [false; SHARDS as usize],
+            again: None,
+        };
+        for shard in world.shards().filter(|shard| !shard.is_known_format()) {
+            if let Some(number) = shard.number(name) {
+                book.unwritable[usize::from(number)] = true;
+            }
+        }
+        for (uid, history) in &survey.histories {
+            let lost = history.lost.then(|| Entry {
+                node: history.node.map_or_else(|| "-".into(), |node| node.meta.name.clone()),
+                hash: survey.hash.clone(),
+                run: history.run,
+                outcome: Outcome::RecordLost,
+                failures: 0,
+                disruptions: 0,
+                boot: "".into(),
+                success: None,
+                at: whole_seconds(now),
+            });
+            let is_lost = lost.is_some();
+            let entry = lost.or_else(|| history.latest.clone());
+            let Some(entry) = entry.filter(|entry| history.recorded != Some(entry)) else { continue };
+            let shard = usize::from(shard_of(uid));
+            // What is lost is said at once, or the next look at a shard made anew would find nothing amiss.
+            book.flushed[shard] |= is_lost;
+            book.unrecorded[shard].insert(uid, entry);
+        }
+        for shard in &world.deleted_shards {
+            if let Some(number) = shard.number(name) {
+                book.flushed[usize::from(number)] = true;
+            }
+        }
+        let all = world.stopping
+            || job.spec.suspend == Some(true)
+            || survey.ending.is_some()
+            || survey.is_finished();
+        for shard in 0..usize::from(SHARDS) {
+            book.flushed[shard] |= all && !book.unrecorded[shard].is_empty();
+        }
+        for judged in &survey.pods {
+            let Fate::Ended { at, .. } = judged.fate else { continue };
+            let waits = judged.pod.meta.deleted.is_some() || superseded.contains(&*judged.pod.meta.uid);
+            let Some(uid) = judged.home.filter(|_| waits && !judged.recorded) else { continue };
+            let shard = usize::from(shard_of(uid));
+            let until = at.checked_add(GATHERING).unwrap_or(now);
+            if until <= now {
+                book.flushed[shard] = true;
+            } else if !book.flushed[shard] {
+                book.again = Some(book.again.map_or(until, |already| already.min(until)));
+            }
+        }
+        for number in 0..SHARDS {
+            let shard = usize::from(number);
+            book.flushed[shard] &= !book.unwritable[shard];
+            // A write that was refused lately is not tried; until it goes through nothing that needs it is done.
+            if book.flushed[shard] && !world.refusals.is_empty() {
+                let name = shard_name(name, number);
+                let refused = ["create", "merge"].iter().filter_map(|verb| world.refusals.of(verb, &name));
+                if let Some(until) = refused.map(|refusal| refusal.until).max().filter(|until| *until > now) {
+                    book.flushed[shard] = false;
+                    book.again = Some(book.again.map_or(until, |already| already.min(until)));
+                }
+            }
+        }
+        book
+    }
+
+    /// Whether the finalizer of a terminating pod may come off.
+    fn release(&self, world: &World, judged: &Judged<'_>) -> Option<Release> {
+        match (&judged.fate, judged.home) {
+            (Fate::Open, _) => None,
+            (Fate::NeverRan, _) | (Fate::Ended { .. }, None) => Some(Release::Now),
+            (Fate::Ended { .. }, Some(_)) if judged.recorded || world.refusals.namespace_terminating => {
+                Some(Release::Now)
+            }
+            (Fate::Ended { .. }, Some(uid)) => {
+                let shard = usize::from(shard_of(uid));
+                if self.unwritable[shard] {
+                    // Nothing runs on its node until a version that can write the shard is back.
+                    Some(Release::Now)
+                } else {
+                    self.flushed[shard].then_some(Release::Recorded)
+                }
+            }
+        }
+    }
+
+    /// The writes of the ledger step: one for each shard.
+    fn writes(&self, job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actions {
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        (0..SHARDS)
+            .filter(|shard| self.flushed[usize::from(*shard)])
+            .filter_map(|number| {
+                let unrecorded = &self.unrecorded[usize::from(number)];
+                let present = world.ledger.iter().find(|shard| shard.number(name) == Some(number));
+                let deleted = world.deleted_shards.iter().find(|shard| shard.number(name) == Some(number));
+                let lines =
+                    unrecorded.iter().map(|(uid, entry)| ((*uid).to_owned(), Value::from(entry.to_string())));
+                match (present, deleted) {
+                    (Some(shard), _) => {
+                        let mut data: Map<String, Value> = lines.collect();
+                        data.extend(dropped(shard, survey).map(|uid| (uid.to_owned(), Value::Null)));
+                        (!data.is_empty()).then(|| amend(shard, &data))
+                    }
+                    (None, Some(shard)) => {
+                        let gone: HashSet<&str> = dropped(shard, survey).collect();
+                        let seen = shard.entries.iter().filter(|(uid, _)| !gone.contains(&***uid));
+                        let mut data: Map<String, Value> = seen
+                            .filter_map(|(uid, entry)| {
+                                Some((uid.to_string(), entry.as_ref().ok()?.to_string().into()))
+                            })
+                            .collect();
+                        data.extend(lines);
+                        Some(begin(job, number, &data))
+                    }
+                    (None, None) => (!unrecorded.is_empty()).then(|| begin(job, number, &lines.collect())),
+                }
+            })
+            .collect()
+    }
+
+    /// Finished pods that nobody needs any more, and whose outcomes the ledger has or gets in this plan.
+    fn unneeded<'s>(
+        &self,
+        survey: &'s Survey<'_>,
+        superseded: &HashSet<&str>,
+        is_expired: bool,
+    ) -> impl Iterator<Item = &'s Judged<'s>> {
+        let flushed = self.flushed;
+        survey.pods.iter().filter(move |judged| {
+            let over = matches!(judged.fate, Fate::Ended { .. }) && judged.pod.meta.deleted.is_none();
+            let safe = judged.recorded || judged.home.is_none_or(|uid| flushed[usize::from(shard_of(uid))]);
+            over && safe && (is_expired || superseded.contains(&*judged.pod.meta.uid))
+        })
+    }
+}
+
+/// Node UIDs in a shard that no node has any more.
+fn dropped<'s>(shard: &'s Shard, survey: &'s Survey<'_>) -> impl Iterator<Item = &'s str> {
+    shard.entries.keys().map(|uid| &**uid).filter(|uid| !survey.histories.contains_key(uid))
+}
+
+fn amend(shard: &Shard, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
+    Action::Merge {
+        resource: CONFIG_MAPS,
+        namespace: shard.meta.namespace.clone(),
+        name: shard.meta.name.clone(),
+        body: json!({
+            "metadata": { "uid": &*shard.meta.uid, "resourceVersion": &*shard.meta.resource_version },
+            "data": data,
+        }),
+    }
+}
+
+fn begin(job: &DaemonJob, number: u8, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
+    let meta = &job.metadata;
+    let (name, uid) = (meta.name.as_deref().unwrap_or_default(), meta.uid.as_deref().unwrap_or_default());
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let name_of_shard = shard_name(name, number);
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name_of_shard,
+            "namespace": namespace,
+            "labels": { LEDGER_LABEL: FORMAT, NAME_LABEL: name, UID_LABEL: uid },
+            "ownerReferences": [controller_reference(&Resource::of::<DaemonJob>(), meta)],
+        },
+        "data": data,
+    });
+    Action::Create { resource: CONFIG_MAPS, namespace: namespace.into(), name: name_of_shard, body }
+}
+
+/// UIDs of pods that have ended and are of no interest any more. Of each node the last pod and the last failed one are
+/// kept; of failed ones a hundred in all, the latest.
+fn superseded<'s>(survey: &'s Survey<'_>) -> HashSet<&'s str> {
+    let ended = survey.pods.iter().filter_map(|judged| match judged.fate {
+        Fate::Ended { at, .. } => Some((judged, at)),
+        _ => None,
+    });
+    let uid = |judged: &'s Judged<'_>| &*judged.pod.meta.uid;
+    let has_failed = |judged: &Judged<'_>| judged.pod.phase == Phase::Failed;
+    // Pods are sorted by node and run: the later one replaces the earlier.
+    let mut last: HashMap<(&str, bool), (&Judged<'_>, Timestamp)> = HashMap::new();
+    for (judged, at) in ended.clone() {
+        let home = judged.home.map_or("", |uid| uid);
+        last.insert((home, false), (judged, at));
+        if has_failed(judged) {
+            last.insert((home, true), (judged, at));
+        }
+    }
+    let mut kept: HashSet<&str> = last.values().map(|(judged, _)| uid(judged)).collect();
+    let mut failed: Vec<_> = ended
+        .clone()
+        .filter(|(judged, _)| has_failed(judged) && kept.contains(uid(judged)))
+        .map(|(judged, at)| (std::cmp::Reverse(at), uid(judged)))
+        .collect();
+    failed.sort_unstable();
+    for (_, uid) in failed.iter().skip(KEPT_FAILED_PODS) {
+        kept.remove(uid);
+    }
+    ended.map(|(judged, _)| uid(judged)).filter(|uid| !kept.contains(uid)).collect()
+}
+
+/// When the pods of a run that is over are deleted: told by the status, so that it is told first.
+fn expiry(job: &DaemonJob, survey: &Survey<'_>) -> Option<Timestamp> {
+    let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
+    let before = job.status.as_ref()?;
+    let is_over =
+        !survey.begins && job.spec.suspend != Some(true) && (survey.is_finished() || survey.ending.is_some());
+    let ended = before.conditions.iter().find(|one| one.type_ == "Failed" && one.status == "True");
+    let complete =
+        before.completion_time.as_ref().filter(|_| conditions::is_true(&before.conditions, "Complete"));
+    let at = complete.or(ended.map(|failed| &failed.last_transition_time)).filter(|_| is_over)?;
+    at.0.checked_add(ttl).ok()
+}
+
+/// Puts back the labels without which a watch does not see what is ours.
+fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actions {
+    let restore = |resource, meta: &Meta, labels: Value| Action::Merge {
+        resource,
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        body: json!({ "metadata": { "uid": &*meta.uid, "labels": labels } }),
+    };
+    let pods =
+        world.unlabelled.pods.iter().map(|pod| restore(PODS, &pod.meta, json!({ KIND_LABEL: "DaemonJob" })));
+    let shards = world.unlabelled.shards.iter();
+    let shards = shards.map(|shard| restore(CONFIG_MAPS, &shard.meta, json!({ LEDGER_LABEL: FORMAT })));
+    // One that was unlabelled while nobody looked: it stands where a pod was to be made.
+    let met = survey.nodes.iter().filter_map(|surveyed| match surveyed.state {
+        State::Due(run) if !world.refusals.is_empty() => {
+            let name = pod_name(job, surveyed.node, run);
+            world.refusals.of("create", &name).filter(|refusal| refusal.reason == LABELS_MISSING)?;
+            Some(Action::Merge {
+                resource: PODS,
+                namespace: job.metadata.namespace.as_deref().unwrap_or_default().into(),
+                name: name.into(),
+                body: json!({ "metadata": { "labels": { KIND_LABEL: "DaemonJob" } } }),
+            })
+        }
+        _ => None,
+    });
+    pods.chain(shards).chain(met).collect()
 }
 
 fn create(job: &DaemonJob, node: &Node, hash: &str, run: u64) -> Action<DaemonJobStatus> {
-    let meta = job.meta();
+    let meta = &job.metadata;
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     let name = pod_name(job, node, run);
     let mut body = job.spec.template.pod(
@@ -295,6 +509,7 @@ fn create(job: &DaemonJob, node: &Node, hash: &str, run: u64) -> Action<DaemonJo
             (RUN_LABEL, &run.to_string()),
         ],
         &[(NODE_NAME_ANNOTATION, &node.meta.name), (BOOT_ID_ANNOTATION, &node.boot_id)],
+        Some(FINALIZER),
     );
     let mut spec = pinned(job.spec.template.spec(), &node.meta.name);
     // A pod that is always restarted never completes; the post made it OnFailure too.
@@ -303,148 +518,6 @@ fn create(job: &DaemonJob, node: &Node, hash: &str, run: u64) -> Action<DaemonJo
     }
     body["spec"] = spec;
     Action::Create { resource: PODS, namespace: namespace.into(), name, body }
-}
-
-/// Nodes that are not eligible, or gone, but where a pod still runs.
-fn elsewhere(world: &World, states: &[(&Arc<Node>, State)]) -> usize {
-    let eligible: BTreeSet<&str> = states.iter().map(|(node, _)| &*node.meta.uid).collect();
-    let running: BTreeSet<&str> = world
-        .pods
-        .iter()
-        .filter(|pod| pod.is_running())
-        .filter_map(|pod| pod.label(NODE_UID_LABEL))
-        .filter(|uid| !eligible.contains(uid))
-        .collect();
-    running.len()
-}
-
-struct Counts<'a> {
-    states: &'a [(&'a Arc<Node>, State)],
-    done: usize,
-    failed: usize,
-    elsewhere: usize,
-    exceeded: bool,
-}
-
-fn status(
-    job: &DaemonJob,
-    world: &World,
-    before: &DaemonJobStatus,
-    counts: &Counts<'_>,
-    start: Timestamp,
-    hash: String,
-    now: Timestamp,
-) -> DaemonJobStatus {
-    let Counts { states, done, failed, elsewhere, exceeded } = *counts;
-    let pending =
-        states.iter().filter(|(_, state)| matches!(state, State::Waiting(..) | State::Due(_))).count();
-    let unfinished = states.len() - done - failed;
-    let desired = states.len() + elsewhere;
-
-    let complete = unfinished == 0 && failed == 0 && elsewhere == 0 && !exceeded;
-    let waits = || {
-        states
-            .iter()
-            .find_map(|(node, state)| match state {
-                State::Waiting(_, why) => Some(format!("; {}: {why}", node.meta.name)),
-                _ => None,
-            })
-            .unwrap_or_default()
-    };
-    let nodes_failed = unfinished == 0 && failed > 0 && elsewhere == 0;
-    let (reason, message) = if complete && states.is_empty() {
-        ("NoEligibleNodes", "No node is eligible.".to_owned())
-    } else if complete {
-        ("AllNodesDone", format!("All {done} eligible nodes are done."))
-    } else if exceeded {
-        ("DeadlineExceeded", format!("{done} of {desired} nodes were done in time."))
-    } else if nodes_failed {
-        ("NodesFailed", format!("{failed} of {desired} nodes have failed, {done} are done."))
-    } else {
-        ("NodesPending", format!("{done} of {desired} nodes are done{}", waits()))
-    };
-    let mut wanted =
-        vec![Wanted { type_: "Complete", status: Some(complete), reason, message: message.clone() }];
-    let has_failed = exceeded || nodes_failed;
-    wanted.push(Wanted {
-        type_: "Failed",
-        status: Some(has_failed),
-        reason: if has_failed { reason } else { "NotFailed" },
-        message: if has_failed { message } else { String::new() },
-    });
-    // Of the pods that are wanted now: True until one goes through, also while it is tried again.
-    let mut wanted_names = states.iter().filter_map(|(node, state)| match state {
-        State::Due(run) | State::Waiting(Wait::Refused(run), _) => Some(pod_name(job, node, *run)),
-        _ => None,
-    });
-    if let Some(refusal) = wanted_names.find_map(|name| world.refusals.get(&name)) {
-        let reason = if refusal.reason == "NameTaken" { "NameTaken" } else { "FailedCreate" };
-        wanted.push(Wanted {
-            type_: "PodsRefused",
-            status: Some(true),
-            reason,
-            message: refusal.message.clone(),
-        });
-    }
-    if job.spec.selector.is_some() || job.spec.manual_selector.is_some() {
-        wanted.push(Wanted {
-            type_: "SelectorIgnored",
-            status: Some(true),
-            reason: "NoEffect",
-            message:
-                "selector and manualSelector are accepted without effect: pods belong to their DaemonJob \
-                      by owner reference"
-                    .to_owned(),
-        });
-    }
-    let finished = complete || has_failed;
-    DaemonJobStatus {
-        observed_generation: job.metadata.generation,
-        desired: number(desired),
-        active: number(world.pods.iter().filter(|pod| pod.is_counted()).count()),
-        succeeded: number(done),
-        failed: number(failed),
-        pending: number(pending),
-        terminating: number(
-            world.pods.iter().filter(|pod| pod.is_running() && pod.meta.deleted.is_some()).count(),
-        ),
-        start_time: Some(Time(start)),
-        completion_time: match (&before.completion_time, complete) {
-            (Some(at), true) if before.start_time == Some(Time(start)) => Some(at.clone()),
-            (_, true) => Some(Time(whole_seconds(now))),
-            (_, false) => None,
-        },
-        template_hash: Some(hash),
-        conditions: conditions::next(
-            if finished || before.start_time == Some(Time(start)) { &before.conditions } else { &[] },
-            wanted,
-            job.metadata.generation,
-            now,
-        ),
-    }
-}
-
-fn number(count: usize) -> Option<i32> {
-    i32::try_from(count).ok()
-}
-
-/// An Event when a run ends, made from the difference of two statuses so that it comes once.
-fn announce(before: &DaemonJobStatus, after: &DaemonJobStatus, events: &mut Vec<Event>) {
-    for (condition, type_, reason) in
-        [("Complete", EventType::Normal, "Completed"), ("Failed", EventType::Warning, "Failed")]
-    {
-        if conditions::is_true(&after.conditions, condition)
-            && !conditions::is_true(&before.conditions, condition)
-        {
-            let note = after
-                .conditions
-                .iter()
-                .find(|one| one.type_ == condition)
-                .map(|one| one.message.clone())
-                .unwrap_or_default();
-            events.push(Event { type_, reason, action: "Finish", note });
-        }
-    }
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Reconciler for Greetings {
 
 /// Adds the Greeting controller to the process, which is known to others by `identity`.
 pub fn register(shared: &Shared, identity: &str, printer: Printer) {
-    let objects = shared.informer::<Greeting>("greetings", Resource::of::<Greeting>());
+    let objects = shared.informer::<Greeting>("greetings", Resource::of::<Greeting>(), None);
     let reconciler = Greetings {
         shared: shared.clone(),
         printer: printer.clone(),

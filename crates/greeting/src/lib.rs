@@ -10,6 +10,7 @@ pub mod line;
 pub mod observe;
 pub mod plan;
 pub mod printer;
+pub mod sweep;
 
 use quintet_kit::rbac::Rule;
 

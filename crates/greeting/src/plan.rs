@@ -175,7 +175,7 @@ fn hold(greeting: &Greeting) -> Action<GreetingStatus, Say> {
 }
 
 /// Takes our finalizer off, if it is still where it was seen.
-fn let_go(greeting: &Greeting) -> Action<GreetingStatus, Say> {
+pub fn let_go<E>(greeting: &Greeting) -> Action<GreetingStatus, E> {
     let at = greeting
         .meta()
         .finalizers
@@ -194,7 +194,7 @@ fn let_go(greeting: &Greeting) -> Action<GreetingStatus, Say> {
 }
 
 /// A patch that fails unless the Greeting is as it was seen: of two who claim, one wins.
-fn patch(greeting: &Greeting, operations: Vec<serde_json::Value>) -> Action<GreetingStatus, Say> {
+fn patch<E>(greeting: &Greeting, operations: Vec<serde_json::Value>) -> Action<GreetingStatus, E> {
     let key = greeting.key();
     let mut all = vec![
         json!({ "op": "test", "path": "/metadata/uid", "value": &*key.uid }),

@@ -2,6 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde::{Deserialize as _, Deserializer};
+use serde_json::Value;
 
 use crate::clock::whole_seconds;
 
@@ -51,6 +53,13 @@ pub fn next(
             }
         })
         .collect()
+}
+
+/// Decodes the conditions of a status that another operator may have written: those that are no `metav1.Condition` are
+/// left out.
+pub fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
+    let all: Vec<Value> = Option::deserialize(deserializer)?.unwrap_or_default();
+    Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
 }
 
 /// Whether a condition of this type is True.

@@ -30,6 +30,10 @@ const WORKERS: usize = 16;
 const PASS: Duration = Duration::from_mins(5);
 /// How long a status may lag behind while every pass writes something else.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
+/// Observing and planning that takes less than this never makes events wait.
+const CHEAP: Duration = Duration::from_millis(1);
+/// The longest that events wait because a pass costs much.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// How long passes in flight may take to end when the process is asked to.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -71,6 +75,24 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Carries out an effect of the kind's own. Must not wait.
     fn effect(&self, _object: &Self::Object, _effect: Self::Effect) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether an object needs passes at all; asked when it changes and when this process takes over.
+    fn concerns(&self, _object: &Self::Object) -> bool {
+        true
+    }
+
+    /// What a pass came to, for metrics of the kind's own.
+    fn carried(&self, _carried: &Carried) {}
+
+    /// Whether every object gets one more pass when the process is asked to end.
+    fn has_last_pass(&self) -> bool {
+        false
+    }
+
+    /// Whether its passes are too many and too small to be logged one by one.
+    fn is_quiet(&self) -> bool {
+        false
     }
 
     /// The object is gone: forgets what was kept of it.
@@ -143,6 +165,8 @@ pub struct Controller<R: Reconciler> {
     reconciler: Arc<R>,
     objects: Informer<R::Object>,
     followers: Arc<[Arc<dyn Follower>]>,
+    /// The caches that are listed anew when this process takes over.
+    fresh: Vec<Arc<dyn Follower>>,
     waker: Waker,
     wakes: mpsc::UnboundedReceiver<Wake>,
 }
@@ -160,8 +184,11 @@ impl<R: Reconciler> Controller<R> {
         let mut followers: Vec<Arc<dyn Follower>> = vec![Arc::new(objects.clone())];
         followers.extend(reads);
         let (own, recorder, resource) = (waker.clone(), shared.recorder.clone(), reconciler.resource());
+        let reconciler = Arc::new(reconciler);
+        let asked = reconciler.clone();
         objects.subscribe(move |change| match change {
-            Change::Applied { new, .. } => own.wake(new.key()),
+            Change::Applied { new, .. } if asked.concerns(new) => own.wake(new.key()),
+            Change::Applied { .. } => {}
             Change::Deleted { old } => {
                 let _ = own.sender.send(Wake::Gone(old.key()));
             }
@@ -169,12 +196,22 @@ impl<R: Reconciler> Controller<R> {
         });
         Self {
             shared: shared.clone(),
-            reconciler: Arc::new(reconciler),
+            reconciler,
+            // What was written to a pod by a predecessor meets a precondition; a custom resource is the word of a person.
+            fresh: if objects.resource().custom { vec![Arc::new(objects.clone())] } else { Vec::new() },
             objects,
             followers: followers.into(),
             waker,
             wakes,
         }
+    }
+
+    /// Has a cache listed anew, besides that of its objects, whenever this process takes over: what it holds is
+    /// relied on as the last word.
+    #[must_use]
+    pub fn relisting(mut self, cache: Arc<dyn Follower>) -> Self {
+        self.fresh.push(cache);
+        self
     }
 
     /// What wakes its objects.
@@ -190,11 +227,26 @@ impl<R: Reconciler> Controller<R> {
         let mut progress: Vec<_> = self.followers.iter().map(|follower| follower.watch_progress()).collect();
         let mut health = self.objects.health();
         let mut may_write = false;
+        // A process that may always write has no predecessor whose writes it could have missed.
+        let mut took_over = self.shared.gate.deadline().map(|_always| Instant::now());
+        let began = took_over;
         let mut batch = Vec::new();
         loop {
+            match (self.shared.gate.deadline(), took_over) {
+                (Some(_), None) => {
+                    took_over = Some(Instant::now());
+                    self.fresh.iter().for_each(|cache| cache.relist());
+                }
+                (None, Some(_)) => took_over = None,
+                _ => {}
+            }
+            let is_fresh = |cache: &Arc<dyn Follower>| {
+                took_over == began || cache.progress().listed.is_some_and(|listed| took_over <= Some(listed))
+            };
             let ready = matches!(*health.borrow(), Health::Synced { .. })
-                && self.followers.iter().all(|follower| follower.progress().listed.is_some());
-            let writes = ready && self.shared.gate.deadline().is_some();
+                && self.followers.iter().all(|follower| follower.progress().listed.is_some())
+                && self.fresh.iter().all(is_fresh);
+            let writes = ready && took_over.is_some();
             if writes && !may_write {
                 // A new leader looks at everything once; what is as it should be costs no write. What woke
                 // somebody until now is part of everything.
@@ -202,7 +254,9 @@ impl<R: Reconciler> Controller<R> {
                     self.take(&mut state, wake, false);
                 }
                 for object in self.objects.all() {
-                    state.add(object.key(), Priority::Bulk);
+                    if self.reconciler.concerns(&object) {
+                        state.add(object.key(), Priority::Bulk);
+                    }
                 }
                 for (key, error) in self.objects.undecodable() {
                     self.shared.recorder.record(self.reconciler.resource(), &key, undecodable(&error));
@@ -251,6 +305,21 @@ impl<R: Reconciler> Controller<R> {
             while let Some(ended) = state.passes.join_next_with_id().await {
                 state.ended(ended);
             }
+            if !(may_write && self.reconciler.has_last_pass()) {
+                return;
+            }
+            for object in self.objects.all() {
+                if state.passes.len() >= WORKERS
+                    && let Some(ended) = state.passes.join_next_with_id().await
+                {
+                    state.ended(ended);
+                }
+                let key = object.key();
+                state.start(&key, self.pass(key.clone()));
+            }
+            while let Some(ended) = state.passes.join_next_with_id().await {
+                state.ended(ended);
+            }
         };
         if timeout(DRAIN, drained).await.is_err() {
             tracing::warn!(
@@ -280,7 +349,7 @@ impl<R: Reconciler> Controller<R> {
         let objects = self.objects.clone();
         let shared = self.shared.clone();
         async move {
-            let Some(object) = object else { return (key, Ok(None)) };
+            let Some(object) = object else { return (key, Ok(Passed::default())) };
             let still = || {
                 objects.get(&key).is_some_and(|now| {
                     now.generation() == object.generation() && now.terminating() == object.terminating()
@@ -289,7 +358,7 @@ impl<R: Reconciler> Controller<R> {
             let pass =
                 AssertUnwindSafe(reconcile(&*reconciler, &shared, &object, &key, &still)).catch_unwind();
             let ended = match timeout(PASS, pass).await {
-                Ok(Ok(Ok(again))) => Ok(again),
+                Ok(Ok(Ok(passed))) => Ok(passed),
                 Ok(Ok(Err(error))) => Err(Failure::Error(error)),
                 Ok(Err(_panic)) => Err(Failure::Panic),
                 Err(_elapsed) => Err(Failure::Timeout),
@@ -305,8 +374,24 @@ async fn any_changed(progress: &mut [tokio::sync::watch::Receiver<crate::informe
     let _ = futures::future::select_all(changes).await;
 }
 
-/// How a pass ended: when to look again, or why it failed.
-type PassResult = Result<Option<Instant>, Failure>;
+/// How a pass ended well.
+#[derive(Clone, Copy, Default)]
+struct Passed {
+    /// When to look again.
+    again: Option<Instant>,
+    /// How long it took to observe and to plan.
+    thought: Duration,
+}
+
+impl Passed {
+    /// How long events may wait: thinking takes a tenth of the time at most, and what is cheap never waits.
+    fn rest(&self) -> Duration {
+        if self.thought < CHEAP { Duration::ZERO } else { (self.thought * 9).min(LONGEST_REST) }
+    }
+}
+
+/// How a pass ended: well, or why it failed.
+type PassResult = Result<Passed, Failure>;
 
 /// A pass as the join set gives it back.
 type Joined = Result<(tokio::task::Id, (Key, PassResult)), tokio::task::JoinError>;
@@ -409,8 +494,10 @@ impl State {
         self.metrics.reconcile_time.with_label_values(&[controller]).observe(took.as_secs_f64());
         self.metrics.work_duration.with_label_values(&self.labels()).observe(took.as_secs_f64());
         let (result, ended) = match result {
-            Ok(None) => ("success", Ended::Well { again: None }),
-            Ok(again) => ("requeue_after", Ended::Well { again }),
+            Ok(passed) => {
+                let result = if passed.again.is_some() { "requeue_after" } else { "success" };
+                (result, Ended::Well { again: passed.again, rest: passed.rest() })
+            }
             // Not an error: the cache will show what has changed, or another process leads.
             Err(Failure::Error(error @ (Error::Stale(_) | Error::NotLeading))) => {
                 tracing::debug!(controller, object = %key, %error, "ends early");
@@ -449,13 +536,15 @@ async fn reconcile<R: Reconciler>(
     object: &R::Object,
     key: &Key,
     still: &(dyn Fn() -> bool + Sync),
-) -> Result<Option<Instant>, Error> {
+) -> Result<Passed, Error> {
     let executor = &shared.executor;
     executor.clarify(key).await?;
     executor.observe_generation(key, object.generation());
+    let began = Instant::now();
     let world = reconciler.observe(object, executor.refusals(key)).await?;
     let now = shared.clock.now();
     let plan = reconciler.plan(object, &world, now);
+    let thought = began.elapsed();
     let resource = reconciler.resource();
     let Plan { steps, status, fenced, events, again } = plan;
     let carried = executor
@@ -473,7 +562,12 @@ async fn reconcile<R: Reconciler>(
             return Err(error);
         }
     };
-    report(reconciler.name(), shared, &resource, key, &carried);
+    if carried.writes > 0 && !reconciler.is_quiet() {
+        let (controller, writes, refused) = (reconciler.name(), carried.writes, carried.refusals.len());
+        tracing::info!(controller, object = %key, writes, refused, "carried out");
+    }
+    report(shared, &resource, key, &carried);
+    reconciler.carried(&carried);
     let mut again = again.map(|at| instant(now, at));
     let mut sooner = |at: Instant| again = Some(again.map_or(at, |already| already.min(at)));
     if let Some(until) = carried.withheld_until {
@@ -514,14 +608,11 @@ async fn reconcile<R: Reconciler>(
     if carried.news {
         return Err(Error::Stale(format!("something of {} {key}", resource.kind)));
     }
-    Ok(again)
+    Ok(Passed { again, thought })
 }
 
-/// One line in the log, and one Event for each verb: never one for each pod.
-fn report(controller: &'static str, shared: &Shared, resource: &Resource, key: &Key, carried: &Carried) {
-    if carried.writes > 0 {
-        tracing::info!(controller, object = %key, writes = carried.writes, refused = carried.refusals.len(), "carried out");
-    }
+/// One Event for each verb: never one for each pod.
+fn report(shared: &Shared, resource: &Resource, key: &Key, carried: &Carried) {
     for (verb, reason, action, past) in [
         ("create", "SuccessfulCreate", "Create", "Created"),
         ("delete", "SuccessfulDelete", "Delete", "Deleted"),
@@ -542,6 +633,7 @@ fn report(controller: &'static str, shared: &Shared, resource: &Resource, key: &
         ("delete", "FailedDelete", "Delete"),
         ("apply", "FailedApply", "Apply"),
         ("patch", "FailedPatch", "Patch"),
+        ("merge", "FailedPatch", "Patch"),
     ] {
         let mut refused = carried.refusals.iter().filter(|(tried, ..)| *tried == verb);
         if let Some((_, name, message)) = refused.next() {

@@ -19,6 +19,11 @@ pub fn short(parts: &[&str], characters: usize) -> String {
     base32(&hasher.finalize(), characters)
 }
 
+/// The first byte of the SHA-256 of a text: what it is spread by.
+pub fn first_byte(text: &str) -> u8 {
+    Sha256::digest(text.as_bytes())[0]
+}
+
 /// A digest of a JSON value that ignores the order of keys and members that are null.
 pub fn of_json(value: &Value, characters: usize) -> String {
     let mut hasher = Sha256::new();

@@ -140,6 +140,8 @@ pub trait Follower: Send + Sync {
     fn watch_progress(&self) -> watch::Receiver<Progress>;
     /// Whether an object that was deleted is gone from it, or shown as terminating.
     fn shows_deletion(&self, key: &Key) -> bool;
+    /// Asks for a fresh list.
+    fn relist(&self);
 }
 
 impl<T: Object> Follower for Informer<T> {
@@ -157,6 +159,10 @@ impl<T: Object> Follower for Informer<T> {
 
     fn shows_deletion(&self, key: &Key) -> bool {
         self.get(key).is_none_or(|object| object.terminating())
+    }
+
+    fn relist(&self) {
+        Informer::relist(self);
     }
 }
 
@@ -339,7 +345,7 @@ impl Executor {
                         different.clear();
                         if verb != EFFECT {
                             carried.writes += 1;
-                            self.accepted(owner, &name);
+                            self.accepted(owner, verb, &name);
                             carried.done.push((verb, kind, name));
                         }
                     }
@@ -349,6 +355,10 @@ impl Executor {
                     }
                     Ok(Answer::NamespaceTerminating) => {
                         carried.complete = false;
+                        // The next plan knows.
+                        let mut memory = self.memory();
+                        let refusals = &mut memory.entry(owner.uid.clone()).or_default().refusals;
+                        carried.refused |= !std::mem::replace(&mut refusals.namespace_terminating, true);
                         stop.store(true, Ordering::Relaxed);
                     }
                     Ok(Answer::Refused { reason, message, quota }) => {
@@ -396,8 +406,7 @@ impl Executor {
         step.into_iter()
             .filter(|action| {
                 let (verb, _, name) = describe(action, owner, resource);
-                let refused =
-                    refusals.get(&name).filter(|refusal| refusal.verb == verb).map(|refusal| refusal.until);
+                let refused = refusals.of(verb, &name).map(|refusal| refusal.until);
                 let until = if verb == "create" { refused.max(quota_until) } else { refused };
                 match until {
                     Some(until) if until > now => {
@@ -426,16 +435,16 @@ impl Executor {
         let memory = memory.entry(owner.uid.clone()).or_default();
         let refusals = &mut memory.refusals;
         // What is no longer tried (another template, fewer pods) must not be remembered for ever.
-        refusals.retain(|_, refusal| {
+        refusals.retain(|refusal| {
             refusal.until.checked_add(LONGEST_REFUSAL).is_ok_and(|forgotten| forgotten > now)
         });
-        let times = refusals.get(name).map_or(0, |refusal| refusal.times);
+        let times = refusals.of(verb, name).map_or(0, |refusal| refusal.times);
         let until = now.checked_add(doubled(FIRST_REFUSAL, times, LONGEST_REFUSAL)).unwrap_or(Timestamp::MAX);
         if quota {
             memory.quota_until = Some(until);
         }
         refusals.insert(
-            name.to_owned(),
+            name,
             Refusal {
                 verb,
                 reason,
@@ -446,9 +455,9 @@ impl Executor {
         );
     }
 
-    fn accepted(&self, owner: &Key, name: &str) {
+    fn accepted(&self, owner: &Key, verb: &'static str, name: &str) {
         if let Some(memory) = self.memory().get_mut(&owner.uid) {
-            memory.refusals.remove(name);
+            memory.refusals.forget(verb, name);
         }
     }
 
@@ -559,6 +568,16 @@ impl Executor {
                 self.write(
                     owner,
                     Write { verb: "patch", resource, namespace: &namespace, name: &name, deletes: None },
+                    request,
+                )
+                .await
+            }
+            Action::Merge { resource, namespace, name, body } => {
+                let path = format!("{}/{name}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
+                let request = json_request("PATCH", path, "application/merge-patch+json", &body);
+                self.write(
+                    owner,
+                    Write { verb: "merge", resource, namespace: &namespace, name: &name, deletes: None },
                     request,
                 )
                 .await
@@ -792,6 +811,7 @@ fn describe<S, E>(
         Action::Delete { resource, name, .. } => ("delete", resource.kind, name.to_string()),
         Action::Apply { resource, name, .. } => ("apply", resource.kind, name.clone()),
         Action::Patch { resource, name, .. } => ("patch", resource.kind, name.to_string()),
+        Action::Merge { resource, name, .. } => ("merge", resource.kind, name.to_string()),
         Action::Claim { .. } => ("claim", own.kind, owner.name.to_string()),
         Action::Effect(_) => (EFFECT, own.kind, owner.name.to_string()),
     }

@@ -20,7 +20,7 @@ use kube::core::Status;
 use kube_runtime::utils::Backoff as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::{CALL, brief};
@@ -36,6 +36,8 @@ const WATCH: Duration = Duration::from_secs(290);
 pub const SILENCE: Duration = Duration::from_secs(150);
 /// How often an absent custom resource definition is asked for again.
 const ABSENT: Duration = Duration::from_secs(2);
+/// The same for one that may stay absent.
+const PATIENTLY: Duration = Duration::from_mins(1);
 
 /// What happened to an object.
 #[derive(Debug)]
@@ -95,6 +97,8 @@ struct Inner<T> {
     progress: watch::Sender<Progress>,
     health: watch::Sender<Health>,
     streaming: AtomicBool,
+    relist: Notify,
+    patient: AtomicBool,
 }
 
 /// How far a cache has come.
@@ -229,8 +233,17 @@ impl<T: Object> Informer<T> {
                 progress: watch::Sender::new(Progress::default()),
                 health: watch::Sender::new(Health::Unsynced),
                 streaming: AtomicBool::new(true),
+                relist: Notify::new(),
+                patient: AtomicBool::new(false),
             }),
         }
+    }
+
+    /// Asks rarely for a type that is absent.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        self.inner.patient.store(true, Ordering::Relaxed);
+        self
     }
 
     /// What it caches.
@@ -274,6 +287,11 @@ impl<T: Object> Informer<T> {
     /// How far the cache has come; changes wake the receiver.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.inner.progress.subscribe()
+    }
+
+    /// Asks for a fresh list: [`Progress::listed`] tells when it is complete.
+    pub fn relist(&self) {
+        self.inner.relist.notify_one();
     }
 
     /// Whether the cache can be relied on; changes wake the receiver.
@@ -403,7 +421,10 @@ impl<T: Object> Informer<T> {
                 },
                 Some(from) => {
                     let mut at = from;
-                    let ended = self.follow(&client, &metrics, &mut at, &cached).await;
+                    let ended = tokio::select! {
+                        ended = self.follow(&client, &metrics, &mut at, &cached) => ended,
+                        () = self.inner.relist.notified() => continue,
+                    };
                     if !ended.as_ref().is_err_and(Interrupted::needs_list) {
                         position = Some(at);
                     }
@@ -423,7 +444,8 @@ impl<T: Object> Informer<T> {
                 Err(interrupted) if resource.custom && interrupted.code() == Some(404) => {
                     position = None;
                     self.absent();
-                    tokio::time::sleep(ABSENT).await;
+                    let patient = self.inner.patient.load(Ordering::Relaxed);
+                    tokio::time::sleep(if patient { PATIENTLY } else { ABSENT }).await;
                 }
                 Err(interrupted) if interrupted.needs_list() => {
                     tracing::info!(resource = resource.plural, reason = %interrupted, "lists again");

@@ -7,6 +7,7 @@ pub mod client;
 pub mod clock;
 pub mod conditions;
 pub mod controller;
+pub mod departed;
 pub mod digest;
 pub mod election;
 pub mod events;

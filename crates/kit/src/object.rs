@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -108,6 +108,8 @@ pub struct Meta {
     pub created: Option<Timestamp>,
     /// When its deletion was asked for, grace period included.
     pub deleted: Option<Timestamp>,
+    /// The grace period of its deletion, in seconds.
+    pub grace_seconds: i64,
     /// Labels.
     pub labels: Pairs,
     /// Annotations; only those that are read.
@@ -129,6 +131,7 @@ impl Meta {
             generation,
             created,
             deleted,
+            grace_seconds,
             labels,
             annotations,
             finalizers,
@@ -140,10 +143,16 @@ impl Meta {
             && *generation == other.generation
             && *created == other.created
             && *deleted == other.deleted
+            && *grace_seconds == other.grace_seconds
             && *labels == other.labels
             && *annotations == other.annotations
             && *finalizers == other.finalizers
             && *owner == other.owner
+    }
+
+    /// When its deletion was asked for, to the second: the API server adds the grace period to the time of the request.
+    pub fn deletion_asked(&self) -> Option<Timestamp> {
+        self.deleted?.checked_sub(SignedDuration::from_secs(self.grace_seconds)).ok()
     }
 
     /// The identity that this metadata names.
@@ -194,9 +203,11 @@ impl<const N: usize> From<[(&str, &str); N]> for Pairs {
 }
 
 /// Metadata as it stands in JSON; unknown fields are skipped while parsing.
+///
+/// For types that are decoded into the fields that are read: those of [`crate::types`] and a kind's own.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct WireMeta {
+pub struct WireMeta {
     namespace: Option<Arc<str>>,
     name: Option<Arc<str>>,
     uid: Option<Arc<str>>,
@@ -204,6 +215,7 @@ pub(crate) struct WireMeta {
     generation: Option<i64>,
     creation_timestamp: Option<Timestamp>,
     deletion_timestamp: Option<Timestamp>,
+    deletion_grace_period_seconds: Option<i64>,
     labels: Option<Pairs>,
     annotations: Option<Pairs>,
     finalizers: Option<Box<[Box<str>]>>,
@@ -245,6 +257,7 @@ impl From<WireMeta> for Meta {
             generation: wire.generation.unwrap_or_default(),
             created: wire.creation_timestamp,
             deleted: wire.deletion_timestamp,
+            grace_seconds: wire.deletion_grace_period_seconds.unwrap_or_default(),
             labels: wire.labels.unwrap_or_default(),
             annotations: wire.annotations.unwrap_or_default(),
             finalizers: wire.finalizers.unwrap_or_default(),

@@ -2,6 +2,7 @@
 //!
 //! A kind's `plan.rs` is a pure function that makes one; the [`crate::executor`] alone carries it out.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -93,6 +94,17 @@ pub enum Action<S, E = Infallible> {
         /// The operations.
         operations: Value,
     },
+    /// JSON merge patch. A uid or resourceVersion in its metadata is a precondition.
+    Merge {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name.
+        name: Arc<str>,
+        /// What changes.
+        body: Value,
+    },
     /// Writes the status with resourceVersion, so that of several claimants one wins. The steps that follow are
     /// taken only if this process won: after an unclear answer the object is read and `token` looked for in
     /// `status.claim.token`.
@@ -131,7 +143,7 @@ pub struct Event {
 /// An answer of the API server that counts against one object of ours (a pod, say) and not against its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What was tried: `create`, `delete`, `apply` or `patch`. The executor does not try it again before `until`,
+    /// What was tried: `create`, `delete`, `apply`, `patch` or `merge`. The executor does not try it again before `until`,
     /// whatever a plan says.
     pub verb: &'static str,
     /// The server's reason (`Invalid`, `Forbidden`) or ours (`NameTaken`).
@@ -144,5 +156,42 @@ pub struct Refusal {
     pub until: Timestamp,
 }
 
-/// What was refused for one owner, by the name of the object that was to be written.
-pub type Refusals = std::collections::BTreeMap<String, Refusal>;
+/// What was refused for one owner.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Refusals {
+    by_name: BTreeMap<(String, &'static str), Refusal>,
+    /// The owner's namespace is being deleted: nothing can be made in it any more, whatever is tried.
+    pub namespace_terminating: bool,
+}
+
+impl Refusals {
+    /// The refusal to do `verb` to the object of this name, whether or not it may be tried again by now.
+    pub fn of(&self, verb: &'static str, name: &str) -> Option<&Refusal> {
+        self.by_name.get(&(name.to_owned(), verb))
+    }
+
+    /// Takes note of a refusal.
+    pub fn insert(&mut self, name: impl Into<String>, refusal: Refusal) {
+        self.by_name.insert((name.into(), refusal.verb), refusal);
+    }
+
+    /// Forgets what was refused to the object of this name: something went through.
+    pub fn forget(&mut self, verb: &'static str, name: &str) {
+        self.by_name.remove(&(name.to_owned(), verb));
+    }
+
+    /// Forgets what does not pass.
+    pub fn retain(&mut self, keep: impl Fn(&Refusal) -> bool) {
+        self.by_name.retain(|_, refusal| keep(refusal));
+    }
+
+    /// Forgets every refusal.
+    pub fn clear(&mut self) {
+        self.by_name.clear();
+    }
+
+    /// Whether nothing was refused.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+}

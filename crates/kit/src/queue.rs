@@ -34,6 +34,9 @@ pub enum Ended {
     Well {
         /// When to look again without an event.
         again: Option<Instant>,
+        /// How long events may wait before they are looked at: an object whose passes cost much is not looked at for
+        /// each of a thousand events.
+        rest: Duration,
     },
     /// It failed: look again after a growing wait.
     Failed,
@@ -51,8 +54,10 @@ struct Entry {
     timer: Option<Instant>,
     /// Failures in a row.
     failures: u32,
-    /// A failing key is not looked at before.
+    /// A failing or resting key is not looked at before.
     not_before: Option<Instant>,
+    /// Whether the timer only ends a rest: nothing has happened meanwhile.
+    idle: bool,
 }
 
 /// The queue of one controller.
@@ -85,7 +90,15 @@ impl Queue {
         if let Some(not_before) = entry.not_before
             && not_before > now
         {
-            return false;
+            let waits = !entry.idle && entry.timer.is_some_and(|timer| timer <= not_before);
+            entry.idle = false;
+            if !waits {
+                if let Some(timer) = entry.timer.replace(not_before) {
+                    self.timers.remove(&(timer, key.clone()));
+                }
+                self.timers.insert((not_before, key));
+            }
+            return !waits;
         }
         self.enqueue(key, priority, now);
         true
@@ -122,6 +135,10 @@ impl Queue {
             if let Some((_, key)) = self.timers.pop_first() {
                 if let Some(entry) = self.entries.get_mut(&key) {
                     entry.timer = None;
+                    if std::mem::take(&mut entry.idle) {
+                        self.entries.remove(&key);
+                        continue;
+                    }
                 }
                 self.enqueue(key, Priority::Fresh, now);
             }
@@ -140,14 +157,21 @@ impl Queue {
         entry.running = false;
         let dirty = entry.dirty.take();
         let timer = match ended {
-            Ended::Well { again } => {
+            Ended::Well { again, rest } => {
                 entry.failures = 0;
-                entry.not_before = None;
-                if let Some(priority) = dirty {
-                    self.enqueue(key.clone(), priority, now);
-                    return;
+                entry.not_before = (!rest.is_zero()).then(|| now + rest);
+                match (entry.not_before, dirty) {
+                    (None, Some(priority)) => {
+                        self.enqueue(key.clone(), priority, now);
+                        return;
+                    }
+                    (rested, Some(_)) => rested,
+                    (Some(rested), None) if again.is_none() => {
+                        entry.idle = true;
+                        Some(rested)
+                    }
+                    (rested, None) => again.map(|again| rested.map_or(again, |rested| rested.max(again))),
                 }
-                again
             }
             Ended::Failed => {
                 entry.failures = entry.failures.saturating_add(1);
@@ -223,7 +247,7 @@ mod tests {
         Key { namespace: "n".into(), name: name.into(), uid: name.into() }
     }
 
-    const WELL: Ended = Ended::Well { again: None };
+    const WELL: Ended = Ended::Well { again: None, rest: Duration::ZERO };
 
     #[test]
     fn events_during_a_pass_make_one_more() {
@@ -283,7 +307,7 @@ mod tests {
         let now = Instant::now();
         queue.add(key("a"), Priority::Fresh, now);
         let (a, _) = queue.pop(now).unwrap();
-        queue.done(&a, Ended::Well { again: Some(now + Duration::from_secs(5)) }, now);
+        queue.done(&a, Ended::Well { again: Some(now + Duration::from_secs(5)), rest: Duration::ZERO }, now);
         assert!(queue.pop(now).is_none());
         queue.add(key("a"), Priority::Fresh, now);
         assert!(queue.pop(now).is_some());
@@ -297,7 +321,7 @@ mod tests {
         let now = Instant::now();
         queue.add(key("a"), Priority::Fresh, now);
         let (a, _) = queue.pop(now).unwrap();
-        queue.done(&a, Ended::Well { again: Some(now + Duration::from_secs(5)) }, now);
+        queue.done(&a, Ended::Well { again: Some(now + Duration::from_secs(5)), rest: Duration::ZERO }, now);
         assert!(queue.pop(now + Duration::from_secs(4)).is_none());
         assert!(queue.pop(now + Duration::from_secs(5)).is_some());
     }
@@ -312,5 +336,32 @@ mod tests {
         queue.forget(&a);
         assert!(queue.is_empty());
         assert!(queue.next_timer().is_none());
+    }
+
+    #[test]
+    fn a_rest_gathers_events_and_is_forgotten_without_any() {
+        let (mut queue, now, rest) = (Queue::default(), Instant::now(), Duration::from_millis(50));
+        let rested = Ended::Well { again: None, rest };
+        queue.add(key("a"), Priority::Fresh, now);
+        queue.pop(now).unwrap();
+        queue.done(&key("a"), rested, now);
+        assert!(queue.add(key("a"), Priority::Fresh, now));
+        assert!(!queue.add(key("a"), Priority::Fresh, now), "it waits already");
+        assert_eq!((queue.pop(now), queue.next_timer()), (None, Some(now + rest)));
+        assert!(queue.pop(now + rest).is_some());
+        // What came while the pass ran waits as well.
+        queue.add(key("a"), Priority::Fresh, now + rest);
+        queue.done(&key("a"), rested, now + rest);
+        assert_eq!(queue.pop(now + rest), None);
+        assert!(queue.pop(now + rest * 2).is_some());
+        // Nothing has happened: no pass, and nothing is kept.
+        queue.done(&key("a"), rested, now + rest * 2);
+        assert_eq!(queue.pop(now + rest * 3), None);
+        assert!(queue.entries.is_empty() && queue.timers.is_empty());
+        // A wish to look again within the rest is granted after it.
+        queue.add(key("a"), Priority::Fresh, now);
+        queue.pop(now).unwrap();
+        queue.done(&key("a"), Ended::Well { again: Some(now), rest }, now);
+        assert_eq!((queue.pop(now), queue.next_timer()), (None, Some(now + rest)));
     }
 }

@@ -26,6 +26,18 @@ pub const PODS: Resource =
 /// Nodes.
 pub const NODES: Resource =
     Resource { group: "", version: "v1", kind: "Node", plural: "nodes", namespaced: false, custom: false };
+/// ConfigMaps.
+pub const CONFIG_MAPS: Resource = Resource {
+    group: "",
+    version: "v1",
+    kind: "ConfigMap",
+    plural: "configmaps",
+    namespaced: true,
+    custom: false,
+};
+/// Jobs.
+pub const JOBS: Resource =
+    Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs", namespaced: true, custom: false };
 /// Deployments.
 pub const DEPLOYMENTS: Resource = Resource {
     group: "apps",

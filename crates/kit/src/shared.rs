@@ -86,6 +86,11 @@ impl Shared {
         shared
     }
 
+    /// The namespace that every watch of namespaced objects is narrowed to; empty means all.
+    pub fn namespace(&self) -> &str {
+        &self.inner.namespace
+    }
+
     /// The one Pod watch of the process: the pods that carry [`KIND_LABEL`].
     pub fn pods(&self) -> Informer<Pod> {
         self.once(&self.inner.pods, "pods", PODS, Some(KIND_LABEL))
@@ -101,9 +106,21 @@ impl Shared {
         self.once(&self.inner.deployments, "deployments", DEPLOYMENTS, Some(selector))
     }
 
-    /// An informer of a custom resource.
-    pub fn informer<T: Object>(&self, name: &'static str, resource: Resource) -> Informer<T> {
-        self.start(name, Informer::new(resource, &self.inner.namespace, None))
+    /// An informer of one kind's own: of a custom resource, or of the objects of a type that `selector` selects.
+    pub fn informer<T: Object>(
+        &self,
+        name: &'static str,
+        resource: Resource,
+        selector: Option<&'static str>,
+    ) -> Informer<T> {
+        self.start(name, Informer::new(resource, &self.inner.namespace, selector))
+    }
+
+    /// An informer of a type that may well be absent, and that nobody waits for.
+    pub fn patient_informer<T: Object>(&self, name: &'static str, resource: Resource) -> Informer<T> {
+        let informer = Informer::new(resource, &self.inner.namespace, None).patient();
+        self.spawn(name, informer.clone().run(self.client.clone(), self.metrics.clone()));
+        informer
     }
 
     fn once<T: Object>(

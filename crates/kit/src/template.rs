@@ -52,6 +52,7 @@ impl RawTemplate {
         owner: &Value,
         labels: &[(&str, &str)],
         annotations: &[(&str, &str)],
+        finalizer: Option<&str>,
     ) -> Value {
         let merged = |member: &str, ours: &[(&str, &str)]| {
             let mut all = self
@@ -75,8 +76,11 @@ impl RawTemplate {
         if !annotations.is_empty() {
             metadata["annotations"] = Value::Object(annotations);
         }
-        if let Some(finalizers) = self.0.pointer("/metadata/finalizers") {
-            metadata["finalizers"] = finalizers.clone();
+        let theirs = self.0.pointer("/metadata/finalizers").and_then(Value::as_array);
+        let mut finalizers = theirs.cloned().unwrap_or_default();
+        finalizers.extend(finalizer.map(Value::from));
+        if !finalizers.is_empty() {
+            metadata["finalizers"] = Value::Array(finalizers);
         }
         json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": self.spec() })
     }
@@ -92,7 +96,7 @@ mod tests {
             "metadata": {"name": "ignored", "labels": {"app": "theirs", "x": "y"}},
             "spec": {"containers": [{"name": "c", "fieldOfTomorrow": 1}]}
         }));
-        let pod = template.pod("ns", "p", &json!({"uid": "u"}), &[("app", "ours")], &[]);
+        let pod = template.pod("ns", "p", &json!({"uid": "u"}), &[("app", "ours")], &[], None);
         assert_eq!(pod["metadata"]["labels"], json!({"app": "ours", "x": "y"}));
         assert_eq!(pod["metadata"]["name"], "p");
         assert_eq!(pod["spec"]["containers"][0]["fieldOfTomorrow"], 1);

@@ -49,10 +49,25 @@ pub struct Pod {
     pub restarts: u32,
     /// Why a container waits (`ImagePullBackOff`, `CrashLoopBackOff`).
     pub waiting: Option<Box<str>>,
-    /// The exit code of the container that ended last and badly.
-    pub exit_code: Option<i32>,
+    /// When the first of its containers started: none has before.
+    pub started: Option<Timestamp>,
+    /// The containers that have ended badly and were not started again.
+    pub exits: Box<[Exit]>,
     /// When its last container ended.
     pub finished: Option<Timestamp>,
+    /// Type and status of its conditions; only of a pod that has failed.
+    pub conditions: Box<[(Box<str>, Box<str>)]>,
+}
+
+/// How a container ended, other than well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The container's name.
+    pub container: Box<str>,
+    /// Its exit code, not 0.
+    pub code: i32,
+    /// The kubelet's or the runtime's word for it (`Error`, `OOMKilled`).
+    pub reason: Box<str>,
 }
 
 impl Pod {
@@ -100,8 +115,10 @@ impl Object for Pod {
             disrupted,
             restarts,
             waiting,
-            exit_code,
+            started,
+            exits,
             finished,
+            conditions,
         } = self;
         meta.same(&other.meta)
             && *node == other.node
@@ -112,8 +129,10 @@ impl Object for Pod {
             && *disrupted == other.disrupted
             && *restarts == other.restarts
             && *waiting == other.waiting
-            && *exit_code == other.exit_code
+            && *started == other.started
+            && *exits == other.exits
             && *finished == other.finished
+            && *conditions == other.conditions
     }
 }
 
@@ -156,15 +175,31 @@ struct WireCondition {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct WireContainer {
+    name: Box<str>,
     restart_count: u32,
     state: WireState,
+    last_state: WireState,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct WireState {
     waiting: Option<WireWaiting>,
+    running: Option<WireRunning>,
     terminated: Option<WireTerminated>,
+}
+
+impl WireState {
+    fn started(&self) -> Option<Timestamp> {
+        let running = self.running.as_ref().and_then(|running| running.started_at);
+        running.or(self.terminated.as_ref().and_then(|ended| ended.started_at))
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WireRunning {
+    started_at: Option<Timestamp>,
 }
 
 #[derive(Deserialize, Default)]
@@ -177,6 +212,8 @@ struct WireWaiting {
 #[serde(rename_all = "camelCase", default)]
 struct WireTerminated {
     exit_code: i32,
+    reason: Option<Box<str>>,
+    started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
 }
 
@@ -196,7 +233,12 @@ impl From<WirePod> for Pod {
         let mut ready_since = None;
         let mut unschedulable = None;
         let mut disrupted = false;
+        let ended_badly = phase == Phase::Failed;
+        let mut kept = Vec::new();
         for condition in conditions {
+            if ended_badly {
+                kept.push((condition.type_.clone(), condition.status.clone()));
+            }
             match (&*condition.type_, &*condition.status) {
                 ("Ready", "True") => {
                     ready_since = Some(condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
@@ -221,7 +263,18 @@ impl From<WirePod> for Pod {
             waiting: containers().find_map(|container| {
                 container.state.waiting.as_ref().and_then(|waiting| waiting.reason.clone())
             }),
-            exit_code: ended().map(|ended| ended.exit_code).find(|code| *code != 0),
+            started: containers()
+                .flat_map(|container| [container.state.started(), container.last_state.started()])
+                .flatten()
+                .min(),
+            exits: containers()
+                .filter_map(|container| {
+                    let ended = container.state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+                    let (container, reason) = (container.name.clone(), ended.reason.clone());
+                    Some(Exit { container, code: ended.exit_code, reason: reason.unwrap_or_default() })
+                })
+                .collect(),
+            conditions: kept.into(),
             finished: ended().filter_map(|ended| ended.finished_at).max(),
             meta,
         }
@@ -439,8 +492,8 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(
-            (pod.restarts, pod.exit_code, pod.waiting.as_deref()),
-            (3, Some(3), Some("CrashLoopBackOff"))
+            (pod.restarts, pod.exits[0].code, pod.waiting.as_deref()),
+            (3, 3, Some("CrashLoopBackOff"))
         );
         assert!(pod.ready_since.is_some() && pod.is_counted());
         assert_eq!(pod.meta.annotations.get("dj.dysproz.io/boot-id"), Some("b"));

@@ -108,7 +108,7 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
         stopped,
     );
     let odd = Odd::default();
-    let objects = shared.informer::<Pod>("pods", PODS);
+    let objects = shared.informer::<Pod>("pods", PODS, None);
     let controller = Controller::new(&shared, odd.clone(), objects.clone(), []);
     for (_, task) in shared.take_tasks() {
         tokio::spawn(task);

@@ -268,7 +268,7 @@ async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
     assert!(!carried.complete && !carried.refused);
     let carried = carry(&executor, vec![create("b")]).await.unwrap();
     assert!(carried.refused);
-    assert_eq!(executor.refusals(&owner())["b"].reason, "NameTaken");
+    assert_eq!(executor.refusals(&owner()).of("create", "b").unwrap().reason, "NameTaken");
     let sent = asked.lock().unwrap().len();
     let carried = carry(&executor, vec![create("b")]).await.unwrap();
     assert!(carried.withheld_until.is_some() && !carried.complete);
@@ -319,7 +319,7 @@ async fn a_refusal_ends_and_an_owner_is_forgotten() {
     let invalid = failure(422, "Invalid", "no");
     let (executor, _) = executor(&[invalid, (201, pod("a", 7).to_string())]);
     assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
-    assert_eq!(executor.refusals(&owner())["a"].times, 1);
+    assert_eq!(executor.refusals(&owner()).of("create", "a").unwrap().times, 1);
     sleep(Duration::from_secs(11)).await;
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
     assert!(executor.refusals(&owner()).is_empty());

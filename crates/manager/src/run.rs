@@ -165,9 +165,17 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
     if kinds.len() != args.controllers.len() {
         bail!("--controllers names a kind twice");
     }
+    // What was begun for a kind must be let go where the kind is switched off.
+    let mut daemonjobs = None;
+    if !kinds.contains(&Kind::Greeting) {
+        quintet_greeting::sweep::register(shared);
+    }
     for kind in kinds {
         match kind {
-            Kind::DaemonJob => quintet_daemonjob::register(shared),
+            Kind::DaemonJob => {
+                let served = quintet_daemonjob::register(shared);
+                daemonjobs = Some(served.context("the metrics of DaemonJobs cannot be registered")?);
+            }
             Kind::PodSet => quintet_podset::register(shared),
             Kind::PulsarConsumer => {
                 quintet_pulsarconsumer::register(shared, args.pulsar_consumer_image.clone());
@@ -180,6 +188,7 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
             Kind::Book => quintet_book::register(shared),
         }
     }
+    quintet_daemonjob::sweep::register(shared, daemonjobs);
     Ok(())
 }
 

@@ -52,7 +52,7 @@ impl Reconciler for PodSets {
 pub fn register(shared: &Shared) {
     let pods = shared.pods();
     let resource = Resource::of::<PodSet>();
-    let objects = shared.informer::<PodSet>("podsets", resource);
+    let objects = shared.informer::<PodSet>("podsets", resource, None);
     let reads: [Arc<dyn Follower>; 1] = [Arc::new(pods.clone())];
     let controller = Controller::new(shared, PodSets { pods: pods.clone() }, objects, reads);
     let waker = controller.waker();

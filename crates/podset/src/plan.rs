@@ -136,8 +136,8 @@ fn attempt(pod: &Pod) -> u32 {
     pod.meta.annotations.get(ATTEMPT_ANNOTATION).and_then(|attempt| attempt.parse().ok()).unwrap_or_default()
 }
 
-fn refusal<'a>(world: &'a World, verb: &str, name: &str) -> Option<&'a Refusal> {
-    world.refusals.get(name).filter(|refusal| refusal.verb == verb)
+fn refusal<'a>(world: &'a World, verb: &'static str, name: &str) -> Option<&'a Refusal> {
+    world.refusals.of(verb, name)
 }
 
 /// The names that pods can be given, in order: those that no pod has, terminating and ended ones included, and that
@@ -172,7 +172,7 @@ fn create(podset: &PodSet, pod_name: String, attempt: u32) -> Action<PodSetStatu
     let attempt = (attempt > 0).then(|| attempt.to_string());
     let annotations: Vec<_> = attempt.iter().map(|attempt| (ATTEMPT_ANNOTATION, attempt.as_str())).collect();
     let owner = controller_reference(&Resource::of::<PodSet>(), meta);
-    let body = template.pod(namespace, &pod_name, &owner, &labels, &annotations);
+    let body = template.pod(namespace, &pod_name, &owner, &labels, &annotations, None);
     Action::Create { resource: PODS, namespace: namespace.into(), name: pod_name, body }
 }
 

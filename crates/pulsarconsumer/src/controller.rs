@@ -82,7 +82,7 @@ impl Reconciler for PulsarConsumers {
 pub fn register(shared: &Shared, image: String) {
     let deployments = shared.deployments(NAME_LABEL);
     let resource = Resource::of::<PulsarConsumer>();
-    let objects = shared.informer::<PulsarConsumer>("pulsarconsumers", resource);
+    let objects = shared.informer::<PulsarConsumer>("pulsarconsumers", resource, None);
     let reads: [Arc<dyn Follower>; 1] = [Arc::new(deployments.clone())];
     let reconciler = PulsarConsumers {
         deployments: deployments.clone(),

@@ -140,7 +140,7 @@ fn standing<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> 
     if let (Some(own), Some(None)) = (own, &difference) {
         return Standing::Settled(own);
     }
-    if let Some(refusal) = world.refusals.get(&deployment_name(consumer))
+    if let Some(refusal) = world.refusals.of("apply", &deployment_name(consumer))
         && refusal.until > now
     {
         return Standing::Refused(refusal, own);

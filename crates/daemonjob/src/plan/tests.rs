@@ -1,7 +1,11 @@
 use super::*;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use quintet_kit::plan::Refusal;
 use quintet_kit::template::RawTemplate;
+use std::sync::Arc;
+
+use crate::survey::run_of;
 
 const START: &str = "2026-01-01T00:00:00Z";
 
@@ -47,9 +51,56 @@ fn pod(job: &DaemonJob, node: &str, run: u64, phase: &str) -> Pod {
                 NODE_UID_LABEL: format!("uid-{node}"), RUN_LABEL: run.to_string(),
                 HASH_LABEL: job.spec.template.hash()},
             "annotations": {NODE_NAME_ANNOTATION: node}},
-        "status": {"phase": phase}
+        "spec": {"nodeName": node},
+        "status": {"phase": phase, "containerStatuses": containers(phase)}
     }))
     .unwrap()
+}
+
+fn containers(phase: &str) -> Value {
+    match phase {
+        "Pending" => json!([]),
+        "Running" => json!([{"name": "c", "state": {"running": {"startedAt": START}}}]),
+        _ => json!([{"name": "c", "state": {"terminated": {
+            "exitCode": i32::from(phase == "Failed"), "startedAt": START, "finishedAt": START}}}]),
+    }
+}
+
+/// The world once the plan's ledger steps went through: what else it does is not done.
+fn recorded(job: &DaemonJob, mut world: World, plan: &Plan<DaemonJobStatus>) -> World {
+    for action in plan.steps.iter().flatten() {
+        let (name, data, whole) = match action {
+            Action::Create { resource: CONFIG_MAPS, name, body, .. } => (name.clone(), &body["data"], true),
+            Action::Merge { resource: CONFIG_MAPS, name, body, .. } => {
+                (name.to_string(), &body["data"], false)
+            }
+            _ => continue,
+        };
+        let old = world.ledger.iter().find(|shard| *shard.meta.name == *name).cloned();
+        assert_eq!(old.is_none(), whole, "{name} is made once");
+        world.ledger.retain(|shard| *shard.meta.name != *name);
+        let mut shard: Shard = old.map(|old| (*old).clone()).unwrap_or_default();
+        shard.meta.name = name.as_str().into();
+        for (uid, line) in data.as_object().unwrap() {
+            match line.as_str() {
+                Some(line) => shard.entries.insert(uid.as_str().into(), line.parse()),
+                None => shard.entries.remove(&**uid),
+            };
+        }
+        assert!(shard.number(&job.metadata.name.clone().unwrap()).is_some());
+        world.ledger.push(Arc::new(shard));
+    }
+    world
+}
+
+/// Plans until nothing is told and nothing recorded any more.
+fn settled(mut job: DaemonJob, mut world: World, at: Timestamp) -> (DaemonJob, World) {
+    for _ in 0..5 {
+        let plan = plan(&job, &world, at);
+        world = recorded(&job, world, &plan);
+        job.status = plan.status;
+    }
+    (job, world)
 }
 
 fn world(nodes: &[&str], pods: Vec<Pod>) -> World {
@@ -65,7 +116,7 @@ fn created(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
         .iter()
         .flatten()
         .filter_map(|action| match action {
-            Action::Create { body, .. } => {
+            Action::Create { resource: PODS, body, .. } => {
                 Some(body["metadata"]["annotations"][NODE_NAME_ANNOTATION].as_str().unwrap().to_owned())
             }
             _ => None,
@@ -136,6 +187,9 @@ fn a_finished_node_never_runs_again_and_all_done_is_complete() {
     assert!(half.steps.is_empty());
     assert_eq!(reason(&half, "Complete"), ("False".into(), "NodesPending".into()));
     let all = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), pod(&job, "b", 1, "Succeeded")]);
+    let first = plan(&told, &all, now());
+    assert!(created(&first).is_empty());
+    let all = recorded(&told, all, &first);
     let whole = plan(&told, &all, now());
     assert!(whole.steps.is_empty());
     assert_eq!(reason(&whole, "Complete"), ("True".into(), "AllNodesDone".into()));
@@ -149,7 +203,7 @@ fn a_finished_node_never_runs_again_and_all_done_is_complete() {
 fn nothing_is_written_once_it_is_complete() {
     let job = simple();
     let world = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
-    let job = told(told(job, &world, now()), &world, now());
+    let (job, world) = settled(job, world, now());
     let later = now() + SignedDuration::from_hours(5);
     let again = plan(&job, &world, later);
     assert!(again.steps.is_empty() && again.events.is_empty() && again.again.is_none());
@@ -197,7 +251,8 @@ fn failures_back_off_and_end_at_the_limit() {
     assert_eq!(created(&plan(&started, &one, later)), ["a"]);
     let two = world(&["a"], vec![failed(1), failed(2)]);
     let ended = plan(&started, &two, later);
-    assert!(ended.steps.is_empty());
+    assert!(created(&ended).is_empty());
+    assert_eq!(deleted(&ended), ["a-1"], "the newest failed pod is kept");
     assert_eq!(reason(&ended, "Failed"), ("True".into(), "NodesFailed".into()));
     assert_eq!(reason(&ended, "Complete").0, "False");
 }
@@ -260,10 +315,15 @@ fn the_deadline_ends_the_run_and_holds() {
     let later = now() + SignedDuration::from_mins(1);
     let ended = plan(&job, &running, later);
     assert_eq!(deleted(&ended), ["b-1"]);
-    assert_eq!(reason(&ended, "Failed"), ("True".into(), "DeadlineExceeded".into()));
-    let job = told(job, &running, later);
+    assert_eq!(reason(&ended, "Failed").0, "False", "told when the deletions are accepted");
+    let mut going = pod(&job, "b", 1, "Running");
+    going.meta.deleted = Some(later);
+    let accepted = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), going]);
+    let (job, _) = settled(job, accepted, later);
     let gone = world(&["a", "b", "c"], vec![pod(&job, "a", 1, "Succeeded")]);
+    let (_, gone) = settled(job.clone(), gone, later);
     let after = plan(&job, &gone, later + SignedDuration::from_hours(1));
+    assert_eq!(reason(&after, "Failed"), ("True".into(), "DeadlineExceeded".into()));
     assert!(after.steps.is_empty(), "{:?}", after.steps);
     assert_eq!(reason(&after, "Failed").0, "True");
 }
@@ -290,6 +350,670 @@ fn an_object_that_goes_gets_nothing() {
     let mut job = simple();
     job.metadata.deletion_timestamp = Some(Time(now()));
     assert_eq!(plan(&job, &world(&["a"], vec![]), now()), Plan::default());
+}
+
+/// A job with this spec beside the simplest template.
+fn with(spec: &Value) -> DaemonJob {
+    let mut all = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
+    for (key, value) in spec.as_object().unwrap() {
+        all[key] = value.clone();
+    }
+    job(&all)
+}
+
+fn later(seconds: i64) -> Timestamp {
+    now() + SignedDuration::from_secs(seconds)
+}
+
+/// The pod as it is once it was asked to go, without a grace period.
+fn going(mut pod: Pod, at: Timestamp) -> Pod {
+    pod.meta.deleted = Some(at);
+    pod.meta.finalizers = Box::new([FINALIZER.into()]);
+    pod
+}
+
+fn state<'s>(status: &'s DaemonJobStatus, node: &str) -> Option<&'s str> {
+    let lists = [&status.failed_nodes, &status.pending_nodes, &status.skipped_nodes];
+    lists.into_iter().flatten().find(|listed| listed.node == node).map(|listed| listed.reason.as_str())
+}
+
+fn released(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
+    let patches = plan.steps.iter().flatten().filter_map(|action| match action {
+        Action::Patch { name, .. } => Some(name.to_string()),
+        _ => None,
+    });
+    patches.collect()
+}
+
+/// The lines that a plan writes to the ledger, by node UID.
+fn written(plan: &Plan<DaemonJobStatus>) -> BTreeMap<String, String> {
+    let bodies = plan.steps.iter().flatten().filter_map(|action| match action {
+        Action::Create { resource: CONFIG_MAPS, body, .. }
+        | Action::Merge { resource: CONFIG_MAPS, body, .. } => body["data"].as_object(),
+        _ => None,
+    });
+    bodies
+        .flatten()
+        .map(|(uid, line)| (uid.clone(), line.as_str().unwrap_or("(dropped)").to_owned()))
+        .collect()
+}
+
+#[rstest::rstest]
+#[case::number(json!(2), 10, Some(2))]
+#[case::none(json!(0), 10, Some(0))]
+#[case::percent_up(json!("25%"), 10, Some(3))]
+#[case::at_least_one(json!("1%"), 10, Some(1))]
+#[case::at_least_one_of_none(json!("50%"), 0, Some(1))]
+#[case::all(json!("100%"), 7, Some(7))]
+fn parallelism_is_rounded_up(#[case] value: Value, #[case] desired: usize, #[case] places: Option<usize>) {
+    assert_eq!(crate::survey::parallelism(&with(&json!({"parallelism": value})), desired), places);
+}
+
+#[rstest::rstest]
+#[case::number(json!(2), 10, 2)]
+#[case::percent_down(json!("25%"), 10, 2)]
+#[case::none(json!("9%"), 10, 0)]
+#[case::absent(json!(null), 10, 0)]
+fn max_failed_nodes_are_rounded_down(#[case] value: Value, #[case] desired: usize, #[case] max: usize) {
+    let job = with(&json!({"failurePolicy": {"type": "FailFast", "maxFailedNodes": value}}));
+    assert_eq!(crate::survey::max_failed(&job, desired), max);
+}
+
+#[test]
+fn nodes_take_turns_and_what_holds_a_place_says_so() {
+    let job = with(&json!({"parallelism": 1}));
+    let empty = world(&["a", "b", "c"], vec![]);
+    let started = told(job, &empty, now());
+    assert_eq!(created(&plan(&started, &empty, now())), ["a"]);
+    let mut stuck = pod(&started, "a", 1, "Pending");
+    stuck.node = None;
+    stuck.unschedulable = Some("0/3 nodes are available".into());
+    let world = world(&["a", "b", "c"], vec![stuck]);
+    let plan = plan(&started, &world, now());
+    assert!(created(&plan).is_empty());
+    let status = plan.status.unwrap();
+    assert_eq!(state(&status, "a"), Some("Unschedulable"));
+    let message = &status.pending_nodes[0].message;
+    assert!(
+        message.contains("0/3 nodes are available") && message.contains("holds one of 1 places"),
+        "{message}"
+    );
+    assert_eq!(state(&status, "b"), Some("WaitingForTurn"));
+    assert_eq!(status.pending, Some(3));
+}
+
+#[test]
+fn ready_nodes_go_first() {
+    let job = with(&json!({"parallelism": 1}));
+    let mut world = world(&["a", "b"], vec![]);
+    let mut down = (*world.nodes[0]).clone();
+    down.ready = false;
+    world.nodes[0] = Arc::new(down);
+    assert_eq!(created(&plan(&told(job, &world, now()), &world, now())), ["b"]);
+}
+
+#[test]
+fn suspension_deletes_running_pods_records_the_rest_and_ends_in_a_new_run() {
+    let running = world(
+        &["a", "b"],
+        vec![pod(&with(&json!({})), "a", 1, "Succeeded"), pod(&with(&json!({})), "b", 1, "Running")],
+    );
+    let mut job = told(with(&json!({})), &running, now());
+    job.spec.suspend = Some(true);
+    let plan_ = plan(&job, &running, later(5));
+    assert_eq!(deleted(&plan_), ["b-1"]);
+    assert_eq!(written(&plan_).into_keys().collect::<Vec<_>>(), ["uid-a"]);
+    let status = plan_.status.clone().unwrap();
+    assert_eq!((status.start_time.clone(), reason(&plan_, "Complete").1), (None, "Suspended".into()));
+    assert_eq!(reason(&plan_, "Suspended").0, "True");
+    assert_eq!(reason(&plan_, "Failed").0, "False");
+    // It is told once.
+    let mut gone = pod(&job, "b", 1, "Failed");
+    gone.finished = Some(later(6));
+    let gone = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), going(gone, later(5))]);
+    let (job, gone) = settled(job, gone, later(10));
+    let again = plan(&job, &gone, later(3_000));
+    assert_eq!(again.status, job.status);
+    // The disruption does not count, and a new run waits for nobody.
+    let mut resumed = job;
+    resumed.spec.suspend = None;
+    let first = plan(&resumed, &gone, later(10));
+    assert_eq!(first.events.iter().map(|event| event.reason).collect::<Vec<_>>(), ["Resumed"]);
+    resumed.status = first.status;
+    assert_eq!(resumed.status.as_ref().unwrap().start_time, Some(Time(later(10))));
+    assert_eq!(created(&plan(&resumed, &gone, later(10))), ["b"]);
+}
+
+#[test]
+fn paused_makes_nothing_and_lets_run() {
+    let job = with(&json!({"paused": true}));
+    let world = world(&["a", "b"], vec![pod(&job, "a", 1, "Running")]);
+    let plan = plan(&told(job, &world, now()), &world, now());
+    assert!(plan.steps.is_empty());
+    assert_eq!(reason(&plan, "Paused"), ("True".into(), "Paused".into()));
+    assert_eq!(reason(&plan, "Complete"), ("False".into(), "Paused".into()));
+    assert_eq!(state(plan.status.as_ref().unwrap(), "b"), Some("Paused"));
+}
+
+#[rstest::rstest]
+#[case::goes_on("Continue", 0, true, None)]
+#[case::fails_fast("FailFast", 0, false, None)]
+#[case::bears_one("FailFast", 1, true, None)]
+#[case::pauses("Pause", 0, false, Some("MaxFailedNodesExceeded"))]
+#[case::resumes_when_raised("Pause", 1, true, None)]
+fn the_failure_policy(
+    #[case] type_: &str,
+    #[case] max: i32,
+    #[case] goes_on: bool,
+    #[case] paused: Option<&str>,
+) {
+    let job = with(&json!({"backoffLimit": 0, "failurePolicy": {"type": type_, "maxFailedNodes": max}}));
+    let pods = vec![pod(&job, "a", 1, "Failed"), pod(&job, "b", 1, "Running")];
+    let world = world(&["a", "b", "c"], pods);
+    let job = told(job, &world, now());
+    let plan = plan(&job, &world, now());
+    assert_eq!(created(&plan) == ["c"], goes_on);
+    assert_eq!(deleted(&plan) == ["b-1"], type_ == "FailFast" && max == 0);
+    let status = plan.status.as_ref().unwrap();
+    let held = status.conditions.iter().find(|one| one.type_ == "Paused").map(|one| one.reason.as_str());
+    assert_eq!(held, paused);
+    assert_eq!((status.failed, state(status, "a")), (Some(1), Some("BackoffLimitExceeded")));
+}
+
+#[test]
+fn fail_fast_holds_until_the_generation_changes() {
+    let job = with(&json!({"backoffLimit": 0, "failurePolicy": {"type": "FailFast"}}));
+    let over = world(&["a", "b"], vec![pod(&job, "a", 1, "Failed")]);
+    let (mut job, over) = settled(job, over, now());
+    assert_eq!(reason(&plan(&job, &over, now()), "Failed"), ("True".into(), "MaxFailedNodesExceeded".into()));
+    assert!(plan(&job, &over, later(900)).steps.is_empty());
+    job.spec.failure_policy = None;
+    job.metadata.generation = Some(2);
+    assert_eq!(created(&plan(&job, &over, later(900))), ["b"]);
+}
+
+#[test]
+fn fail_job_ends_the_run_and_fail_index_only_its_node() {
+    let rules = |action| {
+        json!({"podFailurePolicy": {"rules": [
+        {"action": action, "onExitCodes": {"operator": "In", "values": [1]}}]}})
+    };
+    for (action, ends) in [("FailJob", true), ("FailIndex", false)] {
+        let job = with(&rules(action));
+        let world = world(&["a", "b"], vec![pod(&job, "a", 1, "Failed")]);
+        let (job, world) = settled(job, world, now());
+        let plan = plan(&job, &world, later(60));
+        assert_eq!(created(&plan).is_empty(), ends);
+        assert_eq!(reason(&plan, "Failed").1 == "PodFailurePolicy", ends);
+        assert_eq!(state(plan.status.as_ref().unwrap(), "a"), Some("PodFailurePolicy"));
+    }
+}
+
+#[test]
+fn a_pod_that_restarts_too_often_is_deleted_and_its_node_has_failed() {
+    let mut job = simple();
+    job.spec.backoff_limit = Some(2);
+    let mut looping = pod(&job, "a", 1, "Running");
+    looping.restarts = 2;
+    let one = world(&["a"], vec![looping.clone()]);
+    let job = told(job, &one, now());
+    let plan_ = plan(&job, &one, now());
+    assert_eq!(deleted(&plan_), ["a-1"]);
+    let Action::Delete { resource_version, .. } = &plan_.steps[0][0] else { panic!() };
+    assert!(resource_version.is_some(), "if it succeeds meanwhile, it is a success");
+    let mut dead = going(looping, later(1));
+    (dead.phase, dead.finished) = (Phase::Failed, Some(later(2)));
+    let over = world(&["a"], vec![dead]);
+    let plan_ = plan(&job, &over, later(5));
+    assert_eq!(state(plan_.status.as_ref().unwrap(), "a"), Some("BackoffLimitExceeded"));
+    assert!(written(&plan_)["uid-a"].contains("Failed failures=3"), "{:?}", written(&plan_));
+}
+
+#[test]
+fn a_finalizer_waits_for_the_ledger_which_waits_for_a_second() {
+    let job = simple();
+    let pods = vec![going(pod(&job, "a", 1, "Succeeded"), now()), pod(&job, "b", 1, "Running")];
+    let world = world(&["a", "b"], pods);
+    let job = told(job, &world, now());
+    let gathering = plan(&job, &world, now());
+    assert!(gathering.steps.is_empty());
+    assert_eq!(gathering.again, Some(later(1)));
+    let flush = plan(&job, &world, later(1));
+    assert_eq!(flush.steps.len(), 2, "the ledger is acknowledged first");
+    assert_eq!(
+        written(&flush)["uid-a"],
+        format!("a {} run=1 Succeeded failures=0 boot=- 2026-01-01T00:00:00Z", job.spec.template.hash())
+    );
+    assert_eq!(released(&flush), ["a-1"]);
+    assert!(matches!(flush.steps[1][0], Action::Patch { .. }));
+    let world = recorded(&job, world, &flush);
+    let after = plan(&job, &world, later(1));
+    assert!(written(&after).is_empty());
+    assert_eq!(released(&after), ["a-1"], "recorded by whomever: at once");
+    // Without its pod the node is done all the same.
+    let gone = World { pods: vec![world.pods[1].clone()], ..world };
+    let done = plan(&job, &gone, later(2));
+    assert!(created(&done).is_empty());
+    assert_eq!(done.status.unwrap().succeeded, Some(1));
+}
+
+#[test]
+fn a_ledger_that_is_refused_keeps_finalizers_on_and_stops_nothing_else() {
+    let job = simple();
+    let mut world = world(&["a", "b"], vec![going(pod(&job, "a", 1, "Succeeded"), now())]);
+    let job = told(job, &world, now());
+    let until = later(60);
+    let shard = shard_name("d", shard_of("uid-a"));
+    let refusal =
+        Refusal { verb: "create", reason: "Forbidden".into(), message: "quota".into(), times: 1, until };
+    world.refusals.insert(shard, refusal);
+    let plan = plan(&job, &world, later(5));
+    assert!(released(&plan).is_empty() && written(&plan).is_empty());
+    assert_eq!(created(&plan), ["b"]);
+    assert_eq!(plan.again, Some(until));
+    assert_eq!(reason(&plan, "LedgerRefused"), ("True".into(), "FailedWrite".into()));
+}
+
+#[test]
+fn in_a_namespace_that_goes_finalizers_come_off_and_nothing_is_made() {
+    let job = simple();
+    let mut world = world(&["a", "b"], vec![going(pod(&job, "a", 1, "Succeeded"), now())]);
+    let job = told(job, &world, now());
+    world.refusals.namespace_terminating = true;
+    let plan = plan(&job, &world, now());
+    assert_eq!(released(&plan), ["a-1"]);
+    assert!(created(&plan).is_empty());
+}
+
+#[test]
+fn a_pod_that_never_ran_is_let_go_and_leaves_no_trace() {
+    let job = simple();
+    let mut never = going(pod(&job, "a", 1, "Pending"), now());
+    never.node = None;
+    let world = world(&["a"], vec![never]);
+    let plan = plan(&told(job, &world, now()), &world, now());
+    assert_eq!(released(&plan), ["a-1"]);
+    assert!(written(&plan).is_empty());
+    assert_eq!(created(&plan), ["a"], "the node is free at once");
+    let Action::Create { name, .. } = &plan.steps[1][0] else { panic!() };
+    assert!(name.ends_with("-2"), "{name}");
+}
+
+#[test]
+fn a_pod_that_does_not_start_in_time_is_given_up_for_this_run() {
+    let job = with(&json!({"pendingDeadlineSeconds": 30}));
+    let waiting = world(&["a", "b"], vec![pod(&job, "a", 1, "Pending"), pod(&job, "b", 1, "Running")]);
+    let job = told(job, &waiting, now());
+    assert_eq!(plan(&job, &waiting, now()).again, Some(later(30)));
+    assert_eq!(deleted(&plan(&job, &waiting, later(30))), ["a-1"]);
+    let mut given_up = going(pod(&job, "a", 1, "Pending"), later(30));
+    given_up.node = None;
+    let over = world(&["a", "b"], vec![given_up, pod(&job, "b", 1, "Succeeded")]);
+    let flush = plan(&job, &over, later(32));
+    assert!(written(&flush)["uid-a"].contains("PendingDeadlineExceeded"));
+    let (job, over) = settled(job, over, later(32));
+    let after = plan(&job, &World { pods: vec![over.pods[1].clone()], ..over }, later(3_600));
+    assert!(created(&after).is_empty());
+    assert_eq!(state(after.status.as_ref().unwrap(), "a"), Some("PendingDeadlineExceeded"));
+    assert_eq!(reason(&after, "Complete"), ("True".into(), "NodesSkipped".into()));
+}
+
+#[test]
+fn late_nodes_are_ignored_where_that_is_asked_for() {
+    let mut job = with(&json!({"lateNodes": "Ignore"}));
+    let one = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
+    (job, _) = settled(job, one, now());
+    let mut late = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded")]);
+    let mut new = (*late.nodes[1]).clone();
+    new.meta.created = Some(later(10));
+    late.nodes[1] = Arc::new(new);
+    let (job, late) = settled(job, late, later(20));
+    let plan = plan(&job, &late, later(20));
+    assert!(created(&plan).is_empty());
+    assert_eq!(state(plan.status.as_ref().unwrap(), "b"), Some("Late"));
+    assert_eq!(reason(&plan, "Complete").0, "True");
+}
+
+fn booted(world: &mut World, boot: &str) {
+    for node in &mut world.nodes {
+        let mut other = (**node).clone();
+        other.boot_id = boot.into();
+        *node = Arc::new(other);
+    }
+}
+
+#[test]
+fn a_reboot_runs_again_where_that_is_asked_for() {
+    for (rerun_on, runs) in
+        [(json!(["TemplateChange", "NodeReboot"]), true), (json!(["TemplateChange"]), false)]
+    {
+        let job = with(&json!({"rerunOn": rerun_on}));
+        let mut ran = pod(&job, "a", 1, "Succeeded");
+        ran.meta.annotations = [(NODE_NAME_ANNOTATION, "a"), (BOOT_ID_ANNOTATION, "one")].into();
+        let mut world = world(&["a"], vec![ran]);
+        booted(&mut world, "one");
+        let (mut job, mut world) = settled(job, world, now());
+        assert_eq!(reason(&plan(&job, &world, now()), "Complete").0, "True");
+        booted(&mut world, "two");
+        let first = plan(&job, &world, later(100));
+        assert_eq!(first.status.as_ref().unwrap().start_time == Some(Time(later(100))), runs);
+        job.status = first.status;
+        assert_eq!(created(&plan(&job, &world, later(100))) == ["a"], runs);
+    }
+}
+
+#[test]
+fn what_was_done_before_a_b_and_a_is_done_again_unless_b_has_not_succeeded() {
+    let template =
+        |image: &str| RawTemplate(json!({"spec": {"containers": [{"name": "c", "image": image}]}}));
+    let (mut a, mut b) = (simple(), simple());
+    (a.spec.template, b.spec.template) = (template("a"), template("b"));
+    for (second, due) in [("Succeeded", true), ("Failed", false)] {
+        let world = world(&["a"], vec![pod(&a, "a", 1, "Succeeded"), pod(&b, "a", 2, second)]);
+        let job = told(a.clone(), &world, now());
+        assert_eq!(created(&plan(&job, &world, later(3_600))) == ["a"], due, "{second}");
+        // The ledger alone says the same.
+        let mut suspended = b.clone();
+        suspended.spec.suspend = Some(true);
+        let (job, world) = settled(suspended, world, now());
+        let mut job = DaemonJob { status: job.status, ..a.clone() };
+        job.metadata.generation = Some(2);
+        let alone = World { pods: Vec::new(), ..world };
+        let job = told(job, &alone, later(3_600));
+        assert_eq!(created(&plan(&job, &alone, later(3_600))) == ["a"], due, "{second}, by the ledger");
+    }
+}
+
+#[test]
+fn a_node_made_anew_runs_again_unless_its_pod_ran_on_the_new_machine() {
+    let job = simple();
+    let mut old = pod(&job, "a", 1, "Succeeded");
+    old.meta.labels =
+        [(NODE_UID_LABEL, "gone"), (HASH_LABEL, &job.spec.template.hash()), (RUN_LABEL, "1")].into();
+    for (created_at, due) in [(later(1), true), (now(), false)] {
+        let mut world = world(&["a"], vec![old.clone()]);
+        let mut anew = (*world.nodes[0]).clone();
+        anew.meta.created = Some(created_at);
+        world.nodes[0] = Arc::new(anew);
+        let job = told(job.clone(), &world, later(5));
+        assert_eq!(created(&plan(&job, &world, later(5))) == ["a"], due);
+    }
+}
+
+#[test]
+fn a_cordoned_node_waits_after_a_disruption_and_not_before_a_first_run() {
+    let job = simple();
+    let cordoned = |pods| {
+        let mut world = world(&["a"], pods);
+        let mut node = (*world.nodes[0]).clone();
+        node.unschedulable = true;
+        world.nodes[0] = Arc::new(node);
+        world
+    };
+    let first = cordoned(vec![]);
+    assert_eq!(created(&plan(&told(job.clone(), &first, now()), &first, now())), ["a"]);
+    let mut evicted = pod(&job, "a", 1, "Failed");
+    evicted.disrupted = true;
+    let drained = cordoned(vec![evicted]);
+    let plan = plan(&told(job, &drained, now()), &drained, later(600));
+    assert!(created(&plan).is_empty());
+    assert_eq!(state(plan.status.as_ref().unwrap(), "a"), Some("Cordoned"));
+}
+
+#[test]
+fn a_lost_shard_is_said_and_nothing_of_it_runs_until_the_template_changes() {
+    let job = simple();
+    let done = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
+    let (job, done) = settled(job, done, now());
+    assert_eq!(job.status.as_ref().unwrap().ledger_shards, [shard_of("uid-a")]);
+    let lost = World { pods: Vec::new(), ledger: Vec::new(), ..done };
+    let plan_ = plan(&job, &lost, later(60));
+    assert!(created(&plan_).is_empty());
+    assert!(written(&plan_)["uid-a"].contains("RecordLost"), "so that it is known tomorrow");
+    assert_eq!(reason(&plan_, "LedgerLost"), ("True".into(), "RecordLost".into()));
+    assert_eq!(reason(&plan_, "Complete"), ("True".into(), "NodesSkipped".into()));
+    let (mut job, lost) = settled(job, lost, later(60));
+    let again = plan(&job, &lost, later(120));
+    assert!(again.steps.is_empty());
+    assert_eq!(state(again.status.as_ref().unwrap(), "a"), Some("RecordLost"));
+    job.spec.template.0["metadata"]["annotations"]["again"] = json!("yes");
+    job.metadata.generation = Some(2);
+    let job = told(job, &lost, later(180));
+    assert_eq!(created(&plan(&job, &lost, later(180))), ["a"]);
+}
+
+#[test]
+fn a_line_that_cannot_be_read_is_a_record_lost_and_a_newer_format_is_left_alone() {
+    let job = simple();
+    let done = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
+    let (job, done) = settled(job, done, now());
+    let garbled = |format: &str| {
+        let mut shard = (*done.ledger[0]).clone();
+        shard.meta.labels = [(LEDGER_LABEL, format)].into();
+        shard.entries.insert("uid-a".into(), "scribble".parse());
+        World { nodes: done.nodes.clone(), ledger: vec![Arc::new(shard)], ..World::default() }
+    };
+    let scribble = plan(&job, &garbled("v1"), later(60));
+    assert!(created(&scribble).is_empty());
+    assert!(written(&scribble)["uid-a"].contains("RecordLost"));
+    let newer = plan(&job, &garbled("v2"), later(60));
+    assert!(newer.steps.is_empty(), "{:?}", newer.steps);
+    assert_eq!(state(newer.status.as_ref().unwrap(), "a"), Some("RecordLost"));
+    // A pod that goes meanwhile is let go: nothing runs on its node anyway.
+    let mut held = garbled("v2");
+    held.pods.push(Arc::new(going(pod(&job, "a", 1, "Succeeded"), now())));
+    assert_eq!(released(&plan(&job, &held, later(60))), ["a-1"]);
+}
+
+#[test]
+fn a_shard_that_somebody_deletes_is_made_again_from_what_was_last_seen() {
+    let job = simple();
+    let done = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), pod(&job, "b", 1, "Succeeded")]);
+    let (job, done) = settled(job, done, now());
+    let before = done.ledger.len();
+    let deleted = World { pods: Vec::new(), deleted_shards: done.ledger, ledger: Vec::new(), ..done };
+    let plan = plan(&job, &deleted, later(60));
+    assert_eq!(plan.steps.concat().len(), before);
+    assert_eq!(written(&plan).len(), 2);
+    assert!(written(&plan)["uid-a"].contains("Succeeded"));
+    assert_eq!(plan.events[0].reason, "LedgerRestored");
+    assert_eq!(reason(&plan, "Complete").0, "True");
+}
+
+#[test]
+fn lost_labels_are_put_back() {
+    let job = simple();
+    let naked = Arc::new(pod(&job, "a", 1, "Running"));
+    let mut one = world(&["a"], vec![]);
+    one.pods.push(naked.clone());
+    one.unlabelled.pods.push(naked);
+    let job = told(job, &one, now());
+    let plan_ = plan(&job, &one, now());
+    assert!(created(&plan_).is_empty());
+    let Action::Merge { body, .. } = &plan_.steps[0][0] else { panic!() };
+    assert_eq!(body["metadata"], json!({"uid": "a-1", "labels": {KIND_LABEL: "DaemonJob"}}));
+    // One that nobody has seen stands in the way of a creation.
+    let mut met = world(&["a"], vec![]);
+    let until = later(10);
+    let refusal =
+        Refusal { verb: "create", reason: LABELS_MISSING.into(), message: String::new(), times: 1, until };
+    met.refusals.insert(pod_name(&job, &node("a"), 1), refusal);
+    let plan_ = plan(&job, &met, now());
+    assert!(created(&plan_).is_empty());
+    assert!(matches!(&plan_.steps[0][0], Action::Merge { resource: PODS, .. }));
+}
+
+#[test]
+fn a_ttl_removes_the_pods_and_keeps_the_record() {
+    let job = with(&json!({"ttlSecondsAfterFinished": 60}));
+    let done = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
+    let (job, done) = settled(job, done, now());
+    let early = plan(&job, &done, later(59));
+    assert_eq!((early.steps.len(), early.again), (0, Some(later(60))));
+    assert_eq!(deleted(&plan(&job, &done, later(60))), ["a-1"]);
+    let (job, after) = settled(job, World { pods: Vec::new(), ..done }, later(61));
+    let quiet = plan(&job, &after, later(7_200));
+    assert!(quiet.steps.is_empty() && quiet.again.is_none());
+    assert_eq!(quiet.status.unwrap().succeeded, Some(1));
+}
+
+#[test]
+fn failed_pods_are_kept_for_a_look_but_not_all() {
+    let mut job = simple();
+    job.spec.backoff_limit = Some(0);
+    let names: Vec<String> = (0..150).map(|index| format!("n{index:03}")).collect();
+    let pods: Vec<Pod> = names
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            let mut failed = pod(&job, name, 1, "Failed");
+            failed.finished = Some(later(i64::try_from(index).unwrap()));
+            failed
+        })
+        .collect();
+    let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (job, world) = settled(job.clone(), world(&nodes, pods), later(600));
+    let gone = deleted(&plan(&job, &world, later(600)));
+    assert_eq!(gone.len(), 50);
+    assert!(gone.contains(&"n000-1".to_owned()) && !gone.contains(&"n149-1".to_owned()));
+    let status = job.status.unwrap();
+    assert_eq!(
+        (status.failed, status.failed_nodes.len(), status.more_failed_nodes),
+        (Some(150), 20, Some(130))
+    );
+}
+
+#[test]
+fn a_surplus_pod_goes() {
+    let job = simple();
+    let done = world(&["a"], vec![pod(&job, "a", 2, "Failed")]);
+    let (job, done) = settled(job, done, now());
+    let mut suspended = job.clone();
+    suspended.spec.suspend = Some(true);
+    let (_, done) = settled(suspended, done, now());
+    // One of a run that is recorded as over: a creation that came late.
+    let late = World { pods: vec![Arc::new(pod(&job, "a", 2, "Pending"))], ..done };
+    assert_eq!(deleted(&plan(&job, &late, now())), ["a-2"]);
+    // Two for one node name: the one that has started stays.
+    let two = world(&["a"], vec![pod(&job, "a", 3, "Running"), pod(&job, "a", 4, "Pending")]);
+    assert_eq!(deleted(&plan(&job, &two, now())), ["a-4"]);
+}
+
+#[test]
+fn a_running_pod_goes_where_a_daemonset_would_not_let_it_go_on() {
+    let job =
+        with(&json!({"template": {"spec": {"containers": [{"name": "c"}], "nodeSelector": {"app": "v1"}}}}));
+    for (change, goes) in [("unselected", true), ("NoExecute", true), ("NoSchedule", false)] {
+        let mut world = world(&["a"], vec![pod(&job, "a", 1, "Running")]);
+        let mut node = (*world.nodes[0]).clone();
+        if change == "unselected" {
+            node.meta.labels = [("app", "v2")].into();
+        } else {
+            node.taints = serde_json::from_value(json!([{"key": "k", "effect": change}])).unwrap();
+        }
+        world.nodes[0] = Arc::new(node);
+        let plan = plan(&told(job.clone(), &world, now()), &world, now());
+        assert_eq!(!deleted(&plan).is_empty(), goes, "{change}");
+        assert_eq!(plan.status.unwrap().desired, Some(1), "it runs elsewhere");
+    }
+}
+
+#[test]
+fn a_node_that_a_taint_keeps_pods_away_from_is_named_and_not_waited_for() {
+    let mut world = world(&["a", "b"], vec![]);
+    for (index, taint) in ["special", "node.kubernetes.io/not-ready"].into_iter().enumerate() {
+        let mut node = (*world.nodes[index]).clone();
+        node.taints =
+            serde_json::from_value(json!([{"key": taint, "value": "v", "effect": "NoSchedule"}])).unwrap();
+        world.nodes[index] = Arc::new(node);
+    }
+    let plan = plan(&simple(), &world, now());
+    let status = plan.status.as_ref().unwrap();
+    assert_eq!((state(status, "a"), state(status, "b")), (Some("Tainted"), Some("NotReady")));
+    assert!(status.skipped_nodes[0].message.contains("special=v:NoSchedule"));
+    assert_eq!((status.desired, status.skipped), (Some(0), Some(2)));
+    assert_eq!(reason(&plan, "Complete"), ("True".into(), "NoEligibleNodes".into()));
+}
+
+#[test]
+fn the_job_of_the_posts_operator_is_waited_for() {
+    let mut world = world(&["a"], vec![]);
+    world.old_job = true;
+    let first = plan(&simple(), &world, now());
+    assert!(first.steps.is_empty());
+    assert_eq!(first.again, Some(later(10)));
+    assert_eq!(reason(&first, "OldJobPresent").0, "True");
+    let mut job = simple();
+    job.status = first.status;
+    assert!(job.status.as_ref().unwrap().template_hash.is_none(), "it is asked again");
+    assert_eq!(plan(&job, &world, later(10)).status, job.status, "and told once");
+    world.old_job = false;
+    assert_eq!(created(&plan(&told(job, &world, later(10)), &world, later(10))), ["a"]);
+}
+
+/// What the post's operator has left in a status is understood.
+#[test]
+fn statuses_of_the_posts_operator_decode() {
+    let mut job = serde_json::to_value(simple()).unwrap();
+    job["status"] = json!({"startTime": START, "completionTime": START, "succeeded": 3, "conditions": [
+        {"type": "Complete", "status": "True", "lastProbeTime": START, "lastTransitionTime": START},
+        {"type": "Failed", "status": "False"}]});
+    let job: DaemonJob = serde_json::from_value(job).unwrap();
+    let plan = plan(&job, &world(&["a"], vec![]), now());
+    assert!(plan.status.unwrap().template_hash.is_some());
+}
+
+#[test]
+fn a_process_that_ends_writes_down_what_it_knows_and_does_nothing_else() {
+    let job = simple();
+    let mut world = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded")]);
+    let job = told(job, &world, now());
+    world.stopping = true;
+    let plan = plan(&job, &world, now());
+    assert_eq!(written(&plan).into_keys().collect::<Vec<_>>(), ["uid-a"]);
+    assert_eq!(plan.steps.len(), 1);
+    assert!(plan.status.is_none() && created(&plan).is_empty());
+}
+
+#[test]
+fn lines_of_nodes_that_are_gone_are_dropped_with_the_next_write() {
+    let job = simple();
+    // Two nodes of one shard.
+    let names: Vec<String> = (0..50)
+        .map(|index| format!("n{index}"))
+        .filter(|name| shard_of(&format!("uid-{name}")) == 0)
+        .collect();
+    let (one, two) = (names[0].as_str(), names[1].as_str());
+    let (job, done) = settled(job.clone(), world(&[one], vec![pod(&job, one, 1, "Succeeded")]), now());
+    let replaced = World { ledger: done.ledger, ..world(&[two], vec![pod(&job, two, 1, "Succeeded")]) };
+    let plan = plan(&job, &replaced, later(60));
+    assert_eq!(written(&plan)[&format!("uid-{one}")], "(dropped)");
+    assert!(written(&plan)[&format!("uid-{two}")].contains("Succeeded"));
+}
+
+/// However many nodes: what the status says stays small, and so do the shards.
+#[test]
+fn five_thousand_nodes_fit() {
+    let mut job = simple();
+    job.spec.backoff_limit = Some(0);
+    let names: Vec<String> =
+        (0..5_000).map(|index| format!("ip-10-0-{index:05}.eu-central-1.compute.internal")).collect();
+    let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
+    let phases = ["Succeeded", "Failed", "Pending"];
+    let pods = nodes.iter().enumerate().map(|(index, name)| pod(&job, name, 1, phases[index % 3])).collect();
+    let (mut job, mut world) = settled(job, world(&nodes, pods), later(60));
+    job.spec.suspend = Some(true);
+    (job, world) = settled(job, world, later(60));
+    let size = serde_json::to_string(&job.status).unwrap().len();
+    assert!(size < 32 * 1024, "{size} bytes of status");
+    for shard in &world.ledger {
+        let bytes: usize = shard
+            .entries
+            .iter()
+            .map(|(uid, line)| uid.len() + line.as_ref().unwrap().to_string().len())
+            .sum();
+        assert!(bytes < 256 * 1024, "{bytes} bytes in {}", shard.meta.name);
+    }
 }
 
 /// The hash of the post's sample. It must never change: an upgrade would run every DaemonJob again.
@@ -331,7 +1055,7 @@ proptest! {
             prop_assert!(!world.pods.iter().any(|pod| pod.is_running() && pinned_to(pod) == Some(name)));
         }
         for action in plan.steps.iter().flatten() {
-            if let Action::Create { name, .. } = action {
+            if let Action::Create { resource: PODS, name, .. } = action {
                 let run: u64 = name.rsplit('-').next().unwrap().parse().unwrap();
                 let of = world.nodes.iter().find(|node| pod_name(&job, node, run) == *name).unwrap();
                 prop_assert!(world.pods.iter().all(|pod| pod.label(NODE_UID_LABEL) != Some(&of.meta.uid) || run_of(pod) < run));

@@ -407,7 +407,7 @@ fn a_refusal_waits_and_is_said_in_the_servers_words() {
         until,
     };
     let mut world = world(None);
-    world.refusals.insert("sample-deployment".into(), refusal.clone());
+    world.refusals.insert("sample-deployment", refusal.clone());
     let refused = plan(&consumer, &world, now());
     assert!(refused.steps.is_empty());
     assert_eq!(refused.again, Some(until));

@@ -1,0 +1,385 @@
+//! A manager's process as far as a plan depends on it: its caches, what it remembers of its writes, and a pass that is
+//! carried out write by write.
+//!
+//! It imitates `quintet_kit::controller` (reconcile, taking over), `quintet_kit::executor` (carry_out, caught_up,
+//! clarify, refusals) and `controller.rs` of this crate (observe).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
+use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
+use quintet_daemonjob::observe::World;
+use quintet_kit::clock::doubled;
+use quintet_kit::object::Object;
+use quintet_kit::plan::{Action, Plan, Refusal, Refusals};
+use quintet_kit::resource::{CONFIG_MAPS, PODS, Resource};
+use quintet_kit::types::{Node, Pod};
+
+use crate::server::{Change, JOB, Kind, Server};
+
+/// The shortest time between two status writes, as `Executor::STATUS_PACE`.
+const STATUS_PACE: SignedDuration = SignedDuration::from_secs(1);
+/// How long a status may lag behind while every pass writes, as in `quintet_kit::controller`.
+const LONGEST_SILENCE: SignedDuration = SignedDuration::from_secs(5);
+/// The wait after a pass that failed or met news.
+const BACKOFF: SignedDuration = SignedDuration::from_millis(500);
+/// How far the caches of a process may be behind the server, in events.
+pub type Lag = u8;
+
+/// The cache of one type.
+pub struct View<T> {
+    applied: usize,
+    pub objects: BTreeMap<String, Arc<T>>,
+}
+
+impl<T: Object> View<T> {
+    fn fresh(kind: &Kind<T>) -> Self {
+        let objects = kind.objects.iter().map(|(name, stored)| (name.clone(), stored.seen.clone())).collect();
+        Self { applied: kind.log.len(), objects }
+    }
+
+    /// Takes events until at most `lag` are left, and none up to `revision`. Says which objects left it.
+    fn follow(&mut self, kind: &Kind<T>, lag: Lag, revision: u64) -> Vec<Arc<T>> {
+        let owed = kind.log.partition_point(|change| change.revision <= revision);
+        let until = kind.log.len().saturating_sub(usize::from(lag)).max(owed);
+        let mut left = Vec::new();
+        while self.applied < until {
+            let Change { name, object, .. } = &kind.log[self.applied];
+            self.applied += 1;
+            match object {
+                Some(object) => {
+                    // What is deleted and made anew is two objects.
+                    let old = self.objects.insert(name.clone(), object.clone());
+                    left.extend(old.filter(|old| old.key() != object.key()));
+                }
+                None => left.extend(self.objects.remove(name)),
+            }
+        }
+        left
+    }
+}
+
+/// What the caches must show before the next plan, as resourceVersions.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    pods: u64,
+    shards: u64,
+    job: u64,
+}
+
+/// One process.
+pub struct Manager {
+    pub pods: View<Pod>,
+    pub nodes: View<Node>,
+    pub shards: View<Shard>,
+    pub jobs: View<DaemonJob>,
+    /// Shards that left the cache without having been seen terminating.
+    departed: BTreeMap<Arc<str>, Arc<Shard>>,
+    written: Written,
+    /// Objects of writes without an answer.
+    unclear: Vec<(Resource, String)>,
+    refusals: Refusals,
+    generation: Option<i64>,
+    status_written: Option<Timestamp>,
+    /// The pass that is being carried out.
+    pub pass: Option<Pass>,
+    /// Whether something has happened since the last pass began.
+    pub woken: bool,
+    /// When to look again without an event.
+    pub again: Option<Timestamp>,
+}
+
+/// A plan that is being carried out.
+pub struct Pass {
+    pub job: Arc<DaemonJob>,
+    pub world: World,
+    pub now: Timestamp,
+    pub plan: Plan<DaemonJobStatus>,
+    steps: VecDeque<Vec<Action<DaemonJobStatus>>>,
+    complete: bool,
+    news: bool,
+    refused: bool,
+    writes: usize,
+}
+
+/// What comes next in a pass.
+pub enum Next {
+    Write(Action<DaemonJobStatus>),
+    Status(DaemonJobStatus),
+    /// Nothing: it is over.
+    Over,
+}
+
+impl Manager {
+    /// A process that starts now: its caches are listed.
+    pub fn start(server: &Server) -> Self {
+        Self {
+            pods: View::fresh(&server.pods),
+            nodes: View::fresh(&server.nodes),
+            shards: View::fresh(&server.shards),
+            jobs: View::fresh(&server.jobs),
+            departed: BTreeMap::new(),
+            written: Written::default(),
+            unclear: Vec::new(),
+            refusals: Refusals::default(),
+            generation: None,
+            status_written: None,
+            pass: None,
+            woken: true,
+            again: None,
+        }
+    }
+
+    /// The caches follow the server: pods, nodes, ledger, DaemonJob each until so many events are left.
+    pub fn follow(&mut self, server: &Server, lags: [Lag; 4]) {
+        let before = (self.pods.applied, self.nodes.applied, self.shards.applied, self.jobs.applied);
+        self.pods.follow(&server.pods, lags[0], self.written.pods);
+        self.nodes.follow(&server.nodes, lags[1], 0);
+        for shard in self.shards.follow(&server.shards, lags[2], self.written.shards) {
+            self.departed.insert(shard.meta.uid.clone(), shard);
+        }
+        for shard in self.shards.objects.values() {
+            self.departed.remove(&shard.meta.uid);
+        }
+        self.jobs.follow(&server.jobs, lags[3], self.written.job);
+        let after = (self.pods.applied, self.nodes.applied, self.shards.applied, self.jobs.applied);
+        self.woken |= before != after;
+    }
+
+    /// It has acquired the lease: DaemonJobs and ledgers are listed anew.
+    pub fn take_over(&mut self, server: &Server, pods: Lag, nodes: Lag) {
+        self.follow(server, [pods, nodes, 0, 0]);
+        self.woken = true;
+    }
+
+    /// Reads what was written without an answer.
+    fn clarify(&mut self, server: &Server) {
+        for (resource, name) in std::mem::take(&mut self.unclear) {
+            if resource == PODS {
+                let found = server.pods.objects.get(&name).map(|pod| pod.seen.resource_version());
+                // What is gone is waited for by its UID; a cache that is up to date is more than that.
+                let revision = found.map_or(server.revision, |found| found.parse().unwrap());
+                self.written.pods = self.written.pods.max(revision);
+            } else if resource == CONFIG_MAPS {
+                if let Some(found) = server.shards.objects.get(&name) {
+                    self.written.shards = self.written.shards.max(found.seen.resource_version().parse().unwrap());
+                }
+            } else if let Some(found) = server.job() {
+                self.written.job = self.written.job.max(found.seen.resource_version().parse().unwrap());
+            }
+        }
+    }
+
+    /// Begins a pass, once the caches show what was written. None where there is nothing to plan for.
+    pub fn begin(
+        &mut self,
+        server: &Server,
+        lags: [Lag; 4],
+        stopping: bool,
+        plan: impl Fn(&DaemonJob, &World, Timestamp) -> Plan<DaemonJobStatus>,
+    ) -> Option<&Pass> {
+        self.clarify(server);
+        self.follow(server, lags);
+        self.woken = false;
+        self.again = None;
+        let job = self.jobs.objects.get(JOB)?.clone();
+        let generation = job.generation();
+        if self.generation.replace(generation).is_some_and(|before| before != generation) {
+            self.refusals.clear();
+        }
+        let world = self.observe(server, &job, stopping);
+        let plan = plan(&job, &world, server.now);
+        let steps = plan.steps.clone().into();
+        let now = server.now;
+        let pass = Pass { job, world, now, plan, steps, complete: true, news: false, refused: false, writes: 0 };
+        Some(self.pass.insert(pass))
+    }
+
+    fn observe(&mut self, server: &Server, job: &DaemonJob, stopping: bool) -> World {
+        let key = job.key();
+        let owned = |owner: Option<&quintet_kit::object::Owner>| owner.is_some_and(|owner| owner.uid == key.uid);
+        let mut world = World {
+            pods: self.pods.objects.values().filter(|pod| owned(pod.owner())).cloned().collect(),
+            nodes: self.nodes.objects.values().cloned().collect(),
+            stopping,
+            refusals: self.refusals.clone(),
+            ..World::default()
+        };
+        if job.terminating() {
+            return world;
+        }
+        let number = |shard: &Shard| shard.number(JOB);
+        let shards = self.shards.objects.values().filter(|shard| owned(shard.owner()));
+        world.ledger = shards.filter(|shard| number(shard).is_some()).cloned().collect();
+        let read = |number: u8| {
+            let found = server.shards.objects.get(&shard_name(JOB, number))?;
+            owned(found.seen.owner()).then(|| found.seen.clone())
+        };
+        let mut open: BTreeSet<u8> = (0..SHARDS).collect();
+        for shard in &world.ledger {
+            open.remove(&number(shard).unwrap());
+        }
+        for shard in self.departed.values().filter(|shard| owned(shard.owner())).cloned().collect::<Vec<_>>() {
+            let Some(number) = number(&shard).filter(|number| open.remove(number)) else {
+                self.departed.remove(&shard.meta.uid);
+                continue;
+            };
+            match read(number) {
+                Some(found) => {
+                    world.ledger.push(found.clone());
+                    world.unlabelled.shards.push(found);
+                }
+                None => world.deleted_shards.push(shard),
+            }
+        }
+        for number in job.status.iter().flat_map(|status| &status.ledger_shards) {
+            if open.remove(number)
+                && let Some(found) = read(*number)
+            {
+                world.ledger.push(found.clone());
+                world.unlabelled.shards.push(found);
+            }
+        }
+        world
+    }
+
+    /// Takes the next write out of the pass; of the actions of a step, which run side by side, any.
+    pub fn next(&mut self, now: Timestamp, any: usize) -> Next {
+        let Some(pass) = &mut self.pass else { return Next::Over };
+        while let Some(step) = pass.steps.front_mut() {
+            let refusals = &self.refusals;
+            step.retain(|action| {
+                let until = name_of(action).and_then(|(verb, name)| Some(refusals.of(verb, name)?.until));
+                let withheld = until.filter(|until| *until > now);
+                pass.complete &= withheld.is_none();
+                self.again = self.again.into_iter().chain(withheld).min();
+                withheld.is_none()
+            });
+            if !step.is_empty() {
+                let at = any % step.len();
+                return Next::Write(step.remove(at));
+            }
+            pass.steps.pop_front();
+            if !pass.complete {
+                pass.steps.clear();
+            }
+        }
+        if let Some(status) = self.owed_status(now) {
+            return Next::Status(status);
+        }
+        self.end(now);
+        Next::Over
+    }
+
+    /// The status, if it is written in this pass.
+    fn owed_status(&mut self, now: Timestamp) -> Option<DaemonJobStatus> {
+        let pass = self.pass.as_mut()?;
+        let status = pass.plan.status.take().filter(|status| pass.job.status.as_ref() != Some(status))?;
+        let mut sooner = |at: Timestamp| self.again = Some(self.again.map_or(at, |already| already.min(at)));
+        match self.status_written.map(|last| last.checked_add(STATUS_PACE).unwrap()) {
+            Some(next) if next > now => {
+                sooner(next);
+                None
+            }
+            Some(next) if pass.writes > 0 && now.duration_since(next) < LONGEST_SILENCE => {
+                sooner(now.checked_add(STATUS_PACE).unwrap());
+                None
+            }
+            _ => Some(status),
+        }
+    }
+
+    fn end(&mut self, now: Timestamp) {
+        let Some(pass) = self.pass.take() else { return };
+        let backoff = now.checked_add(BACKOFF).unwrap();
+        let more = [pass.plan.again, pass.refused.then_some(now), pass.news.then_some(backoff), self.again];
+        self.again = more.into_iter().flatten().min();
+    }
+
+    /// The pass failed: what is left of it is not carried out.
+    pub fn fail(&mut self, now: Timestamp) {
+        self.pass = None;
+        self.again = Some(now.checked_add(BACKOFF).unwrap());
+    }
+
+    /// What is in flight while the next write of the pass is: the rest of its step.
+    pub fn in_flight(&mut self) -> Vec<Action<DaemonJobStatus>> {
+        self.pass.as_mut().and_then(|pass| pass.steps.pop_front()).unwrap_or_default()
+    }
+
+    /// A write went through.
+    pub fn wrote(&mut self, action: &Action<DaemonJobStatus>, revision: u64) {
+        let Some((verb, name)) = name_of(action) else { return };
+        self.refusals.forget(verb, name);
+        self.saw(action, revision);
+        if let Some(pass) = &mut self.pass {
+            pass.writes += 1;
+        }
+    }
+
+    /// An object that was written or met has this resourceVersion: the next plan knows it.
+    fn saw(&mut self, action: &Action<DaemonJobStatus>, revision: u64) {
+        let written = if resource_of(action) == PODS { &mut self.written.pods } else { &mut self.written.shards };
+        *written = (*written).max(revision);
+    }
+
+    /// A write met something else than the plan saw; the object that it met, if it is ours, is waited for.
+    pub fn met_news(&mut self, action: &Action<DaemonJobStatus>, revision: Option<u64>) {
+        if let Some(revision) = revision {
+            self.saw(action, revision);
+        }
+        if let Some(pass) = &mut self.pass {
+            (pass.complete, pass.news) = (false, true);
+        }
+    }
+
+    /// A write was refused.
+    pub fn was_refused(&mut self, action: &Action<DaemonJobStatus>, reason: &str, now: Timestamp) {
+        let Some((verb, name)) = name_of(action) else { return };
+        let times = self.refusals.of(verb, name).map_or(0, |refusal| refusal.times);
+        let wait = doubled(SignedDuration::from_secs(10), times, SignedDuration::from_mins(10));
+        let until = now.checked_add(wait).unwrap();
+        let message = format!("{reason} by the simulation");
+        let refusal = Refusal { verb, reason: reason.to_owned(), message, times: times + 1, until };
+        self.refusals.insert(name, refusal);
+        if let Some(pass) = &mut self.pass {
+            (pass.complete, pass.refused) = (false, true);
+        }
+    }
+
+    /// A write got no answer: the object is read before the next plan.
+    pub fn got_no_answer(&mut self, action: Option<&Action<DaemonJobStatus>>) {
+        let about = action.and_then(|action| Some((resource_of(action), name_of(action)?.1.to_owned())));
+        self.unclear.push(about.unwrap_or((Resource::of::<DaemonJob>(), JOB.to_owned())));
+    }
+
+    /// The status was written.
+    pub fn wrote_status(&mut self, revision: u64, now: Timestamp) {
+        self.written.job = self.written.job.max(revision);
+        self.status_written = Some(now);
+    }
+}
+
+fn resource_of(action: &Action<DaemonJobStatus>) -> Resource {
+    match action {
+        Action::Create { resource, .. }
+        | Action::Delete { resource, .. }
+        | Action::Apply { resource, .. }
+        | Action::Patch { resource, .. }
+        | Action::Merge { resource, .. } => *resource,
+        Action::Claim { .. } | Action::Effect(_) => Resource::of::<DaemonJob>(),
+    }
+}
+
+/// Verb and name of a write.
+pub fn name_of(action: &Action<DaemonJobStatus>) -> Option<(&'static str, &str)> {
+    match action {
+        Action::Create { name, .. } => Some(("create", name)),
+        Action::Delete { name, .. } => Some(("delete", name)),
+        Action::Patch { name, .. } => Some(("patch", name)),
+        Action::Merge { name, .. } => Some(("merge", name)),
+        Action::Apply { .. } | Action::Claim { .. } | Action::Effect(_) => None,
+    }
+}

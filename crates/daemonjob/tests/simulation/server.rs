@@ -1,0 +1,398 @@
+//! An API server in memory: the objects as JSON, what it does to them, and the history that watches deliver.
+//!
+//! It knows as much as the plan may rely on: UIDs, resourceVersions, finalizers, graceful deletion, preconditions, and
+//! creations that collide by name. Objects are decoded from their JSON by the types of the informers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
+use quintet_daemonjob::ledger::Shard;
+use quintet_kit::clock::whole_seconds;
+use quintet_kit::plan::Action;
+use quintet_kit::resource::{CONFIG_MAPS, PODS, Resource};
+use quintet_kit::types::{Node, Pod};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The one namespace.
+pub const NAMESPACE: &str = "ns";
+/// The one DaemonJob.
+pub const JOB: &str = "d";
+/// The grace period of pods, in seconds.
+const GRACE: i64 = 30;
+
+/// The objects of one type, and what has happened to them.
+pub struct Kind<T> {
+    pub objects: BTreeMap<String, Stored<T>>,
+    pub log: Vec<Change<T>>,
+}
+
+/// An object.
+pub struct Stored<T> {
+    pub json: Value,
+    pub seen: Arc<T>,
+}
+
+/// One event of a watch.
+pub struct Change<T> {
+    pub revision: u64,
+    pub name: String,
+    /// None where it is gone.
+    pub object: Option<Arc<T>>,
+}
+
+/// What the server answers to a write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Done: the resourceVersion that it led to.
+    Done(u64),
+    /// It is gone, or not as the writer saw it.
+    News,
+    /// An object of this name is there.
+    Exists { revision: u64, owner: String },
+    /// It is not allowed.
+    Refused,
+}
+
+/// The API server.
+pub struct Server {
+    pub now: Timestamp,
+    pub revision: u64,
+    uids: u64,
+    pub pods: Kind<Pod>,
+    pub nodes: Kind<Node>,
+    pub shards: Kind<Shard>,
+    pub jobs: Kind<DaemonJob>,
+    /// So many creations of pods are refused.
+    pub refuse_pods: u8,
+    /// So many writes to the ledger are refused.
+    pub refuse_ledger: u8,
+}
+
+impl<T: for<'a> Deserialize<'a>> Kind<T> {
+    fn new() -> Self {
+        Self { objects: BTreeMap::new(), log: Vec::new() }
+    }
+
+    fn put(&mut self, revision: &mut u64, mut json: Value) -> u64 {
+        *revision += 1;
+        json["metadata"]["resourceVersion"] = json!(revision.to_string());
+        let name = json["metadata"]["name"].as_str().unwrap().to_owned();
+        let seen = Arc::new(T::deserialize(&json).unwrap());
+        self.log.push(Change { revision: *revision, name: name.clone(), object: Some(seen.clone()) });
+        self.objects.insert(name, Stored { json, seen });
+        *revision
+    }
+
+    fn remove(&mut self, revision: &mut u64, name: &str) -> u64 {
+        *revision += 1;
+        self.objects.remove(name);
+        self.log.push(Change { revision: *revision, name: name.to_owned(), object: None });
+        *revision
+    }
+
+    /// Changes an object; what changes nothing is no event.
+    fn edit(&mut self, revision: &mut u64, name: &str, change: impl FnOnce(&mut Value)) {
+        let Some(stored) = self.objects.get(name) else { return };
+        let mut json = stored.json.clone();
+        change(&mut json);
+        if json != stored.json {
+            self.put(revision, json);
+        }
+    }
+}
+
+fn text<'a>(json: &'a Value, path: &str) -> &'a str {
+    json.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The resourceVersion of an object.
+pub fn revision_of(json: &Value) -> u64 {
+    text(json, "/metadata/resourceVersion").parse().unwrap()
+}
+
+fn owner_of(json: &Value) -> String {
+    text(json, "/metadata/ownerReferences/0/uid").to_owned()
+}
+
+fn has_finalizers(json: &Value) -> bool {
+    json.pointer("/metadata/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+}
+
+fn has_ended(json: &Value) -> bool {
+    matches!(text(json, "/status/phase"), "Succeeded" | "Failed")
+}
+
+impl Server {
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            now,
+            revision: 0,
+            uids: 0,
+            pods: Kind::new(),
+            nodes: Kind::new(),
+            shards: Kind::new(),
+            jobs: Kind::new(),
+            refuse_pods: 0,
+            refuse_ledger: 0,
+        }
+    }
+
+    pub fn wait(&mut self, time: SignedDuration) {
+        self.now = self.now.checked_add(time).unwrap();
+    }
+
+    /// The time as it is written into objects.
+    pub fn stamp(&self) -> String {
+        whole_seconds(self.now).to_string()
+    }
+
+    fn uid(&mut self) -> String {
+        self.uids += 1;
+        format!("u{}", self.uids)
+    }
+
+    fn give_identity(&mut self, json: &mut Value) {
+        json["metadata"]["uid"] = json!(self.uid());
+        json["metadata"]["creationTimestamp"] = json!(self.stamp());
+    }
+
+    pub fn job(&self) -> Option<&Stored<DaemonJob>> {
+        self.jobs.objects.get(JOB)
+    }
+
+    pub fn create_job(&mut self, spec: &Value) {
+        let mut json = json!({
+            "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+            "metadata": {"name": JOB, "namespace": NAMESPACE, "generation": 1},
+            "spec": spec,
+        });
+        self.give_identity(&mut json);
+        self.jobs.put(&mut self.revision, json);
+    }
+
+    /// A person changes the spec.
+    pub fn edit_spec(&mut self, change: impl FnOnce(&mut Value)) {
+        self.jobs.edit(&mut self.revision, JOB, |json| {
+            let before = json["spec"].clone();
+            change(&mut json["spec"]);
+            if json["spec"] != before {
+                json["metadata"]["generation"] = json!(json["metadata"]["generation"].as_i64().unwrap() + 1);
+            }
+        });
+    }
+
+    /// A person deletes the DaemonJob; `foreground`: it stays until its pods are gone.
+    pub fn delete_job(&mut self, foreground: bool) {
+        if foreground {
+            let stamp = self.stamp();
+            self.jobs.edit(&mut self.revision, JOB, |json| {
+                json["metadata"]["deletionTimestamp"] = json!(stamp);
+                json["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+            });
+        } else if self.job().is_some() {
+            self.jobs.remove(&mut self.revision, JOB);
+        }
+    }
+
+    /// Server-side apply of the status, guarded by the UID.
+    pub fn write_status(&mut self, uid: &str, status: &DaemonJobStatus) -> Answer {
+        match self.job() {
+            Some(stored) if text(&stored.json, "/metadata/uid") == uid => {}
+            _ => return Answer::News,
+        }
+        let status = serde_json::to_value(status).unwrap();
+        self.jobs.edit(&mut self.revision, JOB, |json| json["status"] = status);
+        Answer::Done(revision_of(&self.jobs.objects[JOB].json))
+    }
+
+    pub fn create_node(&mut self, name: &str) {
+        let boot = self.uid();
+        let mut json = json!({
+            "metadata": {"name": name, "labels": {"pool": "a"}},
+            "spec": {"taints": []},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": boot}},
+        });
+        self.give_identity(&mut json);
+        self.nodes.put(&mut self.revision, json);
+    }
+
+    pub fn delete_node(&mut self, name: &str) {
+        self.nodes.remove(&mut self.revision, name);
+    }
+
+    pub fn edit_node(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
+        self.nodes.edit(&mut self.revision, name, change);
+    }
+
+    pub fn boot_id(&mut self) -> String {
+        self.uid()
+    }
+
+    pub fn edit_pod(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
+        self.pods.edit(&mut self.revision, name, change);
+    }
+
+    /// DELETE of a pod with a grace period, None for its own. Without finalizers it goes once nothing runs any more.
+    pub fn delete_pod(&mut self, name: &str, grace: Option<i64>) -> u64 {
+        let json = self.pods.objects[name].json.clone();
+        let is_bound = json.pointer("/spec/nodeName").is_some();
+        let mut grace = grace.unwrap_or(GRACE);
+        if !is_bound || has_ended(&json) {
+            grace = 0;
+        }
+        let pending = self.pods.objects[name].seen.meta.clone();
+        let asked = match pending.deletion_asked() {
+            // A shorter grace period counts from the first request.
+            Some(_) if pending.grace_seconds <= grace => return revision_of(&json),
+            Some(asked) => asked,
+            None => whole_seconds(self.now),
+        };
+        if grace == 0 && !has_finalizers(&json) {
+            return self.pods.remove(&mut self.revision, name);
+        }
+        let until = asked.checked_add(SignedDuration::from_secs(grace)).unwrap();
+        self.edit_pod(name, |json| {
+            json["metadata"]["deletionTimestamp"] = json!(until.to_string());
+            json["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        });
+        self.revision
+    }
+
+    /// A stranger deletes a shard of the ledger.
+    pub fn delete_shard(&mut self, name: &str) {
+        self.shards.remove(&mut self.revision, name);
+    }
+
+    /// The garbage collector: what belongs to a DaemonJob that is gone or going goes.
+    pub fn collect_garbage(&mut self) {
+        let living = self.job().filter(|stored| stored.seen.metadata.deletion_timestamp.is_none());
+        let living = living.map(|stored| text(&stored.json, "/metadata/uid").to_owned());
+        let orphans = |json: &Value| Some(owner_of(json)) != living;
+        let pods: Vec<String> =
+            self.pods.objects.iter().filter(|(_, pod)| orphans(&pod.json)).map(|(name, _)| name.clone()).collect();
+        for name in pods {
+            self.delete_pod(&name, None);
+        }
+        let shards: Vec<String> =
+            self.shards.objects.iter().filter(|(_, shard)| orphans(&shard.json)).map(|(name, _)| name.clone()).collect();
+        for name in shards {
+            self.delete_shard(&name);
+        }
+        if living.is_none() && self.job().is_some() && self.pods.objects.is_empty() {
+            self.jobs.remove(&mut self.revision, JOB);
+        }
+    }
+
+    /// Carries out one write of a manager.
+    pub fn commit(&mut self, action: &Action<DaemonJobStatus>) -> Answer {
+        match action {
+            Action::Create { resource, name, body, .. } => self.create(*resource, name, body),
+            Action::Delete { resource, name, uid, resource_version, .. } => {
+                assert_eq!(*resource, PODS, "only pods are deleted");
+                let Some(stored) = self.pods.objects.get(&**name) else { return Answer::News };
+                let meta = &stored.seen.meta;
+                let is_same = meta.uid == *uid
+                    && resource_version.as_ref().is_none_or(|version| *version == meta.resource_version);
+                if is_same { Answer::Done(self.delete_pod(name, None)) } else { Answer::News }
+            }
+            Action::Patch { resource, name, operations, .. } => {
+                assert_eq!(*resource, PODS, "only pods are patched");
+                self.patch_pod(name, operations)
+            }
+            Action::Merge { resource, name, body, .. } if *resource == CONFIG_MAPS => {
+                if self.refuse_ledger > 0 {
+                    self.refuse_ledger -= 1;
+                    return Answer::Refused;
+                }
+                merge(&mut self.shards, &mut self.revision, name, body)
+            }
+            Action::Merge { resource, name, body, .. } if *resource == PODS => {
+                merge(&mut self.pods, &mut self.revision, name, body)
+            }
+            other => panic!("no plan of this kind does this: {other:?}"),
+        }
+    }
+
+    fn create(&mut self, resource: Resource, name: &str, body: &Value) -> Answer {
+        let is_pod = resource == PODS;
+        let refuse = if is_pod { &mut self.refuse_pods } else { &mut self.refuse_ledger };
+        if *refuse > 0 {
+            *refuse -= 1;
+            return Answer::Refused;
+        }
+        let there = if is_pod {
+            self.pods.objects.get(name).map(|stored| &stored.json)
+        } else {
+            self.shards.objects.get(name).map(|stored| &stored.json)
+        };
+        if let Some(there) = there {
+            return Answer::Exists { revision: revision_of(there), owner: owner_of(there) };
+        }
+        let mut json = body.clone();
+        assert_eq!(text(&json, "/metadata/name"), name);
+        assert_eq!(text(&json, "/metadata/namespace"), NAMESPACE);
+        self.give_identity(&mut json);
+        if is_pod {
+            json["status"] = json!({"phase": "Pending"});
+            Answer::Done(self.pods.put(&mut self.revision, json))
+        } else {
+            Answer::Done(self.shards.put(&mut self.revision, json))
+        }
+    }
+
+    /// JSON patch with the operations `test` and `remove`.
+    fn patch_pod(&mut self, name: &str, operations: &Value) -> Answer {
+        let Some(stored) = self.pods.objects.get(name) else { return Answer::News };
+        let mut json = stored.json.clone();
+        for operation in operations.as_array().unwrap() {
+            let path = text(operation, "/path");
+            match text(operation, "/op") {
+                "test" if json.pointer(path) == operation.get("value") => {}
+                "test" => return Answer::News,
+                "remove" => {
+                    let (list, at) = path.rsplit_once('/').unwrap();
+                    json.pointer_mut(list).unwrap().as_array_mut().unwrap().remove(at.parse().unwrap());
+                }
+                other => panic!("{other}"),
+            }
+        }
+        let is_over = json.pointer("/metadata/deletionTimestamp").is_some()
+            && json.pointer("/metadata/deletionGracePeriodSeconds") == Some(&json!(0));
+        if is_over && !has_finalizers(&json) {
+            return Answer::Done(self.pods.remove(&mut self.revision, name));
+        }
+        Answer::Done(self.pods.put(&mut self.revision, json))
+    }
+}
+
+/// JSON merge patch; a uid or resourceVersion in it is a precondition.
+fn merge<T: for<'a> Deserialize<'a>>(kind: &mut Kind<T>, revision: &mut u64, name: &str, body: &Value) -> Answer {
+    let Some(stored) = kind.objects.get(name) else { return Answer::News };
+    for guard in ["/metadata/uid", "/metadata/resourceVersion"] {
+        if body.pointer(guard).is_some_and(|wanted| Some(wanted) != stored.json.pointer(guard)) {
+            return Answer::News;
+        }
+    }
+    kind.edit(revision, name, |json| merge_value(json, body));
+    Answer::Done(revision_of(&kind.objects[name].json))
+}
+
+fn merge_value(target: &mut Value, patch: &Value) {
+    let Some(members) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in members {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge_value(&mut target[key], value);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Lets Greetings go that are being deleted while their kind is switched off: our finalizer must hang nothing.
+
+use std::convert::Infallible;
+
+use jiff::Timestamp;
+use kube::Resource as _;
+use quintet_kit::controller::{Controller, Reconciler};
+use quintet_kit::executor::Error;
+use quintet_kit::object::Object as _;
+use quintet_kit::plan::{Plan, Refusals};
+use quintet_kit::resource::Resource;
+use quintet_kit::shared::Shared;
+
+use crate::FINALIZER;
+use crate::api::{Greeting, GreetingStatus};
+use crate::plan::let_go;
+
+/// The sweeper's name, in metrics and logs.
+pub const NAME: &str = "greeting-sweeper";
+
+struct Sweeper;
+
+impl Reconciler for Sweeper {
+    type Object = Greeting;
+    type Status = GreetingStatus;
+    type World = ();
+    type Effect = Infallible;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn resource(&self) -> Resource {
+        Resource::of::<Greeting>()
+    }
+
+    fn status<'a>(&self, object: &'a Greeting) -> Option<&'a GreetingStatus> {
+        object.status.as_ref()
+    }
+
+    async fn observe(&self, _object: &Greeting, _refusals: Refusals) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn plan(&self, object: &Greeting, _world: &(), _now: Timestamp) -> Plan<GreetingStatus> {
+        let step = if self.concerns(object) { vec![let_go(object)] } else { Vec::new() };
+        Plan { steps: Vec::from_iter((!step.is_empty()).then_some(step)), ..Plan::default() }
+    }
+
+    fn concerns(&self, object: &Greeting) -> bool {
+        object.terminating()
+            && object.meta().finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
+    }
+
+    fn is_quiet(&self) -> bool {
+        true
+    }
+}
+
+/// Adds the sweeper to the process, where the kind is switched off.
+pub fn register(shared: &Shared) {
+    let objects = shared.patient_informer::<Greeting>(NAME, Resource::of::<Greeting>());
+    shared.spawn_controller(NAME, Controller::new(shared, Sweeper, objects, []).run());
+}
