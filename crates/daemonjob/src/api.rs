@@ -42,7 +42,16 @@ use serde::{Deserialize, Serialize};
     )
     .message(
         "podFailurePolicy needs template.spec.restartPolicy Never: only a pod that is not restarted shows how it failed"
+    ),
+    // The list in a list binds the names: looked up anew for each rule they would cost more than the API server allows.
+    validation = Rule::new(
+        "!has(self.podFailurePolicy) || !has(self.template.spec) \
+         || [self.template.spec.containers.map(container, container.name) + \
+         (has(self.template.spec.initContainers) ? self.template.spec.initContainers.map(container, container.name) : [])]\
+         .all(names, self.podFailurePolicy.rules.all(rule, !has(rule.onExitCodes) \
+         || !has(rule.onExitCodes.containerName) || rule.onExitCodes.containerName in names))"
     )
+    .message("onExitCodes.containerName must be the name of a container or init container of the template")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonJobSpec {
@@ -103,6 +112,8 @@ pub struct DaemonJobSpec {
 
     /// What becomes of nodes that were created after the run started. Default Run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    // A nullable enumeration would have to list null; of one that is not, the API server drops it.
+    #[schemars(with = "LateNodes")]
     pub late_nodes: Option<LateNodes>,
 
     /// What makes a node that is done run again. Default TemplateChange alone; an empty list: nothing.
@@ -301,6 +312,7 @@ pub struct DaemonJobStatus {
     pub template_hash: Option<String>,
     /// The shards of the ledger that were written: the numbers at the end of their ConfigMaps' names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<i32>")]
     pub ledger_shards: Vec<u8>,
     /// The first of the failed nodes, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

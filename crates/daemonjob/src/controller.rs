@@ -1,10 +1,10 @@
 //! Wires DaemonJobs, their pods, their ledgers and the nodes to the queue and the plan.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use quintet_kit::controller::{Controller, Reconciler};
+use quintet_kit::controller::{Controller, Reconciler, Waker};
 use quintet_kit::departed::Departed;
 use quintet_kit::executor::{Carried, Error, Executor, Follower};
 use quintet_kit::informer::{Change, Informer};
@@ -163,9 +163,34 @@ impl DaemonJobs {
     }
 }
 
-/// Whether a change of a node may change anything for a DaemonJob: it selects the node, or did.
-fn concerns(job: &DaemonJob, change: &Change<'_, Node>) -> bool {
-    let placement = Placement::of(job.spec.template.spec());
+/// Wakes the DaemonJobs that a change of a node concerns. What their templates say about nodes is parsed once for each
+/// generation: there may be thousands of nodes.
+fn wake_by_nodes(nodes: &Informer<Node>, objects: &Informer<DaemonJob>, waker: Waker) {
+    let placements: Arc<Mutex<HashMap<Key, (i64, Placement)>>> = Arc::default();
+    let parsed = placements.clone();
+    objects.subscribe(move |change| {
+        let mut placements = parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        match change {
+            Change::Applied { new, .. } => {
+                let (key, generation) = (new.key(), new.generation());
+                if placements.get(&key).is_none_or(|(known, _)| *known != generation) {
+                    placements.insert(key, (generation, Placement::of(new.spec.template.spec())));
+                }
+            }
+            Change::Deleted { old } => drop(placements.remove(&old.key())),
+            Change::Undecodable { key, .. } => drop(placements.remove(key)),
+        }
+    });
+    nodes.subscribe(move |change| {
+        let placements = placements.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, _) in placements.iter().filter(|(_, (_, placement))| concerns(placement, change)) {
+            waker.look_again(key.clone());
+        }
+    });
+}
+
+/// Whether a change of a node may change anything for a template that says this: it selects the node, or did.
+fn concerns(placement: &Placement, change: &Change<'_, Node>) -> bool {
     let selects = |node: &Node| {
         !matches!(
             placement.verdict(node),
@@ -191,8 +216,8 @@ pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Erro
     let reads: [Arc<dyn Follower>; 3] =
         [Arc::new(pods.clone()), Arc::new(nodes.clone()), Arc::new(ledger.clone())];
     let reconciler = DaemonJobs {
-        departed_pods: Departed::from(&pods),
-        departed_shards: Departed::from(&ledger),
+        departed_pods: Departed::from(&pods, &objects),
+        departed_shards: Departed::from(&ledger, &objects),
         pods: pods.clone(),
         nodes: nodes.clone(),
         ledger: ledger.clone(),
@@ -201,19 +226,12 @@ pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Erro
         stop: shared.stop.clone(),
         without_old_job: Mutex::default(),
     };
-    let controller =
-        Controller::new(shared, reconciler, objects.clone(), reads).relisting(Arc::new(ledger.clone()));
+    let controller = Controller::new(shared, reconciler, objects.clone(), reads);
     let waker = controller.waker();
     pods.subscribe(move |change| waker.wake_owner(change, &resource));
     let waker = controller.waker();
     ledger.subscribe(move |change| waker.wake_owner(change, &resource));
-    let waker = controller.waker();
-    let served = objects.clone();
-    nodes.subscribe(move |change| {
-        for job in served.all().iter().filter(|job| concerns(job, change)) {
-            waker.look_again(job.key());
-        }
-    });
+    wake_by_nodes(&nodes, &objects, controller.waker());
     shared.spawn_controller(CONTROLLER, controller.run());
     Ok(objects)
 }

@@ -165,14 +165,13 @@ pub struct Controller<R: Reconciler> {
     reconciler: Arc<R>,
     objects: Informer<R::Object>,
     followers: Arc<[Arc<dyn Follower>]>,
-    /// The caches that are listed anew when this process takes over.
-    fresh: Vec<Arc<dyn Follower>>,
     waker: Waker,
     wakes: mpsc::UnboundedReceiver<Wake>,
 }
 
 impl<R: Reconciler> Controller<R> {
-    /// A controller of `objects`, whose plans also look at the caches `reads`.
+    /// A controller of `objects`, whose plans also look at the caches `reads`. Whenever this process takes over, all of
+    /// them are listed anew before it plans.
     pub fn new(
         shared: &Shared,
         reconciler: R,
@@ -194,24 +193,7 @@ impl<R: Reconciler> Controller<R> {
             }
             Change::Undecodable { key, error } => recorder.record(resource, key, undecodable(error)),
         });
-        Self {
-            shared: shared.clone(),
-            reconciler,
-            // What was written to a pod by a predecessor meets a precondition; a custom resource is the word of a person.
-            fresh: if objects.resource().custom { vec![Arc::new(objects.clone())] } else { Vec::new() },
-            objects,
-            followers: followers.into(),
-            waker,
-            wakes,
-        }
-    }
-
-    /// Has a cache listed anew, besides that of its objects, whenever this process takes over: what it holds is
-    /// relied on as the last word.
-    #[must_use]
-    pub fn relisting(mut self, cache: Arc<dyn Follower>) -> Self {
-        self.fresh.push(cache);
-        self
+        Self { shared: shared.clone(), reconciler, objects, followers: followers.into(), waker, wakes }
     }
 
     /// What wakes its objects.
@@ -227,26 +209,21 @@ impl<R: Reconciler> Controller<R> {
         let mut progress: Vec<_> = self.followers.iter().map(|follower| follower.watch_progress()).collect();
         let mut health = self.objects.health();
         let mut may_write = false;
-        // A process that may always write has no predecessor whose writes it could have missed.
-        let mut took_over = self.shared.gate.deadline().map(|_always| Instant::now());
-        let began = took_over;
         let mut batch = Vec::new();
         loop {
-            match (self.shared.gate.deadline(), took_over) {
-                (Some(_), None) => {
-                    took_over = Some(Instant::now());
-                    self.fresh.iter().for_each(|cache| cache.relist());
+            let mut writes = matches!(*health.borrow(), Health::Synced { .. });
+            match self.shared.gate.term() {
+                None => writes = false,
+                Some(term) => {
+                    for cache in self.followers.iter() {
+                        if cache.progress().listed < Some(term.since) {
+                            // What a predecessor wrote before it lost the lease may not have come yet.
+                            cache.relist(term.since);
+                            writes = false;
+                        }
+                    }
                 }
-                (None, Some(_)) => took_over = None,
-                _ => {}
             }
-            let is_fresh = |cache: &Arc<dyn Follower>| {
-                took_over == began || cache.progress().listed.is_some_and(|listed| took_over <= Some(listed))
-            };
-            let ready = matches!(*health.borrow(), Health::Synced { .. })
-                && self.followers.iter().all(|follower| follower.progress().listed.is_some())
-                && self.fresh.iter().all(is_fresh);
-            let writes = ready && took_over.is_some();
             if writes && !may_write {
                 // A new leader looks at everything once; what is as it should be costs no write. What woke
                 // somebody until now is part of everything.
@@ -308,7 +285,7 @@ impl<R: Reconciler> Controller<R> {
             if !(may_write && self.reconciler.has_last_pass()) {
                 return;
             }
-            for object in self.objects.all() {
+            for object in self.objects.all().iter().filter(|object| self.reconciler.concerns(object)) {
                 if state.passes.len() >= WORKERS
                     && let Some(ended) = state.passes.join_next_with_id().await
                 {

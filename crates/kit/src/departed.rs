@@ -17,13 +17,18 @@ pub struct Departed<T> {
 }
 
 impl<T: Object> Departed<T> {
-    /// Follows an informer.
-    pub fn from(informer: &Informer<T>) -> Arc<Self> {
+    /// Follows an informer, as far as its objects belong to `owners`.
+    pub fn from<O: Object>(informer: &Informer<T>, owners: &Informer<O>) -> Arc<Self> {
         let departed = Arc::new(Self { objects: Mutex::default() });
-        let follower = departed.clone();
+        let (follower, owners) = (departed.clone(), owners.clone());
         informer.subscribe(move |change| match change {
             Change::Deleted { old } if !old.terminating() => {
-                if let Some(owner) = old.owner() {
+                let Key { namespace, .. } = old.key();
+                if let Some(owner) = old.owner()
+                    && let (name, uid) = (owner.name.clone(), owner.uid.clone())
+                    // Nobody misses what belongs to an owner that is gone or going.
+                    && owners.get(&Key { namespace, name, uid }).is_some_and(|owner| !owner.terminating())
+                {
                     let mut objects = follower.lock();
                     objects.entry(owner.uid.clone()).or_default().insert(old.key().uid, Arc::clone(old));
                 }

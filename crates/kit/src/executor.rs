@@ -140,8 +140,8 @@ pub trait Follower: Send + Sync {
     fn watch_progress(&self) -> watch::Receiver<Progress>;
     /// Whether an object that was deleted is gone from it, or shown as terminating.
     fn shows_deletion(&self, key: &Key) -> bool;
-    /// Asks for a fresh list.
-    fn relist(&self);
+    /// Asks for a list that is begun at `since` or later.
+    fn relist(&self, since: Instant);
 }
 
 impl<T: Object> Follower for Informer<T> {
@@ -161,8 +161,8 @@ impl<T: Object> Follower for Informer<T> {
         self.get(key).is_none_or(|object| object.terminating())
     }
 
-    fn relist(&self) {
-        Informer::relist(self);
+    fn relist(&self, since: Instant) {
+        Informer::relist(self, since);
     }
 }
 

@@ -20,7 +20,7 @@ use kube::core::Status;
 use kube_runtime::utils::Backoff as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::{CALL, brief};
@@ -97,7 +97,8 @@ struct Inner<T> {
     progress: watch::Sender<Progress>,
     health: watch::Sender<Health>,
     streaming: AtomicBool,
-    relist: Notify,
+    /// Since when a list is asked for.
+    relist: watch::Sender<Option<Instant>>,
     patient: AtomicBool,
 }
 
@@ -233,7 +234,7 @@ impl<T: Object> Informer<T> {
                 progress: watch::Sender::new(Progress::default()),
                 health: watch::Sender::new(Health::Unsynced),
                 streaming: AtomicBool::new(true),
-                relist: Notify::new(),
+                relist: watch::channel(None).0,
                 patient: AtomicBool::new(false),
             }),
         }
@@ -289,9 +290,10 @@ impl<T: Object> Informer<T> {
         self.inner.progress.subscribe()
     }
 
-    /// Asks for a fresh list: [`Progress::listed`] tells when it is complete.
-    pub fn relist(&self) {
-        self.inner.relist.notify_one();
+    /// Asks for a list that is begun at `since` or later, if there is none yet: [`Progress::listed`] tells when it is
+    /// complete.
+    pub fn relist(&self, since: Instant) {
+        self.inner.relist.send_modify(|asked| *asked = (*asked).max(Some(since)));
     }
 
     /// Whether the cache can be relied on; changes wake the receiver.
@@ -421,9 +423,11 @@ impl<T: Object> Informer<T> {
                 },
                 Some(from) => {
                     let mut at = from;
+                    let listed = self.inner.progress.borrow().listed;
+                    let mut relist = self.inner.relist.subscribe();
                     let ended = tokio::select! {
                         ended = self.follow(&client, &metrics, &mut at, &cached) => ended,
-                        () = self.inner.relist.notified() => continue,
+                        _ = relist.wait_for(|since| *since > listed) => continue,
                     };
                     if !ended.as_ref().is_err_and(Interrupted::needs_list) {
                         position = Some(at);

@@ -72,6 +72,14 @@ impl Reconciler for Odd {
     fn plan(&self, _object: &Pod, (): &(), _now: Timestamp) -> Plan<()> {
         Plan::default()
     }
+
+    fn concerns(&self, object: &Pod) -> bool {
+        &*object.meta.name != "foreign"
+    }
+
+    fn has_last_pass(&self) -> bool {
+        true
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,5 +144,82 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
     }
     stop.send(true).unwrap();
     running.await.unwrap();
+    assert_eq!(odd.passes("good"), 2, "one more pass at the end");
     assert!(objects.all().iter().all(|pod| !pod.terminating()));
+}
+
+/// The lines of a streaming list of pods, complete.
+fn listed(names: &[&str]) -> String {
+    let pods = names.iter().map(|name| {
+        let metadata = json!({ "name": name, "namespace": "n", "uid": name, "resourceVersion": "1" });
+        json!({ "type": "ADDED", "object": { "metadata": metadata } })
+    });
+    let end = json!({ "resourceVersion": "5", "annotations": { "k8s.io/initial-events-end": "true" } });
+    let events = pods.chain([json!({ "type": "BOOKMARK", "object": { "metadata": end } })]);
+    events.map(|event| event.to_string() + "\n").collect()
+}
+
+/// A cache whose word is final is listed anew whenever this process takes over, and nothing is planned before.
+#[tokio::test(start_paused = true)]
+async fn who_takes_over_lists_anew_what_it_relies_on() {
+    let lists = Arc::new(Mutex::new(0));
+    let counted = lists.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_list = request.uri().query().is_some_and(|query| query.contains("sendInitialEvents"));
+        let first = is_list && {
+            let mut lists = counted.lock().unwrap();
+            *lists += 1;
+            *lists == 1
+        };
+        async move {
+            match (is_list, first) {
+                (true, true) => Response::builder().body(Body::from(listed(&["a", "foreign"]).into_bytes())),
+                (true, false) => {
+                    sleep(Duration::from_secs(3)).await;
+                    Response::builder().body(Body::from(listed(&["a", "b", "foreign"]).into_bytes()))
+                }
+                (false, _) => std::future::pending().await,
+            }
+        }
+    });
+    let (stop, stopped) = watch::channel(false);
+    let gate = Gate::closed();
+    let shared = Shared::new(
+        Client::new(service, "n"),
+        gate.clone(),
+        Metrics::new().unwrap(),
+        Clock::System,
+        "test".into(),
+        String::new(),
+        stopped,
+    );
+    let odd = Odd::default();
+    let objects = shared.informer::<Pod>("pods", PODS, None);
+    let controller = Controller::new(&shared, odd.clone(), objects, []);
+    for (_, task) in shared.take_tasks() {
+        tokio::spawn(task);
+    }
+    let running = tokio::spawn(controller.run());
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(
+        (odd.passes("a"), *lists.lock().unwrap()),
+        (0, 1),
+        "a standby has warm caches and does nothing"
+    );
+    gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((odd.passes("a"), *lists.lock().unwrap()), (0, 2), "it waits for the new list");
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((odd.passes("a"), odd.passes("b"), odd.passes("foreign")), (1, 1, 0));
+    gate.open_until(tokio::time::Instant::now() + Duration::from_hours(2));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(*lists.lock().unwrap(), 2, "a lease that is renewed is no take-over");
+    gate.close();
+    sleep(Duration::from_secs(1)).await;
+    gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((odd.passes("a"), *lists.lock().unwrap()), (2, 3));
+    stop.send(true).unwrap();
+    running.await.unwrap();
+    assert_eq!((odd.passes("a"), odd.passes("foreign")), (3, 0));
 }

