@@ -1,9 +1,11 @@
-//! Every command in the documents that a user reads is run, or is one of the few that this very test run makes.
+//! Every command in the documents that a user reads is run, or is one of the few that this very test run makes; every
+//! manifest in them is shown to the API server.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
-use quintet_e2e::{Arena, workspace};
+use quintet_e2e::{Arena, program, workspace};
+use xtask::run;
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run.
 const RUN_BY_THE_TESTS_THEMSELVES: [&str; 7] = [
@@ -16,19 +18,37 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 7] = [
     "cargo test",
 ];
 
-/// The fenced `sh` blocks of a document, one command a line.
-fn commands(document: &Path) -> Vec<String> {
+const CONTROLLERS: &str = "daemonjob,podset,pulsarconsumer,greeting,book";
+
+/// The fenced blocks of a document in one language.
+fn blocks(document: &Path, language: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(document).expect("the document is there");
-    let mut commands = Vec::new();
-    let mut inside = false;
+    let (begin, mut blocks, mut inside) = (format!("```{language}"), Vec::new(), false);
     for line in text.lines() {
-        match line.trim() {
-            "```sh" => inside = true,
-            "```" => inside = false,
-            command if inside && !command.is_empty() => {
-                commands.push(command.split(" #").next().unwrap_or_default().trim().to_owned());
+        match line.trim_end() {
+            line if line == begin => {
+                inside = true;
+                blocks.push(Vec::new());
             }
+            "```" => inside = false,
+            line if inside => blocks.last_mut().expect("a block was begun").push(line.to_owned()),
             _ => {}
+        }
+    }
+    blocks
+}
+
+/// The commands of a document, one a line unless the line ends in a backslash.
+fn commands(document: &Path) -> Vec<String> {
+    let mut commands = Vec::new();
+    for block in blocks(document, "sh") {
+        let mut begun = String::new();
+        for line in block {
+            let line = line.split(" #").next().unwrap_or_default().trim();
+            begun.push_str(line.trim_end_matches('\\'));
+            if !line.ends_with('\\') && !begun.is_empty() {
+                commands.push(std::mem::take(&mut begun));
+            }
         }
     }
     commands
@@ -36,6 +56,9 @@ fn commands(document: &Path) -> Vec<String> {
 
 fn documents() -> Vec<PathBuf> {
     let mut documents = vec![workspace().join("README.md"), workspace().join("CONTRIBUTING.md")];
+    for entry in std::fs::read_dir(workspace().join("docs")).unwrap().flatten() {
+        documents.extend(Some(entry.path()).filter(|file| file.extension().is_some_and(|end| end == "md")));
+    }
     for entry in std::fs::read_dir(workspace().join("samples")).unwrap().flatten() {
         let readme = entry.path().join("README.md");
         if readme.is_file() {
@@ -46,34 +69,55 @@ fn documents() -> Vec<PathBuf> {
     documents
 }
 
-#[test]
-fn commands_in_the_documents_work() {
-    let arena = Arena::new("docs");
-    let _manager = arena.manager("daemonjob,podset,pulsarconsumer,greeting,book");
-    let node = arena.node("a");
-    // The user's kubeconfig, with this test's namespace as the current one.
-    let kubeconfig = std::env::temp_dir().join(format!("{}.kubeconfig", arena.namespace()));
-    std::fs::copy(arena.cluster().kubeconfig(), &kubeconfig).unwrap();
-    let shell = |command: &str| {
-        let bin = arena.cluster().dir().bin();
-        let path = std::env::join_paths(
-            std::iter::once(bin).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-        )
-        .unwrap();
+/// A user's shell: their kubeconfig, with this test's namespace as the current one, and our programs on their path.
+struct Shell<'a> {
+    arena: &'a Arena,
+    home: PathBuf,
+}
+
+impl<'a> Shell<'a> {
+    fn new(arena: &'a Arena) -> Self {
+        let home = std::env::temp_dir().join(format!("{}.home", arena.namespace()));
+        std::fs::create_dir_all(&home).unwrap();
+        std::fs::copy(arena.cluster().kubeconfig(), home.join("kubeconfig")).unwrap();
+        for name in ["quintet", "kubectl-quintet"] {
+            std::os::unix::fs::symlink(std::fs::canonicalize(program()).unwrap(), home.join(name)).unwrap();
+        }
+        let shell = Self { arena, home };
+        let set = format!("kubectl config set-context --current --namespace={}", arena.namespace());
+        assert!(shell.run(&set).status.success());
+        shell
+    }
+
+    fn run(&self, command: &str) -> Output {
+        let mut path = vec![self.home.clone(), self.arena.cluster().dir().bin()];
+        path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
         Command::new("bash")
             .args(["-ec", command])
             .current_dir(workspace())
-            .env("KUBECONFIG", &kubeconfig)
-            .env("KUBECACHEDIR", arena.kube().cache())
-            .env("PATH", path)
+            .env("KUBECONFIG", self.home.join("kubeconfig"))
+            .env("KUBECACHEDIR", self.arena.kube().cache())
+            .env("PATH", std::env::join_paths(path).unwrap())
             .output()
             .unwrap()
-    };
-    let set = format!("kubectl config set-context --current --namespace={}", arena.namespace());
-    assert!(shell(&set).status.success());
+    }
+}
+
+impl Drop for Shell<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.home);
+    }
+}
+
+#[test]
+fn commands_in_the_documents_work() {
+    let arena = Arena::new("docs");
+    let mut manager = Some(arena.manager(CONTROLLERS));
+    let node = arena.node("a");
+    let shell = Shell::new(&arena);
 
     // README's reader has run the demo, which applied them.
-    assert!(shell("kubectl apply -k samples").status.success());
+    assert!(shell.run("kubectl apply -k samples").status.success());
 
     let mut ran = 0;
     let mut failures = Vec::new();
@@ -89,7 +133,12 @@ fn commands_in_the_documents_work() {
             {
                 continue;
             }
-            let mut command = command.replace("NODE", &node);
+            // The manager is a process here and no Deployment.
+            if bare.starts_with("kubectl scale deployment") && bare.contains("quintet-system") {
+                manager = bare.contains("--replicas=1").then(|| arena.manager(CONTROLLERS));
+                continue;
+            }
+            let mut command = command.replace("NODE", &node).replace("NAMESPACE", arena.namespace());
             // What would change the cluster for the tests beside this one is only checked by the server.
             if command.starts_with("helm install") || command.contains("-k config/default") {
                 command.push_str(" --dry-run=server");
@@ -100,7 +149,7 @@ fn commands_in_the_documents_work() {
             }
             // Greetings of other tests are not ours to delete.
             command = command.replace("--all -A", "--all");
-            let output = shell(&command);
+            let output = shell.run(&command);
             ran += 1;
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             let refused_on_purpose =
@@ -111,9 +160,29 @@ fn commands_in_the_documents_work() {
                 failures.push(format!("{}: {command}\n{text}", document.display()));
             }
         }
+        // The next document's reader has a manager.
+        manager = manager.or_else(|| Some(arena.manager(CONTROLLERS)));
     }
-    let _ = std::fs::remove_file(kubeconfig);
+    drop(shell);
     let _ = arena.kubectl(&["delete", "greetings", "--all", "--timeout=30s"]);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(ran > 10, "only {ran} commands were found");
+    assert!(ran > 40, "only {ran} commands were found");
+}
+
+#[test]
+fn manifests_in_the_documents_are_taken() {
+    let arena = Arena::new("docs-yaml");
+    let (mut shown, mut failures) = (0, Vec::new());
+    for document in documents() {
+        for manifest in blocks(&document, "yaml") {
+            let mut apply = arena.kube().kubectl();
+            apply.args(["-n", arena.namespace(), "apply", "--dry-run=server", "-f", "-"]);
+            shown += 1;
+            if let Err(error) = run::stdout_with_input(&mut apply, Some(&manifest.join("\n"))) {
+                failures.push(format!("{}: {}\n{error:#}", document.display(), manifest.join("\n")));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(shown > 0, "no manifest was found");
 }

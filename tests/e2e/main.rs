@@ -6,7 +6,14 @@
 
 mod book;
 mod daemonjob;
+mod daemonjob_faults;
+mod daemonjob_input;
+mod daemonjob_ledger;
+mod daemonjob_placement;
+mod daemonjob_policies;
+mod daemonjob_samples;
 mod docs;
+mod explain;
 mod greeting;
 mod manager;
 mod podset;

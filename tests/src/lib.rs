@@ -4,12 +4,16 @@
 //! `cargo xtask test` brings the cluster up, installs the chart and says by environment which cluster it is.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use xtask::cluster::Cluster;
+use xtask::cluster::{Cluster, UpOptions};
+use xtask::demo;
 use xtask::kube::Kube;
 use xtask::manager::{Manager, ManagerOptions};
 use xtask::run;
@@ -17,6 +21,9 @@ use xtask::test::{CLUSTER_VARIABLE, PROGRAM_VARIABLE};
 
 /// How long a test waits for what must come; generous, since the machines are small and busy.
 pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The pause between two looks: each is a process of its own, and the machines are small.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The user agent of every request of a manager.
 pub const USER_AGENT: &str = "quintet/";
@@ -26,19 +33,31 @@ pub struct Arena {
     cluster: Cluster,
     namespace: String,
     managers: RefCell<Vec<String>>,
-    nodes: RefCell<Vec<String>>,
+    is_own: bool,
 }
 
 impl Arena {
     /// A namespace named after the test.
     pub fn new(test: &str) -> Self {
+        Self::within(cluster(), test, false)
+    }
+
+    /// The same in a cluster of its own, without nodes, that goes with it: for a test that harms the cluster.
+    pub fn alone(test: &str) -> Self {
+        let name = format!("{test}-{}", std::process::id());
+        let (cluster, _) = Cluster::up(&UpOptions { name, nodes: Some(0) }).expect("the cluster comes up");
+        let arena = Self::within(cluster, test, true);
+        demo::install(arena.kube()).expect("the chart is installed");
+        arena
+    }
+
+    fn within(cluster: Cluster, test: &str, is_own: bool) -> Self {
         static SERIAL: AtomicUsize = AtomicUsize::new(0);
-        let cluster = cluster();
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("e2e-{test}-{}-{serial}", std::process::id());
         run::stdout(cluster.kubectl().args(["create", "namespace", &namespace]))
             .expect("the namespace is made");
-        Self { cluster, namespace, managers: RefCell::default(), nodes: RefCell::default() }
+        Self { cluster, namespace, managers: RefCell::default(), is_own }
     }
 
     /// Its namespace.
@@ -120,7 +139,7 @@ impl Arena {
     /// Waits until `ready` holds of an object; fails with the object as it was last.
     pub fn wait_for(&self, kind: &str, name: &str, what: &str, ready: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
-        let waited = run::poll(what, PATIENCE, Duration::from_millis(100), || {
+        let waited = run::poll(what, PATIENCE, PAUSE, || {
             last = self.get(kind, name).unwrap_or_default();
             Ok(ready(&last).then(|| last.clone()))
         });
@@ -129,34 +148,88 @@ impl Arena {
 
     /// Waits until something holds.
     pub fn wait(&self, what: &str, ready: impl Fn() -> bool) {
-        run::poll(what, PATIENCE, Duration::from_millis(100), || Ok(ready().then_some(())))
+        run::poll(what, PATIENCE, PAUSE, || Ok(ready().then_some(())))
             .unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// A JSON merge patch; a subresource may stand after a slash, as in `pod/status`.
+    pub fn patch(&self, kind: &str, name: &str, patch: &Value) {
+        let (kind, subresource) = kind.split_once('/').unwrap_or((kind, ""));
+        let subresource = format!("--subresource={subresource}");
+        let mut args = vec!["patch", kind, name, "--type=merge"];
+        if subresource != "--subresource=" {
+            args.push(&subresource);
+        }
+        let patch = patch.to_string();
+        args.extend(["-p", &patch]);
+        self.kubectl(&args).expect("kubectl patches");
     }
 
     /// A simulated node of this test, with a label of this test: `arena=<namespace>`.
     pub fn node(&self, name: &str) -> String {
-        let name = format!("{}-{name}", self.namespace);
-        let node = json!({
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": { "name": name, "labels": { "arena": self.namespace, "kubernetes.io/hostname": name } },
-            "status": {
-                "allocatable": { "cpu": "32", "memory": "256Gi", "pods": "110" },
-                "capacity": { "cpu": "32", "memory": "256Gi", "pods": "110" },
-            },
-        });
-        self.apply(&node).expect("the node is made");
-        self.nodes.borrow_mut().push(name.clone());
-        self.wait(&format!("{name} is Ready"), || {
-            self.get("node", &name).is_some_and(|node| condition(&node, "Ready").0 == "True")
-        });
-        name
+        self.nodes([name]).remove(0)
     }
 
-    /// Requests of managers that wrote something in this namespace since the cluster came up, as the API server's
-    /// audit log has them: one line `verb resource[/subresource] code` each, Events and Leases left out.
-    pub fn writes(&self) -> Vec<String> {
-        let log = std::fs::read_to_string(self.cluster.audit_log()).expect("there is an audit log");
+    /// Several of them at once.
+    pub fn nodes<N: std::fmt::Display>(&self, names: impl IntoIterator<Item = N>) -> Vec<String> {
+        let names: Vec<String> = names.into_iter().map(|name| format!("{}-{name}", self.namespace)).collect();
+        let nodes: Vec<Value> = names
+            .iter()
+            .map(|name| {
+                json!({
+                    "apiVersion": "v1", "kind": "Node",
+                    "metadata": { "name": name, "labels": { "arena": self.namespace, "kubernetes.io/hostname": name } },
+                    "status": {
+                        "allocatable": { "cpu": "32", "memory": "256Gi", "pods": "110" },
+                        "capacity": { "cpu": "32", "memory": "256Gi", "pods": "110" },
+                    },
+                })
+            })
+            .collect();
+        self.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": nodes }))
+            .expect("the nodes are made");
+        self.wait("the nodes are Ready", || {
+            let ready = |node: &Value| {
+                condition(node, "Ready").0 == "True"
+                    && node["metadata"]["name"]
+                        .as_str()
+                        .is_some_and(|name| names.iter().any(|one| one == name))
+            };
+            let nodes = self.list("nodes", &format!("arena={}", self.namespace));
+            nodes.iter().filter(|node| ready(node)).count() == names.len()
+        });
+        names
+    }
+
+    /// Follows the objects of a kind and label: every change of any of them, in order, from now on. What is there is
+    /// reported as added.
+    pub fn watch(&self, kind: &str, selector: &str) -> Watch {
+        static SERIAL: AtomicUsize = AtomicUsize::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let path = self.kube().log(&format!("{}-watch-{serial}.json", self.namespace));
+        let child = self
+            .kube()
+            .kubectl()
+            .args(["-n", &self.namespace, "get", kind, "-l", selector])
+            .args(["-o", "json", "--watch", "--output-watch-events"])
+            .stdin(Stdio::null())
+            .stdout(File::create(&path).expect("a file in the cluster's folder"))
+            .spawn()
+            .expect("kubectl runs");
+        Watch {
+            child,
+            path,
+            kube: self.kube().clone(),
+            list: ["-n", &self.namespace, "get", kind, "-l", selector, "-o", "json"].map(str::to_owned),
+        }
+    }
+
+    /// What the API server's audit log has of this namespace and of managers: writes that were answered, Events and
+    /// Leases left out.
+    fn audited(&self) -> Vec<Value> {
+        let log = fs::read_to_string(self.cluster.audit_log()).expect("there is an audit log");
         log.lines()
+            .filter(|line| line.contains(&self.namespace))
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
             .filter(|entry| entry["userAgent"].as_str().is_some_and(|agent| agent.starts_with(USER_AGENT)))
             .filter(|entry| entry["objectRef"]["namespace"] == *self.namespace)
@@ -164,18 +237,83 @@ impl Arena {
             .filter(|entry| {
                 !matches!(entry["objectRef"]["resource"].as_str(), Some("events" | "leases") | None)
             })
-            .map(|entry| {
-                let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let subresource = part(&entry["objectRef"]["subresource"]);
-                format!(
-                    "{} {}{}{subresource} {}",
-                    part(&entry["verb"]),
-                    part(&entry["objectRef"]["resource"]),
-                    if subresource.is_empty() { "" } else { "/" },
-                    entry["responseStatus"]["code"]
-                )
-            })
             .collect()
+    }
+
+    /// Requests of managers that wrote something in this namespace since the cluster came up, as the API server's
+    /// audit log has them: one line `verb resource[/subresource] code` each, Events and Leases left out.
+    pub fn writes(&self) -> Vec<String> {
+        let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let line = |entry: &Value| {
+            let subresource = part(&entry["objectRef"]["subresource"]);
+            format!(
+                "{} {}{}{subresource} {}",
+                part(&entry["verb"]),
+                part(&entry["objectRef"]["resource"]),
+                if subresource.is_empty() { "" } else { "/" },
+                entry["responseStatus"]["code"]
+            )
+        };
+        self.audited().iter().map(line).collect()
+    }
+
+    /// How often managers have made a pod of each name in this namespace, by the API server's audit log.
+    pub fn created_pods(&self) -> BTreeMap<String, usize> {
+        let mut created = BTreeMap::new();
+        for entry in self.audited() {
+            if entry["verb"] == "create"
+                && entry["objectRef"]["resource"] == "pods"
+                && entry["objectRef"]["subresource"].is_null()
+                && entry["responseStatus"]["code"] == 201
+            {
+                let name = entry["objectRef"]["name"].as_str().expect("the audit log names what is made");
+                *created.entry(name.to_owned()).or_insert(0) += 1;
+            }
+        }
+        created
+    }
+}
+
+/// Follows objects; see [`Arena::watch`].
+pub struct Watch {
+    child: Child,
+    path: PathBuf,
+    kube: Kube,
+    list: [String; 8],
+}
+
+impl Watch {
+    /// Every change so far, those included that brought about what is there now: `ADDED`, `MODIFIED` or `DELETED`, and
+    /// the object as it was then.
+    pub fn events(&self) -> Vec<(String, Value)> {
+        let text = run::stdout(self.kube.kubectl().args(&self.list)).expect("kubectl get answers");
+        let there: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
+        let there = there["items"].as_array().cloned().unwrap_or_default();
+        let version =
+            |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+        let mut events = Vec::new();
+        run::poll("the watch shows what is there", PATIENCE, PAUSE, || {
+            let text = fs::read_to_string(&self.path).expect("what kubectl wrote");
+            events = serde_json::Deserializer::from_str(&text)
+                .into_iter::<Value>()
+                // The last one may not be written to its end yet.
+                .map_while(Result::ok)
+                .map(|mut event| {
+                    (event["type"].as_str().unwrap_or_default().to_owned(), event["object"].take())
+                })
+                .collect();
+            let shown: BTreeSet<String> = events.iter().map(|(_, object)| version(object)).collect();
+            Ok(there.iter().all(|object| shown.contains(&version(object))).then_some(()))
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+        events
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -183,22 +321,21 @@ impl Drop for Arena {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for name in self.managers.borrow().iter() {
-                let log =
-                    std::fs::read_to_string(self.kube().log(&format!("{name}.log"))).unwrap_or_default();
+                let log = fs::read_to_string(self.kube().log(&format!("{name}.log"))).unwrap_or_default();
                 let lines: Vec<&str> = log.lines().collect();
                 let tail = lines.len().saturating_sub(80);
                 eprintln!("--- {name}.log, last lines ---\n{}\n---", lines[tail..].join("\n"));
             }
         }
-        let _ = run::stdout(self.cluster.kubectl().args([
-            "delete",
-            "namespace",
-            &self.namespace,
-            "--wait=false",
-        ]));
-        for node in self.nodes.borrow().iter() {
-            let _ = run::stdout(self.cluster.kubectl().args(["delete", "node", node, "--wait=false"]));
+        if self.is_own {
+            let _ = self.cluster.clone().down();
+            return;
         }
+        let delete = |what: &[&str]| {
+            let _ = run::stdout(self.cluster.kubectl().args(["delete", "--wait=false"]).args(what));
+        };
+        delete(&["namespace", &self.namespace]);
+        delete(&["nodes", "-l", &format!("arena={}", self.namespace)]);
     }
 }
 

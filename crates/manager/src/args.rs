@@ -1,6 +1,21 @@
-//! The flags. `quintet --help` is their reference; most can also be given by environment.
+//! The flags. `quintet --help` is their reference; those of the manager can mostly also be given by environment.
+//!
+//! One program under two names: as `quintet` it is the manager unless a command is given; as `kubectl-quintet`, the name
+//! under which kubectl looks for a plugin, it has the commands alone and starts nothing by accident.
 
-use clap::{ArgAction, Args as ClapArgs, Parser, ValueEnum};
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{
+    ArgAction, Args as ClapArgs, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser,
+    Subcommand, ValueEnum,
+};
+
+use crate::cluster::ClusterArgs;
+use crate::{explain, uninstall};
+
+/// The file name under which kubectl finds the program as its plugin.
+const PLUGIN: &str = "kubectl-quintet";
 
 /// The five kinds, by the names that `--controllers` takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -19,9 +34,15 @@ pub enum Kind {
 }
 
 /// The Quintet operator: DaemonJob, PodSet, PulsarConsumer, Greeting and Book in one process.
+///
+/// Without a command it runs the manager.
 #[derive(Debug, Parser)]
-#[command(name = "quintet", version, max_term_width = 100)]
+#[command(name = "quintet", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 pub struct Args {
+    /// What to do instead of running the manager.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// The kinds to run, separated by commas.
     #[arg(
         long,
@@ -87,17 +108,70 @@ pub struct Args {
     )]
     pub pulsar_consumer_image: String,
 
-    /// The kubeconfig. Default: $KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<std::path::PathBuf>,
-
-    /// The kubeconfig's context.
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
 
     /// Logging.
     #[command(flatten)]
     pub log: Log,
+}
+
+/// Quintet's commands for people who use its DaemonJobs, and for taking Quintet off a cluster.
+#[derive(Debug, Parser)]
+#[command(name = "quintet", bin_name = "kubectl quintet", version, max_term_width = 100)]
+struct Plugin {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// A command that ends by itself.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show every node of a DaemonJob, what would happen there now, and why. Nothing is written.
+    Explain(explain::Args),
+    /// Take Quintet's finalizers off pods and Greetings, so that they can be deleted without it.
+    Uninstall(uninstall::Args),
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Asked {
+    /// Run the manager.
+    Manager(Box<Args>),
+    /// Do this and end.
+    Command(Command),
+    /// Print this and end.
+    Help(String),
+}
+
+/// Reads a command line, its first word being the name that the program was called by.
+pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
+    let line: Vec<OsString> = line.into_iter().collect();
+    let called = line.first().and_then(|word| Path::new(word).file_name());
+    if called.is_some_and(|name| name == PLUGIN) {
+        let mut command = with_examples(Plugin::command(), "kubectl quintet");
+        let matches = command.try_get_matches_from_mut(line)?;
+        return Ok(match Plugin::from_arg_matches(&matches)?.command {
+            Some(command) => Asked::Command(command),
+            None => Asked::Help(command.render_help().to_string()),
+        });
+    }
+    let matches = with_examples(Args::command(), "quintet").try_get_matches_from(line)?;
+    let mut args = Args::from_arg_matches(&matches)?;
+    Ok(match args.command.take() {
+        Some(command) => Asked::Command(command),
+        None => Asked::Manager(Box::new(args)),
+    })
+}
+
+/// Adds the examples, as a person types them.
+fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
+    let explain = explain::examples(program);
+    let uninstall = uninstall::examples(program);
+    command
+        .mut_subcommand("explain", |command| command.after_help(explain))
+        .mut_subcommand("uninstall", |command| command.after_help(uninstall))
 }
 
 /// How to log. Logs go to standard error: standard output is for the greetings.
@@ -154,27 +228,91 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
+
+    fn asked(line: &str) -> Result<Asked, clap::Error> {
+        read(line.split(' ').map(OsString::from))
+    }
+
+    fn manager(line: &str) -> Args {
+        match asked(line) {
+            Ok(Asked::Manager(args)) => *args,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn refusal(line: &str) -> String {
+        let error = asked(line).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{line}");
+        error.to_string()
+    }
 
     #[test]
     fn the_flags_are_sound() {
-        Args::command().debug_assert();
+        with_examples(Args::command(), "quintet").debug_assert();
+        with_examples(Plugin::command(), "kubectl quintet").debug_assert();
     }
 
     #[test]
     fn the_posts_flags_are_aliases() {
-        let args = Args::parse_from(["quintet", "--enable-leader-election", "--metrics-addr=:9"]);
+        let args = manager("quintet --enable-leader-election --metrics-addr=:9");
         assert!(args.leader_elect);
         assert_eq!(args.metrics_bind_address, ":9");
-        assert!(!Args::parse_from(["quintet", "--leader-elect=false"]).leader_elect);
+        assert!(!manager("quintet --leader-elect=false").leader_elect);
     }
 
     #[test]
     fn kinds_are_picked_and_unknown_ones_refused() {
-        let args = Args::parse_from(["quintet", "--controllers=book,podset"]);
-        assert_eq!(args.controllers, [Kind::Book, Kind::PodSet]);
-        let error = Args::try_parse_from(["quintet", "--controllers=cronjob"]).unwrap_err().to_string();
+        assert_eq!(manager("quintet --controllers=book,podset").controllers, [Kind::Book, Kind::PodSet]);
+        let error = refusal("quintet --controllers=cronjob");
         assert!(error.contains("cronjob") && error.contains("daemonjob"), "{error}");
-        assert!(Args::try_parse_from(["quintet", "--nonsense"]).is_err());
+        refusal("quintet --nonsense");
+    }
+
+    #[test]
+    fn without_a_command_it_is_the_manager() {
+        assert_eq!(manager("/usr/bin/quintet").controllers.len(), 5);
+        assert_eq!(manager("/manager --context=c").cluster.context.as_deref(), Some("c"));
+        // Flags of the manager do not stray into commands.
+        refusal("quintet --leader-elect explain dj/a");
+        refusal("quintet explain dj/a --leader-elect");
+    }
+
+    #[test]
+    fn as_a_plugin_it_has_the_commands_alone() {
+        let Ok(Asked::Help(help)) = asked("/home/me/bin/kubectl-quintet") else { panic!() };
+        assert!(help.contains("Usage: kubectl quintet [COMMAND]") && help.contains("explain"), "{help}");
+        assert!(!help.contains("--controllers"), "{help}");
+        assert!(matches!(
+            asked("kubectl-quintet explain dj/a -n b"),
+            Ok(Asked::Command(Command::Explain(_)))
+        ));
+        refusal("kubectl-quintet --leader-elect");
+        for command in ["explain", "uninstall"] {
+            for (name, program) in [("kubectl-quintet", "kubectl quintet"), ("quintet", "quintet")] {
+                let help = asked(&format!("{name} {command} --help")).unwrap_err();
+                assert_eq!(help.exit_code(), 0);
+                let help = help.to_string();
+                assert!(help.contains(&format!("Usage: {program} {command}")), "{help}");
+                assert!(help.contains(&format!("  {program} {command}")), "{help}");
+            }
+        }
+    }
+
+    #[test]
+    fn explain_takes_a_name_or_a_file() {
+        refusal("quintet explain");
+        refusal("quintet explain dj/a -f b.yaml");
+        refusal("quintet explain dj/a -o yaml");
+        refusal("quintet explain dj/a -n A_B");
+        for line in [
+            "daemonjob/a",
+            "dj/a",
+            "daemonjobs.dj.dysproz.io/a",
+            "daemonjob a",
+            "-f -",
+            "--filename=x -o wide",
+        ] {
+            assert!(asked(&format!("kubectl-quintet explain {line}")).is_ok(), "{line}");
+        }
     }
 }

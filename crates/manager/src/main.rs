@@ -1,32 +1,64 @@
-//! `quintet`: one process, five kinds.
+//! `quintet`: one process, five kinds; and commands for those who use them.
 
 mod args;
+mod cluster;
+mod explain;
 mod run;
+mod uninstall;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use crate::args::{Asked, Command};
 
-use crate::args::Args;
+/// The exit code of `explain` when it has nothing to explain: 1 says that some node would not run.
+const NO_ANSWER: u8 = 2;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    args.log.start();
+    let asked = match args::read(std::env::args_os()) {
+        Ok(asked) => asked,
+        Err(error) => error.exit(),
+    };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            return fail(&format!("the runtime cannot be started: {error}"));
+            return fail(&format!("the runtime cannot be started: {error}"), 1);
         }
     };
-    match runtime.block_on(run::run(args)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&format!("{error:#}")),
+    match asked {
+        Asked::Help(help) => {
+            say(&help);
+            ExitCode::SUCCESS
+        }
+        Asked::Manager(args) => {
+            args.log.start();
+            match runtime.block_on(run::run(*args)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&format!("{error:#}"), 1),
+            }
+        }
+        Asked::Command(Command::Explain(args)) => match runtime.block_on(explain::run(&args)) {
+            Ok(explained) => {
+                say(&explained.text);
+                ExitCode::from(u8::from(!explained.all_run))
+            }
+            Err(error) => fail(&format!("{error:#}"), NO_ANSWER),
+        },
+        Asked::Command(Command::Uninstall(args)) => match runtime.block_on(uninstall::run(&args)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&format!("{error:#}"), 1),
+        },
     }
 }
 
+/// Prints on standard output. A reader that has seen enough (`head`) is no error.
+fn say(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}
+
 /// Says why on standard error, which may be closed.
-fn fail(why: &str) -> ExitCode {
+fn fail(why: &str, code: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "quintet: {why}");
-    ExitCode::FAILURE
+    ExitCode::from(code)
 }

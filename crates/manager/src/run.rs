@@ -17,13 +17,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::args::{Args, Kind};
+use crate::cluster::ClusterArgs;
 
 /// How long an orderly end may take, passes in flight and the release of the lease included.
 const END: Duration = Duration::from_secs(20);
 
 /// Runs until a signal asks the process to end, or until a task that must run has ended.
 pub async fn run(args: Args) -> Result<()> {
-    let config = configure(&args).await?;
+    let config = configure(&args.cluster).await?;
     let namespace = args
         .leader_election_namespace
         .clone()
@@ -193,7 +194,7 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
 }
 
 /// The client configuration: a kubeconfig where one is named or found, else the pod's ServiceAccount.
-async fn configure(args: &Args) -> Result<Config> {
+pub async fn configure(args: &ClusterArgs) -> Result<Config> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     if let Some(path) = &args.kubeconfig {
         let kubeconfig = Kubeconfig::read_from(path)

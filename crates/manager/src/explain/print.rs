@@ -1,0 +1,265 @@
+//! The forms of a report: a table for people, a wide one, and JSON for programs.
+
+use std::fmt::Write as _;
+
+use quintet_daemonjob::ledger::Entry;
+use serde_json::{Value, json};
+
+use super::report::{Origin, Report, Row, Word};
+
+/// The form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// The selected nodes, one line each.
+    #[default]
+    Table,
+    /// One JSON document for each DaemonJob, all nodes included.
+    Json,
+    /// All nodes, with run number, last outcome and pod.
+    Wide,
+}
+
+/// Prints reports.
+pub fn print(reports: &[Report], output: Output) -> String {
+    let mut text = String::new();
+    for (at, report) in reports.iter().enumerate() {
+        match output {
+            Output::Json => {
+                let _ = writeln!(text, "{:#}", as_json(report));
+            }
+            Output::Table | Output::Wide => {
+                if reports.len() > 1 {
+                    let gap = if at > 0 { "\n" } else { "" };
+                    let _ =
+                        writeln!(text, "{gap}daemonjob/{} in namespace {}", report.name, report.namespace);
+                }
+                text.push_str(&as_table(report, output == Output::Wide));
+            }
+        }
+    }
+    text
+}
+
+fn as_table(report: &Report, is_wide: bool) -> String {
+    let headings: &[&str] = if is_wide {
+        &["NODE", "STATE", "RUN", "LAST", "POD", "REASON", "MESSAGE"]
+    } else {
+        &["NODE", "STATE", "REASON", "MESSAGE"]
+    };
+    let shown: Vec<&Row> =
+        report.rows.iter().filter(|row| is_wide || row.state != Word::NotSelected).collect();
+    let mut lines = vec![headings.iter().map(|heading| (*heading).to_owned()).collect()];
+    lines.extend(shown.iter().map(|row| {
+        let mut cells = vec![row.node.clone(), row.state.text().to_owned()];
+        if is_wide {
+            cells.push(row.run.map(|run| run.to_string()).unwrap_or_default());
+            cells.push(row.last.as_ref().map(last).unwrap_or_default());
+            cells.push(row.pod.clone().unwrap_or_default());
+        }
+        cells.extend([row.reason.clone(), row.message.clone()]);
+        cells
+    }));
+    let mut text = if shown.is_empty() { String::new() } else { aligned(&lines) + "\n" };
+    let _ = writeln!(text, "{}", report.summary());
+    for note in &report.notes {
+        let _ = writeln!(text, "{}", one_line(note));
+    }
+    let others = report.count(Word::NotSelected);
+    let told = match (others, is_wide) {
+        (0, _) => "Every node is selected.".to_owned(),
+        (1, true) => "1 node is not selected.".to_owned(),
+        (others, true) => format!("{others} nodes are not selected."),
+        (1, false) => "1 node is not selected: -o wide shows it.".to_owned(),
+        (others, false) => format!("{others} nodes are not selected: -o wide shows them."),
+    };
+    // Of a cluster without nodes neither is worth saying.
+    if !report.rows.is_empty() {
+        let _ = writeln!(text, "{told}");
+    }
+    text
+}
+
+fn last(last: &Entry) -> String {
+    format!("{} {}", last.outcome.word(), last.at)
+}
+
+/// Columns as wide as what is in them; the last one as it is. An empty cell is a dash, so that columns can be counted.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    let lines: Vec<Vec<String>> = lines
+        .iter()
+        .map(|cells| cells.iter().map(|cell| one_line(if cell.is_empty() { "-" } else { cell })).collect())
+        .collect();
+    for cells in &lines {
+        widths.resize(widths.len().max(cells.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(cells) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for cells in &lines {
+        let mut line = String::new();
+        for (width, cell) in widths.iter().zip(cells) {
+            let _ = write!(line, "{cell:<width$}   ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Words of others (the scheduler's, the API server's) on one line, without what moves a terminal's cursor.
+fn one_line(text: &str) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn as_json(report: &Report) -> Value {
+    let mut counts: serde_json::Map<String, Value> = Word::COUNTED
+        .iter()
+        .map(|(word, _)| *word)
+        .chain([Word::NotSelected])
+        .map(|word| (lower_first(word.text()), report.count(word).into()))
+        .collect();
+    counts.insert("selected".to_owned(), report.selected().into());
+    json!({
+        "namespace": report.namespace,
+        "name": report.name,
+        "source": match report.origin {
+            Origin::Cluster => "Cluster",
+            Origin::New => "NewInFile",
+            Origin::Changed => "ChangedInFile",
+            Origin::Unchanged => "UnchangedInFile",
+        },
+        "templateHash": report.template_hash,
+        "newRun": report.begins,
+        "hold": report.hold.as_ref().map(|hold| json!({ "reason": hold.word, "message": hold.message })),
+        "allRun": report.all_run(),
+        "counts": counts,
+        "nodes": report.rows.iter().map(row_as_json).collect::<Vec<_>>(),
+        "notes": report.notes,
+    })
+}
+
+fn row_as_json(row: &Row) -> Value {
+    json!({
+        "node": row.node,
+        "state": row.state.text(),
+        "reason": row.reason,
+        "message": row.message,
+        "eligible": row.eligible,
+        "run": row.run,
+        "last": row.last.as_ref().map(|last| json!({
+            "run": last.run,
+            "outcome": last.outcome.word(),
+            "time": last.at.to_string(),
+            "templateHash": &*last.hash,
+            "failures": last.failures,
+        })),
+        "pod": row.pod,
+        "podWouldBeDeleted": row.is_going,
+    })
+}
+
+fn lower_first(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map(|first| first.to_ascii_lowercase()).into_iter().chain(letters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(node: &str, state: Word, reason: &str, message: &str) -> Row {
+        Row {
+            node: node.to_owned(),
+            state,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            ..Row::default()
+        }
+    }
+
+    fn report(rows: Vec<Row>) -> Report {
+        Report {
+            namespace: "ns".to_owned(),
+            name: "a".to_owned(),
+            origin: Origin::Cluster,
+            template_hash: "v1-x".to_owned(),
+            begins: false,
+            hold: None,
+            rows,
+            notes: Vec::new(),
+        }
+    }
+
+    fn some() -> Report {
+        let entry = "node-1 v1-x run=2 Succeeded failures=0 boot=- 2026-01-01T00:00:00Z".parse().unwrap();
+        let mut done = row("node-1", Word::Done, "Succeeded", "run 2");
+        (done.run, done.last, done.pod) = (Some(2), Some(entry), Some("a-abc-2".to_owned()));
+        report(vec![
+            done,
+            row("node-10", Word::WouldRun, "FirstRun", ""),
+            row("n", Word::Skipped, "Tainted", "a taint\n\u{1b}[31mred"),
+            row("other", Word::NotSelected, "NodeSelector", "no label"),
+        ])
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_ends_with_the_nodes_that_it_leaves_out() {
+        assert_eq!(
+            print(&[some()], Output::Table),
+            "NODE      STATE      REASON      MESSAGE\n\
+             node-1    Done       Succeeded   run 2\n\
+             node-10   WouldRun   FirstRun    -\n\
+             n         Skipped    Tainted     a taint [31mred\n\
+             \n\
+             3 nodes selected: 1 done, 1 would run now, 0 running, 0 starting, 0 waiting, 1 skipped, 0 failed.\n\
+             1 node is not selected: -o wide shows it.\n"
+        );
+    }
+
+    #[test]
+    fn the_wide_table_has_every_node() {
+        let text = print(&[some()], Output::Wide);
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split("   ").map(str::trim).collect()).collect();
+        let cells =
+            |at: usize| -> Vec<&str> { lines[at].iter().copied().filter(|cell| !cell.is_empty()).collect() };
+        assert_eq!(cells(0), ["NODE", "STATE", "RUN", "LAST", "POD", "REASON", "MESSAGE"]);
+        assert_eq!(
+            cells(1),
+            ["node-1", "Done", "2", "Succeeded 2026-01-01T00:00:00Z", "a-abc-2", "Succeeded", "run 2"]
+        );
+        assert_eq!(cells(4), ["other", "NotSelected", "-", "-", "-", "NodeSelector", "no label"]);
+        assert!(text.ends_with("1 node is not selected.\n"), "{text}");
+    }
+
+    #[test]
+    fn json_has_everything() {
+        let text = print(&[some(), some()], Output::Json);
+        let documents: Vec<Value> =
+            serde_json::Deserializer::from_str(&text).into_iter().collect::<Result<_, _>>().unwrap();
+        assert_eq!(documents.len(), 2);
+        let report = &documents[0];
+        assert_eq!(report["counts"]["wouldRun"], 1);
+        assert_eq!(report["counts"]["selected"], 3);
+        assert_eq!(report["counts"]["notSelected"], 1);
+        assert_eq!(report["allRun"], false);
+        assert_eq!(report["nodes"][0]["last"]["outcome"], "Succeeded");
+        assert_eq!(report["nodes"][3]["state"], "NotSelected");
+        assert_eq!(report["nodes"][1]["last"], Value::Null);
+    }
+
+    #[test]
+    fn several_tables_have_headings() {
+        let text = print(&[some(), some()], Output::Table);
+        assert!(text.starts_with("daemonjob/a in namespace ns\nNODE"), "{text}");
+        assert_eq!(text.matches("\n\ndaemonjob/a in namespace ns\n").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn no_nodes_at_all() {
+        assert_eq!(print(&[report(Vec::new())], Output::Table).lines().count(), 1);
+    }
+}

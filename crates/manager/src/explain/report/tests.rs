@@ -1,0 +1,375 @@
+use super::*;
+use quintet_daemonjob::ledger::shard_of;
+use rstest::rstest;
+use serde_json::json;
+use std::sync::Arc;
+
+fn now() -> Timestamp {
+    "2026-01-01T01:00:00Z".parse().unwrap()
+}
+
+/// A DaemonJob whose run began at 00:00.
+fn job(spec: &Value) -> DaemonJob {
+    let mut job = json!({"apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+        "metadata": {"name": "d", "namespace": "ns", "uid": "job", "generation": 1},
+        "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"app": "v1"}}}},
+        "status": {"observedGeneration": 1, "startTime": "2026-01-01T00:00:00Z"}});
+    for (field, value) in spec.as_object().unwrap().clone() {
+        job["spec"][field] = value;
+    }
+    let mut job: DaemonJob = serde_json::from_value(job).unwrap();
+    let hash = job.spec.template.hash();
+    job.status.as_mut().unwrap().template_hash = Some(hash);
+    job
+}
+
+fn new(job: DaemonJob) -> DaemonJob {
+    let mut job = DaemonJob { status: None, ..job };
+    job.metadata.uid = None;
+    job
+}
+
+fn node(name: &str, more: &Value) -> Value {
+    let mut node = json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "labels": {"app": "v1"},
+            "creationTimestamp": "2025-01-01T00:00:00Z"},
+        "spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": "b"}}});
+    for (pointer, value) in more.as_object().unwrap() {
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        node.pointer_mut(parent).unwrap()[field] = value.clone();
+    }
+    node
+}
+
+fn pod(job: &DaemonJob, node: &str, run: u64, status: &Value) -> Value {
+    json!({"metadata": {"name": format!("d-{node}-{run}"), "namespace": "ns", "uid": format!("pod-{node}-{run}"),
+            "creationTimestamp": "2026-01-01T00:00:01Z",
+            "labels": {"dj.dysproz.io/node-uid": format!("uid-{node}"), "dj.dysproz.io/run": run.to_string(),
+                "dj.dysproz.io/template-hash": job.spec.template.hash()},
+            "annotations": {"dj.dysproz.io/node-name": node, "dj.dysproz.io/boot-id": "b"},
+            "ownerReferences": [{"apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "name": "d", "uid": "job",
+                "controller": true}]},
+        "spec": {"nodeName": node}, "status": status})
+}
+
+fn running() -> Value {
+    json!({"phase": "Running", "containerStatuses": [{"name": "c",
+        "state": {"running": {"startedAt": "2026-01-01T00:00:05Z"}}}]})
+}
+
+fn ended(phase: &str) -> Value {
+    json!({"phase": phase, "containerStatuses": [{"name": "c", "state": {"terminated": {
+        "exitCode": u8::from(phase == "Failed"), "reason": "Error",
+        "startedAt": "2026-01-01T00:00:05Z", "finishedAt": "2026-01-01T00:00:10Z"}}}]})
+}
+
+fn world(nodes: Vec<Value>, pods: Vec<Value>) -> World {
+    let decode = |value| Arc::new(serde_json::from_value(value).unwrap());
+    World {
+        nodes: nodes.into_iter().map(|node| Arc::new(serde_json::from_value(node).unwrap())).collect(),
+        pods: pods.into_iter().map(decode).collect(),
+        ..World::default()
+    }
+}
+
+fn recorded(mut world: World, node: &str, line: &str) -> World {
+    let uid = format!("uid-{node}");
+    let name = format!("d-ledger-{}", shard_of(&uid));
+    let shard =
+        json!({"metadata": {"name": name, "labels": {"dj.dysproz.io/ledger": "v1"}}, "data": {uid: line}});
+    world.ledger.push(Arc::new(serde_json::from_value(shard).unwrap()));
+    world
+}
+
+fn explain(job: &DaemonJob, world: &World) -> Report {
+    report(job, world, Origin::Cluster, now())
+}
+
+fn row<'a>(report: &'a Report, node: &str) -> &'a Row {
+    report.rows.iter().find(|row| row.node == node).unwrap_or_else(|| panic!("no {node} in {report:#?}"))
+}
+
+#[test]
+fn every_node_gets_a_line_and_a_reason() {
+    let job = job(&json!({"backoffLimit": 0}));
+    let world = world(
+        vec![
+            node("due", &json!({})),
+            node("runs", &json!({})),
+            node("starts", &json!({})),
+            node("done", &json!({})),
+            node("failed", &json!({})),
+            node("tainted", &json!({"/spec/taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]})),
+            node("other", &json!({"/metadata/labels/app": "v2"})),
+            node("bare", &json!({"/metadata/labels": {}})),
+        ],
+        vec![
+            pod(&job, "runs", 3, &running()),
+            pod(&job, "starts", 1, &json!({"phase": "Pending"})),
+            pod(&job, "failed", 1, &ended("Failed")),
+        ],
+    );
+    let hash = job.spec.template.hash();
+    let world = recorded(
+        world,
+        "done",
+        &format!("done {hash} run=2 Succeeded failures=0 boot=b 2026-01-01T00:00:30Z"),
+    );
+    let report = explain(&job, &world);
+    let of = |name: &str| {
+        let row = row(&report, name);
+        (row.state, row.reason.as_str(), row.run, row.message.as_str())
+    };
+    assert_eq!(of("due"), (Word::WouldRun, "FirstRun", Some(1), ""));
+    assert_eq!(of("runs"), (Word::Running, "", Some(3), "since 2026-01-01T00:00:05Z"));
+    assert_eq!(of("starts"), (Word::Starting, "Starting", Some(1), ""));
+    assert_eq!(of("done"), (Word::Done, "Succeeded", Some(2), "run 2 at 2026-01-01T00:00:30Z"));
+    let (state, reason, ..) = of("failed");
+    assert_eq!((state, reason), (Word::Failed, "BackoffLimitExceeded"));
+    let (state, reason, _, message) = of("tainted");
+    assert_eq!((state, reason), (Word::Skipped, "Tainted"));
+    assert!(message.contains("k=v:NoSchedule"), "{message}");
+    assert_eq!(
+        of("other"),
+        (Word::NotSelected, "NodeSelector", None, "nodeSelector wants app=v1 and the node has app=v2")
+    );
+    assert_eq!(
+        of("bare"),
+        (Word::NotSelected, "NodeSelector", None, "nodeSelector wants app=v1 and the node has no label app")
+    );
+    assert_eq!(row(&report, "runs").pod.as_deref(), Some("d-runs-3"));
+    assert_eq!(row(&report, "failed").last.as_ref().unwrap().outcome, Outcome::Failed);
+    assert_eq!((report.selected(), report.rows.len()), (6, 8));
+    assert_eq!(
+        report.summary(),
+        "6 nodes selected: 1 done, 1 would run now, 1 running, 1 starting, 0 waiting, 1 skipped, 1 failed."
+    );
+    assert!(!report.all_run());
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
+}
+
+#[rstest]
+#[case::all_would_run(json!({}), vec![node("a", &json!({})), node("b", &json!({}))], true)]
+#[case::others_do_not_matter(json!({}), vec![node("a", &json!({})), node("b", &json!({"/metadata/labels": {}}))], true)]
+#[case::a_turn_comes(json!({"parallelism": 1}), vec![node("a", &json!({})), node("b", &json!({}))], true)]
+#[case::no_turn_ever_comes(json!({"parallelism": 0}), vec![node("a", &json!({}))], false)]
+#[case::paused(json!({"paused": true}), vec![node("a", &json!({}))], false)]
+#[case::suspended(json!({"suspend": true}), vec![node("a", &json!({}))], false)]
+#[case::tainted(json!({}), vec![node("a", &json!({"/spec/taints": [{"key": "k", "effect": "NoExecute"}]}))], false)]
+#[case::no_node(json!({}), vec![], true)]
+fn whether_all_run(#[case] spec: Value, #[case] nodes: Vec<Value>, #[case] all_run: bool) {
+    for job in [job(&spec), new(job(&spec))] {
+        assert_eq!(explain(&job, &world(nodes.clone(), vec![])).all_run(), all_run);
+    }
+}
+
+#[test]
+fn turns_are_told_with_the_one_that_waits() {
+    let report = explain(
+        &job(&json!({"parallelism": 1})),
+        &world(vec![node("a", &json!({})), node("b", &json!({}))], vec![]),
+    );
+    assert_eq!(row(&report, "a").state, Word::WouldRun);
+    let waits = row(&report, "b");
+    assert_eq!((waits.state, &*waits.reason, waits.run), (Word::Waiting, "WaitingForTurn", Some(1)));
+}
+
+#[test]
+fn a_new_file_finds_everything_new() {
+    let report =
+        report(&new(job(&json!({}))), &world(vec![node("a", &json!({}))], vec![]), Origin::New, now());
+    assert!(report.begins);
+    assert_eq!((row(&report, "a").state, row(&report, "a").run), (Word::WouldRun, Some(1)));
+    assert_eq!(report.notes.len(), 1);
+    assert!(report.notes[0].contains("applying the file creates it"), "{:?}", report.notes);
+}
+
+#[test]
+fn a_changed_file_runs_again_and_says_why() {
+    let before = job(&json!({}));
+    let mut after = before.clone();
+    after.metadata.generation = Some(2);
+    after.spec.template.0["metadata"]["annotations"]["version"] = json!("2");
+    let world = world(
+        vec![node("done", &json!({})), node("runs", &json!({})), node("starts", &json!({}))],
+        vec![
+            pod(&before, "done", 1, &ended("Succeeded")),
+            pod(&before, "runs", 1, &running()),
+            pod(&before, "starts", 1, &json!({"phase": "Pending"})),
+        ],
+    );
+    let report = report(&after, &world, Origin::Changed, now());
+    assert!(report.begins);
+    let again = row(&report, "done");
+    assert_eq!((again.state, &*again.reason, again.run), (Word::WouldRun, "TemplateChanged", Some(2)));
+    // What has started goes on; what has not is replaced.
+    assert_eq!(row(&report, "runs").state, Word::Running);
+    let replaced = row(&report, "starts");
+    assert_eq!(
+        (replaced.state, &*replaced.reason, replaced.is_going),
+        (Word::Waiting, "TemplateChanged", true)
+    );
+    assert!(replaced.message.contains("d-starts-1 would be deleted"), "{}", replaced.message);
+    assert!(!report.all_run());
+    assert_eq!(report.notes, ["Applying the file changes DaemonJob d in namespace ns.", "A new run begins."]);
+}
+
+/// What ended a run holds until the generation changes: a changed file is a new generation.
+#[test]
+fn a_changed_file_begins_after_a_failure() {
+    let mut failed = job(&json!({"activeDeadlineSeconds": 60}));
+    let status = failed.status.as_mut().unwrap();
+    status.conditions =
+        serde_json::from_value(json!([{"type": "Failed", "status": "True", "reason": "DeadlineExceeded",
+        "message": "", "lastTransitionTime": "2026-01-01T00:01:00Z", "observedGeneration": 1}]))
+        .unwrap();
+    let world = world(vec![node("a", &json!({}))], vec![]);
+    let held = explain(&failed, &world);
+    assert_eq!((row(&held, "a").state, &*row(&held, "a").reason), (Word::Waiting, "DeadlineExceeded"));
+    assert!(held.notes[0].contains("No pods are made"), "{:?}", held.notes);
+    failed.metadata.generation = Some(2);
+    failed.spec.template.0["metadata"]["annotations"]["version"] = json!("2");
+    let again = report(&failed, &world, Origin::Changed, now());
+    assert_eq!(row(&again, "a").state, Word::WouldRun);
+}
+
+#[test]
+fn pods_that_would_be_deleted_are_told() {
+    let job = job(&json!({"suspend": true}));
+    let world = world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &running())]);
+    let report = explain(&job, &world);
+    let row = row(&report, "a");
+    assert_eq!((row.state, &*row.reason, row.is_going), (Word::Running, "Suspended", true));
+    assert_eq!(row.message, "pod d-a-1 would be deleted");
+    assert!(!report.all_run());
+    assert!(report.hold.is_some_and(|hold| hold.word == "Suspended"));
+}
+
+#[test]
+fn pods_on_nodes_that_may_not_have_them() {
+    let job = job(&json!({}));
+    let taint = |effect: &str| json!({"/spec/taints": [{"key": "k", "effect": effect}]});
+    let world = world(
+        vec![
+            node("stays", &taint("NoSchedule")),
+            node("goes", &taint("NoExecute")),
+            node("done", &taint("NoSchedule")),
+            node("unselected", &json!({"/metadata/labels": {}})),
+            node("going", &json!({"/metadata/deletionTimestamp": "2026-01-01T00:59:00Z"})),
+        ],
+        vec![
+            pod(&job, "stays", 1, &running()),
+            pod(&job, "goes", 1, &running()),
+            pod(&job, "done", 1, &ended("Succeeded")),
+            pod(&job, "unselected", 1, &running()),
+            pod(&job, "gone", 1, &running()),
+        ],
+    );
+    let report = explain(&job, &world);
+    let of = |name: &str| {
+        let row = row(&report, name);
+        (row.state, row.reason.as_str(), row.is_going, row.message.as_str())
+    };
+    let tolerates = "the template does not tolerate the taint k:NoSchedule";
+    let goes_on = format!("its pod goes on, and {tolerates}");
+    assert_eq!(of("stays"), (Word::Running, "Tainted", false, goes_on.as_str()));
+    assert_eq!(of("goes"), (Word::Running, "Tainted", true, "pod d-goes-1 would be deleted"));
+    let done = format!("run 1 at 2026-01-01T00:00:10Z; {tolerates}");
+    assert_eq!(of("done"), (Word::Done, "Succeeded", false, done.as_str()));
+    let (state, reason, is_going, message) = of("unselected");
+    assert_eq!((state, reason, is_going), (Word::NotSelected, "NodeSelector", true));
+    assert!(message.ends_with("pod d-unselected-1 would be deleted"), "{message}");
+    assert_eq!(of("going").1, "NodeTerminating");
+    assert_eq!(
+        report.notes,
+        ["Pods of nodes that are gone: 1, d-gone-1 for instance; they would be deleted."]
+    );
+}
+
+#[test]
+fn why_a_node_runs_again() {
+    let job = job(&json!({"rerunOn": ["NodeReboot"]}));
+    let booted = node("a", &json!({"/status/nodeInfo/bootID": "c"}));
+    let report = explain(&job, &world(vec![booted], vec![pod(&job, "a", 1, &ended("Succeeded"))]));
+    assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::WouldRun, "NodeRebooted"));
+    let report =
+        explain(&job, &world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &ended("Failed"))]));
+    let again = row(&report, "a");
+    assert_eq!((again.state, &*again.reason), (Word::WouldRun, "Retry"));
+    assert_eq!(again.message, "run 2; run 1 was Failed, after 1 failure");
+}
+
+#[test]
+fn a_node_that_is_done_by_an_earlier_success_says_so() {
+    let job = job(&json!({}));
+    let hash = job.spec.template.hash();
+    let line = format!("a v1-other run=2 Failed failures=1 success={hash}/b boot=b 2026-01-01T00:00:30Z");
+    let report = explain(&job, &recorded(world(vec![node("a", &json!({}))], vec![]), "a", &line));
+    let done = row(&report, "a");
+    assert_eq!((done.state, &*done.message), (Word::Done, "in a run before 2, which was Failed"));
+}
+
+#[test]
+fn what_the_api_server_refused_is_taken_from_the_status() {
+    let mut job = job(&json!({}));
+    let status = job.status.as_mut().unwrap();
+    status.pending_nodes = serde_json::from_value(
+        json!([{"node": "a", "reason": "FailedCreate", "message": "denied by a webhook"},
+            {"node": "b", "reason": "WaitingForTurn", "message": ""}]),
+    )
+    .unwrap();
+    status.conditions =
+        serde_json::from_value(json!([{"type": "PodsRefused", "status": "True", "reason": "FailedCreate",
+        "message": "denied by a webhook", "lastTransitionTime": "2026-01-01T00:01:00Z"}]))
+        .unwrap();
+    let world = world(vec![node("a", &json!({})), node("b", &json!({}))], vec![]);
+    let report = explain(&job, &world);
+    let refused = row(&report, "a");
+    assert_eq!((refused.state, &*refused.reason), (Word::Waiting, "FailedCreate"));
+    assert_eq!(refused.message, "denied by a webhook");
+    assert_eq!(row(&report, "b").state, Word::WouldRun);
+    assert_eq!(report.notes, ["The manager says PodsRefused: denied by a webhook."]);
+    assert!(!report.all_run());
+    // A changed template deserves another try.
+    job.spec.template.0["metadata"]["annotations"]["version"] = json!("2");
+    assert!(super::report(&job, &world, Origin::Changed, now()).all_run());
+}
+
+#[test]
+fn a_lost_record_is_skipped() {
+    let mut job = job(&json!({}));
+    job.status.as_mut().unwrap().ledger_shards = (0..8).collect();
+    let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
+    assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::Skipped, "RecordLost"));
+}
+
+#[test]
+fn nothing_runs_while_it_is_deleted() {
+    let mut job = job(&json!({}));
+    job.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
+    let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
+    assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::Waiting, "Terminating"));
+    assert!(!report.all_run() && !report.begins);
+    assert!(report.notes[0].contains("being deleted"), "{:?}", report.notes);
+}
+
+#[test]
+fn a_generation_that_the_manager_has_not_seen_is_told() {
+    let mut job = job(&json!({}));
+    job.metadata.generation = Some(4);
+    let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
+    assert!(report.notes[0].contains("status is of generation 1, the spec of 4"), "{:?}", report.notes);
+}
+
+#[test]
+fn parts_of_a_template_that_select_no_node() {
+    let mut job = job(&json!({}));
+    job.spec.template.0["spec"]["nodeName"] = json!("b");
+    let world = world(vec![node("a", &json!({}))], vec![]);
+    assert_eq!(row(&explain(&job, &world), "a").reason, "NodeName");
+    job.spec.template.0["spec"]["nodeName"] = Value::Null;
+    job.spec.template.0["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+        json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "x", "operator": "Exists"}]}]});
+    let report = explain(&job, &world);
+    assert_eq!(row(&report, "a").reason, "NodeAffinity");
+    assert!(report.notes.contains(&"The template selects no node.".to_owned()), "{:?}", report.notes);
+}

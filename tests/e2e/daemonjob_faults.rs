@@ -1,0 +1,190 @@
+//! Exactly one run on every node, whatever happens to the manager and to the API server.
+//!
+//! All nodes are simulated. The API server, its restarts and the manager's crashes are real. Runs are counted by the API
+//! server's audit log: a pod's name has its node and its run number in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use quintet_e2e::{Arena, PATIENCE, Watch, program};
+use serde_json::{Value, json};
+use xtask::cluster::components::Component;
+use xtask::run;
+
+use crate::daemonjob::{daemonjob, is_complete};
+
+/// As [`Arena::wait_for`], for runs that take longer.
+fn complete(arena: &Arena, name: &str, nodes: usize) -> Value {
+    let mut last = Value::Null;
+    let done = run::poll("it is complete", 3 * PATIENCE, Duration::from_millis(500), || {
+        // The API server may be away.
+        if let Ok(Some(job)) = arena.kube().get(arena.namespace(), "daemonjob", name) {
+            last = job;
+        }
+        Ok((is_complete(&last) && last["status"]["succeeded"] == nodes).then(|| last.clone()))
+    });
+    done.unwrap_or_else(|error| panic!("{error}\n{last:#}"))
+}
+
+/// Exactly one pod was ever made for each node, and each was a first run: by what the API server has answered, and by
+/// every change of every pod that a watch has shown. Whoever died before it had its answer is in the latter alone.
+fn ran_once_everywhere(arena: &Arena, watch: &Watch, nodes: &[String]) {
+    let mut seen: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
+    for (_, pod) in watch.events() {
+        let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let node = part(&pod["metadata"]["annotations"]["dj.dysproz.io/node-name"]);
+        assert!(pod["spec"]["nodeName"].is_null() || pod["spec"]["nodeName"] == *node, "{pod:#}");
+        let (name, uid) = (part(&pod["metadata"]["name"]), part(&pod["metadata"]["uid"]));
+        seen.entry(node).or_default().insert((name, uid));
+    }
+    assert_eq!(seen.len(), nodes.len(), "every node is seen to run");
+    let odd: Vec<_> = seen.iter().filter(|(_, pods)| pods.len() != 1).collect();
+    assert!(odd.is_empty(), "several pods for a node: {odd:?}");
+    let names: BTreeSet<&str> = seen.values().flatten().map(|(name, _)| &**name).collect();
+    assert!(names.iter().all(|name| name.ends_with("-1")), "{names:?}");
+    answered_once(arena, &names);
+}
+
+/// No pod was made twice, and none but these.
+fn answered_once(arena: &Arena, names: &BTreeSet<&str>) {
+    let created = arena.created_pods();
+    let odd: Vec<_> =
+        created.iter().filter(|(name, times)| **times != 1 || !names.contains(&***name)).collect();
+    assert!(odd.is_empty(), "made twice, or not to be seen: {odd:?}");
+}
+
+/// A small generator of numbers below `bound`; its seed is printed, so that a failure can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn new() -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let seed = now.as_nanos().try_into().unwrap_or(u64::MAX) | 1;
+        println!("the dice's seed is {seed}");
+        Self(seed)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        // xorshift64
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// 200 simulated nodes; the manager is killed at 50 random moments of the run, and finished pods are deleted meanwhile,
+/// so that pods and ledger both carry the truth over the crashes.
+#[test]
+fn fifty_kills_and_two_hundred_nodes_run_once() {
+    let arena = Arena::new("df-kills");
+    let nodes = arena.nodes(0..200);
+    // Ten at a time and a second or more each: the run outlasts the kills.
+    arena.apply(&daemonjob(&arena, "kills", &json!({ "parallelism": 8 }))).unwrap();
+    let watch = arena.watch("pods", "daemonjob=kills");
+    // The first start leaves a kubeconfig; from then on it is the bare program, which is killed also while it starts.
+    drop(arena.manager("daemonjob"));
+    let kubeconfig = arena.kube().dir().join(format!("{}-manager.kubeconfig", arena.namespace()));
+    let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
+    let start = || {
+        let log = std::fs::OpenOptions::new().append(true).open(&log).unwrap();
+        Command::new(program())
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .arg(format!("--watch-namespace={}", arena.namespace()))
+            .args(["--controllers=daemonjob", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    };
+    let mut dice = Dice::new();
+    let mut deleted = BTreeSet::new();
+    let mut during = 0;
+    for kill in 0..50 {
+        let mut manager = start();
+        sleep(Duration::from_millis(150 + dice.below(1_200)));
+        manager.kill().unwrap();
+        manager.wait().unwrap();
+        if kill % 3 == 0 {
+            let pods = arena.list("pods", "daemonjob=kills");
+            let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+            let over: Vec<String> = pods
+                .iter()
+                .filter(|pod| pod["status"]["phase"] == "Succeeded")
+                .map(name)
+                .filter(|pod| !deleted.contains(pod))
+                .collect();
+            if !over.is_empty() {
+                let pod = &over[usize::try_from(dice.below(over.len() as u64)).unwrap()];
+                arena.kubectl(&["delete", "pod", pod, "--wait=false"]).unwrap();
+                deleted.insert(pod.clone());
+            }
+        }
+        during += usize::from(arena.created_pods().len() < nodes.len());
+    }
+    println!("{during} of 50 kills before the last pod was made, {} pods deleted", deleted.len());
+    let _manager = arena.manager("daemonjob");
+    let job = complete(&arena, "kills", nodes.len());
+    assert_eq!(job["status"]["failed"], 0);
+    arena.wait("no deleted pod hangs", || {
+        arena.list("pods", "daemonjob=kills").len() == nodes.len() - deleted.len()
+    });
+    ran_once_everywhere(&arena, &watch, &nodes);
+    assert!(during >= 40, "the run was over after {during} kills");
+    assert!(deleted.len() >= 5, "{deleted:?}");
+}
+
+/// 100 simulated nodes, two managers that both believe that they may write: deterministic names make them collide.
+#[test]
+fn two_managers_at_once_run_every_node_once() {
+    let arena = Arena::new("df-two");
+    let nodes = arena.nodes(0..100);
+    let watch = arena.watch("pods", "daemonjob=two");
+    let first = arena.manager_with("first", "daemonjob", &[]);
+    let second = arena.manager_with("second", "daemonjob", &[]);
+    arena.apply(&daemonjob(&arena, "two", &json!({ "parallelism": "50%" }))).unwrap();
+    complete(&arena, "two", nodes.len());
+    let attempts = |metrics: &str| -> usize {
+        let line =
+            metrics.lines().find(|line| line.starts_with("quintet_daemonjob_attempts_total ")).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let by = [&first, &second].map(|manager| attempts(&manager.metrics().unwrap()));
+    println!("pods made by each: {by:?}");
+    assert!(by.iter().all(|made| *made > 0) && by.iter().sum::<usize>() == 100, "{by:?}");
+    ran_once_everywhere(&arena, &watch, &nodes);
+}
+
+/// 50 simulated nodes in a cluster of its own, whose API server is restarted and then killed in the middle of the run.
+#[test]
+fn a_restart_of_the_api_server_runs_no_node_twice() {
+    let arena = Arena::alone("df-server");
+    let nodes = arena.nodes(0..50);
+    let manager = arena.manager("daemonjob");
+    arena.apply(&daemonjob(&arena, "survives", &json!({ "parallelism": 5 }))).unwrap();
+    let made = |count: usize| {
+        arena.wait(&format!("{count} pods were made"), || arena.created_pods().len() >= count);
+    };
+    made(8);
+    arena.cluster().restart(Component::Apiserver, &[]).unwrap();
+    made(23);
+    arena.cluster().process(Component::Apiserver).unwrap().unwrap().kill();
+    let away = Instant::now();
+    assert!(arena.created_pods().len() < nodes.len(), "in the middle of the run");
+    sleep(Duration::from_secs(2));
+    arena.cluster().restart(Component::Apiserver, &[]).unwrap();
+    println!("the API server was away for {} ms", away.elapsed().as_millis());
+    complete(&arena, "survives", nodes.len());
+    assert!(manager.is_alive());
+    let pods = arena.list("pods", "daemonjob=survives");
+    let part = |pod: &Value, path: &str| pod.pointer(path).and_then(Value::as_str).unwrap().to_owned();
+    let on: BTreeSet<String> = pods.iter().map(|pod| part(pod, "/spec/nodeName")).collect();
+    let names: Vec<String> = pods.iter().map(|pod| part(pod, "/metadata/name")).collect();
+    assert_eq!((pods.len(), on.len()), (nodes.len(), nodes.len()));
+    assert!(names.iter().all(|name| name.ends_with("-1")), "{names:?}");
+    answered_once(&arena, &names.iter().map(String::as_str).collect());
+    assert_eq!(manager.stop().unwrap(), Some(0));
+}

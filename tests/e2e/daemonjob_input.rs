@@ -1,0 +1,257 @@
+//! What a user may get wrong in a DaemonJob: refused at `kubectl apply` with a sentence, or told by a condition.
+
+use quintet_e2e::{Arena, condition};
+use serde_json::{Value, json};
+
+use crate::daemonjob::{daemonjob, is_complete, pods_by_node};
+use crate::daemonjob_ledger::held;
+
+/// Each spec that is refused, and the words for it. `Never` is a good template for a podFailurePolicy.
+fn mistakes() -> Vec<(Value, &'static str)> {
+    let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let with = |field: &str, value: Value| json!({ "template": template, field: value });
+    let never = json!({ "spec": {
+        "restartPolicy": "Never",
+        "containers": [{ "name": "c", "image": "i" }], "initContainers": [{ "name": "first", "image": "i" }],
+    } });
+    let policy = |rule: Value| json!({ "template": never, "podFailurePolicy": { "rules": [rule] } });
+    let max_failed = |max: Value| with("failurePolicy", json!({ "type": "Pause", "maxFailedNodes": max }));
+
+    let containers = "template.spec.containers must list at least one container";
+    let parallelism = "parallelism must be a whole number, 0 for no pods, or a percentage from 1% to 100%";
+    let max = "maxFailedNodes must be a whole number or a percentage from 0% to 100%";
+    let needs_never = "podFailurePolicy needs template.spec.restartPolicy Never";
+    let one_of = "a rule of podFailurePolicy needs one of onExitCodes and onPodConditions, and not both";
+    let condition = json!([{ "type": "DisruptionTarget" }]);
+    vec![
+        (json!({}), "spec.template: Required value"),
+        (json!({ "template": {} }), containers),
+        (json!({ "template": { "spec": {} } }), "spec.template.spec.containers: Required value"),
+        (json!({ "template": { "spec": { "containers": [] } } }), containers),
+        (with("parallelism", json!(-1)), parallelism),
+        (with("parallelism", json!("0%")), parallelism),
+        (with("parallelism", json!("101%")), parallelism),
+        (with("parallelism", json!("abc")), parallelism),
+        (with("parallelism", json!("5")), parallelism),
+        (max_failed(json!(-1)), max),
+        (max_failed(json!("101%")), max),
+        (max_failed(json!("few")), max),
+        (
+            with("failurePolicy", json!({ "type": "Stop" })),
+            r#"supported values: "Continue", "FailFast", "Pause""#,
+        ),
+        (with("podFailurePolicy", json!({ "rules": [] })), needs_never),
+        (policy(json!({ "action": "Ignore" })), one_of),
+        (policy(json!({ "action": "Ignore", "onPodConditions": [] })), one_of),
+        (
+            policy(json!({ "action": "Ignore", "onPodConditions": condition,
+                "onExitCodes": { "operator": "In", "values": [1] } })),
+            one_of,
+        ),
+        (
+            policy(json!({ "action": "Count", "onExitCodes": { "operator": "In", "values": [1, 0] } })),
+            "onExitCodes with operator In cannot list 0",
+        ),
+        (
+            policy(json!({ "action": "Count",
+                "onExitCodes": { "containerName": "second", "operator": "In", "values": [1] } })),
+            "onExitCodes.containerName must be the name of a container or init container of the template",
+        ),
+        (
+            policy(json!({ "action": "Explode", "onPodConditions": condition })),
+            r#"supported values: "FailJob", "FailIndex", "Ignore", "Count""#,
+        ),
+        (
+            with("pendingDeadlineSeconds", json!(0)),
+            "pendingDeadlineSeconds in body should be greater than or equal to 1",
+        ),
+        (
+            with("activeDeadlineSeconds", json!(0)),
+            "activeDeadlineSeconds in body should be greater than or equal to 1",
+        ),
+        (with("backoffLimit", json!(-1)), "backoffLimit in body should be greater than or equal to 0"),
+        (with("lateNodes", json!("Skip")), r#"supported values: "Run", "Ignore""#),
+        (with("rerunOn", json!(["Monday"])), r#"supported values: "TemplateChange", "NodeReboot""#),
+        (with("rerunOn", json!(["NodeReboot", "NodeReboot"])), r#"Duplicate value: "NodeReboot""#),
+    ]
+}
+
+fn apply(arena: &Arena, name: &str, spec: &Value) -> Result<String, String> {
+    arena.apply(&json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+        "metadata": { "name": name }, "spec": spec }))
+}
+
+#[test]
+fn a_mistake_is_refused_with_one_sentence() {
+    let arena = Arena::new("dj-mistakes");
+    for (spec, words) in mistakes() {
+        let text = apply(&arena, "bad", &spec).expect_err(&spec.to_string());
+        assert!(text.contains(words), "{spec}\n{text}");
+        // A type that is wrong keeps the API server from looking at the rest, which it says.
+        let faults =
+            text.lines().filter(|line| line.starts_with("* ") && !line.contains("were not checked")).count();
+        assert!(faults <= 1, "one mistake, one sentence: {text}");
+    }
+    let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    let text = apply(&arena, &"x".repeat(64), &json!({ "template": template })).unwrap_err();
+    assert!(text.contains("the name is also a label of the pods: use at most 63 characters"), "{text}");
+}
+
+#[test]
+fn what_is_right_or_null_is_taken() {
+    let arena = Arena::new("dj-right");
+    let spec = json!({ "restartPolicy": "Never", "nodeSelector": { "nowhere": "yes" },
+        "containers": [{ "name": "c", "image": "i" }], "initContainers": [{ "name": "first", "image": "i" }] });
+    let rule = |name: Value| {
+        json!({ "action": "FailJob", "onPodConditions": null,
+            "onExitCodes": { "containerName": name, "operator": "NotIn", "values": [0, 3] } })
+    };
+    let full = json!({
+        "template": { "spec": spec },
+        "parallelism": "100%",
+        "failurePolicy": { "type": "FailFast", "maxFailedNodes": "0%" },
+        "podFailurePolicy": { "rules": [rule(json!("c")), rule(json!("first")), rule(json!(null))] },
+        "pendingDeadlineSeconds": 1, "backoffLimit": 0, "ttlSecondsAfterFinished": 0,
+        "lateNodes": "Ignore", "rerunOn": ["NodeReboot", "TemplateChange"],
+    });
+    apply(&arena, &"x".repeat(63), &full).unwrap();
+    // A chart that leaves a value empty writes null.
+    let mut empty = json!({ "template": { "spec": spec } });
+    for field in [
+        "parallelism",
+        "suspend",
+        "paused",
+        "failurePolicy",
+        "podFailurePolicy",
+        "backoffLimit",
+        "activeDeadlineSeconds",
+        "pendingDeadlineSeconds",
+        "lateNodes",
+        "rerunOn",
+        "ttlSecondsAfterFinished",
+        "selector",
+        "manualSelector",
+    ] {
+        empty[field] = Value::Null;
+    }
+    apply(&arena, "empty", &empty).unwrap();
+    apply(&arena, "zero", &json!({ "template": { "spec": spec }, "parallelism": 0, "rerunOn": [] })).unwrap();
+}
+
+#[test]
+fn no_eligible_node_is_complete_and_says_so() {
+    let arena = Arena::new("dj-nowhere");
+    arena.node("a");
+    let _manager = arena.manager("daemonjob");
+    let template = |part: Value| {
+        let mut job = daemonjob(&arena, "x", &json!({}));
+        for (key, value) in part.as_object().unwrap() {
+            job["spec"]["template"]["spec"][key] = value.clone();
+        }
+        job
+    };
+    let contradiction = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{ "matchExpressions": [
+            { "key": "arena", "operator": "Exists" }, { "key": "arena", "operator": "DoesNotExist" },
+        ] }],
+    } } });
+    let jobs = [
+        ("selector", template(json!({ "nodeSelector": { "nowhere": "yes" } }))),
+        ("named", template(json!({ "nodeName": "no-such-node" }))),
+        ("contradiction", template(json!({ "affinity": contradiction }))),
+    ];
+    for (name, mut job) in jobs {
+        job["metadata"]["name"] = json!(name);
+        arena.apply(&job).unwrap();
+        let job = arena.wait_for("daemonjob", name, "it is complete", is_complete);
+        assert_eq!(condition(&job, "Complete").1, "NoEligibleNodes", "{job:#}");
+        assert_eq!(condition(&job, "Failed").0, "False", "{job:#}");
+        assert_eq!(job["status"]["desired"], 0, "{job:#}");
+    }
+    assert!(arena.list("pods", "").is_empty());
+}
+
+#[test]
+fn a_template_that_names_its_node_runs_there() {
+    let arena = Arena::new("dj-named");
+    let nodes = arena.nodes(["a", "b"]);
+    let _manager = arena.manager("daemonjob");
+    let mut job = daemonjob(&arena, "named", &json!({}));
+    job["spec"]["template"]["spec"]["nodeName"] = json!(nodes[1]);
+    arena.apply(&job).unwrap();
+    let job = arena.wait_for("daemonjob", "named", "it is complete", is_complete);
+    assert_eq!((&job["status"]["desired"], &job["status"]["succeeded"]), (&json!(1), &json!(1)));
+    assert_eq!(pods_by_node(&arena, "named").into_keys().collect::<Vec<_>>(), nodes[1..]);
+}
+
+#[test]
+fn affinity_that_the_server_refuses_is_not_taken_for_no_node() {
+    let arena = Arena::new("dj-typo");
+    arena.nodes(["a", "b"]);
+    let _manager = arena.manager("daemonjob");
+    let mut job = daemonjob(&arena, "typo", &json!({}));
+    // The schema of a template takes any word.
+    job["spec"]["template"]["spec"]["affinity"] = json!({ "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{ "matchExpressions": [
+            { "key": "arena", "operator": "exists" } ] }] } } });
+    arena.apply(&job).unwrap();
+    let refused = arena.wait_for("daemonjob", "typo", "the refusal is said", |job| {
+        condition(job, "PodsRefused").0 == "True"
+    });
+    assert_eq!(condition(&refused, "PodsRefused").1, "FailedCreate");
+    assert_eq!(condition(&refused, "Complete").0, "False", "{refused:#}");
+    assert!(refused["status"].to_string().contains("not a valid selector operator"), "{refused:#}");
+    // Mended, it runs.
+    job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        ["nodeSelectorTerms"][0]["matchExpressions"][0]["operator"] = json!("Exists");
+    arena.apply(&job).unwrap();
+    let job = arena.wait_for("daemonjob", "typo", "the mended one is complete", is_complete);
+    assert_eq!(job["status"]["succeeded"], 2);
+    assert_eq!(condition(&job, "PodsRefused"), (String::new(), String::new()), "{job:#}");
+}
+
+#[test]
+fn two_on_the_same_nodes_do_not_meet() {
+    let arena = Arena::new("dj-two");
+    let nodes = arena.nodes(["a", "b"]);
+    let _manager = arena.manager("daemonjob");
+    // Names that are the same for as far as pods' names keep them.
+    let names = [format!("{}-1", "x".repeat(45)), format!("{}-2", "x".repeat(45))];
+    let jobs: Vec<Value> = names.iter().map(|name| daemonjob(&arena, name, &json!({}))).collect();
+    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs })).unwrap();
+    for name in &names {
+        let job = arena.wait_for("daemonjob", name, "it is complete", is_complete);
+        assert_eq!(job["status"]["succeeded"], 2);
+        assert_eq!(pods_by_node(&arena, name), nodes.iter().map(|node| (node.clone(), 1)).collect());
+    }
+    assert_eq!(arena.writes().iter().filter(|write| *write == "create pods 201").count(), 4);
+}
+
+#[test]
+fn a_quota_is_said_and_when_it_is_raised_the_rest_go_on() {
+    let arena = Arena::new("dj-quota");
+    arena.nodes(["a", "b", "c"]);
+    let quota = |pods: &str| {
+        let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota",
+            "metadata": { "name": "few" }, "spec": { "hard": { "pods": pods } } });
+        arena.apply(&quota).unwrap();
+        arena.wait_for("resourcequota", "few", "the quota is in force", |quota| {
+            quota["status"]["hard"]["pods"] == pods
+        });
+    };
+    quota("1");
+    let _manager = arena.manager("daemonjob");
+    arena.apply(&held(&arena, "many", &json!({}))).unwrap();
+    let refused = arena.wait_for("daemonjob", "many", "the refusal is said", |job| {
+        condition(job, "PodsRefused").0 == "True" && job["status"]["active"] == 1
+    });
+    assert_eq!(condition(&refused, "PodsRefused").1, "FailedCreate");
+    assert!(refused["status"].to_string().contains("exceeded quota"), "the server's words: {refused:#}");
+    assert_eq!(refused["status"]["desired"], 3);
+    quota("10");
+    let job = arena.wait_for("daemonjob", "many", "every node has its pod", |job| {
+        job["status"]["active"] == 3 && condition(job, "PodsRefused").0 != "True"
+    });
+    assert_eq!(condition(&job, "Complete").0, "False", "{job:#}");
+    assert_eq!(arena.created_pods().len(), 3);
+}

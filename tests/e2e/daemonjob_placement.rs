@@ -1,0 +1,305 @@
+//! Which nodes a DaemonJob's pods go to, judged by the real kube-scheduler on simulated nodes.
+
+use std::collections::BTreeMap;
+
+use quintet_daemonjob::nodes::{Placement, Verdict, Why, pinned};
+use quintet_e2e::{Arena, condition};
+use serde_json::{Map, Value, json};
+use xtask::run;
+
+use crate::daemonjob::daemonjob;
+
+/// Nodes by the end of their names, with their labels, their spec and those of their conditions that are True.
+fn nodes() -> Vec<(&'static str, Value, Value, &'static [&'static str])> {
+    let taints = |taints: Value| json!({ "taints": taints });
+    let (bare, free) = (|| json!({}), || json!({}));
+    vec![
+        ("plain", bare(), free(), &[]),
+        ("zone-a", json!({ "zone": "a", "cores": "4" }), free(), &[]),
+        ("zone-b", json!({ "zone": "b", "cores": "16" }), free(), &[]),
+        ("padded", json!({ "zone": "a", "cores": "008" }), free(), &[]),
+        ("wordy", json!({ "zone": "", "cores": "many" }), free(), &[]),
+        ("soft", bare(), taints(json!([{ "key": "k", "value": "v", "effect": "PreferNoSchedule" }])), &[]),
+        ("tainted", bare(), taints(json!([{ "key": "k", "value": "v", "effect": "NoSchedule" }])), &[]),
+        (
+            "evicting",
+            json!({ "zone": "a" }),
+            taints(json!([{ "key": "k", "value": "v", "effect": "NoExecute" }])),
+            &[],
+        ),
+        ("valued", bare(), taints(json!([{ "key": "k", "value": "w", "effect": "NoSchedule" }])), &[]),
+        (
+            "doubly",
+            json!({ "zone": "b" }),
+            taints(json!([{ "key": "k", "effect": "NoSchedule" }, { "key": "l", "effect": "NoExecute" }])),
+            &[],
+        ),
+        ("cordoned", json!({ "zone": "a", "cores": "9" }), json!({ "unschedulable": true }), &[]),
+        ("pressed", bare(), free(), &["MemoryPressure", "DiskPressure", "PIDPressure"]),
+        ("offline", bare(), free(), &["NetworkUnavailable"]),
+    ]
+}
+
+/// What templates say about nodes. `name` is how a node is called in full.
+fn templates(name: impl Fn(&str) -> String) -> Vec<Value> {
+    let required = |terms: Value| {
+        json!({ "affinity": { "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } } })
+    };
+    let label = |key: &str, operator: &str, values: &[&str]| json!({ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] });
+    let named = |operator: &str, node: &str| json!({ "matchFields": [{ "key": "metadata.name", "operator": operator, "values": [name(node)] }] });
+    let tolerating = |tolerations: Value| json!({ "tolerations": tolerations });
+    vec![
+        json!({}),
+        json!({ "nodeSelector": { "zone": "a" } }),
+        json!({ "nodeSelector": { "zone": "" } }),
+        required(json!([label("zone", "In", &["a", "b"])])),
+        required(json!([label("zone", "NotIn", &["a"])])),
+        required(json!([label("zone", "Exists", &[])])),
+        required(json!([label("zone", "DoesNotExist", &[])])),
+        required(json!([label("cores", "Gt", &["7"])])),
+        required(json!([label("cores", "Lt", &["9"])])),
+        required(json!([label("cores", "Gt", &["few"])])),
+        required(json!([named("In", "zone-a")])),
+        required(json!([named("NotIn", "zone-a")])),
+        required(json!([{}])),
+        required(json!([{}, label("zone", "In", &["b"])])),
+        required(json!([
+            named("In", "plain"),
+            label("cores", "Gt", &["few"]),
+            label("cores", "Gt", &["15"])
+        ])),
+        required(json!([{
+            "matchExpressions": [
+                { "key": "zone", "operator": "Exists" }, { "key": "zone", "operator": "DoesNotExist" },
+            ],
+        }])),
+        tolerating(json!([{ "key": "k", "operator": "Exists" }])),
+        tolerating(json!([{ "key": "k", "value": "v", "effect": "NoSchedule" }])),
+        tolerating(json!([{ "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3600 }])),
+        tolerating(json!([{ "operator": "Exists" }])),
+        json!({ "hostNetwork": true }),
+    ]
+}
+
+fn bare_pod(name: &str, spec: &Map<String, Value>, node: &str) -> Value {
+    let mut spec = pinned(spec, node);
+    spec["containers"] = json!([{ "name": "c", "image": "i" }]);
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": spec })
+}
+
+fn named(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    objects
+        .into_iter()
+        .map(|object| (object["metadata"]["name"].as_str().unwrap().to_owned(), object))
+        .collect()
+}
+
+/// The nodes, once the node controllers have made taints of their conditions and of the cordon.
+fn settled_nodes(arena: &Arena) -> BTreeMap<String, Value> {
+    let mut items = Vec::new();
+    let mut taints = 0;
+    for (name, labels, spec, conditions) in nodes() {
+        let mut node = json!({ "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": format!("{}-{name}", arena.namespace()), "labels": labels }, "spec": spec });
+        node["metadata"]["labels"]["arena"] = json!(arena.namespace());
+        taints += spec["taints"].as_array().map_or(0, Vec::len) + conditions.len();
+        taints += usize::from(spec["unschedulable"] == true);
+        items.push(node);
+    }
+    let count = items.len();
+    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items })).unwrap();
+    let selector = format!("arena={}", arena.namespace());
+    let current = || named(arena.list("nodes", &selector));
+    arena.wait("the nodes are Ready", || {
+        current().values().filter(|node| condition(node, "Ready").0 == "True").count() == count
+    });
+    for (name, _, _, wanted) in nodes() {
+        let name = format!("{}-{name}", arena.namespace());
+        let mut conditions = current()[&name]["status"]["conditions"].clone();
+        for one in conditions.as_array_mut().unwrap() {
+            if wanted.contains(&one["type"].as_str().unwrap()) {
+                one["status"] = json!("True");
+            }
+        }
+        if !wanted.is_empty() {
+            arena.patch("node/status", &name, &json!({ "status": { "conditions": conditions } }));
+        }
+    }
+    arena.wait("the node controllers have set the taints", || {
+        let found = current();
+        let found = found.values().flat_map(|node| node["spec"]["taints"].as_array().into_iter().flatten());
+        // A new node has one of these for a moment.
+        found.clone().count() == taints
+            && found.into_iter().all(|taint| taint["key"] != "node.kubernetes.io/not-ready")
+    });
+    current()
+}
+
+#[test]
+fn the_scheduler_agrees_on_every_node() {
+    let arena = Arena::new("dj-placement");
+    let nodes = settled_nodes(&arena);
+    let templates = templates(|name| format!("{}-{name}", arena.namespace()));
+
+    let mut verdicts = BTreeMap::new();
+    let mut pods = Vec::new();
+    for (number, template) in templates.iter().enumerate() {
+        let template = template.as_object().unwrap();
+        let placement = Placement::of(template);
+        for (node, object) in &nodes {
+            let name = format!(
+                "t{number}-{}",
+                node.strip_prefix(arena.namespace()).unwrap().trim_start_matches('-')
+            );
+            pods.push(bare_pod(&name, template, node));
+            verdicts
+                .insert(name, (node, placement.verdict(&serde_json::from_value(object.clone()).unwrap())));
+        }
+    }
+    let all = |kind: fn(&Verdict) -> bool| verdicts.values().filter(|(_, verdict)| kind(verdict)).count();
+    let counts = [
+        all(|verdict| *verdict == Verdict::Run),
+        all(|verdict| *verdict == Verdict::Refuse(Why::NotSelected)),
+        all(|verdict| matches!(verdict, Verdict::Continue(Why::Taint(_)))),
+        all(|verdict| matches!(verdict, Verdict::Refuse(Why::Taint(_)))),
+    ];
+    assert!(counts.iter().all(|count| *count >= 10), "each verdict is put to the test: {counts:?}");
+
+    arena.wait("the namespace has its service account", || arena.get("serviceaccount", "default").is_some());
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": pods }).to_string();
+    let mut create = arena.kube().kubectl();
+    create.args(["-n", arena.namespace(), "create", "-f", "-"]);
+    run::stdout_with_input(&mut create, Some(&list)).unwrap();
+
+    // The scheduler may have looked before it knew all of a node; what it bound stays bound.
+    let mut differences = vec![String::new()];
+    let agreed =
+        run::poll("the scheduler agrees", quintet_e2e::PATIENCE, std::time::Duration::from_secs(1), || {
+            let pods = named(arena.list("pods", ""));
+            assert_eq!(pods.len(), verdicts.len());
+            differences.clear();
+            for (name, (node, verdict)) in &verdicts {
+                let pod = &pods[name];
+                let bound = pod["spec"]["nodeName"].as_str();
+                let (status, reason) = condition(pod, "PodScheduled");
+                let refused = (status, reason) == ("False".to_owned(), "Unschedulable".to_owned());
+                let said = if refused { pod["status"]["conditions"].to_string() } else { String::new() };
+                let is_right = match verdict {
+                    Verdict::Run => bound == Some(node.as_str()),
+                    Verdict::Refuse(Why::NotSelected) => refused,
+                    Verdict::Continue(_) | Verdict::Refuse(_) => refused && said.contains("taint"),
+                };
+                if !is_right {
+                    differences.push(format!("{name}: {verdict:?}, but the scheduler: {bound:?} {said}"));
+                }
+                assert!(bound.is_none() || *verdict == Verdict::Run, "{name}: {verdict:?}, but it is bound");
+            }
+            Ok(differences.is_empty().then_some(()))
+        });
+    assert!(agreed.is_ok(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn what_restricts_nothing_since_the_api_server_refuses_it_is_refused() {
+    let arena = Arena::new("dj-refused-terms");
+    arena.wait("the namespace has its service account", || arena.get("serviceaccount", "default").is_some());
+    let requirement = |part: &str, key: &str, operator: &str, values: Value| {
+        let mut term = json!({});
+        term[part] = json!([{ "key": key, "operator": operator, "values": values }]);
+        json!({ "nodeSelectorTerms": [term] })
+    };
+    let label = |operator: &str, values: Value| requirement("matchExpressions", "zone", operator, values);
+    let field = |operator: &str, values: Value| requirement("matchFields", "metadata.name", operator, values);
+    let required = [
+        label("Near", json!(["a"])),
+        label("in", json!(["a"])),
+        label("In", json!([])),
+        label("NotIn", json!([])),
+        label("Exists", json!(["a"])),
+        label("DoesNotExist", json!(["a"])),
+        label("Gt", json!([])),
+        label("Gt", json!(["1", "2"])),
+        label("Lt", json!(["-1"])),
+        label("In", json!(["-a-"])),
+        requirement("matchExpressions", "the/zone/", "Exists", json!([])),
+        requirement("matchExpressions", "Example.com/zone", "Exists", json!([])),
+        field("Exists", json!([])),
+        field("In", json!(["m", "o"])),
+        field("In", json!([])),
+        field("In", json!(["M"])),
+        requirement("matchFields", "spec.unschedulable", "In", json!(["true"])),
+        json!({ "nodeSelectorTerms": [] }),
+    ];
+    let mut specs: Vec<Value> = required
+        .into_iter()
+        .map(|required| {
+            json!({ "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": required } } })
+        })
+        .collect();
+    specs.extend([
+        json!({ "nodeSelector": { "the zone": "a" } }),
+        json!({ "nodeSelector": { "zone": "a b" } }),
+    ]);
+
+    let node = json!({ "metadata": { "name": "n" } });
+    let pods: Vec<Value> = specs
+        .iter()
+        .enumerate()
+        .map(|(number, spec)| {
+            let spec = spec.as_object().unwrap();
+            let verdict = Placement::of(spec).verdict(&serde_json::from_value(node.clone()).unwrap());
+            assert_eq!(verdict, Verdict::Run, "{spec:?}");
+            bare_pod(&format!("p{number}"), spec, "n")
+        })
+        .collect();
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": pods }).to_string();
+    let mut create = arena.kube().kubectl();
+    create.args(["-n", arena.namespace(), "create", "--dry-run=server", "-f", "-"]);
+    let output = run::output(&mut create, Some(&list)).unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "these were taken");
+    let said = String::from_utf8_lossy(&output.stderr);
+    for number in 0..specs.len() {
+        assert!(said.contains(&format!("Pod \"p{number}\" is invalid")), "{said}");
+    }
+}
+
+#[test]
+fn wishes_and_affinity_to_pods_reach_the_pod_unchanged() {
+    let arena = Arena::new("dj-affinity");
+    arena.node("a");
+    let _manager = arena.manager("daemonjob");
+    let mut job = daemonjob(&arena, "choosy", &json!({}));
+    let affinity = json!({
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                { "weight": 7, "preference": {
+                    "matchExpressions": [{ "key": "disk", "operator": "In", "values": ["ssd"] }] } },
+            ],
+            "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
+                { "matchExpressions": [{ "key": "arena", "operator": "Exists" }] },
+                { "matchFields": [{ "key": "metadata.name", "operator": "NotIn", "values": ["another"] }] },
+            ] },
+        },
+        "podAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+            { "weight": 3, "podAffinityTerm": {
+                "labelSelector": { "matchLabels": { "app": "cache" } }, "topologyKey": "kubernetes.io/hostname" } },
+        ] },
+        "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
+            { "labelSelector": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["loner"] }] },
+              "topologyKey": "kubernetes.io/hostname" },
+        ] },
+    });
+    job["spec"]["template"]["spec"]["affinity"] = affinity.clone();
+    arena.apply(&job).unwrap();
+    arena.kubectl(&["wait", "--for=condition=Complete", "daemonjob/choosy", "--timeout=90s"]).unwrap();
+    let pods = arena.list("pods", "daemonjob=choosy");
+    assert_eq!(pods.len(), 1);
+    let pin = json!({ "key": "metadata.name", "operator": "In", "values": [pods[0]["spec"]["nodeName"]] });
+    let mut expected = affinity;
+    let terms =
+        &mut expected["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    terms[0]["matchFields"] = json!([pin]);
+    terms[1]["matchFields"].as_array_mut().unwrap().push(pin);
+    assert_eq!(pods[0]["spec"]["affinity"], expected);
+}

@@ -1,0 +1,549 @@
+//! What a DaemonJob does about failures, pace, deadlines and re-runs, and the reasons that its status gives.
+//!
+//! All nodes are simulated: when a pod ends, and how, is said by annotations that kwok's stages know
+//! (`tests/controlplane/stages`); evictions, restarts of containers and boot IDs are scripted by writes to a status.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quintet_e2e::{Arena, Watch, condition};
+use serde_json::{Value, json};
+
+use crate::daemonjob::{daemonjob, is_complete};
+use crate::daemonjob_ledger::{end, held, ledger, running, runs, told, word};
+
+/// The same DaemonJob with `restartPolicy: Never`.
+fn never(mut job: Value) -> Value {
+    job["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
+    job
+}
+
+fn has_failed(job: &Value) -> bool {
+    condition(job, "Failed").0 == "True"
+}
+
+/// The pods of a DaemonJob that neither ended nor were asked to go.
+fn counted(arena: &Arena, job: &str) -> usize {
+    let pods = arena.list("pods", &format!("daemonjob={job}"));
+    let is_counted = |pod: &&Value| {
+        pod["metadata"]["deletionTimestamp"].is_null()
+            && matches!(pod["status"]["phase"].as_str(), Some("Pending" | "Running"))
+    };
+    pods.iter().filter(is_counted).count()
+}
+
+/// Pods of one DaemonJob by run number, as [`runs`] counts them for all of them.
+fn runs_of(arena: &Arena, job: &str) -> BTreeMap<String, usize> {
+    let mut runs = BTreeMap::new();
+    for (name, times) in arena.created_pods() {
+        if let Some(rest) = name.strip_prefix(&format!("{job}-")) {
+            let (_, run) = rest.split_once('-').unwrap();
+            *runs.entry(run.to_owned()).or_insert(0) += times;
+        }
+    }
+    runs
+}
+
+/// Says that the kubelet has started the container of a pod so often again.
+fn restarted(arena: &Arena, pod: &str, times: u32) {
+    let mut containers = arena.get("pod", pod).unwrap()["status"]["containerStatuses"].clone();
+    containers[0]["restartCount"] = json!(times);
+    arena.patch("pod/status", pod, &json!({ "status": { "containerStatuses": containers } }));
+}
+
+/// How many pods ran side by side at most, asked to go or not.
+fn most_at_a_time(watch: &Watch) -> usize {
+    let mut live = BTreeMap::new();
+    let mut most = 0;
+    for (change, pod) in watch.events() {
+        let runs =
+            change != "DELETED" && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        live.insert(pod["metadata"]["uid"].as_str().unwrap().to_owned(), runs);
+        most = most.max(live.values().filter(|runs| **runs).count());
+    }
+    most
+}
+
+/// Failures count for each node by itself, with a wait in between, and restarts of containers as for a Job (scripted by
+/// status writes). Nodes are simulated.
+#[test]
+fn failures_back_off_and_end_at_the_limit() {
+    let arena = Arena::new("dp-backoff");
+    let nodes = arena.nodes(["a", "b"]);
+    let [a, b] = &nodes[..] else { unreachable!() };
+    let manager = arena.manager("daemonjob");
+    arena.apply(&never(held(&arena, "tries", &json!({ "backoffLimit": 1 })))).unwrap();
+    arena.apply(&held(&arena, "restarts", &json!({ "backoffLimit": 2 }))).unwrap();
+    arena.apply(&held(&arena, "norestart", &json!({ "backoffLimit": 0 }))).unwrap();
+    let first = running(&arena, "tries", a, 1);
+    end(&arena, &[&first], 3);
+    end(&arena, &[&running(&arena, "tries", b, 1)], 0);
+
+    // One restart of two is not enough; at a limit of 0 it is.
+    let (twice, once) = (running(&arena, "restarts", a, 1), running(&arena, "norestart", a, 1));
+    let (fine, other) = (running(&arena, "restarts", b, 1), running(&arena, "norestart", b, 1));
+    restarted(&arena, &twice, 1);
+    restarted(&arena, &once, 1);
+    end(&arena, &[&fine, &other], 0);
+    let job = arena.wait_for("daemonjob", "norestart", "one restart fails the node", has_failed);
+    assert_eq!(word(&job, "failedNodes", a), "BackoffLimitExceeded");
+    assert_eq!((&job["status"]["failed"], &job["status"]["succeeded"]), (&json!(1), &json!(1)));
+    assert!(arena.get("pod", &twice).unwrap()["metadata"]["deletionTimestamp"].is_null());
+    restarted(&arena, &twice, 2);
+    let job = arena.wait_for("daemonjob", "restarts", "two restarts fail the node", has_failed);
+    assert_eq!(condition(&job, "Failed").1, "NodesFailed");
+    assert_eq!(word(&job, "failedNodes", a), "BackoffLimitExceeded");
+
+    let job = arena.wait_for("daemonjob", "tries", "the node backs off", |job| {
+        word(job, "pendingNodes", a) == "BackingOff" && job["status"]["succeeded"] == 1
+    });
+    let (_, message) = told(&job, "pendingNodes", a).unwrap();
+    assert!(message.contains("backs off until ") && message.contains(" after 1 tries"), "{message}");
+    let second = running(&arena, "tries", a, 2);
+    let at = |pod: &str, path: &str| {
+        let pod = arena.get("pod", pod).unwrap();
+        let time = pod.pointer(path).and_then(Value::as_str).unwrap_or_else(|| panic!("{pod:#}")).to_owned();
+        seconds(&time)
+    };
+    let wait = at(&second, "/metadata/creationTimestamp")
+        - at(&first, "/status/containerStatuses/0/state/terminated/finishedAt");
+    assert!(wait >= 10, "the second try came after {wait} s");
+    end(&arena, &[&second], 3);
+    let job = arena.wait_for("daemonjob", "tries", "it has failed", has_failed);
+    assert_eq!(condition(&job, "Failed").1, "NodesFailed");
+    let (word, message) = told(&job, "failedNodes", a).unwrap();
+    assert_eq!(word, "BackoffLimitExceeded");
+    assert!(message.starts_with("2 failures exceed backoffLimit"), "{message}");
+    assert_eq!((&job["status"]["failed"], &job["status"]["succeeded"]), (&json!(1), &json!(1)));
+    assert!(
+        ledger(&arena, "tries")[a].contains(" run=2 Failed failures=2 "),
+        "{:?}",
+        ledger(&arena, "tries")
+    );
+    // The newest failed pod of a node is kept.
+    arena.wait("the older failed pod is gone", || arena.get("pod", &first).is_none());
+    assert!(arena.get("pod", &second).is_some());
+    assert_eq!(runs(&arena), [6, 1]);
+    let metrics = manager.metrics().unwrap();
+    assert!(metrics.contains("quintet_daemonjob_pod_failures_total{reason=\"Error\"} 4"), "{metrics}");
+}
+
+/// Seconds of a time of the API server since some midnight, good for differences within a month.
+fn seconds(time: &str) -> i64 {
+    let part = |range: std::ops::Range<usize>| time[range].parse::<i64>().unwrap();
+    ((part(8..10) * 24 + part(11..13)) * 60 + part(14..16)) * 60 + part(17..19)
+}
+
+/// FailJob, FailIndex and Ignore by exit code, Count by a condition (an eviction, scripted by a status write). Nodes are
+/// simulated.
+#[test]
+fn the_pod_failure_policy_decides() {
+    let arena = Arena::new("dp-policy");
+    let nodes = arena.nodes(["a", "b"]);
+    let [a, b] = &nodes[..] else { unreachable!() };
+    let _manager = arena.manager("daemonjob");
+    let by_exit = |action: &str, code: i32| json!({ "rules": [{ "action": action, "onExitCodes": { "operator": "In", "values": [code] } }] });
+    let start = |name: &str, limit: i32, policy: &Value| {
+        let spec = json!({ "backoffLimit": limit, "podFailurePolicy": policy });
+        arena.apply(&never(held(&arena, name, &spec))).unwrap();
+        [running(&arena, name, a, 1), running(&arena, name, b, 1)]
+    };
+    let ignored = start("ignore", 0, &by_exit("Ignore", 5));
+    end(&arena, &[&ignored[0]], 5);
+    end(&arena, &[&ignored[1]], 0);
+
+    let [on_a, on_b] = start("failjob", 6, &by_exit("FailJob", 42));
+    end(&arena, &[&on_a], 42);
+    let job = arena.wait_for("daemonjob", "failjob", "the whole run has failed", has_failed);
+    assert_eq!(condition(&job, "Failed").1, "PodFailurePolicy");
+    arena.wait("the other node's pod is gone", || {
+        arena.get("pod", &on_b).is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null())
+    });
+
+    let [on_a, on_b] = start("failindex", 6, &by_exit("FailIndex", 7));
+    end(&arena, &[&on_a], 7);
+    let job =
+        arena.wait_for("daemonjob", "failindex", "the node has failed", |job| job["status"]["failed"] == 1);
+    assert_eq!(word(&job, "failedNodes", a), "PodFailurePolicy");
+    assert!(!has_failed(&job), "the other node goes on");
+    end(&arena, &[&on_b], 0);
+    let job = arena.wait_for("daemonjob", "failindex", "it has failed", has_failed);
+    assert_eq!(condition(&job, "Failed").1, "NodesFailed");
+    assert_eq!(job["status"]["succeeded"], 1);
+
+    let condition_rule = json!({ "rules": [
+        { "action": "Count", "onPodConditions": [{ "type": "DisruptionTarget" }] }] });
+    let [on_a, on_b] = start("count", 0, &condition_rule);
+    arena.patch(
+        "pod/status",
+        &on_a,
+        &json!({ "status": { "phase": "Failed", "reason": "Preempting",
+            "conditions": [{ "type": "DisruptionTarget", "status": "True" }] } }),
+    );
+    end(&arena, &[&on_b], 0);
+    let job = arena.wait_for("daemonjob", "count", "the eviction has counted", has_failed);
+    assert_eq!(word(&job, "failedNodes", a), "BackoffLimitExceeded");
+
+    let job =
+        arena.wait_for("daemonjob", "ignore", "one node is done", |job| job["status"]["succeeded"] == 1);
+    assert_eq!(job["status"]["failed"], 0, "{job:#}");
+    end(&arena, &[&running(&arena, "ignore", a, 2)], 0);
+    let job = arena.wait_for("daemonjob", "ignore", "it is complete", is_complete);
+    assert_eq!(job["status"]["failed"], 0);
+    assert_eq!(runs(&arena), [8, 1], "nothing but what was ignored was tried again");
+}
+
+/// parallelism as a number and as a percentage is reached and never exceeded, also when a changed template is rolled
+/// out. Nodes are simulated.
+#[test]
+fn parallelism_is_never_exceeded() {
+    let arena = Arena::new("dp-pace");
+    let nodes = arena.nodes(["a", "b", "c", "d", "e", "f"]);
+    let _manager = arena.manager("daemonjob");
+    let watches = ["two", "third"].map(|name| arena.watch("pods", &format!("daemonjob={name}")));
+    let mut two = daemonjob(&arena, "two", &json!({ "parallelism": 2 }));
+    arena.apply(&two).unwrap();
+    arena.apply(&daemonjob(&arena, "third", &json!({ "parallelism": "34%" }))).unwrap();
+    arena.apply(&daemonjob(&arena, "none", &json!({ "parallelism": 0 }))).unwrap();
+    let job = arena.wait_for("daemonjob", "none", "all wait", |job| job["status"]["pending"] == 6);
+    let (word, message) = told(&job, "pendingNodes", &nodes[0]).unwrap();
+    assert_eq!((&*word, &*message), ("WaitingForTurn", "parallelism is 0"));
+    for name in ["two", "third"] {
+        arena.wait_for("daemonjob", name, "it is complete", is_complete);
+    }
+    two["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
+    arena.apply(&two).unwrap();
+    arena.wait_for("daemonjob", "two", "it is complete again", |job| {
+        is_complete(job) && job["status"]["observedGeneration"] == 2
+    });
+    assert_eq!(watches.each_ref().map(most_at_a_time), [2, 3]);
+    assert_eq!(runs_of(&arena, "two"), [("1".to_owned(), 6), ("2".to_owned(), 6)].into());
+    assert_eq!(runs_of(&arena, "third"), [("1".to_owned(), 6)].into());
+    assert!(runs_of(&arena, "none").is_empty());
+}
+
+/// suspend deletes running pods, counts nothing and begins a new run at resume; paused lets running ones go on. Nodes are
+/// simulated.
+#[test]
+fn suspended_and_paused() {
+    let arena = Arena::new("dp-hold");
+    let nodes = arena.nodes(["a", "b"]);
+    let [a, b] = &nodes[..] else { unreachable!() };
+    let _manager = arena.manager("daemonjob");
+    arena.apply(&held(&arena, "sleeper", &json!({ "backoffLimit": 0 }))).unwrap();
+    arena.apply(&held(&arena, "pausing", &json!({ "parallelism": 1 }))).unwrap();
+    arena.apply(&held(&arena, "unborn", &json!({ "suspend": true }))).unwrap();
+
+    let pods = [running(&arena, "sleeper", a, 1), running(&arena, "sleeper", b, 1)];
+    end(&arena, &[&pods[0]], 0);
+    let before = arena.wait_for("daemonjob", "sleeper", "one is done", |job| job["status"]["succeeded"] == 1);
+    arena.patch("daemonjob", "sleeper", &json!({ "spec": { "suspend": true } }));
+    let job = arena.wait_for("daemonjob", "sleeper", "it is suspended", |job| {
+        condition(job, "Suspended").0 == "True" && job["status"]["active"] == 0
+    });
+    assert_eq!(condition(&job, "Complete"), ("False".into(), "Suspended".into()));
+    assert_eq!(condition(&job, "Failed").0, "False");
+    assert!(job["status"]["startTime"].is_null());
+    arena.wait("the running pod has gone", || arena.get("pod", &pods[1]).is_none());
+    assert!(ledger(&arena, "sleeper")[b].contains(" run=1 Disrupted failures=0 "));
+    assert!(ledger(&arena, "sleeper")[a].contains(" run=1 Succeeded "), "suspend writes the ledger");
+
+    let first = running(&arena, "pausing", a, 1);
+    arena.patch("daemonjob", "pausing", &json!({ "spec": { "paused": true } }));
+    arena.wait_for("daemonjob", "pausing", "it is paused", |job| condition(job, "Paused").0 == "True");
+    end(&arena, &[&first], 0);
+    let job =
+        arena.wait_for("daemonjob", "pausing", "what ran went on", |job| job["status"]["succeeded"] == 1);
+    assert_eq!(condition(&job, "Paused"), ("True".into(), "Paused".into()));
+    assert_eq!(word(&job, "pendingNodes", b), "Paused");
+    assert_eq!(counted(&arena, "pausing"), 0);
+
+    arena.patch("daemonjob", "sleeper", &json!({ "spec": { "suspend": false } }));
+    arena.patch("daemonjob", "pausing", &json!({ "spec": { "paused": false } }));
+    end(&arena, &[&running(&arena, "pausing", b, 1)], 0);
+    end(&arena, &[&running(&arena, "sleeper", b, 2)], 0);
+    let job = arena.wait_for("daemonjob", "sleeper", "it is complete", is_complete);
+    assert_ne!(job["status"]["startTime"], before["status"]["startTime"], "a new run");
+    assert_eq!((&job["status"]["succeeded"], &job["status"]["failed"]), (&json!(2), &json!(0)));
+    assert_eq!(condition(&job, "Suspended").0, "");
+    arena.wait_for("daemonjob", "pausing", "it is complete", is_complete);
+    let unborn = arena.get("daemonjob", "unborn").unwrap();
+    assert_eq!(condition(&unborn, "Complete"), ("False".into(), "Suspended".into()));
+    assert_eq!(
+        runs(&arena),
+        [4, 1],
+        "what was done did not run again, what was suspended from birth not at all"
+    );
+}
+
+/// Continue, FailFast and Pause, and how the latter two go on. Nodes are simulated.
+#[test]
+fn failure_policies() {
+    let arena = Arena::new("dp-fail");
+    let nodes = arena.nodes(["a", "b", "c"]);
+    let [a, b, c] = &nodes[..] else { unreachable!() };
+    let _manager = arena.manager("daemonjob");
+    let start = |name: &str, policy: &str, parallelism: i32| {
+        let spec =
+            json!({ "backoffLimit": 0, "parallelism": parallelism, "failurePolicy": { "type": policy } });
+        arena.apply(&held(&arena, name, &spec)).unwrap();
+    };
+    start("fast", "FailFast", 2);
+    start("pause", "Pause", 1);
+    start("on", "Continue", 1);
+
+    let beside = running(&arena, "fast", b, 1);
+    end(
+        &arena,
+        &[&running(&arena, "fast", a, 1), &running(&arena, "pause", a, 1), &running(&arena, "on", a, 1)],
+        1,
+    );
+    let job = arena.wait_for("daemonjob", "fast", "the run ends", has_failed);
+    assert_eq!(condition(&job, "Failed").1, "MaxFailedNodesExceeded");
+    assert_eq!(word(&job, "failedNodes", a), "BackoffLimitExceeded");
+    assert_eq!(counted(&arena, "fast"), 0, "running pods are deleted");
+    arena.wait("the one beside has gone", || arena.get("pod", &beside).is_none());
+    let job = arena.wait_for("daemonjob", "pause", "it pauses", |job| condition(job, "Paused").0 == "True");
+    assert_eq!(condition(&job, "Paused").1, "MaxFailedNodesExceeded");
+    assert_eq!(
+        (condition(&job, "Failed").0, condition(&job, "Complete").0),
+        ("False".into(), "False".into())
+    );
+    assert_eq!(word(&job, "pendingNodes", b), "MaxFailedNodesExceeded");
+    assert_eq!(counted(&arena, "pause"), 0);
+
+    end(&arena, &[&running(&arena, "on", b, 1)], 0);
+    end(&arena, &[&running(&arena, "on", c, 1)], 0);
+    let job = arena.wait_for("daemonjob", "on", "the others went on", has_failed);
+    assert_eq!(condition(&job, "Failed").1, "NodesFailed");
+    assert_eq!((&job["status"]["failed"], &job["status"]["succeeded"]), (&json!(1), &json!(2)));
+
+    // More is borne: both go on. A third of three, rounded down, is one.
+    assert_eq!(runs(&arena), [6]);
+    arena.patch("daemonjob", "fast", &json!({ "spec": { "failurePolicy": { "maxFailedNodes": 1 } } }));
+    arena.patch("daemonjob", "pause", &json!({ "spec": { "failurePolicy": { "maxFailedNodes": "34%" } } }));
+    end(&arena, &[&running(&arena, "pause", b, 1), &running(&arena, "fast", c, 1)], 0);
+    end(&arena, &[&running(&arena, "pause", c, 1), &running(&arena, "fast", b, 2)], 0);
+    for name in ["fast", "pause"] {
+        let job = arena.wait_for("daemonjob", name, "it is over", |job| {
+            condition(job, "Failed") == ("True".into(), "NodesFailed".into())
+        });
+        assert_eq!((&job["status"]["failed"], &job["status"]["succeeded"]), (&json!(1), &json!(2)));
+        assert_eq!(condition(&job, "Paused").0, "");
+    }
+    assert_eq!(runs(&arena), [9, 1]);
+}
+
+/// Deadlines pass without any event, and while no manager runs. Nodes are simulated; the scheduler is real.
+#[test]
+fn deadlines_fire_by_themselves_and_after_a_restart() {
+    let arena = Arena::new("dp-late");
+    let node = arena.node("a");
+    let manager = arena.manager("daemonjob");
+    let start = |suffix: &str, after: i64| {
+        let name = |name: &str| format!("{name}{suffix}");
+        arena.apply(&held(&arena, &name("active"), &json!({ "activeDeadlineSeconds": after }))).unwrap();
+        let mut job = daemonjob(&arena, &name("unready"), &json!({ "pendingDeadlineSeconds": after }));
+        job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/start"] = json!("never");
+        arena.apply(&job).unwrap();
+        let mut job = daemonjob(&arena, &name("unplaced"), &json!({ "pendingDeadlineSeconds": after }));
+        job["spec"]["template"]["spec"]["containers"][0]["resources"] =
+            json!({ "requests": { "cpu": "1000" } });
+        arena.apply(&job).unwrap();
+        running(&arena, &name("active"), &node, 1);
+        for name in [name("unready"), name("unplaced")] {
+            arena.wait("its pod is there", || counted(&arena, &name) == 1);
+        }
+    };
+    let check = |suffix: &str| {
+        let name = |name: &str| format!("{name}{suffix}");
+        let job = arena.wait_for("daemonjob", &name("active"), "its deadline passes", has_failed);
+        assert_eq!(condition(&job, "Failed").1, "DeadlineExceeded");
+        assert_eq!(condition(&job, "Complete"), ("False".into(), "DeadlineExceeded".into()));
+        for name in [name("unready"), name("unplaced")] {
+            let job = arena.wait_for("daemonjob", &name, "its pod's deadline passes", is_complete);
+            assert_eq!(condition(&job, "Complete").1, "NodesSkipped");
+            assert_eq!(word(&job, "skippedNodes", &node), "PendingDeadlineExceeded");
+        }
+        for name in ["active", "unready", "unplaced"].map(name) {
+            arena.wait("its pod is gone", || arena.list("pods", &format!("daemonjob={name}")).is_empty());
+        }
+    };
+    start("", 5);
+    check("");
+    start("-again", 8);
+    manager.kill().unwrap();
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!(counted(&arena, "active-again"), 1, "nobody was there to see the deadline");
+    let _manager = arena.manager("daemonjob");
+    check("-again");
+    assert_eq!(runs(&arena), [6]);
+}
+
+/// lateNodes, rerunOn, and a node that leaves the selection and returns. Nodes are simulated; a reboot is scripted by a
+/// write to the node's status.
+#[test]
+fn nodes_that_are_late_boot_or_return() {
+    let arena = Arena::new("dp-rerun");
+    let a = arena.node("a");
+    arena.kubectl(&["label", "node", &a, "pick=yes"]).unwrap();
+    let _manager = arena.manager("daemonjob");
+    arena.apply(&daemonjob(&arena, "plain", &json!({}))).unwrap();
+    arena.apply(&daemonjob(&arena, "punctual", &json!({ "lateNodes": "Ignore" }))).unwrap();
+    let mut boots = daemonjob(&arena, "boots", &json!({ "rerunOn": ["NodeReboot"] }));
+    arena.apply(&boots).unwrap();
+    let mut picky = daemonjob(&arena, "picky", &json!({}));
+    picky["spec"]["template"]["spec"]["nodeSelector"]["pick"] = json!("yes");
+    arena.apply(&picky).unwrap();
+    for name in ["plain", "punctual", "boots", "picky"] {
+        arena.wait_for("daemonjob", name, "it is complete", is_complete);
+    }
+
+    // Times of creation are told to the second.
+    std::thread::sleep(Duration::from_millis(1_100));
+    let b = arena.node("b");
+    for name in ["plain", "boots"] {
+        arena.wait_for("daemonjob", name, "the late node is done", |job| {
+            is_complete(job) && job["status"]["succeeded"] == 2
+        });
+    }
+    let job = arena.wait_for("daemonjob", "punctual", "the late node is skipped", |job| {
+        word(job, "skippedNodes", &b) == "Late"
+    });
+    assert_eq!(condition(&job, "Complete"), ("True".into(), "NodesSkipped".into()));
+
+    arena.kubectl(&["label", "node", &a, "pick-"]).unwrap();
+    arena.wait_for("daemonjob", "picky", "the node has left", |job| job["status"]["desired"] == 0);
+    arena.kubectl(&["label", "node", &a, "pick=yes"]).unwrap();
+    let job =
+        arena.wait_for("daemonjob", "picky", "the node has returned", |job| job["status"]["desired"] == 1);
+    assert!(is_complete(&job), "done stays done: {job:#}");
+
+    // Another template is no reason here; another boot is.
+    boots["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
+    arena.apply(&boots).unwrap();
+    arena.wait_for("daemonjob", "boots", "the template is seen", |job| {
+        is_complete(job) && job["status"]["observedGeneration"] == 2
+    });
+    assert_eq!(runs_of(&arena, "boots"), [("1".to_owned(), 2)].into());
+    arena.patch("node/status", &a, &json!({ "status": { "nodeInfo": { "bootID": "another" } } }));
+    arena.wait("it runs again where it has booted", || {
+        let pods = arena.list("pods", "daemonjob=boots,dj.dysproz.io/run=2");
+        pods.len() == 1 && pods[0]["spec"]["nodeName"] == *a && pods[0]["status"]["phase"] == "Succeeded"
+    });
+    arena.wait_for("daemonjob", "boots", "it is complete again", |job| {
+        is_complete(job) && job["status"]["succeeded"] == 2
+    });
+    assert_eq!(runs_of(&arena, "boots"), [("1".to_owned(), 2), ("2".to_owned(), 1)].into());
+    for (name, count) in [("plain", 2), ("punctual", 1), ("picky", 1)] {
+        assert_eq!(runs_of(&arena, name), [("1".to_owned(), count)].into(), "{name}");
+    }
+}
+
+/// The taint by name, and a pod that takes long to stop. Nodes are simulated.
+#[test]
+fn reasons_name_the_taint_and_the_pod_in_the_way() {
+    let arena = Arena::new("dp-why");
+    let nodes = arena.nodes(["a", "b"]);
+    let [a, b] = &nodes[..] else { unreachable!() };
+    arena.kubectl(&["taint", "node", b, "special=yes:NoSchedule"]).unwrap();
+    let _manager = arena.manager("daemonjob");
+    let mut job = held(&arena, "why", &json!({}));
+    job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/stop-seconds"] = json!("8");
+    arena.apply(&job).unwrap();
+    let pod = running(&arena, "why", a, 1);
+    let job = arena.wait_for("daemonjob", "why", "the taint is named", |job| {
+        word(job, "skippedNodes", b) == "Tainted" && job["status"]["active"] == 1
+    });
+    let (_, message) = told(&job, "skippedNodes", b).unwrap();
+    assert!(message.contains("special=yes:NoSchedule"), "{message}");
+    assert_eq!((&job["status"]["desired"], &job["status"]["skipped"]), (&json!(1), &json!(1)));
+
+    let watch = arena.watch("pods", "daemonjob=why");
+    assert!(!watch.events().is_empty(), "the watch has begun");
+    arena.kubectl(&["delete", "pod", &pod, "--wait=false"]).unwrap();
+    let job = arena.wait_for("daemonjob", "why", "the pod is waited for", |job| {
+        word(job, "pendingNodes", a) == "PreviousPodTerminating"
+    });
+    assert_eq!((&job["status"]["terminating"], &job["status"]["active"]), (&json!(1), &json!(0)));
+    end(&arena, &[&running(&arena, "why", a, 2)], 0);
+    arena.wait_for("daemonjob", "why", "it is complete", is_complete);
+    assert_eq!(most_at_a_time(&watch), 1);
+    assert_eq!(runs(&arena), [1, 1]);
+}
+
+/// The Job that the post's operator made: nothing runs beside it. Nodes are simulated.
+#[test]
+fn the_posts_job_is_waited_for() {
+    let arena = Arena::new("dp-post");
+    arena.node("a");
+    arena.apply(&daemonjob(&arena, "moved", &json!({}))).unwrap();
+    let uid = arena.get("daemonjob", "moved").unwrap()["metadata"]["uid"].clone();
+    let template = json!({ "spec": { "restartPolicy": "Never",
+        "containers": [{ "name": "c", "image": "busybox" }] } });
+    let mut old = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": { "name": "moved-job", "ownerReferences": [{ "apiVersion": "dj.dysproz.io/v1",
+            "kind": "DaemonJob", "name": "moved", "uid": uid, "controller": true }] },
+        "spec": { "suspend": true, "template": template },
+    });
+    arena.apply(&old).unwrap();
+    // A stranger's Job of such a name is no reason to wait.
+    arena.apply(&daemonjob(&arena, "free", &json!({}))).unwrap();
+    old["metadata"] = json!({ "name": "free-job" });
+    arena.apply(&old).unwrap();
+
+    let _manager = arena.manager("daemonjob");
+    let job = arena.wait_for("daemonjob", "moved", "the old Job is named", |job| {
+        condition(job, "OldJobPresent").0 == "True"
+    });
+    assert_eq!(condition(&job, "Complete"), ("False".into(), "OldJobPresent".into()));
+    arena.wait_for("daemonjob", "free", "it is complete", is_complete);
+    assert!(runs_of(&arena, "moved").is_empty());
+    arena.kubectl(&["delete", "job", "moved-job"]).unwrap();
+    let job = arena.wait_for("daemonjob", "moved", "it is complete", is_complete);
+    assert_eq!(condition(&job, "OldJobPresent").0, "");
+    assert_eq!(runs(&arena), [2]);
+}
+
+/// The metrics of this kind add up to what the API server has seen. Nodes are simulated.
+#[test]
+fn metrics_add_up() {
+    let arena = Arena::new("dp-metrics");
+    let nodes = arena.nodes(["a", "b"]);
+    arena.kubectl(&["taint", "node", &nodes[1], "special=yes:NoSchedule"]).unwrap();
+    let manager = arena.manager("daemonjob");
+    let mut fails = daemonjob(&arena, "fails", &json!({ "backoffLimit": 0 }));
+    fails["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] = json!("1");
+    fails["spec"]["template"]["spec"]["tolerations"] = json!([{ "operator": "Exists" }]);
+    arena.apply(&fails).unwrap();
+    arena.apply(&daemonjob(&arena, "works", &json!({}))).unwrap();
+    arena.apply(&daemonjob(&arena, "waits", &json!({ "parallelism": 0 }))).unwrap();
+    arena.wait_for("daemonjob", "fails", "it has failed", has_failed);
+    arena.wait_for("daemonjob", "works", "it is complete", is_complete);
+    arena.wait_for("daemonjob", "waits", "it waits", |job| job["status"]["pending"] == 1);
+    let value = |metrics: &str, name: &str| -> i64 {
+        let line = metrics.lines().find(|line| line.starts_with(&format!("{name} ")));
+        let line = line.unwrap_or_else(|| panic!("{name} is missing in\n{metrics}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let nodes_by_state = |metrics: &str| {
+        ["desired", "succeeded", "failed", "pending", "skipped"]
+            .map(|state| value(metrics, &format!("quintet_daemonjob_nodes{{state=\"{state}\"}}")))
+    };
+    arena.wait("the gauges are sums over the statuses", || {
+        nodes_by_state(&manager.metrics().unwrap()) == [4, 1, 2, 1, 2]
+    });
+    let metrics = manager.metrics().unwrap();
+    let made: usize = arena.created_pods().values().sum();
+    assert_eq!((made, value(&metrics, "quintet_daemonjob_attempts_total")), (3, 3));
+    assert_eq!(value(&metrics, "quintet_daemonjob_pod_failures_total{reason=\"Error\"}"), 2);
+    let writes = arena.writes();
+    let ledger = writes.iter().filter(|write| write.contains(" configmaps ")).count();
+    assert!(ledger > 0, "{writes:?}");
+    assert_eq!(value(&metrics, "quintet_daemonjob_ledger_writes_total"), i64::try_from(ledger).unwrap());
+    assert!(!metrics.contains("works"), "no object has a label of its own");
+    // What is gone is no longer counted.
+    arena.kubectl(&["delete", "dj", "--all", "--timeout=60s"]).unwrap();
+    arena.wait("the gauges are back at nothing", || nodes_by_state(&manager.metrics().unwrap()) == [0; 5]);
+}

@@ -1,0 +1,430 @@
+//! The commands: `quintet explain`, by itself and as a plugin of kubectl, and `quintet uninstall`.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use quintet_e2e::{Arena, condition, program};
+use serde_json::{Value, json};
+
+const FINALIZER: &str = "dj.dysproz.io/ledger";
+
+fn daemonjob(arena: &Arena, name: &str, spec: &Value) -> Value {
+    let mut job = json!({
+        "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
+        "metadata": { "name": name },
+        "spec": { "template": { "spec": {
+            "containers": [{ "name": "c", "image": "busybox", "command": ["true"] }],
+            "nodeSelector": { "arena": arena.namespace() },
+        } } },
+    });
+    for (key, value) in spec.as_object().into_iter().flatten() {
+        job["spec"][key] = value.clone();
+    }
+    job
+}
+
+/// What the program printed, and how it ended.
+#[derive(Debug)]
+struct Answer {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl From<Output> for Answer {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("the program prints UTF-8");
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+impl Answer {
+    /// The one document that was printed.
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The words of a node's line in a table.
+    fn line(&self, node: &str) -> Vec<&str> {
+        let line = self.stdout.lines().find(|line| line.split_whitespace().next() == Some(node));
+        line.unwrap_or_else(|| panic!("no line for {node}: {self:?}")).split_whitespace().collect()
+    }
+
+    /// The sentence on standard error, and nothing on standard output.
+    fn refusal(&self) -> &str {
+        assert_eq!(self.stdout, "");
+        self.stderr.trim_end()
+    }
+}
+
+fn command(arena: &Arena, args: &[&str], input: Option<&str>) -> Answer {
+    with_kubeconfig(&arena.cluster().kubeconfig(), arena, args, input)
+}
+
+fn with_kubeconfig(kubeconfig: &Path, arena: &Arena, args: &[&str], input: Option<&str>) -> Answer {
+    let mut command = Command::new(program());
+    command.args(args).args(["-n", arena.namespace()]).env("KUBECONFIG", kubeconfig);
+    run(&mut command, input)
+}
+
+fn run(command: &mut Command, input: Option<&str>) -> Answer {
+    let mut child = command
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
+        stdin.write_all(input.as_bytes()).expect("the program reads its standard input");
+    }
+    child.wait_with_output().expect("the program ends").into()
+}
+
+fn explain_file(arena: &Arena, job: &Value) -> Answer {
+    command(arena, &["explain", "-f", "-"], Some(&job.to_string()))
+}
+
+fn complete(arena: &Arena, name: &str) {
+    arena.wait_for("daemonjob", name, "it is complete", |job| condition(job, "Complete").0 == "True");
+}
+
+/// A file of this test that goes with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn folder(arena: &Arena) -> Self {
+        let path = std::env::temp_dir().join(format!("{}-scratch", arena.namespace()));
+        std::fs::create_dir_all(&path).expect("a folder for this test");
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A kubeconfig of somebody who may do this and nothing else: `verbs resources` each.
+fn somebody(arena: &Arena, folder: &Scratch, name: &str, may: &[(&str, &str)]) -> PathBuf {
+    let role = format!("{}-{name}", arena.namespace());
+    arena.kubectl(&["create", "serviceaccount", name]).unwrap();
+    let rules: Vec<Value> = may
+        .iter()
+        .map(|(verbs, resources)| {
+            let words = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+            json!({ "apiGroups": ["", "dj.dysproz.io"], "verbs": words(verbs), "resources": words(resources) })
+        })
+        .collect();
+    let account = json!({ "kind": "ServiceAccount", "name": name, "namespace": arena.namespace() });
+    for object in [
+        json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": { "name": role }, "rules": rules }),
+        json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": { "name": role }, "subjects": [account],
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role } }),
+    ] {
+        arena.apply(&object).unwrap();
+    }
+    let kubeconfig = folder.0.join(name);
+    let config = arena.kube().kubeconfig_of_service_account(arena.namespace(), name).unwrap();
+    std::fs::write(&kubeconfig, config).unwrap();
+    // The authorizer follows its own watch.
+    let first = may[0].1.split(',').next().unwrap();
+    let verb = may[0].0.split(',').next().unwrap();
+    arena.wait("the role is in force", || {
+        let account = format!("--as=system:serviceaccount:{}:{name}", arena.namespace());
+        arena.kubectl(&["auth", "can-i", verb, first, &account]).is_ok_and(|answer| answer.trim() == "yes")
+    });
+    kubeconfig
+}
+
+fn forget(arena: &Arena, name: &str) {
+    let role = format!("{}-{name}", arena.namespace());
+    let _ = arena.kubectl(&["delete", "clusterrole,clusterrolebinding", &role]);
+}
+
+#[test]
+fn explain_a_file_before_it_is_applied() {
+    let arena = Arena::new("ex-file");
+    let nodes = arena.nodes(["a", "b"]);
+    let job = daemonjob(&arena, "new", &json!({}));
+    let answer = explain_file(&arena, &job);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    for node in &nodes {
+        assert_eq!(answer.line(node)[1..3], ["WouldRun", "FirstRun"], "{answer:?}");
+    }
+    let summary =
+        "2 nodes selected: 0 done, 2 would run now, 0 running, 0 starting, 0 waiting, 0 skipped, 0 failed.";
+    assert!(answer.stdout.contains(summary), "{answer:?}");
+    assert!(answer.stdout.contains("applying the file creates it"), "{answer:?}");
+    let last = answer.stdout.lines().last().unwrap();
+    assert!(last.contains("not selected: -o wide shows"), "the cluster has nodes of its own: {last}");
+
+    // A taint keeps one away, and one waits for its turn.
+    let third = arena.node("c");
+    arena.kubectl(&["taint", "node", &nodes[0], "special=yes:NoSchedule"]).unwrap();
+    let mut slow = job.clone();
+    slow["spec"]["parallelism"] = json!(1);
+    let answer = explain_file(&arena, &slow);
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    assert_eq!(answer.line(&nodes[0])[1..3], ["Skipped", "Tainted"]);
+    assert!(answer.line(&nodes[0]).contains(&"special=yes:NoSchedule"), "{answer:?}");
+    assert_eq!(answer.line(&nodes[1])[1], "WouldRun");
+    assert_eq!(answer.line(&third)[1..3], ["Waiting", "WaitingForTurn"]);
+    // Tolerated, it is as the others: waiting for a turn is no failure.
+    slow["spec"]["template"]["spec"]["tolerations"] = json!([{ "key": "special", "operator": "Exists" }]);
+    assert_eq!(explain_file(&arena, &slow).code, Some(0));
+
+    // What the API server refuses is refused here in one sentence that names the field.
+    for (field, bad) in [
+        ("spec.template is missing", json!({ "spec": {} })),
+        ("spec.parallelism", json!({ "spec": { "template": job["spec"]["template"], "parallelism": "0%" } })),
+        ("spec.paralellism", json!({ "spec": { "template": job["spec"]["template"], "paralellism": 1 } })),
+        (
+            "spec.template.spec.containers",
+            json!({ "spec": { "template": { "spec": { "containers": {} } } } }),
+        ),
+    ] {
+        let mut refused = job.clone();
+        refused["spec"] = bad["spec"].clone();
+        let answer = explain_file(&arena, &refused);
+        assert_eq!(answer.code, Some(2), "{answer:?}");
+        assert!(answer.refusal().contains(field), "{answer:?}");
+        assert_eq!(answer.stderr.lines().count(), 1, "{answer:?}");
+        assert!(arena.apply(&refused).is_err(), "the API server refuses it too: {refused}");
+    }
+    assert_eq!(arena.list("daemonjobs", "").len(), 0);
+    assert_eq!(arena.writes(), Vec::<String>::new(), "nothing is written");
+}
+
+#[test]
+fn explain_follows_a_run_from_its_first_pod_to_the_last() {
+    let arena = Arena::new("ex-run");
+    let nodes = arena.nodes(["a", "b"]);
+    let manager = arena.manager("daemonjob");
+    let mut job = daemonjob(&arena, "follow", &json!({ "parallelism": 1 }));
+    arena.apply(&job).unwrap();
+    let explain = |output| command(&arena, &["explain", "daemonjob/follow", "-o", output], None);
+    // Whenever it looks, all nodes are selected and none is a failure.
+    arena.wait("it is complete, as explain has it", || {
+        let answer = explain("json");
+        assert_eq!(answer.code, Some(0), "{answer:?}");
+        let report = answer.json();
+        assert_eq!(report["counts"]["selected"], 2, "{report:#}");
+        report["counts"]["done"] == 2
+    });
+    let answer = explain("wide");
+    for node in &nodes {
+        let line = answer.line(node);
+        assert_eq!(line[1..4], ["Done", "1", "Succeeded"], "{answer:?}");
+        assert!(line[5].starts_with("follow-"), "the pod: {answer:?}");
+    }
+    assert!(answer.stdout.lines().any(|line| line.contains("NotSelected") && line.contains("NodeSelector")));
+    complete(&arena, "follow");
+
+    // The same file changes nothing; another template would run everywhere again, the second time.
+    let same = explain_file(&arena, &job);
+    assert_eq!(
+        (same.code, same.stdout.contains("has the spec of the file already")),
+        (Some(0), true),
+        "{same:?}"
+    );
+    assert_eq!(same.line(&nodes[0])[1], "Done");
+    job["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
+    job["spec"]["parallelism"] = json!(2);
+    let answer = command(&arena, &["explain", "-f", "-", "-o", "json"], Some(&job.to_string()));
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    let report = answer.json();
+    assert_eq!((&report["source"], &report["newRun"]), (&json!("ChangedInFile"), &json!(true)), "{report:#}");
+    for node in report["nodes"].as_array().unwrap().iter().filter(|node| node["state"] != "NotSelected") {
+        assert_eq!((&node["state"], &node["run"]), (&json!("WouldRun"), &json!(2)), "{node:#}");
+        assert_eq!(
+            (&node["reason"], &node["last"]["run"]),
+            (&json!("TemplateChanged"), &json!(1)),
+            "{node:#}"
+        );
+    }
+    // It is what happens then.
+    arena.apply(&job).unwrap();
+    arena.wait("both have run again", || {
+        let report = explain("json").json();
+        report["counts"]["done"] == 2
+            && report["nodes"].as_array().unwrap().iter().filter(|node| node["run"] == 2).count() == 2
+    });
+
+    // When its pods are gone the ledger tells.
+    arena.kubectl(&["delete", "pods", "-l", "daemonjob=follow", "--timeout=60s"]).unwrap();
+    let answer = explain("wide");
+    assert_eq!(answer.line(&nodes[0])[1..4], ["Done", "2", "Succeeded"], "{answer:?}");
+    assert_eq!(answer.line(&nodes[0])[5], "-", "no pod: {answer:?}");
+    manager.stop().unwrap();
+    // Nobody runs; what would happen is said all the same.
+    arena
+        .kubectl(&["patch", "daemonjob", "follow", "--type=merge", "-p", r#"{"spec":{"suspend":true}}"#])
+        .unwrap();
+    let late = arena.node("late");
+    let answer = explain("table");
+    assert_eq!((answer.code, answer.line(&late)[1..3].to_vec()), (Some(1), vec!["Waiting", "Suspended"]));
+    assert!(answer.stdout.contains("The manager has not looked at it since"), "{answer:?}");
+}
+
+#[test]
+fn explain_says_in_a_sentence_why_it_cannot() {
+    let arena = Arena::new("ex-no");
+    arena.node("a");
+    let folder = Scratch::folder(&arena);
+    let refusal = |args: &[&str]| {
+        let answer = command(&arena, args, None);
+        assert_eq!(answer.code, Some(2), "{answer:?}");
+        answer.refusal().to_owned()
+    };
+    let text = refusal(&["explain", "dj/absent"]);
+    assert!(
+        text.contains("there is no DaemonJob absent in namespace") && text.lines().count() == 1,
+        "{text}"
+    );
+    assert!(refusal(&["explain", "podset/a"]).contains("only DaemonJobs can be explained"));
+    assert!(refusal(&["explain"]).contains("--filename"));
+    assert!(refusal(&["explain", "-f", "/does/not/exist"]).contains("/does/not/exist"));
+    let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" } });
+    let answer = explain_file(&arena, &service);
+    assert_eq!(answer.code, Some(2), "{answer:?}");
+    assert!(answer.refusal().contains("Service \"web\""), "{answer:?}");
+
+    // No cluster.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": format!("http://{nobody}") } }],
+        "users": [{ "name": "u", "user": {} }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }] });
+    let away = folder.0.join("away");
+    std::fs::write(&away, config.to_string()).unwrap();
+    let answer = with_kubeconfig(&away, &arena, &["explain", "dj/a"], None);
+    assert_eq!(answer.code, Some(2), "{answer:?}");
+    assert!(answer.refusal().contains(&format!("http://{nobody} cannot be reached")), "{answer:?}");
+    assert_eq!(answer.stderr.lines().count(), 1, "{answer:?}");
+
+    // No rights, or not all of them.
+    arena.apply(&daemonjob(&arena, "there", &json!({}))).unwrap();
+    let explain = |kubeconfig: &Path| {
+        let answer = with_kubeconfig(kubeconfig, &arena, &["explain", "dj/there"], None);
+        assert_eq!(answer.code, Some(2), "{answer:?}");
+        assert_eq!(answer.stderr.lines().count(), 1, "{answer:?}");
+        answer.stderr
+    };
+    let blind = somebody(&arena, &folder, "blind", &[("get", "daemonjobs")]);
+    let said = explain(&blind);
+    assert!(said.contains("nodes cannot be listed: you may not") && said.contains(":blind"), "{said}");
+    let may = [("list", "nodes"), ("get", "daemonjobs")];
+    let half = somebody(&arena, &folder, "half", &may);
+    let said = explain(&half);
+    assert!(said.contains("pods cannot be listed"), "{said}");
+    let may = [("list", "nodes,pods"), ("get", "daemonjobs")];
+    let most = somebody(&arena, &folder, "most", &may);
+    let said = explain(&most);
+    assert!(said.contains("ConfigMaps cannot be read"), "{said}");
+    // Whether the post's Job is there matters little, and is said.
+    let may = [("list", "nodes,pods"), ("get", "daemonjobs,configmaps")];
+    let all = somebody(&arena, &folder, "all", &may);
+    let answer = with_kubeconfig(&all, &arena, &["explain", "dj/there"], None);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert!(answer.stdout.contains("Whether a Job there-job"), "{answer:?}");
+    for name in ["blind", "half", "most", "all"] {
+        forget(&arena, name);
+    }
+}
+
+#[test]
+fn explain_is_a_plugin_of_kubectl() {
+    let arena = Arena::new("ex-plugin");
+    let node = arena.node("a");
+    let folder = Scratch::folder(&arena);
+    std::os::unix::fs::symlink(program(), folder.0.join("kubectl-quintet")).unwrap();
+    let kubectl = arena.kube().kubectl().get_program().to_owned();
+    let path = std::env::join_paths(
+        [folder.0.clone()]
+            .into_iter()
+            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
+    )
+    .unwrap();
+    let plugin = |args: &[&str], input: Option<&str>| {
+        let mut command = Command::new(&kubectl);
+        command.arg("quintet").args(args).env("PATH", &path);
+        run(command.env("KUBECONFIG", arena.cluster().kubeconfig()), input)
+    };
+    let answer = plugin(&[], None);
+    assert_eq!(answer.code, Some(0), "it ends, and starts no manager: {answer:?}");
+    assert!(answer.stdout.contains("Usage: kubectl quintet [COMMAND]"), "{answer:?}");
+    let answer = plugin(&["explain", "--help"], None);
+    assert!(answer.stdout.contains("Usage: kubectl quintet explain"), "{answer:?}");
+    let job = daemonjob(&arena, "new", &json!({})).to_string();
+    let answer = plugin(&["explain", "-f", "-", "-n", arena.namespace()], Some(&job));
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert_eq!(answer.line(&node)[1], "WouldRun");
+    let answer = plugin(&["explain", "daemonjob", "new", "-n", arena.namespace()], None);
+    assert_eq!(answer.code, Some(2), "{answer:?}");
+    assert!(answer.stderr.contains("there is no DaemonJob new"), "{answer:?}");
+}
+
+#[test]
+fn uninstall_lets_go_what_waits_for_a_manager_that_is_gone() {
+    let arena = Arena::new("ex-uninstall");
+    arena.nodes(["a", "b", "c"]);
+    let manager = arena.manager("daemonjob,greeting");
+    arena.apply(&daemonjob(&arena, "left", &json!({}))).unwrap();
+    arena.apply_sample("greeting/hello-world.yaml").unwrap();
+    complete(&arena, "left");
+    arena.wait_for("greeting", "hello-world", "it has the finalizer", |greeting| {
+        greeting["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())
+    });
+    manager.stop().unwrap();
+
+    let held = || {
+        let pods = arena.list("pods", "daemonjob=left");
+        pods.iter().filter(|pod| pod["metadata"]["finalizers"].to_string().contains(FINALIZER)).count()
+    };
+    assert_eq!(held(), 3);
+    arena.kubectl(&["delete", "greeting", "hello-world", "--wait=false"]).unwrap();
+    arena.kubectl(&["delete", "pods", "-l", "daemonjob=left", "--wait=false"]).unwrap();
+    arena.wait("the pods are going, and are held", || {
+        let pods = arena.list("pods", "daemonjob=left");
+        pods.len() == 3 && pods.iter().all(|pod| pod["metadata"]["deletionTimestamp"].is_string())
+    });
+
+    // Nobody is there to be asked, and somebody else may not.
+    let answer = command(&arena, &["uninstall"], None);
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    assert!(answer.refusal().contains("--yes"), "{answer:?}");
+    let folder = Scratch::folder(&arena);
+    let reader = somebody(&arena, &folder, "reader", &[("list", "pods")]);
+    let answer = with_kubeconfig(&reader, &arena, &["uninstall", "--yes"], None);
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    assert_eq!(answer.stderr.matches("kubectl patch pods -n").count(), 3, "{answer:?}");
+    assert_eq!(held(), 3);
+    forget(&arena, "reader");
+
+    // The command that it says to run by hand does the same.
+    let by_hand = answer.stderr.lines().find(|line| line.trim_start().starts_with("kubectl patch")).unwrap();
+    let kubectl = arena.kube().kubectl();
+    let by_hand = by_hand.trim_start().strip_prefix("kubectl").unwrap();
+    let by_hand = format!("{}{by_hand}", Path::new(kubectl.get_program()).display());
+    let mut shell = Command::new("sh");
+    let answer = run(shell.args(["-c", &by_hand]).env("KUBECONFIG", arena.cluster().kubeconfig()), None);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    arena.wait("one pod is gone", || arena.list("pods", "daemonjob=left").len() == 2);
+
+    let answer = command(&arena, &["uninstall", "--yes"], None);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert!(answer.stdout.contains("2 Pods freed of dj.dysproz.io/ledger in namespace"), "{answer:?}");
+    assert!(answer.stdout.contains("1 Greeting freed of example.com/farewell"), "{answer:?}");
+    assert!(answer.stdout.contains("1 daemonjobs.dj.dysproz.io"), "what stays: {answer:?}");
+    arena.wait("the pods are gone", || arena.list("pods", "daemonjob=left").is_empty());
+    arena.wait("the Greeting is gone", || arena.get("greeting", "hello-world").is_none());
+    assert!(arena.get("daemonjob", "left").is_some(), "nothing is deleted");
+
+    let answer = command(&arena, &["uninstall", "--yes"], None);
+    assert_eq!(answer.code, Some(0), "{answer:?}");
+    assert!(answer.stdout.contains("0 Pods freed"), "{answer:?}");
+}
