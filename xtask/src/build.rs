@@ -38,8 +38,15 @@ const STATIC_TARGET: Option<&str> = if !cfg!(all(target_os = "linux", target_env
 /// What makes a program static; position independent it is by default.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
-/// Builds the program.
+/// Builds the program and says where it is and how large.
 pub fn run() -> Result<()> {
+    let program = release()?;
+    let file = fs::metadata(&program).with_context(|| format!("cannot read {}", program.display()))?;
+    print(format!("{} ({})\n", program.display(), megabytes(file.len())))
+}
+
+/// Builds the program as it is shipped; cargo's progress is shown.
+pub fn release() -> Result<PathBuf> {
     let mut cargo = cargo_build();
     cargo.arg("--release");
     if let Some(target) = STATIC_TARGET {
@@ -53,9 +60,7 @@ pub fn run() -> Result<()> {
     if !status.success() {
         bail!("building quintet failed");
     }
-    let program = program?;
-    let file = fs::metadata(&program).with_context(|| format!("cannot read {}", program.display()))?;
-    print(format!("{} ({})\n", program.display(), megabytes(file.len())))
+    program
 }
 
 /// `cargo build` of the `quintet` program, for [`program`] to run.

@@ -199,9 +199,9 @@ pub fn install(kube: &Kube) -> Result<()> {
             .args(["--namespace", manager::NAMESPACE, "--create-namespace", "--set", "replicas=0"]),
     )?;
     let definitions = DEFINITIONS.map(|name| format!("crd/{name}"));
-    run::stdout(
-        kube.kubectl().args(["wait", "--for=condition=Established", "--timeout=60s"]).args(definitions),
-    )?;
+    // Not --for=condition: kubectl takes a definition that has no condition yet for an error.
+    let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
+    run::stdout(kube.kubectl().args(["wait", established, "--timeout=60s"]).args(definitions))?;
     step.done();
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! cluster that the test command started ([`cluster::Cluster::open`]), run managers against it
 //! ([`manager::Manager::start`]) and talk to it by `kubectl` ([`kube::Kube`]).
 
+pub mod bench;
 pub mod build;
 pub mod cluster;
 pub mod demo;

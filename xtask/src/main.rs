@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{build, cluster, demo, generate, interrupt, test};
+use xtask::{bench, build, cluster, demo, generate, interrupt, test};
 
 /// Everything a developer of Quintet runs besides cargo itself
 #[derive(Parser)]
@@ -22,6 +22,7 @@ enum Command {
     Demo(demo::Args),
     Build(build::Args),
     Test(test::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Build(build::Args {}) => build::run(),
         Command::Test(args) => test::run(&args),
+        Command::Bench(args) => bench::run(&args),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

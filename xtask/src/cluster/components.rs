@@ -145,12 +145,14 @@ impl Component {
         }
     }
 
-    /// The command that starts it, and a fingerprint that changes with everything it was started with.
-    pub fn command(self, dir: &Dir, settings: &Settings) -> Result<(Command, String)> {
+    /// The command that starts it, with `more` arguments after its own, and a fingerprint that changes with everything
+    /// it was started with. Of a flag that is given twice the last one counts.
+    pub fn command(self, dir: &Dir, settings: &Settings, more: &[&str]) -> Result<(Command, String)> {
         // The link leads to another file when versions change.
         let program = fs::canonicalize(dir.bin().join(self.name()))
             .with_context(|| format!("{} is missing", self.name()))?;
-        let args = self.args(dir, settings);
+        let mut args = self.args(dir, settings);
+        args.extend(more.iter().map(|&arg| arg.to_owned()));
         let mut digest = Sha256::new();
         let mut add = |bytes: &[u8]| {
             digest.update(bytes);

@@ -187,6 +187,19 @@ impl Cluster {
         processes::find(&self.dir.processes(), component.name())
     }
 
+    /// Starts a component anew, with `more` arguments after its own, as a benchmark needs it. The next
+    /// [`up`](Self::up) starts it as it is by itself.
+    pub fn restart(&self, component: Component, more: &[&str]) -> Result<Process> {
+        let _lock = lock(&self.dir)?;
+        if let Some(process) = self.process(component)? {
+            processes::stop(&[&process]);
+        }
+        let (process, log, step) = self.launch(component, more)?;
+        self.wait_until_well(component, &process, &log)?;
+        step.done();
+        Ok(process)
+    }
+
     /// How its processes are.
     pub fn status(&self) -> Result<Vec<Status>> {
         let recorded = processes::all(&self.dir.processes())?;
@@ -258,7 +271,7 @@ impl Cluster {
         let records = self.dir.processes();
         let mut waiting = Vec::new();
         for &component in components {
-            let (command, fingerprint) = component.command(&self.dir, &self.settings)?;
+            let (_, fingerprint) = component.command(&self.dir, &self.settings, &[])?;
             if let Some(process) = processes::find(&records, component.name())? {
                 let current = process.is_alive() && process.fingerprint == fingerprint;
                 if current && component.is_well(&self.kube, &self.settings)? {
@@ -266,19 +279,7 @@ impl Cluster {
                 }
                 processes::stop(&[&process]);
             }
-            let log = Log::now(self.dir.logs().join(format!("{}.log", component.name())));
-            let step = Step::start(format!("starting {}", component.name()));
-            let (process, _) = processes::start(
-                &records,
-                Launch {
-                    name: component.name(),
-                    command,
-                    port: component.port(&self.settings),
-                    fingerprint,
-                    stdout: log.path.clone(),
-                    stderr: log.path.clone(),
-                },
-            )?;
+            let (process, log, step) = self.launch(component, &[])?;
             started.push((component, process.clone()));
             waiting.push((component, process, log, step));
         }
@@ -287,6 +288,25 @@ impl Cluster {
             step.done();
         }
         Ok(())
+    }
+
+    /// Starts a component that does not run.
+    fn launch(&self, component: Component, more: &[&str]) -> Result<(Process, Log, Step)> {
+        let (command, fingerprint) = component.command(&self.dir, &self.settings, more)?;
+        let log = Log::now(self.dir.logs().join(format!("{}.log", component.name())));
+        let step = Step::start(format!("starting {}", component.name()));
+        let (process, _) = processes::start(
+            &self.dir.processes(),
+            Launch {
+                name: component.name(),
+                command,
+                port: component.port(&self.settings),
+                fingerprint,
+                stdout: log.path.clone(),
+                stderr: log.path.clone(),
+            },
+        )?;
+        Ok((process, log, step))
     }
 
     fn wait_until_well(&self, component: Component, process: &Process, log: &Log) -> Result<()> {

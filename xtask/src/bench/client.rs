@@ -1,0 +1,184 @@
+//! A tiny client of the API server: JSON in and out, many creations at a time, nothing repeated unseen. It is what the
+//! bare creation of pods is measured with, so it does as little as it can.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use http::header::{CONTENT_TYPE, HeaderValue, USER_AGENT as USER_AGENT_HEADER};
+use http::{Method, Request};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+/// The user agent of a bench. That of a manager begins with `quintet/`.
+pub const USER_AGENT: &str = concat!("quintet-bench/", env!("CARGO_PKG_VERSION"));
+
+/// How many requests a creation of many objects has in flight.
+pub const CONNECTIONS: usize = 32;
+
+/// How often a creation is tried again where the server is too busy for it.
+const TRIES: u32 = 100;
+
+/// How long to wait before that.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The objects of a list come in pages of this many.
+const PAGE: usize = 500;
+
+/// The kind of a patch.
+#[derive(Clone, Copy, Debug)]
+pub enum Patch {
+    /// RFC 7386.
+    Merge,
+    /// Lists are merged by the keys of their elements.
+    Strategic,
+}
+
+/// A client with one identity.
+#[derive(Clone)]
+pub struct Api(Client);
+
+/// What creating many objects took.
+#[derive(Clone, Copy, Debug)]
+pub struct Created {
+    /// From the first request to the last answer.
+    pub took: Duration,
+    /// How many requests were sent again, as the server was too busy.
+    pub retries: usize,
+}
+
+impl Api {
+    /// A client for the current context of a kubeconfig.
+    pub async fn new(kubeconfig: Kubeconfig) -> Result<Self> {
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .context("the cluster's kubeconfig cannot be used")?;
+        config.headers.push((USER_AGENT_HEADER, HeaderValue::from_static(USER_AGENT)));
+        config.default_retry = false;
+        Ok(Self(Client::try_from(config).context("no client can be made from the cluster's kubeconfig")?))
+    }
+
+    /// An object, or nothing where there is none.
+    pub async fn get(&self, path: &str) -> Result<Option<Value>> {
+        match self.send(Method::GET, path, None, Vec::new()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            other => other.map(Some).with_context(|| format!("cannot get {path}")),
+        }
+    }
+
+    /// The objects of a collection, whole. `query` may be empty.
+    pub async fn list(&self, path: &str, query: &str) -> Result<Vec<Value>> {
+        let mut items = Vec::new();
+        let mut next = String::new();
+        loop {
+            let page = format!("{path}?limit={PAGE}&{query}{next}");
+            let mut list: Value = self
+                .send(Method::GET, &page, None, Vec::new())
+                .await
+                .with_context(|| format!("cannot list {path}"))?;
+            if let Value::Array(more) = list["items"].take() {
+                items.extend(more);
+            }
+            match list["metadata"]["continue"].as_str() {
+                // The token is base64 for use in URLs.
+                Some(token) if !token.is_empty() => next = format!("&continue={token}"),
+                _ => return Ok(items),
+            }
+        }
+    }
+
+    /// Whether a collection has an object that `query` selects. The server looks at all, and sends one.
+    pub async fn has_any(&self, path: &str, query: &str) -> Result<bool> {
+        let list: Value = self
+            .send(Method::GET, &format!("{path}?limit=1&{query}"), None, Vec::new())
+            .await
+            .with_context(|| format!("cannot list {path}"))?;
+        Ok(list["items"].as_array().is_some_and(|items| !items.is_empty()))
+    }
+
+    /// Creates an object.
+    pub async fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        self.send(Method::POST, path, Some("application/json"), serde_json::to_vec(object)?)
+            .await
+            .with_context(|| format!("cannot create in {path}"))
+    }
+
+    /// Patches an object.
+    pub async fn patch(&self, path: &str, kind: Patch, patch: &Value) -> Result<Value> {
+        let content_type = match kind {
+            Patch::Merge => "application/merge-patch+json",
+            Patch::Strategic => "application/strategic-merge-patch+json",
+        };
+        self.send(Method::PATCH, path, Some(content_type), serde_json::to_vec(patch)?)
+            .await
+            .with_context(|| format!("cannot patch {path}"))
+    }
+
+    /// Deletes an object, or what a collection has; that it is gone already is no error. What depends on it follows.
+    pub async fn delete(&self, path: &str) -> Result<()> {
+        match self.send::<IgnoredAny>(Method::DELETE, path, None, Vec::new()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => other.map(|_| ()).with_context(|| format!("cannot delete {path}")),
+        }
+    }
+
+    /// Creates many objects in one collection, [`CONNECTIONS`] at a time.
+    pub async fn create_all(&self, path: &str, bodies: Vec<Vec<u8>>) -> Result<Created> {
+        let bodies = Arc::new(bodies);
+        let next = Arc::new(AtomicUsize::new(0));
+        let path: Arc<str> = path.into();
+        let mut workers = JoinSet::new();
+        let began = Instant::now();
+        for _ in 0..CONNECTIONS {
+            let (api, bodies, next, path) = (self.clone(), bodies.clone(), next.clone(), path.clone());
+            workers.spawn(async move {
+                let mut retries = 0;
+                while let Some(body) = bodies.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    retries += api.create_patiently(&path, body).await?;
+                }
+                anyhow::Ok(retries)
+            });
+        }
+        let mut retries = 0;
+        while let Some(worker) = workers.join_next().await {
+            retries += worker.context("a connection's task ended early")??;
+        }
+        Ok(Created { took: began.elapsed(), retries })
+    }
+
+    /// Creates an object, again and again where the server is too busy. The value is how often again.
+    async fn create_patiently(&self, path: &str, body: &[u8]) -> Result<usize> {
+        let mut retries = 0;
+        for _ in 0..TRIES {
+            match self.send::<IgnoredAny>(Method::POST, path, Some("application/json"), body.to_vec()).await {
+                Err(kube::Error::Api(status)) if matches!(status.code, 429 | 503) => {
+                    retries += 1;
+                    tokio::time::sleep(BUSY_PAUSE).await;
+                }
+                other => {
+                    other.with_context(|| format!("cannot create in {path}"))?;
+                    return Ok(retries);
+                }
+            }
+        }
+        bail!("cannot create in {path}: the API server was too busy {TRIES} times")
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: Option<&'static str>,
+        body: Vec<u8>,
+    ) -> Result<T, kube::Error> {
+        let mut request = Request::builder().method(method).uri(path);
+        if let Some(content_type) = content_type {
+            request = request.header(CONTENT_TYPE, content_type);
+        }
+        self.0.request(request.body(body).map_err(kube::Error::HttpError)?).await
+    }
+}

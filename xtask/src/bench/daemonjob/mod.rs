@@ -1,0 +1,263 @@
+//! `cargo xtask bench daemonjob`: a pod to completion on each of N nodes, beside bare requests and Kubernetes' own kinds;
+//! what a restart and changes of nodes cost; and what a whole life writes.
+
+mod figures;
+mod runs;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+
+use self::figures::{Contender, Results};
+use self::runs::Round;
+use super::host::{Machine, Versions};
+use super::report::Report;
+use super::rig::{Rig, Setting};
+use super::table::count;
+use crate::build;
+use crate::progress::Step;
+
+/// `cargo xtask bench daemonjob`.
+#[derive(Debug, clap::Args)]
+#[command(
+    about = "DaemonJob beside bare pods, Job and DaemonSet: time, writes, processor time and memory",
+    long_about = "DaemonJob beside bare pods, Job and DaemonSet: time, writes, processor time and memory.\n\n\
+    Each round runs, on a cluster with N simulated nodes and in alternating order: bare creation of the pods that a \
+    DaemonJob makes (the ceiling), a DaemonJob, an Indexed Job of N completions, and a DaemonSet until all its pods are \
+    ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default request limits) and \
+    tuned. With the last of these settings each round also restarts the manager with N finished nodes, sends heartbeats \
+    and label changes of nodes, deletes the DaemonJob, and runs another one with ttlSecondsAfterFinished 0.\n\n\
+    It fails if a DaemonJob writes more than 1.05 times per pod to completion (with fewer than 1,000 nodes it may write \
+    once per pod, 11 times more, and once a second), if the restart writes or makes pods, or if a heartbeat causes a \
+    pass.\n\n\
+    Three rounds with 1,000 nodes take about half an hour on two cores; the peers as shipped, whose limits set their \
+    times, are most of that."
+)]
+pub struct Args {
+    /// Number of simulated nodes; may be given several times, each gets a cluster of its own
+    #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = clap::value_parser!(u16).range(1..=20_000))]
+    nodes: Vec<u16>,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    rounds: u8,
+    /// See whether it works: 100 nodes, one round, without tuned peers
+    #[arg(long, conflicts_with_all = ["nodes", "rounds", "only"])]
+    quick: bool,
+    /// Measure with one setting of kube-controller-manager and kube-scheduler instead of both
+    #[arg(long, value_enum, value_name = "SETTING")]
+    only: Option<Setting>,
+    /// Measure this program instead of building the release program
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Keep the outcome as docs/bench/daemonjob.md and .json
+    #[arg(long)]
+    write: bool,
+}
+
+/// What the options come to.
+struct Plan {
+    nodes: Vec<usize>,
+    rounds: usize,
+    /// In the order of the runs; the rest of a DaemonJob's life is measured with the last.
+    settings: Vec<Setting>,
+}
+
+impl Args {
+    fn plan(&self) -> Plan {
+        if self.quick {
+            return Plan { nodes: vec![100], rounds: 1, settings: vec![Setting::Shipped] };
+        }
+        Plan {
+            nodes: self.nodes.iter().copied().map(usize::from).collect(),
+            rounds: usize::from(self.rounds),
+            settings: self.only.map_or_else(|| vec![Setting::Shipped, Setting::Tuned], |only| vec![only]),
+        }
+    }
+
+    /// The command that does the same, as far as it changes what is measured.
+    fn command(&self) -> String {
+        let mut words = vec!["cargo xtask bench daemonjob".to_owned()];
+        if self.quick {
+            words.push("--quick".to_owned());
+        } else {
+            words.extend(self.nodes.iter().map(|nodes| format!("--nodes {nodes}")));
+            words.push(format!("--rounds {}", self.rounds));
+            let only = self.only.map(|only| match only {
+                Setting::Shipped => "--only shipped".to_owned(),
+                Setting::Tuned => "--only tuned".to_owned(),
+            });
+            words.extend(only);
+        }
+        words.push("--write".to_owned());
+        words.join(" ")
+    }
+}
+
+/// Runs the bench.
+pub fn run(args: &Args) -> Result<()> {
+    let plan = args.plan();
+    let machine = Machine::now();
+    let program = match &args.program {
+        Some(program) => program.canonicalize()?,
+        None => build::release()?,
+    };
+    let mut versions = Versions::default();
+    let mut all = Vec::new();
+    for &nodes in &plan.nodes {
+        let rig = Rig::up(nodes, &program)?;
+        versions = Versions::of(&rig, &program)?;
+        all.push(measure(&rig, &plan)?);
+    }
+    let report = Report {
+        name: "daemonjob",
+        title: "DaemonJob, measured",
+        method: method(),
+        command: args.command(),
+        machine,
+        versions,
+        tables: all.iter().flat_map(Results::tables).collect(),
+        failures: all.iter().flat_map(Results::failures).collect(),
+    };
+    report.print()?;
+    if args.write {
+        report.write(&all)?;
+    }
+    match report.failures.len() {
+        0 => Ok(()),
+        1 => bail!("a count is too high, see above"),
+        failures => bail!("{failures} counts are too high, see above"),
+    }
+}
+
+fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
+    let life_setting = plan.settings.last().copied().unwrap_or(Setting::Tuned);
+    let mut results = Results {
+        nodes: rig.nodes(),
+        completions: Vec::new(),
+        life_setting,
+        lives: Vec::new(),
+        ttl_lives: Vec::new(),
+    };
+    let mut bodies = Vec::new();
+    for &setting in &plan.settings {
+        rig.set(setting)?;
+        if bodies.is_empty() {
+            bodies = runs::warm_up(rig)?;
+        }
+        for number in 1..=plan.rounds {
+            let round = Round { setting, number };
+            for contender in order(number) {
+                let mut step = start(rig, plan, round, contender.name());
+                match contender {
+                    Contender::Bare => results.completions.push(runs::bare(rig, &bodies, round, &mut step)?),
+                    Contender::DaemonJob if setting == life_setting => {
+                        let (completion, life) = runs::daemonjob_life(rig, round, &mut step)?;
+                        results.completions.push(completion);
+                        results.lives.push(life);
+                    }
+                    Contender::DaemonJob => results.completions.push(runs::daemonjob(rig, round, &mut step)?),
+                    Contender::Job | Contender::DaemonSet => {
+                        results.completions.push(runs::peer(rig, contender, round, &mut step)?);
+                    }
+                }
+                step.done();
+            }
+            if setting == life_setting {
+                let mut step = start(rig, plan, round, "DaemonJob with ttlSecondsAfterFinished 0");
+                results.ttl_lives.push(runs::daemonjob_ttl_life(rig, round, &mut step)?);
+                step.done();
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// A B in odd rounds, B A in even ones, so that what changes with time meets all alike.
+fn order(round: usize) -> Vec<Contender> {
+    let mut order = Contender::ALL.to_vec();
+    if round.is_multiple_of(2) {
+        order.reverse();
+    }
+    order
+}
+
+fn start(rig: &Rig, plan: &Plan, round: Round, what: &str) -> Step {
+    let nodes = count(u64::try_from(rig.nodes()).unwrap_or(u64::MAX));
+    let Round { setting, number } = round;
+    Step::start_long(format!("{nodes} nodes, {}, round {number} of {}: {what}", setting.name(), plan.rounds))
+}
+
+/// What a reader of the tables has to know.
+fn method() -> Vec<String> {
+    [
+        "One cluster for each number of nodes: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
+         processes of this machine, nodes and kubelets simulated by kwok, where a pod runs for a second. So no image is \
+         pulled and no container started; what remains is the control plane's work, which all contenders share the \
+         processors with.",
+        "Bare creation sends the pods that a DaemonJob made, without owner and finalizers, over 32 connections, with the \
+         identity of the manager's ServiceAccount, and with no manager running: it is what the API server can do. Its \
+         processor time is that of the bench itself. The DaemonJob is the sample, run by the release program, which is \
+         started anew for each run. Job and DaemonSet run the sample's pod; their processor time and memory are those of \
+         the whole kube-controller-manager.",
+        "Creating is from the first request to make a pod to the answer to the last one; last created, from the creation \
+         of the object to the same moment; done, until a DaemonJob or a Job is Complete, a DaemonSet has all its pods \
+         ready, and all bare pods have Succeeded. Creating and all writes are taken from the API server's audit log, \
+         Leases left out and Events counted apart. Ratios are taken between runs of the same round.",
+        "An Indexed Job spreads its pods, but does not promise one on each node: the last column says how many nodes \
+         had any. A DaemonSet's pods do not end.",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
+        Cli::try_parse_from([&["bench"], words].concat()).map(|cli| cli.args)
+    }
+
+    #[test]
+    fn options_come_to_a_plan() {
+        let plan = parse(&[]).unwrap().plan();
+        assert_eq!((plan.nodes, plan.rounds), (vec![1_000], 3));
+        assert_eq!(plan.settings, [Setting::Shipped, Setting::Tuned]);
+        let plan = parse(&["--nodes", "1000", "--nodes", "5000", "--only", "tuned"]).unwrap().plan();
+        assert_eq!((plan.nodes, plan.settings), (vec![1_000, 5_000], vec![Setting::Tuned]));
+        let plan = parse(&["--quick"]).unwrap().plan();
+        assert_eq!((plan.nodes, plan.rounds, plan.settings), (vec![100], 1, vec![Setting::Shipped]));
+        assert!(parse(&["--quick", "--rounds", "2"]).is_err());
+        assert!(parse(&["--nodes", "0"]).is_err());
+    }
+
+    #[test]
+    fn a_document_names_the_command_that_made_it() {
+        let command = |words: &[&str]| parse(words).unwrap().command();
+        assert_eq!(command(&["--quick"]), "cargo xtask bench daemonjob --quick --write");
+        assert_eq!(
+            command(&["--nodes", "5000", "--only", "tuned"]),
+            "cargo xtask bench daemonjob --nodes 5000 --rounds 3 --only tuned --write"
+        );
+    }
+
+    #[test]
+    fn the_help_says_the_limit_that_is_checked() {
+        let help = <Cli as clap::CommandFactory>::command().render_long_help().to_string();
+        assert!(help.contains(&format!("{} times more", figures::FIXED_WRITES)), "{help}");
+    }
+
+    #[test]
+    fn the_order_alternates() {
+        assert_eq!(order(1)[..2], [Contender::Bare, Contender::DaemonJob]);
+        assert_eq!(order(2)[2..], [Contender::DaemonJob, Contender::Bare]);
+        assert_eq!(order(3), order(1));
+    }
+}

@@ -1,0 +1,560 @@
+//! One run of each contender: from nothing to all done, measured, and away again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::figures::{Completion, Contender, Life, NodeEvents, Restart, TtlLife};
+use crate::bench::audit::{Author, Tally, Write};
+use crate::bench::client::Patch;
+use crate::bench::process;
+use crate::bench::rig::{LOOK, Rig, Setting, pods, settled};
+use crate::bench::{scrape, stats};
+use crate::cluster::components::Component;
+use crate::manager::Manager;
+use crate::progress::Step;
+use crate::{paths, run};
+
+/// The sample that is run.
+const SAMPLE: &str = "samples/daemonjob/daemonjob-sample.yaml";
+
+/// How many heartbeats are sent.
+const HEARTBEATS: usize = 20;
+
+/// How often a label is changed.
+const LABEL_CHANGES: u64 = 10;
+
+/// How long there must be no pass until no further one is expected.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// How long pods that a ttl should take away may stay as many as they are.
+const TTL_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The round that a run belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// How kube-controller-manager and the scheduler are set.
+    pub setting: Setting,
+    /// From 1.
+    pub number: usize,
+}
+
+/// The sample, as an object.
+fn sample() -> Result<Value> {
+    let file = paths::workspace().join(SAMPLE);
+    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("{} is no YAML", file.display()))
+}
+
+/// The pod's spec of the sample, for peers.
+fn sample_pod_spec() -> Result<Value> {
+    Ok(sample()?["spec"]["template"]["spec"].take())
+}
+
+/// Where the DaemonJob of a namespace is.
+fn daemonjobs(namespace: &str) -> String {
+    format!("/apis/dj.dysproz.io/v1/namespaces/{namespace}/daemonjobs")
+}
+
+/// Something that is created as one object and does the rest by itself.
+struct Entry<'a> {
+    contender: Contender,
+    author: Author,
+    /// Where it is a manager of ours.
+    manager: Option<&'a Manager>,
+    /// The process that does it.
+    pid: i32,
+    collection: String,
+    object: Value,
+    is_done: fn(&Value, usize) -> bool,
+}
+
+impl<'a> Entry<'a> {
+    fn path(&self) -> String {
+        format!("{}/{}", self.collection, self.object["metadata"]["name"].as_str().unwrap_or_default())
+    }
+
+    fn daemonjob(namespace: &str, manager: &'a Manager) -> Result<Self> {
+        Ok(Self {
+            manager: Some(manager),
+            contender: Contender::DaemonJob,
+            author: Author::Quintet,
+            pid: manager.pid(),
+            collection: daemonjobs(namespace),
+            object: sample()?,
+            is_done: |job, nodes| is_true(job, "Complete") && counts(&job["status"]["succeeded"], nodes),
+        })
+    }
+
+    fn job(namespace: &str, rig: &Rig) -> Result<Self> {
+        Ok(Self {
+            contender: Contender::Job,
+            author: Author::JobController,
+            manager: None,
+            pid: rig.pid(Component::ControllerManager)?,
+            collection: format!("/apis/batch/v1/namespaces/{namespace}/jobs"),
+            object: json!({
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "job-sample"},
+                "spec": {
+                    "completionMode": "Indexed",
+                    "completions": rig.nodes(),
+                    "parallelism": rig.nodes(),
+                    "template": {"spec": sample_pod_spec()?},
+                },
+            }),
+            is_done: |job, _| is_true(job, "Complete"),
+        })
+    }
+
+    fn daemonset(namespace: &str, rig: &Rig) -> Result<Self> {
+        let mut spec = sample_pod_spec()?;
+        // A DaemonSet takes no other policy than Always.
+        spec.as_object_mut().context("the sample's pod has no spec")?.remove("restartPolicy");
+        Ok(Self {
+            contender: Contender::DaemonSet,
+            author: Author::DaemonSetController,
+            manager: None,
+            pid: rig.pid(Component::ControllerManager)?,
+            collection: format!("/apis/apps/v1/namespaces/{namespace}/daemonsets"),
+            object: json!({
+                "apiVersion": "apps/v1",
+                "kind": "DaemonSet",
+                "metadata": {"name": "daemonset-sample"},
+                "spec": {
+                    "selector": {"matchLabels": {"app": "daemonset-sample"}},
+                    "template": {"metadata": {"labels": {"app": "daemonset-sample"}}, "spec": spec},
+                },
+            }),
+            is_done: |set, nodes| counts(&set["status"]["numberReady"], nodes),
+        })
+    }
+}
+
+fn counts(value: &Value, nodes: usize) -> bool {
+    value.as_u64().is_some_and(|count| usize::try_from(count) == Ok(nodes))
+}
+
+fn is_true(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == condition && one["status"] == "True"))
+}
+
+/// Creates the object of an entry and measures until it is done. The second value is what was written meanwhile.
+fn to_completion(
+    rig: &Rig,
+    namespace: &str,
+    entry: &Entry<'_>,
+    round: Round,
+    step: &mut Step,
+) -> Result<(Completion, Vec<Write>)> {
+    let memory_before = entry.manager.map(|manager| process::memory(manager.pid())).transpose()?;
+    let passes_before = entry.manager.map(passes).transpose()?;
+    let cpu_before = process::cpu_seconds(entry.pid)?;
+    rig.forget_writes()?;
+    let (began_at, began) = (Timestamp::now(), Instant::now());
+    rig.create(&entry.collection, &entry.object)?;
+    let path = entry.path();
+    let mut last = Value::Null;
+    run::poll(&format!("{} is done", entry.contender.name()), rig.patience(), LOOK, || {
+        step.tick();
+        last = rig.get(&path)?.unwrap_or_default();
+        Ok((entry.is_done)(&last, rig.nodes()).then_some(()))
+    })
+    .with_context(|| format!("its status is {}", last["status"]))?;
+    let done_seconds = began.elapsed().as_secs_f64();
+    let cpu_seconds = process::cpu_seconds(entry.pid)? - cpu_before;
+    let writes = rig.writes(namespace)?;
+    let memory = process::memory(entry.pid)?;
+    let passes_after = entry.manager.map(passes).transpose()?;
+    let completion = Completion {
+        contender: entry.contender,
+        setting: round.setting,
+        round: round.number,
+        done_seconds,
+        nodes_covered: rig.nodes_covered(namespace)?,
+        cpu_seconds,
+        passes: passes_before.zip(passes_after).map(|(before, after)| after - before),
+        memory_before,
+        memory: Some(memory),
+        ..counted(Tally::of(&writes, entry.author, namespace), began_at, rig.nodes())?
+    };
+    Ok((completion, writes))
+}
+
+/// The part of a completion that the audit log tells.
+fn counted(writes: Tally, began_at: Timestamp, nodes: usize) -> Result<Completion> {
+    let (Some(creating_seconds), Some(last)) = (writes.creating_seconds(), writes.last_pod) else {
+        bail!("the audit log has no creation of a pod: was it written to, and by whom?")
+    };
+    if usize::try_from(writes.pods) != Ok(nodes) {
+        eprintln!("note: the audit log has {} creations of pods for {nodes} nodes", writes.pods);
+    }
+    Ok(Completion {
+        contender: Contender::Bare,
+        setting: Setting::Shipped,
+        round: 0,
+        creating_seconds,
+        last_created_seconds: last.duration_since(began_at).as_secs_f64(),
+        done_seconds: 0.0,
+        client_seconds: None,
+        nodes_covered: 0,
+        writes,
+        cpu_seconds: 0.0,
+        passes: None,
+        memory_before: None,
+        memory: None,
+    })
+}
+
+/// Runs a DaemonJob unmeasured, so that nothing is done for the first time later, and returns its pods as bodies of
+/// requests that would make them again.
+pub fn warm_up(rig: &Rig) -> Result<Vec<Vec<u8>>> {
+    let mut step = Step::start_long("warming up, with a DaemonJob that is not measured");
+    let namespace = rig.namespace()?;
+    let manager = rig.manager()?;
+    let entry = Entry::daemonjob(&namespace, &manager)?;
+    rig.create(&entry.collection, &entry.object)?;
+    run::poll("the DaemonJob is done", rig.patience(), LOOK, || {
+        step.tick();
+        Ok((entry.is_done)(&rig.get(&entry.path())?.unwrap_or_default(), rig.nodes()).then_some(()))
+    })?;
+    let bodies = rig
+        .list(&pods(&namespace))?
+        .into_iter()
+        .map(|pod| serde_json::to_vec(&bare_body(pod)).context("a pod is no JSON"))
+        .collect::<Result<Vec<_>>>()?;
+    if bodies.len() != rig.nodes() {
+        bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
+    }
+    remove(rig, &namespace, &entry)?;
+    stop(manager)?;
+    step.done();
+    Ok(bodies)
+}
+
+/// Deletes an object and the pods that it made.
+fn remove(rig: &Rig, namespace: &str, entry: &Entry<'_>) -> Result<()> {
+    rig.delete(&format!("{}?propagationPolicy=Background", entry.path()))?;
+    run::poll("the object is gone", rig.patience(), LOOK, || {
+        Ok(rig.get(&entry.path())?.is_none().then_some(()))
+    })?;
+    rig.remove_pods(namespace)
+}
+
+fn stop(manager: Manager) -> Result<()> {
+    match manager.stop()? {
+        Some(0) => Ok(()),
+        code => bail!("the manager ended with {code:?} instead of 0: see its log"),
+    }
+}
+
+/// A pod as its maker sent it, without what the API server and the scheduler filled in, and nobody's: no owner, no
+/// finalizer, another value of the label by which a manager finds its pods. The simulated kubelet completes it by an
+/// annotation in place of that label.
+fn bare_body(mut pod: Value) -> Value {
+    let mut metadata = Map::new();
+    for part in ["name", "labels", "annotations"] {
+        metadata.insert(part.to_owned(), pod["metadata"][part].take());
+    }
+    let mut spec = pod["spec"].take();
+    if let Some(spec) = spec.as_object_mut() {
+        for filled_in in [
+            "dnsPolicy",
+            "enableServiceLinks",
+            "nodeName",
+            "preemptionPolicy",
+            "priority",
+            "schedulerName",
+            "securityContext",
+            "serviceAccount",
+            "serviceAccountName",
+            "terminationGracePeriodSeconds",
+            // The sample has none; the token of the ServiceAccount is one.
+            "volumes",
+        ] {
+            spec.remove(filled_in);
+        }
+        for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(container) = container.as_object_mut() {
+                for filled_in in [
+                    "imagePullPolicy",
+                    "resources",
+                    "terminationMessagePath",
+                    "terminationMessagePolicy",
+                    "volumeMounts",
+                ] {
+                    container.remove(filled_in);
+                }
+            }
+        }
+    }
+    let mut body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+    body["metadata"]["labels"]["quintet.dev/kind"] = json!("Bare");
+    body["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] = json!("0");
+    body
+}
+
+/// Makes the same pods by plain requests, without a manager: what the API server can do.
+pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Result<Completion> {
+    let namespace = rig.namespace()?;
+    let bodies = bodies.to_vec();
+    let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+    rig.forget_writes()?;
+    let cpu_before = process::cpu_seconds(me)?;
+    let (began_at, began) = (Timestamp::now(), Instant::now());
+    let created = rig.create_all(&pods(&namespace), bodies)?;
+    let cpu_seconds = process::cpu_seconds(me)? - cpu_before;
+    run::poll("all pods have succeeded", rig.patience(), LOOK, || {
+        step.tick();
+        let unfinished = rig.has_any(&pods(&namespace), "fieldSelector=status.phase!%3DSucceeded")?;
+        Ok((!unfinished).then_some(()))
+    })?;
+    let done_seconds = began.elapsed().as_secs_f64();
+    if created.retries > 0 {
+        eprintln!("note: {} creations were sent again, as the API server was too busy", created.retries);
+    }
+    let writes = Tally::of(&rig.writes(&namespace)?, Author::Bench, &namespace);
+    let completion = Completion {
+        setting: round.setting,
+        round: round.number,
+        done_seconds,
+        client_seconds: Some(created.took.as_secs_f64()),
+        nodes_covered: rig.nodes_covered(&namespace)?,
+        cpu_seconds,
+        ..counted(writes, began_at, rig.nodes())?
+    };
+    rig.remove_pods(&namespace)?;
+    Ok(completion)
+}
+
+/// A Job or a DaemonSet.
+pub fn peer(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> Result<Completion> {
+    let namespace = rig.namespace()?;
+    let entry = match contender {
+        Contender::Job => Entry::job(&namespace, rig)?,
+        _ => Entry::daemonset(&namespace, rig)?,
+    };
+    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
+    remove(rig, &namespace, &entry)?;
+    Ok(completion)
+}
+
+/// A DaemonJob, to completion only.
+pub fn daemonjob(rig: &Rig, round: Round, step: &mut Step) -> Result<Completion> {
+    let namespace = rig.namespace()?;
+    let manager = rig.manager()?;
+    let entry = Entry::daemonjob(&namespace, &manager)?;
+    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
+    remove(rig, &namespace, &entry)?;
+    stop(manager)?;
+    Ok(completion)
+}
+
+/// A DaemonJob to completion, a restart, changes of nodes, and its deletion.
+pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Completion, Life)> {
+    let namespace = rig.namespace()?;
+    let manager = rig.manager()?;
+    let entry = Entry::daemonjob(&namespace, &manager)?;
+    let (completion, mut writes) = to_completion(rig, &namespace, &entry, round, step)?;
+    let path = entry.path();
+    stop(manager)?;
+    writes.extend(rig.writes(&namespace)?);
+
+    let pods_before = rig.list(&pods(&namespace))?.len();
+    let began = Instant::now();
+    let manager = rig.manager()?;
+    run::poll("the restarted manager has looked at the DaemonJob", rig.patience(), LOOK, || {
+        Ok((passes(&manager)? > 0).then_some(()))
+    })?;
+    let first_pass_seconds = began.elapsed().as_secs_f64();
+    settled_passes(rig, &manager)?;
+    let restart_writes = rig.writes(&namespace)?;
+    let pods_after = rig.list(&pods(&namespace))?.len();
+    let restart = Restart {
+        first_pass_seconds,
+        writes: Tally::of(&restart_writes, Author::Quintet, &namespace),
+        extra_pods: i64::try_from(pods_after)? - i64::try_from(pods_before)?,
+        memory: process::memory(manager.pid())?,
+    };
+    writes.extend(restart_writes);
+
+    let node_events = node_events(rig, &manager)?;
+    writes.extend(rig.writes(&namespace)?);
+
+    let began = Instant::now();
+    rig.delete(&format!("{path}?propagationPolicy=Background"))?;
+    until_no_pods(rig, &namespace, step)?;
+    let deletion_seconds = began.elapsed().as_secs_f64();
+    writes.extend(rig.writes(&namespace)?);
+    stop(manager)?;
+    let writes = Tally::of(&writes, Author::Quintet, &namespace);
+    Ok((completion, Life { round: round.number, restart, node_events, deletion_seconds, writes }))
+}
+
+/// A DaemonJob whose pods are to go when it is complete, until it is deleted and they are gone.
+pub fn daemonjob_ttl_life(rig: &Rig, round: Round, step: &mut Step) -> Result<TtlLife> {
+    let namespace = rig.namespace()?;
+    let manager = rig.manager()?;
+    let mut entry = Entry::daemonjob(&namespace, &manager)?;
+    entry.object["spec"]["ttlSecondsAfterFinished"] = json!(0);
+    rig.forget_writes()?;
+    let began = Instant::now();
+    rig.create(&entry.collection, &entry.object)?;
+    run::poll("the DaemonJob is done", rig.patience(), LOOK, || {
+        step.tick();
+        Ok((entry.is_done)(&rig.get(&entry.path())?.unwrap_or_default(), rig.nodes()).then_some(()))
+    })?;
+    let done_seconds = began.elapsed().as_secs_f64();
+    let gone_seconds = gone_by_themselves(rig, &namespace)?;
+    let mut writes = rig.writes(&namespace)?;
+    rig.delete(&format!("{}?propagationPolicy=Background", entry.path()))?;
+    until_no_pods(rig, &namespace, step)?;
+    writes.extend(rig.writes(&namespace)?);
+    stop(manager)?;
+    let writes = Tally::of(&writes, Author::Quintet, &namespace);
+    Ok(TtlLife { round: round.number, done_seconds, gone_seconds, writes })
+}
+
+/// How long it takes from now on until there are no pods; nothing where their number stays as it is.
+fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
+    let began = Instant::now();
+    let (mut count, mut changed) = (usize::MAX, Instant::now());
+    run::poll("the pods are gone, or stay", rig.patience(), Duration::from_millis(250), || {
+        // Counting many pods costs the API server something; whether there are any does not.
+        if !rig.has_any(&pods(namespace), "")? {
+            return Ok(Some(Some(began.elapsed().as_secs_f64())));
+        }
+        if changed.elapsed() < TTL_PATIENCE {
+            return Ok(None);
+        }
+        let now = rig.list(&pods(namespace))?.len();
+        let stays = now == count;
+        (count, changed) = (now, Instant::now());
+        Ok(stays.then_some(None))
+    })
+}
+
+fn until_no_pods(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
+    run::poll("the pods of the deleted DaemonJob are gone", rig.patience(), LOOK, || {
+        step.tick();
+        Ok((!rig.has_any(&pods(namespace), "")?).then_some(()))
+    })
+}
+
+/// What changes of nodes cause while a DaemonJob is complete.
+fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
+    let nodes = rig.list("/api/v1/nodes")?;
+    let name = |node: &Value| node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let before = settled_passes(rig, manager)?;
+    let heartbeats = nodes.iter().take(HEARTBEATS);
+    let sent = heartbeats.len();
+    for node in heartbeats {
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let patch = json!({"status": {"conditions": [{"type": "Ready", "lastHeartbeatTime": now}]}});
+        rig.patch(&format!("/api/v1/nodes/{}/status", name(node)), Patch::Strategic, &patch)?;
+    }
+    let heartbeat_passes = settled_passes(rig, manager)? - before;
+
+    let node = nodes.first().map(name).context("there is no node")?;
+    let before = pass_time(manager)?;
+    let mut label_passes = 0;
+    for change in 1..=LABEL_CHANGES {
+        let before = passes(manager)?;
+        let patch = json!({"metadata": {"labels": {"bench.quintet.dev/change": change.to_string()}}});
+        rig.patch(&format!("/api/v1/nodes/{node}"), Patch::Merge, &patch)?;
+        label_passes += settled_passes(rig, manager)? - before;
+    }
+    let after = pass_time(manager)?;
+    let patch = json!({"metadata": {"labels": {"bench.quintet.dev/change": null}}});
+    rig.patch(&format!("/api/v1/nodes/{node}"), Patch::Merge, &patch)?;
+    settled_passes(rig, manager)?;
+    Ok(NodeEvents {
+        heartbeats: u64::try_from(sent)?,
+        heartbeat_passes,
+        label_changes: LABEL_CHANGES,
+        label_passes,
+        pass_seconds: stats::ratio(after.0 - before.0, after.1 - before.1),
+    })
+}
+
+const CONTROLLER: (&str, &str) = ("controller", "daemonjob");
+
+/// How many passes of DaemonJobs there have been.
+fn passes(manager: &Manager) -> Result<u64> {
+    let passes = scrape::sum(&manager.metrics()?, "controller_runtime_reconcile_total", &[CONTROLLER]);
+    format!("{passes:.0}").parse().context("/metrics counts passes, but not in numbers")
+}
+
+/// The same once there are no more.
+fn settled_passes(rig: &Rig, manager: &Manager) -> Result<u64> {
+    settled("the manager is quiet", QUIET, rig.patience(), || passes(manager))
+}
+
+/// The seconds that all passes took, and how many there were.
+fn pass_time(manager: &Manager) -> Result<(f64, f64)> {
+    let text = manager.metrics()?;
+    let of = |part: &str| {
+        scrape::sum(&text, &format!("controller_runtime_reconcile_time_seconds_{part}"), &[CONTROLLER])
+    };
+    Ok((of("sum"), of("count")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_pod_is_what_was_sent_and_nobodys() {
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1,
+                "creationTimestamp": "t", "managedFields": [{}], "finalizers": ["f"], "ownerReferences": [{}],
+                "labels": {"quintet.dev/kind": "DaemonJob", "daemonjob": "d"},
+                "annotations": {"dj.dysproz.io/node-name": "node-1"},
+            },
+            "spec": {
+                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "k"}], "restartPolicy": "OnFailure",
+                "nodeName": "node-1", "schedulerName": "default-scheduler", "priority": 0,
+                "volumes": [{"name": "kube-api-access-x"}],
+                "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always", "volumeMounts": [{}]}],
+            },
+            "status": {"phase": "Succeeded"},
+        });
+        let expected = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "a",
+                "labels": {"quintet.dev/kind": "Bare", "daemonjob": "d"},
+                "annotations": {"dj.dysproz.io/node-name": "node-1", "kwok.quintet.dev/exit-code": "0"},
+            },
+            "spec": {
+                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "k"}], "restartPolicy": "OnFailure",
+                "containers": [{"name": "c", "image": "i"}],
+            },
+        });
+        assert_eq!(bare_body(pod), expected);
+    }
+
+    #[test]
+    fn the_sample_is_a_daemonjob_that_a_job_can_run_too() {
+        assert_eq!(sample().unwrap()["kind"], "DaemonJob");
+        assert!(sample_pod_spec().unwrap()["containers"].is_array());
+    }
+
+    #[test]
+    fn a_daemonjob_is_done_when_it_is_complete_on_every_node() {
+        let job = |complete: &str, succeeded: u64| json!({"status": {"succeeded": succeeded, "conditions": [{"type": "Complete", "status": complete}]}});
+        let done = |job: &Value| is_true(job, "Complete") && counts(&job["status"]["succeeded"], 3);
+        assert!(done(&job("True", 3)));
+        assert!(!done(&job("False", 3)));
+        assert!(!done(&job("True", 2)));
+        assert!(!done(&Value::Null));
+    }
+}

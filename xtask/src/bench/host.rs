@@ -1,0 +1,174 @@
+//! What a bench ran on: figures mean nothing without it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::rig::Rig;
+use crate::cluster::components::Component;
+use crate::{http, paths, run};
+
+/// The machine at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// The date, in UTC.
+    pub date: String,
+    /// `linux x86_64`.
+    pub system: String,
+    /// Processors that this program may use.
+    pub cores: usize,
+    /// All memory.
+    pub memory_mib: u64,
+    /// The load over the last minute, before the cluster was started. A build for this bench counts too.
+    pub load: String,
+    /// How idle the processors were in the last moment before the cluster was started, in percent.
+    pub idle_percent: Option<u64>,
+}
+
+/// How long that moment is.
+const MOMENT: Duration = Duration::from_secs(2);
+
+impl Machine {
+    /// As it is now, after a moment of doing nothing.
+    pub fn now() -> Self {
+        let before = ticks();
+        thread::sleep(MOMENT);
+        let idle_percent = before.zip(ticks()).and_then(|(before, after)| idle_percent(before, after));
+        let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+        let memory = read("/proc/meminfo").lines().find_map(|line| {
+            line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+        });
+        Self {
+            date: Timestamp::now().strftime("%Y-%m-%d").to_string(),
+            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            memory_mib: memory.unwrap_or_default() / 1_024,
+            load: read("/proc/loadavg").split_ascii_whitespace().next().unwrap_or("unknown").to_owned(),
+            idle_percent,
+        }
+    }
+
+    /// In a sentence.
+    pub fn describe(&self) -> String {
+        let Self { date, system, cores, memory_mib, load, idle_percent } = self;
+        let idle = idle_percent.map(|idle| format!(", processors {idle} % idle")).unwrap_or_default();
+        format!(
+            "{date}, {system}, {cores} cores, {memory_mib} MiB of memory; before the start load {load}{idle}."
+        )
+    }
+}
+
+/// What all processors did since the system started: in all, and nothing.
+#[derive(Clone, Copy)]
+struct Ticks {
+    all: u64,
+    idle: u64,
+}
+
+fn ticks() -> Option<Ticks> {
+    parse_ticks(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The first line of `/proc/stat` (see proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is
+/// part of the first two.
+fn parse_ticks(stat: &str) -> Option<Ticks> {
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_ascii_whitespace()
+        .take(8)
+        .flat_map(str::parse)
+        .collect();
+    Some(Ticks { all: fields.iter().sum(), idle: fields.get(3)? + fields.get(4)? })
+}
+
+fn idle_percent(before: Ticks, after: Ticks) -> Option<u64> {
+    (100 * after.idle.checked_sub(before.idle)?).checked_div(after.all.checked_sub(before.all)?)
+}
+
+/// What ran, in which version.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Versions {
+    /// The manager.
+    pub quintet: String,
+    /// The commit of the checkout, and whether files differ from it.
+    pub checkout: String,
+    /// The API server and its fellows.
+    pub kubernetes: String,
+    /// The store.
+    pub etcd: String,
+    /// The simulated kubelets.
+    pub kwok: String,
+}
+
+impl Versions {
+    /// As the programs say.
+    pub fn of(rig: &Rig, program: &Path) -> Result<Self> {
+        let text = |value: Option<&str>| value.unwrap_or("unknown").to_owned();
+        let quintet = run::stdout(Command::new(program).arg("--version"))?;
+        let server = rig.get("/version")?.unwrap_or_default();
+        let etcd = rig.cluster().dir().settings()?.and_then(|settings| {
+            let (_, body) = http::get(Component::Etcd.port(&settings), "/version")?;
+            let version: serde_json::Value = serde_json::from_str(&body).ok()?;
+            version["etcdserver"].as_str().map(str::to_owned)
+        });
+        let node = rig.get("/api/v1/nodes/node-00001")?.unwrap_or_default();
+        let kubelet = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
+        Ok(Self {
+            quintet: text(quintet.split_ascii_whitespace().nth(1)),
+            checkout: checkout(),
+            kubernetes: text(server["gitVersion"].as_str()),
+            etcd: text(etcd.as_deref()),
+            kwok: text(kubelet.map(|version| version.trim_start_matches("kwok-"))),
+        })
+    }
+
+    /// In a sentence.
+    pub fn describe(&self) -> String {
+        let Self { quintet, checkout, kubernetes, etcd, kwok } = self;
+        format!("quintet {quintet} ({checkout}), Kubernetes {kubernetes}, etcd {etcd}, kwok {kwok}.")
+    }
+}
+
+/// What git says, where there is git.
+fn checkout() -> String {
+    let git =
+        |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace())).ok();
+    match (git(&["rev-parse", "--short", "HEAD"]), git(&["status", "--porcelain"])) {
+        (Some(commit), Some(changed)) => {
+            let changed = if changed.trim().is_empty() { "" } else { ", with changes" };
+            format!("commit {}{changed}", commit.trim())
+        }
+        _ => "commit unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_described() {
+        let machine = Machine::now();
+        assert!(machine.cores > 0);
+        let text = machine.describe();
+        assert!(text.contains("cores") && text.starts_with("20"), "{text}");
+    }
+
+    #[test]
+    fn idle_time_is_fields_4_and_5() {
+        let at = |stat: &str| parse_ticks(stat).unwrap();
+        let before = at("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n");
+        let after = at("cpu  20 0 20 90 20 10 0 0 5 0\n");
+        assert_eq!(idle_percent(before, after), Some(50));
+        assert_eq!(idle_percent(after, after), None);
+        assert!(parse_ticks("cpu  1 2 3").is_none());
+    }
+}

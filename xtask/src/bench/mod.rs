@@ -1,0 +1,51 @@
+//! `cargo xtask bench <kind>`: what a kind costs and how fast it is, beside its peers, in one run on one cluster.
+//!
+//! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
+//! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
+//! bench shares; a bench is a module of its own, [`daemonjob`] being the first.
+
+mod audit;
+mod client;
+mod daemonjob;
+mod host;
+mod optimised;
+mod process;
+mod report;
+mod rig;
+mod scrape;
+mod stats;
+mod table;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// `cargo xtask bench`.
+#[derive(Debug, clap::Args)]
+#[command(
+    about = "Measure a kind beside its peers, on a cluster of its own",
+    long_about = "Measure a kind beside its peers, on a cluster of its own.\n\n\
+    Each bench brings a local cluster up (see `cargo xtask cluster up --help`), makes simulated nodes, installs the \
+    chart, builds the release program and runs it as the manager, with the rights of the chart's ServiceAccount. Peers \
+    run in the same cluster, one after another, in alternating order; ratios are taken between neighbours of the same \
+    round. Writes are counted in the API server's audit log, by who sent them. The cluster is removed at the end, also \
+    after Ctrl-C.\n\n\
+    Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed and decide \
+    nothing. Run it on a machine that does nothing else."
+)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Daemonjob(daemonjob::Args),
+}
+
+/// Runs a bench.
+pub fn run(args: &Args) -> Result<()> {
+    optimised::go_on_there()?;
+    match &args.command {
+        Command::Daemonjob(args) => daemonjob::run(args),
+    }
+}

@@ -1,0 +1,378 @@
+//! What every bench runs on: a cluster of its own with simulated nodes and the chart, clients for it, and the manager.
+//! All of it goes with the [`Rig`], also after Ctrl-C.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::config::Kubeconfig;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::audit::{AuditLog, Write};
+use super::client::{Api, Created, Patch};
+use super::table;
+use crate::cluster::components::Component;
+use crate::cluster::{Cluster, UpOptions};
+use crate::manager::{self, Manager, ManagerOptions};
+use crate::progress::Step;
+use crate::{demo, interrupt, run};
+
+/// How often a bench looks whether something is so: what ends between two looks seems to take that much longer.
+pub const LOOK: Duration = Duration::from_millis(50);
+
+/// How long writes may trail behind what caused them, the status that is written once a second among them.
+const TRAIL: Duration = Duration::from_secs(2);
+
+/// How the components that are peers, or that every contender needs, are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Setting {
+    /// kube-controller-manager and kube-scheduler with the request limits that they have by default
+    Shipped,
+    /// both with limits that do not limit, and kube-controller-manager with more workers
+    Tuned,
+}
+
+impl Setting {
+    /// As a table's title ends.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shipped => "as shipped",
+            Self::Tuned => "tuned",
+        }
+    }
+
+    /// The clusters of this program set limits of their own, so the defaults are said too.
+    fn flags(self, component: Component) -> &'static [&'static str] {
+        match (self, component) {
+            (Self::Shipped, Component::ControllerManager) => &["--kube-api-qps=20", "--kube-api-burst=30"],
+            (Self::Shipped, Component::Scheduler) => &["--kube-api-qps=50", "--kube-api-burst=100"],
+            (Self::Tuned, Component::ControllerManager) => &[
+                "--kube-api-qps=1000",
+                "--kube-api-burst=2000",
+                "--concurrent-job-syncs=20",
+                "--concurrent-daemonset-syncs=20",
+                "--concurrent-gc-syncs=40",
+            ],
+            (Self::Tuned, Component::Scheduler) => &["--kube-api-qps=1000", "--kube-api-burst=2000"],
+            _ => &[],
+        }
+    }
+
+    /// The flags, for people.
+    pub fn description(self) -> String {
+        let of = |component: Component| format!("{} {}", component.name(), self.flags(component).join(" "));
+        format!("{}; {}", of(Component::ControllerManager), of(Component::Scheduler))
+    }
+}
+
+/// A cluster that goes with this value.
+struct Removed(String);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        // One that was never made cannot be opened.
+        let Ok(cluster) = Cluster::open(&self.0) else { return };
+        let step = Step::start("removing the cluster");
+        match cluster.down() {
+            Ok(()) => step.done(),
+            Err(error) => eprintln!("cluster {} could not be removed: {error:#}", self.0),
+        }
+    }
+}
+
+/// See the module. Fields are dropped in order: clients before their cluster.
+pub struct Rig {
+    admin: Api,
+    peer: Api,
+    audit: RefCell<AuditLog>,
+    namespaces: Cell<usize>,
+    runtime: Runtime,
+    program: PathBuf,
+    cluster: Cluster,
+    nodes: usize,
+    _removed: Removed,
+}
+
+impl Rig {
+    /// Brings a cluster with so many simulated nodes and the chart up, for managers that are this program.
+    pub fn up(nodes: usize, program: &Path) -> Result<Self> {
+        let removed = Removed(format!("bench-{}", std::process::id()));
+        // The nodes are made below, many at a time.
+        let (cluster, _) = Cluster::up(&UpOptions { name: removed.0.clone(), nodes: Some(0) })?;
+        demo::install(cluster.kube())?;
+        // One thread is enough for the requests; it drives connections also while this one waits for something else.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .context("cannot start a thread for requests")?;
+        let admin =
+            Kubeconfig::read_from(cluster.kubeconfig()).context("the cluster's kubeconfig is damaged")?;
+        // What is compared with the manager has its identity: the API server ranks and authorises both alike.
+        let account = cluster.kube().kubeconfig_of_service_account(manager::NAMESPACE, "quintet")?;
+        let account =
+            Kubeconfig::from_yaml(&account).context("the ServiceAccount's kubeconfig is damaged")?;
+        let (admin, peer) =
+            runtime.block_on(async { anyhow::Ok((Api::new(admin).await?, Api::new(account).await?)) })?;
+        let audit = RefCell::new(AuditLog::now(cluster.audit_log())?);
+        let rig = Self {
+            admin,
+            peer,
+            audit,
+            namespaces: Cell::new(0),
+            runtime,
+            program: program.to_owned(),
+            cluster,
+            nodes,
+            _removed: removed,
+        };
+        rig.make_nodes()?;
+        Ok(rig)
+    }
+
+    /// The number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// How long something may take that is done once for each node, one after another, by the slowest of peers.
+    pub fn patience(&self) -> Duration {
+        Duration::from_mins(5) + Duration::from_millis(300) * u32::try_from(self.nodes).unwrap_or(u32::MAX)
+    }
+
+    /// Sets kube-controller-manager and kube-scheduler, which are started anew for that.
+    pub fn set(&self, setting: Setting) -> Result<()> {
+        for component in [Component::ControllerManager, Component::Scheduler] {
+            self.cluster.restart(component, setting.flags(component))?;
+        }
+        Ok(())
+    }
+
+    /// The pid of a component.
+    pub fn pid(&self, component: Component) -> Result<i32> {
+        let process = self.cluster.process(component)?;
+        process.map(|process| process.pid).with_context(|| format!("{} does not run", component.name()))
+    }
+
+    /// Starts a manager and waits until it is ready.
+    pub fn manager(&self) -> Result<Manager> {
+        let options = ManagerOptions { program: Some(self.program.clone()), ..ManagerOptions::default() };
+        Manager::start(self.cluster.kube(), &options)
+    }
+
+    /// A namespace that nobody used before, in which pods can be made.
+    pub fn namespace(&self) -> Result<String> {
+        self.namespaces.set(self.namespaces.get() + 1);
+        let name = format!("bench-{}", self.namespaces.get());
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        self.create("/api/v1/namespaces", &object)?;
+        let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        run::poll("the namespace's service account", self.patience(), LOOK, || {
+            Ok(self.get(&account)?.map(|_| ()))
+        })?;
+        Ok(name)
+    }
+
+    /// An object, or nothing.
+    pub fn get(&self, path: &str) -> Result<Option<Value>> {
+        self.wait_for(self.admin.get(path))
+    }
+
+    /// The objects of a collection.
+    pub fn list(&self, path: &str) -> Result<Vec<Value>> {
+        self.wait_for(self.admin.list(path, ""))
+    }
+
+    /// Whether a collection has an object that `query` selects.
+    pub fn has_any(&self, path: &str, query: &str) -> Result<bool> {
+        self.wait_for(self.admin.has_any(path, query))
+    }
+
+    /// Creates an object.
+    pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        self.wait_for(self.admin.create(path, object))
+    }
+
+    /// Patches an object.
+    pub fn patch(&self, path: &str, kind: Patch, patch: &Value) -> Result<Value> {
+        self.wait_for(self.admin.patch(path, kind, patch))
+    }
+
+    /// Deletes an object; what depends on it follows.
+    pub fn delete(&self, path: &str) -> Result<()> {
+        self.wait_for(self.admin.delete(path))
+    }
+
+    /// Creates many objects at a time, as the manager's ServiceAccount.
+    pub fn create_all(&self, path: &str, bodies: Vec<Vec<u8>>) -> Result<Created> {
+        self.wait_for(self.peer.create_all(path, bodies))
+    }
+
+    /// What was written in a namespace since the last call. Waits until nothing trails behind.
+    pub fn writes(&self, namespace: &str) -> Result<Vec<Write>> {
+        let mut writes = Vec::new();
+        run::poll("the audit log is quiet", self.patience(), TRAIL, || {
+            let mut more = self.audit.borrow_mut().read()?;
+            more.retain(|write| write.namespace == namespace);
+            let quiet = more.is_empty();
+            writes.extend(more);
+            Ok(quiet.then_some(()))
+        })?;
+        Ok(writes)
+    }
+
+    /// Passes over what was written until now.
+    pub fn forget_writes(&self) -> Result<()> {
+        self.audit.borrow_mut().read().map(|_| ())
+    }
+
+    /// How many different nodes the pods of a namespace were put on.
+    pub fn nodes_covered(&self, namespace: &str) -> Result<usize> {
+        let pods = self.list(&pods(namespace))?;
+        let nodes: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
+        Ok(nodes.len())
+    }
+
+    /// Deletes the pods of a namespace, whose owner must be gone, and waits until they are.
+    pub fn remove_pods(&self, namespace: &str) -> Result<()> {
+        let path = pods(namespace);
+        // The server may give up on a large collection: what it has done by then is done.
+        let mut failure = None;
+        let gone = run::poll("the pods are gone", self.patience(), Duration::from_millis(200), || {
+            if !self.has_any(&path, "")? {
+                return Ok(Some(()));
+            }
+            match self.wait_for(self.admin.delete(&format!("{path}?gracePeriodSeconds=0"))) {
+                Err(error) if error.is::<interrupt::Interrupted>() => return Err(error),
+                other => failure = other.err(),
+            }
+            Ok(None)
+        });
+        match (gone, failure) {
+            (Err(error), Some(failure)) => Err(error.context(failure)),
+            (gone, _) => gone,
+        }
+    }
+
+    fn make_nodes(&self) -> Result<()> {
+        let mut step =
+            Step::start_long(format!("making {} simulated nodes", table::count(u64::try_from(self.nodes)?)));
+        let bodies = (1..=self.nodes)
+            .map(|number| serde_json::to_vec(&node(&format!("node-{number:05}"))))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.wait_for(self.admin.create_all("/api/v1/nodes", bodies))?;
+        run::poll("the simulated nodes are Ready", self.patience(), Duration::from_millis(500), || {
+            step.tick();
+            Ok(self.list("/api/v1/nodes")?.iter().all(is_ready).then_some(()))
+        })?;
+        step.done();
+        Ok(())
+    }
+
+    fn wait_for<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                done = future => done,
+                interrupted = interrupted() => Err(interrupted),
+            }
+        })
+    }
+}
+
+/// The collection of a namespace's pods.
+pub fn pods(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods")
+}
+
+async fn interrupted() -> anyhow::Error {
+    loop {
+        if let Err(interrupted) = interrupt::check() {
+            return interrupted;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// As the nodes of `cargo xtask cluster up` are: samples find them by their label.
+fn node(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "quintet.dev/simulated": "true",
+                "app": "v1",
+            },
+        },
+    })
+}
+
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    let ready =
+        conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"));
+    ready && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
+}
+
+/// Waits until a reading does not change any more, and returns it.
+pub fn settled<T: PartialEq>(
+    what: &str,
+    quiet: Duration,
+    limit: Duration,
+    mut read: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let mut last = read()?;
+    let mut since = std::time::Instant::now();
+    run::poll(what, limit, LOOK, || {
+        let now = read()?;
+        if now != last {
+            since = std::time::Instant::now();
+            last = now;
+        }
+        Ok((since.elapsed() >= quiet).then_some(()))
+    })?;
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_a_taint_takes_no_pods_yet() {
+        let node = |status: &str, taints: Value| {
+            json!({
+                "spec": {"taints": taints},
+                "status": {"conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": status}]},
+            })
+        };
+        assert!(is_ready(&node("True", Value::Null)));
+        assert!(is_ready(&node("True", json!([]))));
+        assert!(!is_ready(&node("False", Value::Null)));
+        assert!(!is_ready(&node("True", json!([{"key": "node.kubernetes.io/not-ready"}]))));
+        assert!(!is_ready(&json!({})));
+    }
+
+    #[test]
+    fn both_settings_say_their_limits() {
+        for setting in [Setting::Shipped, Setting::Tuned] {
+            let text = setting.description();
+            assert_eq!(text.matches("--kube-api-qps=").count(), 2, "{text}");
+        }
+        assert!(Setting::Tuned.flags(Component::Etcd).is_empty());
+    }
+}
