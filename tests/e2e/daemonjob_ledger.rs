@@ -4,11 +4,12 @@
 //! a kubelet would do is played by kwok (`tests/controlplane/stages`) or scripted by writes to a status.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, PATIENCE, condition};
+use quintet_e2e::{Arena, PATIENCE, condition, program};
 use serde_json::{Value, json};
-use xtask::run;
+use xtask::{demo, run};
 
 use crate::daemonjob::{daemonjob, is_complete};
 
@@ -353,6 +354,41 @@ fn a_kind_that_is_switched_off_holds_no_pod() {
     }
     arena.kubectl(&["delete", "dj", "off", "rest", "--timeout=60s"]).unwrap();
     arena.wait("all pods are gone", || arena.list("pods", "quintet.dev/kind=DaemonJob").is_empty());
+}
+
+/// The definition is deleted, and every DaemonJob with it: while the manager looks on, and while none runs. Nodes are
+/// simulated; the cluster is the test's own.
+#[test]
+fn a_definition_that_is_deleted_holds_no_pod() {
+    const DEFINITION: &str = "crd/daemonjobs.dj.dysproz.io";
+    let arena = Arena::alone("dl-crd");
+    let nodes = arena.nodes(["a", "b"]);
+    let no_pods = || arena.list("pods", "quintet.dev/kind=DaemonJob").is_empty();
+    // The garbage collector may not know what has become of an owner whose type is gone; then a person deletes them.
+    let delete = |pods: &[String; 2]| arena.kubectl(&["delete", "pod", &pods[0], &pods[1], "--wait=false"]);
+    let manager = arena.manager("daemonjob");
+    let pods = half_done(&arena, "seen", &nodes);
+    arena.kubectl(&["delete", DEFINITION, "--timeout=60s"]).unwrap();
+    let _ = delete(&pods);
+    arena.wait("the pods go with their DaemonJob", no_pods);
+
+    demo::install(arena.kube()).unwrap();
+    let pods = half_done(&arena, "unseen", &nodes);
+    manager.kill().unwrap();
+    arena.kubectl(&["delete", DEFINITION, "--timeout=60s"]).unwrap();
+    let _ = delete(&pods);
+    // It is not ready without the definition, so it is not waited for.
+    let mut manager = Command::new(program())
+        .arg("--kubeconfig")
+        .arg(arena.cluster().kubeconfig())
+        .arg(format!("--watch-namespace={}", arena.namespace()))
+        .args(["--controllers=daemonjob", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
+        .stderr(std::fs::File::create(arena.kube().log("dl-crd.log")).unwrap())
+        .spawn()
+        .unwrap();
+    arena.wait("the pods go without a DaemonJob", no_pods);
+    manager.kill().unwrap();
+    manager.wait().unwrap();
 }
 
 /// While the manager runs, a stranger deletes a shard, takes the labels off, and garbles a line. Nodes are simulated.

@@ -8,12 +8,13 @@ use quintet_e2e::{Arena, program, workspace};
 use xtask::run;
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 7] = [
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 8] = [
     "cargo xtask build",
     "cargo xtask demo",
     "cargo xtask cluster",
     "cargo xtask test",
     "cargo xtask generate",
+    "cargo xtask bench",
     "cargo build",
     "cargo test",
 ];

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use kube::Resource as _;
 use quintet_kit::client::brief;
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::{Error, Executor};
@@ -31,6 +30,8 @@ const SELECTOR: &str = "quintet.dev/kind=DaemonJob";
 /// How long a pod of a DaemonJob out of our scope must have been over before it is taken for abandoned: another manager
 /// may serve it.
 const ABANDONED: SignedDuration = SignedDuration::from_mins(1);
+/// When to look again where the cache of DaemonJobs is not filled yet.
+const SOON: SignedDuration = SignedDuration::from_secs(1);
 /// UIDs of owners that are known to be gone: one GET tells it for all of their pods.
 const REMEMBERED: usize = 256;
 
@@ -45,6 +46,8 @@ pub enum Standing {
     SwitchedOff,
     /// Its DaemonJob lives outside the namespace that this process serves.
     OutOfScope,
+    /// It is not known yet.
+    Unknown,
 }
 
 /// What is done with one pod.
@@ -52,8 +55,16 @@ pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
     let mut plan = Plan::default();
     let is_off = match standing {
         Standing::Unowned => true,
-        Standing::Served => false,
+        Standing::Served => {
+            // Should its DaemonJob have gone without a word, with its type.
+            plan.look_again(now.checked_add(ABANDONED).unwrap_or(now));
+            false
+        }
         Standing::SwitchedOff => pod.terminating(),
+        Standing::Unknown => {
+            plan.look_again(now.checked_add(SOON).unwrap_or(now));
+            false
+        }
         Standing::OutOfScope => match (pod.meta.deletion_asked(), pod.is_running() && pod.node.is_some()) {
             (Some(asked), false) => {
                 let over = pod.finished.map_or(asked, |finished| finished.max(asked));
@@ -115,12 +126,12 @@ impl Reconciler for Sweeper {
                     name: owner.name.clone(),
                     uid: owner.uid.clone(),
                 };
-                match served.get(&key) {
-                    Some(job) if job.meta().deletion_timestamp.is_some() => return Ok(Standing::Unowned),
-                    Some(_) => return Ok(Standing::Served),
-                    // An empty cache says nothing; a type that is not there has no objects.
-                    None if *served.health().borrow() == Health::Unsynced => return Ok(Standing::Served),
-                    None => {}
+                let health = served.health().borrow().clone();
+                match (served.get(&key), health) {
+                    (Some(job), _) if job.terminating() => return Ok(Standing::Unowned),
+                    (Some(_), Health::Synced { .. }) => return Ok(Standing::Served),
+                    (_, Health::Unsynced) => return Ok(Standing::Unknown),
+                    (Some(_), Health::Absent) | (None, _) => {}
                 }
             }
             _ => {}
@@ -144,14 +155,21 @@ impl Reconciler for Sweeper {
 }
 
 impl Sweeper {
-    /// Whether the API server says that the owner is gone, or that another one has its name.
+    /// Whether the API server says that the owner is gone, that another one has its name, or that its type is gone.
     async fn is_gone(&self, pod: &Pod, owner: &Owner) -> Result<bool, Error> {
         if self.gone().contains(&owner.uid) {
             return Ok(true);
         }
         let kind = Resource::of::<DaemonJob>();
-        let found = self.executor.read_meta(&kind, &pod.meta.namespace, &owner.name).await?;
-        let is_gone = found.is_none_or(|meta| meta.uid != owner.uid);
+        let is_gone = match self.executor.read_meta(&kind, &pod.meta.namespace, &owner.name).await {
+            Ok(found) => found.is_none_or(|meta| meta.uid != owner.uid),
+            Err(kube::Error::Api(status))
+                if status.code == 404 && !self.executor.is_served(&kind).await? =>
+            {
+                true
+            }
+            Err(error) => return Err(error.into()),
+        };
         if is_gone {
             let mut gone = self.gone();
             if gone.len() >= REMEMBERED {

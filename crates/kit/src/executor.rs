@@ -284,7 +284,8 @@ impl Executor {
         Ok(self.read::<MetaOnly>(resource, namespace, name).await?.map(|only| Meta::from(only.metadata)))
     }
 
-    /// An object, read past the caches; None where it does not exist.
+    /// An object, read past the caches; None where it does not exist. A 404 that is not the API server's word on that
+    /// object is an error: so are a proxy's, and one on a type that is not there.
     pub async fn read<T: serde::de::DeserializeOwned>(
         &self,
         resource: &Resource,
@@ -296,10 +297,21 @@ impl Executor {
         let answer = timeout_at(Instant::now() + CALL, self.client.request::<T>(request)).await;
         match answer {
             Ok(Ok(object)) => Ok(Some(object)),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 && status.reason == "NotFound" => {
+                Ok(None)
+            }
             Ok(Err(error)) => Err(error),
             Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
         }
+    }
+
+    /// Whether the API server serves this version of this group; where it does not, no object of it can be read.
+    pub async fn is_served(&self, resource: &Resource) -> Result<bool, kube::Error> {
+        let groups = timeout_at(Instant::now() + CALL, self.client.list_api_groups()).await;
+        let groups = groups.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
+        let is_asked = |version: &str| version == resource.version;
+        let group = groups.groups.into_iter().find(|group| group.name == resource.group);
+        Ok(group.is_some_and(|group| group.versions.iter().any(|version| is_asked(&version.version))))
     }
 
     /// Takes the steps of a plan, one after the other, for as long as the plan is `still` about the object as it is.
