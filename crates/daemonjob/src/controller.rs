@@ -16,6 +16,7 @@ use quintet_kit::types::{Node, Pod};
 use tokio::sync::watch;
 
 use crate::CONTROLLER;
+use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
@@ -107,23 +108,26 @@ impl DaemonJobs {
     /// The shards that the cache shows, and what has become of those that it should show and does not.
     async fn observe_ledger(&self, object: &DaemonJob, key: &Key, world: &mut World) -> Result<(), Error> {
         let number = |shard: &Shard| shard.number(&key.name);
-        world.ledger = self.ledger.owned_by(key);
-        world.ledger.retain(|shard| number(shard).is_some() && !shard.terminating());
         let mut open: HashSet<u8> = (0..SHARDS).collect();
-        for shard in &world.ledger {
-            open.remove(&number(shard).unwrap_or(SHARDS));
+        for shard in self.ledger.owned_by(key) {
+            if number(&shard).is_some_and(|number| open.remove(&number)) {
+                let is_going = shard.terminating();
+                (if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);
+            }
         }
         for shard in self.departed_shards.owned_by(key) {
             let Some(number) = number(&shard).filter(|number| open.remove(number)) else {
                 self.departed_shards.settle(&shard);
                 continue;
             };
-            match self.read_shard(key, number).await? {
-                Some(found) => {
-                    world.ledger.push(found.clone());
-                    world.unlabelled.shards.push(found);
-                }
-                None => world.deleted_shards.push(shard),
+            if let Some(found) = self.read_shard(key, number).await? {
+                world.ledger.push(found.clone());
+                world.unlabelled.shards.push(found);
+            } else {
+                let mut shard = Arc::unwrap_or_clone(shard);
+                // It is gone now, however slowly it went.
+                shard.meta.deleted = None;
+                world.deleted_shards.push(Arc::new(shard));
             }
         }
         // Written once and not to be seen: gone, or without its label, since before this process looked.
@@ -216,8 +220,11 @@ pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Erro
     let reads: [Arc<dyn Follower>; 3] =
         [Arc::new(pods.clone()), Arc::new(nodes.clone()), Arc::new(ledger.clone())];
     let reconciler = DaemonJobs {
-        departed_pods: Departed::from(&pods, &objects),
-        departed_shards: Departed::from(&ledger, &objects),
+        // A pod that goes as it should has lost our finalizer before.
+        departed_pods: Departed::from(&pods, &objects, |pod: &Pod| {
+            !pod.terminating() || pod.meta.finalizers.iter().any(|finalizer| **finalizer == *FINALIZER)
+        }),
+        departed_shards: Departed::from(&ledger, &objects, |_| true),
         pods: pods.clone(),
         nodes: nodes.clone(),
         ledger: ledger.clone(),

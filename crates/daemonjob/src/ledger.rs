@@ -159,6 +159,9 @@ pub struct Ended {
     pub at: Timestamp,
 }
 
+/// The greatest run number that is believed: there is always a next one.
+pub const MOST_RUNS: u64 = 1 << 53;
+
 /// What an absent value is written as.
 const NONE: &str = "-";
 
@@ -168,7 +171,7 @@ impl fmt::Display for Entry {
         write!(
             f,
             "{} {} run={} {} failures={}",
-            self.node,
+            or_none(&self.node),
             or_none(&self.hash),
             self.run,
             self.outcome.word(),
@@ -201,7 +204,7 @@ fn parse(line: &str) -> Option<Entry> {
     let known = |text: &str| -> Arc<str> { if text == NONE { "".into() } else { text.into() } };
     let mut words = line.split_ascii_whitespace();
     let (node, hash) = (words.next()?, words.next()?);
-    let run = words.next()?.strip_prefix("run=")?.parse().ok()?;
+    let run = words.next()?.strip_prefix("run=")?.parse().ok().filter(|run| *run <= MOST_RUNS)?;
     let outcome = words.next()?;
     let outcome = Outcome::ALL.into_iter().find(|known| known.word() == outcome)?;
     let failures = words.next()?.strip_prefix("failures=")?.parse().ok()?;
@@ -219,7 +222,7 @@ fn parse(line: &str) -> Option<Entry> {
     let boot = known(word.strip_prefix("boot=")?);
     let at = words.next()?.parse().ok()?;
     let entry = Entry {
-        node: node.into(),
+        node: known(node),
         hash: known(hash),
         run,
         outcome,
@@ -378,12 +381,12 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            outcome in 0..Outcome::ALL.len(), run: u64, failures: u32, disruptions: u32, boot in "[0-9a-f-]{2,36}",
+            outcome in 0..Outcome::ALL.len(), run in 0..=MOST_RUNS, failures: u32, disruptions: u32, boot in "[0-9a-f-]{2,36}", node in "([a-z]{1,9})?",
             success in prop::option::of(("v1-[a-z2-7]{10}", "[0-9a-f-]{2,36}")), second in 0..4_000_000_000_i64,
         ) {
             let outcome = Outcome::ALL[outcome];
             let entry = Entry {
-                node: "node.example.com".into(), hash: "v1-7ji4ojlv5d".into(), run, outcome, failures, disruptions,
+                node: node.as_str().into(), hash: "v1-7ji4ojlv5d".into(), run, outcome, failures, disruptions,
                 boot: boot.as_str().into(),
                 success: success.map(|(hash, boot)| Success { hash: hash.into(), boot: boot.into() }),
                 at: Timestamp::from_second(second).unwrap(),

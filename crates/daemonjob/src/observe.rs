@@ -16,7 +16,8 @@ pub struct World {
     pub nodes: Vec<Arc<Node>>,
     /// The shards of its ledger.
     pub ledger: Vec<Arc<Shard>>,
-    /// Shards that somebody else has deleted while we ran, as they were last seen.
+    /// Shards that somebody else has deleted while we ran, as they were last seen. One that is still terminating stands in
+    /// the way of its successor.
     pub deleted_shards: Vec<Arc<Shard>>,
     /// Pods and shards that are there, but have lost the label that the watch selects by.
     pub unlabelled: Unlabelled,

@@ -12,6 +12,13 @@ use crate::ledger::Outcome;
 /// Failures that a node may have where the spec says nothing: the Job's default.
 const BACKOFF_LIMIT: i32 = 6;
 
+/// Annotation: the pod was given up since it had not started in time, in the run that started then. It is set before the
+/// pod is deleted, so that nobody need guess from clocks who deleted it.
+pub const GIVEN_UP_ANNOTATION: &str = "dj.dysproz.io/given-up";
+
+/// How far the clocks of a node and of the API server may differ before a kill is taken for a failure.
+const SKEW: SignedDuration = SignedDuration::from_secs(2);
+
 /// What a DaemonJob says about failures.
 #[derive(Debug)]
 pub struct Rules<'a> {
@@ -64,36 +71,35 @@ impl<'a> Rules<'a> {
         self.restarts && pod.restarts > 0 && all >= self.limit
     }
 
-    /// When a pod that has not started is given up.
+    /// When a pod that is still Pending is given up; its init containers may have run.
     pub fn pending_until(&self, pod: &Pod) -> Option<Timestamp> {
-        let created = pod.meta.created?;
-        (pod.started.is_none()).then_some(())?;
+        let created = pod.meta.created.filter(|_| pod.phase == Phase::Pending)?;
         created.checked_add(self.pending_deadline?).ok()
     }
 
     /// What has become of a pod, after so many failures of its node with the same template.
     pub fn fate(&self, pod: &Pod, failures: u32) -> Fate {
         let asked = pod.meta.deletion_asked();
-        let ended = |outcome, failures| Fate::Ended {
-            outcome,
-            failures,
-            at: pod.finished.max(asked).or(pod.meta.created).unwrap_or_default(),
-        };
-        let gave_up = || self.pending_until(pod).zip(asked).is_some_and(|(until, asked)| until <= asked);
+        let given_up = given_up_in(pod);
+        // No clock is believed to be behind what another one has shown to be over.
+        let at = pod.finished.max(asked).max(pod.meta.created).max(given_up).unwrap_or_default();
+        let ended = |outcome, failures| Fate::Ended { outcome, failures, at };
         match pod.phase {
             Phase::Succeeded => ended(Outcome::Succeeded, 0),
             Phase::Failed => {
-                // To the second: whoever ended in the second of the request was ended by it.
-                let made_to_go =
-                    asked.is_some_and(|asked| pod.finished.is_none_or(|finished| finished >= asked));
+                let made_to_go = asked.is_some_and(|asked| self.was_made_to_go(pod, asked));
                 match self.action(pod, made_to_go) {
                     Some(PodFailureAction::FailJob) => return ended(Outcome::FailedJob, 1),
                     Some(PodFailureAction::FailIndex) => return ended(Outcome::FailedIndex, 1),
-                    Some(PodFailureAction::Ignore) => return ended(Outcome::Ignored, 0),
+                    // A disruption remains one, for which a cordoned node waits.
+                    Some(PodFailureAction::Ignore) if !made_to_go && !pod.disrupted => {
+                        return ended(Outcome::Ignored, 0);
+                    }
+                    Some(PodFailureAction::Ignore) => return ended(Outcome::Disrupted, 0),
                     Some(PodFailureAction::Count) => return ended(Outcome::Failed, 1),
                     None => {}
                 }
-                if made_to_go && gave_up() {
+                if made_to_go && given_up.is_some() {
                     ended(Outcome::PendingDeadlineExceeded, 0)
                 } else if made_to_go && pod.restarts > 0 && self.restarts_too_often(pod, failures) {
                     ended(Outcome::Failed, pod.restarts.saturating_add(1))
@@ -104,7 +110,7 @@ impl<'a> Rules<'a> {
                 }
             }
             _ if asked.is_some() && pod.node.is_none() => {
-                if gave_up() {
+                if given_up.is_some() {
                     ended(Outcome::PendingDeadlineExceeded, 0)
                 } else {
                     Fate::NeverRan
@@ -112,6 +118,14 @@ impl<'a> Rules<'a> {
             }
             _ => Fate::Open,
         }
+    }
+
+    /// Whether a pod that has failed did so because it was asked to go. Where the kubelet starts containers again, one that
+    /// lies between two starts is not started any more: its last end is then older than the request.
+    fn was_made_to_go(&self, pod: &Pod, asked: Timestamp) -> bool {
+        let has_own_reason = pod.reason.as_deref().is_some_and(|reason| !reason.is_empty());
+        let ended_after = |finished: Timestamp| finished.checked_add(SKEW).is_ok_and(|end| end >= asked);
+        self.restarts && !has_own_reason || pod.finished.is_none_or(ended_after)
     }
 
     /// What the first rule that matches says. How a container ended that was made to go tells nothing.
@@ -138,6 +152,11 @@ impl<'a> Rules<'a> {
         };
         self.policy?.rules.iter().find(matches).map(|rule| rule.action)
     }
+}
+
+/// The start of the run that gave a pod up, where one did.
+pub fn given_up_in(pod: &Pod) -> Option<Timestamp> {
+    pod.meta.annotations.get(GIVEN_UP_ANNOTATION)?.parse().ok()
 }
 
 /// Why a pod failed, in one word: for a person, and for the metric of failures.
@@ -206,7 +225,8 @@ mod tests {
     #[case::terminating_and_running(asked(with(failed(0), "/status/phase", json!("Running")), 15), None, 0)]
     #[case::killed(asked(failed(137), 15), Some(Outcome::Disrupted), 0)]
     #[case::killed_in_the_same_second(asked(failed(137), 20), Some(Outcome::Disrupted), 0)]
-    #[case::deleted_after_it_failed(asked(failed(1), 21), Some(Outcome::Failed), 1)]
+    #[case::killed_by_a_clock_ahead(asked(failed(137), 22), Some(Outcome::Disrupted), 0)]
+    #[case::deleted_after_it_failed(asked(failed(1), 23), Some(Outcome::Failed), 1)]
     #[case::evicted(disrupted(failed(137)), Some(Outcome::Disrupted), 0)]
     fn outcomes(#[case] pod: Value, #[case] outcome: Option<Outcome>, #[case] failures: u32) {
         assert_eq!(fate(&json!({}), pod, 0), (outcome, failures));
@@ -219,13 +239,48 @@ mod tests {
         pod["spec"] = json!({});
         assert_eq!(fate(&json!({}), pod.clone(), 0), (None, 1));
         assert_eq!(fate(&json!({"pendingDeadlineSeconds": 16}), pod.clone(), 0), (None, 1));
+        // Whoever gave it up has marked it; the time of the request tells nothing, as clocks differ.
+        pod["metadata"]["annotations"] = json!({GIVEN_UP_ANNOTATION: "2026-01-01T00:10:00Z"});
         let late = (Some(Outcome::PendingDeadlineExceeded), 0);
-        assert_eq!(fate(&json!({"pendingDeadlineSeconds": 15}), pod.clone(), 0), late);
+        assert_eq!(fate(&json!({"pendingDeadlineSeconds": 16}), pod.clone(), 0), late);
         // On a node it blocks until the kubelet says that it is over.
         pod["spec"] = json!({"nodeName": "n"});
         assert_eq!(fate(&json!({"pendingDeadlineSeconds": 15}), pod.clone(), 0), (None, 0));
         pod["status"]["phase"] = json!("Failed");
-        assert_eq!(fate(&json!({"pendingDeadlineSeconds": 15}), pod, 0), late);
+        assert_eq!(fate(&json!({"pendingDeadlineSeconds": 15}), pod.clone(), 0), late);
+        let Fate::Ended { at, .. } =
+            Rules::of(&job(&json!({}))).fate(&serde_json::from_value(pod).unwrap(), 0)
+        else {
+            panic!()
+        };
+        assert_eq!(at.to_string(), "2026-01-01T00:10:00Z", "not before the run that gave it up");
+    }
+
+    /// The kubelet does not start containers of a pod again that was asked to go: the last crash stays.
+    #[rstest]
+    #[case::between_two_starts(2, "", Outcome::Disrupted, 0)]
+    #[case::too_often(6, "", Outcome::Failed, 7)]
+    #[case::evicted_before(2, "Evicted", Outcome::Failed, 1)]
+    fn a_pod_that_crashes_and_is_deleted(
+        #[case] restarts: u32,
+        #[case] own_reason: &str,
+        #[case] outcome: Outcome,
+        #[case] failures: u32,
+    ) {
+        let mut pod = asked(failed(1), 59);
+        pod["status"]["containerStatuses"][0]["restartCount"] = json!(restarts);
+        pod["status"]["reason"] = json!(own_reason);
+        let spec = json!({"template": {"spec": {"restartPolicy": "OnFailure"}}});
+        assert_eq!(fate(&spec, pod, 0), (Some(outcome), failures));
+    }
+
+    #[test]
+    fn no_clock_is_believed_to_be_behind() {
+        let mut pod = failed(1);
+        pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:05:00Z");
+        let pod = serde_json::from_value(pod).unwrap();
+        let Fate::Ended { at, .. } = Rules::of(&job(&json!({}))).fate(&pod, 0) else { panic!() };
+        assert_eq!(Some(at), pod.meta.created);
     }
 
     #[rstest]
@@ -237,7 +292,7 @@ mod tests {
     #[case::this_container(json!([{"action": "Ignore", "onExitCodes": {"containerName": "c", "operator": "In", "values": [1]}}]), failed(1), Outcome::Ignored)]
     #[case::first_wins(json!([{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1]}},
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]), failed(1), Outcome::Ignored)]
-    #[case::condition(json!([{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]), disrupted(failed(1)), Outcome::Ignored)]
+    #[case::condition(json!([{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]), disrupted(failed(1)), Outcome::Disrupted)]
     #[case::counted_condition(json!([{"action": "Count", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]), disrupted(failed(1)), Outcome::Failed)]
     #[case::other_status(json!([{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}]), disrupted(failed(1)), Outcome::Disrupted)]
     #[case::killed(json!([{"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [1]}}]), asked(failed(137), 15), Outcome::Disrupted)]

@@ -24,11 +24,11 @@ use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::ledger::{Entry, FORMAT, LEDGER_LABEL, Outcome, SHARDS, Shard, shard_name, shard_of};
 use crate::nodes::{Verdict, pinned};
 use crate::observe::World;
-use crate::outcome::{Fate, Rules};
+use crate::outcome::{Fate, GIVEN_UP_ANNOTATION, Rules, given_up_in};
 use crate::status;
 use crate::survey::{
     BOOT_ID_ANNOTATION, HASH_LABEL, Judged, LABELS_MISSING, NODE_NAME_ANNOTATION, NODE_UID_LABEL, RUN_LABEL,
-    State, Survey, pinned_to, pod_name, survey,
+    State, Survey, hash_of, pinned_to, pod_name, survey,
 };
 
 /// Label: the DaemonJob's name, as the post meant to set it.
@@ -74,6 +74,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         match removal(job, world, &survey, judged, now) {
             Removal::Keep(Some(until)) => plan.look_again(until),
             Removal::Keep(None) => {}
+            Removal::GiveUp(since) => first.push(give_up(judged.pod, since)),
             Removal::IfUnchanged => first.push(delete(judged.pod, true)),
             Removal::Anyway => first.push(delete(judged.pod, false)),
         }
@@ -113,6 +114,8 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
 
     let status = status::status(job, world, &survey, now);
     plan.events = status::news(job, world, &status);
+    // The next plan relies on what it says of the run: one of a predecessor that comes late must not count.
+    plan.fenced = true;
     plan.status = Some(status);
     plan
 }
@@ -136,6 +139,8 @@ fn withheld(world: &World, action: &Action<DaemonJobStatus>, now: Timestamp) -> 
 enum Removal {
     /// It stays; perhaps only until then.
     Keep(Option<Timestamp>),
+    /// It is marked as given up in the run that started then, and goes next; or it is no longer.
+    GiveUp(Option<Timestamp>),
     /// It goes, unless it has changed meanwhile: whether it has started or ended decides.
     IfUnchanged,
     /// It goes.
@@ -162,17 +167,33 @@ fn removal(
     // name would get it.
     let Some(node) = node else { return Removal::IfUnchanged };
     let has_started = pod.started.is_some() || pod.phase != Phase::Pending;
-    let outdated = !has_started && pod.label(HASH_LABEL) != Some(&*survey.hash);
+    let outdated = !has_started && hash_of(pod, &survey.hash) != &*survey.hash;
     let misplaced = matches!(survey.placement.verdict(node), Verdict::Refuse(_));
     // Made by a predecessor that did not know what was recorded, or beside another.
     let surplus = judged.recorded || is_doubled(survey, judged);
     if outdated || misplaced || surplus || judged.exhausted {
         return Removal::IfUnchanged;
     }
-    match Rules::of(job).pending_until(pod) {
-        Some(until) if until <= now && pod.phase == Phase::Pending => Removal::IfUnchanged,
-        Some(until) if pod.phase == Phase::Pending => Removal::Keep(Some(until)),
-        _ => Removal::Keep(None),
+    match (Rules::of(job).pending_until(pod), given_up_in(pod)) {
+        (Some(until), None) if until <= now => Removal::GiveUp(Some(survey.start)),
+        (Some(until), Some(_)) if until <= now => Removal::IfUnchanged,
+        // It has started after all, or may take longer now.
+        (_, Some(_)) => Removal::GiveUp(None),
+        (until, None) => Removal::Keep(until),
+    }
+}
+
+/// Marks a pod as given up, or takes the mark off, if it has not changed.
+fn give_up(pod: &Pod, in_run: Option<Timestamp>) -> Action<DaemonJobStatus> {
+    Action::Merge {
+        resource: PODS,
+        namespace: pod.meta.namespace.clone(),
+        name: pod.meta.name.clone(),
+        body: json!({ "metadata": {
+            "uid": &*pod.meta.uid,
+            "resourceVersion": &*pod.meta.resource_version,
+            "annotations": { GIVEN_UP_ANNOTATION: in_run.map(|run| run.to_string()) },
+        }}),
     }
 }
 
@@ -198,17 +219,12 @@ fn delete(pod: &Pod, if_unchanged: bool) -> Action<DaemonJobStatus> {
 
 /// Takes our finalizer off, if it is still where it was seen.
 pub fn release<S>(meta: &Meta) -> Option<Action<S>> {
-    let at = meta.finalizers.iter().position(|finalizer| **finalizer == *FINALIZER)?;
-    let path = format!("/metadata/finalizers/{at}");
+    let operations = meta.without_finalizer(FINALIZER)?;
     Some(Action::Patch {
         resource: PODS,
         namespace: meta.namespace.clone(),
         name: meta.name.clone(),
-        operations: json!([
-            { "op": "test", "path": "/metadata/uid", "value": &*meta.uid },
-            { "op": "test", "path": path, "value": FINALIZER },
-            { "op": "remove", "path": path },
-        ]),
+        operations,
     })
 }
 
@@ -275,7 +291,8 @@ impl<'a> Bookkeeping<'a> {
         }
         for shard in &world.deleted_shards {
             if let Some(number) = shard.number(name) {
-                book.flushed[usize::from(number)] = true;
+                let written = if shard.terminating() { &mut book.unwritable } else { &mut book.flushed };
+                written[usize::from(number)] = true;
             }
         }
         let all = world.stopping
@@ -287,11 +304,13 @@ impl<'a> Bookkeeping<'a> {
         }
         for judged in &survey.pods {
             let Fate::Ended { at, .. } = judged.fate else { continue };
+            let is_ahead = at > now;
             let waits = judged.pod.meta.deleted.is_some() || superseded.contains(&*judged.pod.meta.uid);
-            let Some(uid) = judged.home.filter(|_| waits && !judged.recorded) else { continue };
+            let Some(uid) = judged.home.filter(|_| (waits || is_ahead) && !judged.recorded) else { continue };
             let shard = usize::from(shard_of(uid));
             let until = at.checked_add(GATHERING).unwrap_or(now);
-            if until <= now {
+            // The clock of a node that is ahead keeps nothing waiting, and is not asked twice.
+            if is_ahead || until <= now {
                 book.flushed[shard] = true;
             } else if !book.flushed[shard] {
                 book.again = Some(book.again.map_or(until, |already| already.min(until)));
@@ -322,13 +341,7 @@ impl<'a> Bookkeeping<'a> {
                 Some(Release::Now)
             }
             (Fate::Ended { .. }, Some(uid)) => {
-                let shard = usize::from(shard_of(uid));
-                if self.unwritable[shard] {
-                    // Nothing runs on its node until a version that can write the shard is back.
-                    Some(Release::Now)
-                } else {
-                    self.flushed[shard].then_some(Release::Recorded)
-                }
+                self.flushed[usize::from(shard_of(uid))].then_some(Release::Recorded)
             }
         }
     }

@@ -4,12 +4,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::conditions::{self, Wanted};
+use quintet_kit::object::Object as _;
 use quintet_kit::plan::{Event, EventType, Refusal};
 
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason};
 use crate::ledger::{SHARDS, shard_name};
 use crate::observe::World;
-use crate::outcome::Fate;
 use crate::survey::{Reason, State, Survey, pod_name};
 
 /// Entries of a list of nodes; how many more there are is told beside it.
@@ -36,12 +36,8 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         State::Skipped(reason) => Some(reason.clone()),
         _ => None,
     });
-    let terminating = survey
-        .pods
-        .iter()
-        .filter(|judged| judged.pod.is_running() && judged.pod.meta.deleted.is_some())
-        .filter(|judged| judged.fate != Fate::NeverRan)
-        .count();
+    let terminating =
+        survey.pods.iter().filter(|judged| judged.occupies() && judged.pod.meta.deleted.is_some()).count();
     if world.old_job {
         // Nothing has begun: the next look asks again whether the Job is gone.
         return DaemonJobStatus {
@@ -65,7 +61,9 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         active: number(survey.pods.iter().filter(|judged| judged.pod.is_counted()).count()),
         succeeded: number(survey.count(|state| *state == State::Done)),
         failed: number(failed.len()),
-        pending: number(pending.len()),
+        pending: number(
+            survey.count(|state| matches!(state, State::Starting(_) | State::Waiting(_) | State::Due(_))),
+        ),
         skipped: number(skipped.len()),
         terminating: number(terminating),
         completion_time: match (&before.completion_time, complete) {
@@ -187,6 +185,17 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
             format!("what was recorded of {lost} nodes is gone, so they are skipped: {how}"),
         );
     }
+    let is_newer = |state: &State| matches!(state, State::Skipped(reason) if reason.word == "LedgerFormat");
+    let newer = survey.nodes.iter().filter(|surveyed| is_newer(&surveyed.state)).count();
+    if newer > 0 && lost == 0 {
+        say(
+            "LedgerLost",
+            "LedgerFormat",
+            format!(
+                "what was recorded of {newer} nodes was written by a newer version of Quintet: upgrade this one"
+            ),
+        );
+    }
     if let Some(refusal) = refused_shard(job, world) {
         let reason = if refusal.reason == "NameTaken" { "NameTaken" } else { "FailedWrite" };
         say("LedgerRefused", reason, format!("outcomes cannot be recorded: {}", refusal.message));
@@ -262,9 +271,9 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
             format!("{unlabelled} pods or ConfigMaps had lost a label that Quintet needs; it was put back");
         events.push(Event { type_: EventType::Warning, reason: "LabelsRestored", action: "Label", note });
     }
-    if !world.deleted_shards.is_empty() {
+    if world.deleted_shards.iter().any(|shard| !shard.terminating()) {
         let note =
-            "A ConfigMap of the ledger was deleted; it was made again from what was last seen".to_owned();
+            "A ConfigMap of the ledger was deleted; it is made again from what was last seen".to_owned();
         events.push(Event { type_: EventType::Warning, reason: "LedgerRestored", action: "Record", note });
     }
     events

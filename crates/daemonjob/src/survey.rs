@@ -15,7 +15,7 @@ use quintet_kit::digest;
 use quintet_kit::types::{Node, Phase, Pod, Taint};
 
 use crate::api::{DaemonJob, FailurePolicyType, LateNodes, RerunOn};
-use crate::ledger::{Ended, Entry, Outcome, SHARDS, shard_of};
+use crate::ledger::{Ended, Entry, MOST_RUNS, Outcome, SHARDS, shard_of};
 use crate::nodes::{Placement, Verdict, Why};
 use crate::observe::World;
 use crate::outcome::{Fate, Rules};
@@ -124,6 +124,13 @@ pub struct Judged<'a> {
     pub exhausted: bool,
 }
 
+impl Judged<'_> {
+    /// Whether it keeps its node's name occupied: it runs, or may yet.
+    pub fn occupies(&self) -> bool {
+        self.pod.is_running() && self.fate == Fate::Open
+    }
+}
+
 /// What is known of one node that exists, whether or not it is selected.
 #[derive(Clone, Debug, Default)]
 pub struct History<'a> {
@@ -133,11 +140,14 @@ pub struct History<'a> {
     pub recorded: Option<&'a Entry>,
     /// Ledger and pods together: the higher run wins.
     pub latest: Option<Entry>,
-    /// Whether its line is lost or unreadable, and no pod tells anything.
+    /// Whether its line is lost or unreadable, and no pod tells enough.
     pub lost: bool,
+    /// Whether its line is in a shard that a newer version of Quintet has written, and no pod tells enough.
+    pub unknown: bool,
     /// The greatest run number so far.
     pub run: u64,
-    has_pods: bool,
+    /// Whether a pod tells all that is to be known: it runs, or has succeeded with the current template.
+    is_told: bool,
 }
 
 /// Everything that there is to say.
@@ -208,7 +218,15 @@ pub fn pinned_to(pod: &Pod) -> Option<&str> {
 /// The run number of a pod: its label, or the end of its name where somebody took the label off.
 pub fn run_of(pod: &Pod) -> u64 {
     let named = || pod.meta.name.rsplit('-').next();
-    pod.label(RUN_LABEL).or_else(named).and_then(|run| run.parse().ok()).unwrap_or(0)
+    let believed = |run: &&str| run.parse().is_ok_and(|run: u64| run <= MOST_RUNS);
+    let run = pod.label(RUN_LABEL).filter(believed).or_else(|| named().filter(believed));
+    run.and_then(|run| run.parse().ok()).unwrap_or(0)
+}
+
+/// The template that a pod was made from. One that has lost this label is taken to be of the current one: better none
+/// than a second run.
+pub fn hash_of<'p>(pod: &'p Pod, current: &'p str) -> &'p str {
+    pod.label(HASH_LABEL).unwrap_or(current)
 }
 
 /// The name of a node's pod: the same for whoever makes it, so that two makers collide at the API server.
@@ -259,14 +277,16 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     let before = job.status.as_ref();
     let started = before.and_then(|before| before.start_time.as_ref()).map(|start| start.0);
 
-    let by_name: HashMap<&str, &Arc<Node>> =
-        world.nodes.iter().map(|node| (&*node.meta.name, node)).collect();
-    let by_uid: HashMap<&str, &Arc<Node>> = world.nodes.iter().map(|node| (&*node.meta.uid, node)).collect();
-    let (histories, pods) = histories(job, world, &rules, &by_name, &by_uid);
+    let (histories, pods) = histories(job, world, &rules, &hash, now);
 
     let mut survey = Survey {
         hash,
-        start: started.unwrap_or_else(|| whole_seconds(now)),
+        start: if job.spec.suspend == Some(true) || world.old_job {
+            // The next run starts after all that was, and after every node that is there.
+            Timestamp::MAX
+        } else {
+            started.unwrap_or_else(|| whole_seconds(now))
+        },
         begins: false,
         nodes: Vec::new(),
         pods,
@@ -283,8 +303,11 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
 
     // Does a run begin? At creation, at resume, at a change of the template, or when a run that was over has work again.
     let ended = ended_before(job);
-    let is_other_template = before.and_then(|before| before.template_hash.as_deref()) != Some(&*survey.hash)
-        && reruns_on(job, RerunOn::TemplateChange);
+    // The status of the post's operator knows no template: what it says began elsewhere.
+    let is_other_template = match before.and_then(|before| before.template_hash.as_deref()) {
+        Some(hash) => *hash != *survey.hash && reruns_on(job, RerunOn::TemplateChange),
+        None => true,
+    };
     let was_finished = before.is_some_and(|before| {
         conditions::is_true(&before.conditions, "Complete")
             || before.conditions.iter().any(|one| one.type_ == "Failed" && one.reason == "NodesFailed")
@@ -294,14 +317,19 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         && !world.old_job
         && (started.is_none() || is_other_template || was_finished && survey.unfinished() > 0);
     if survey.begins && started.is_some() {
-        survey.start = whole_seconds(now);
+        // After all that has ended, also where the clock was set back meanwhile.
+        let ends = survey.histories.values().filter_map(|history| Some(history.latest.as_ref()?.at));
+        let after = ends.max().and_then(|end| end.checked_add(SignedDuration::from_secs(1)).ok());
+        survey.start = after.map_or(now, |after| after.max(now));
+        survey.start = whole_seconds(survey.start);
         look_at_nodes(&mut survey, job, world, &rules, now);
     }
 
     // Does it end before its nodes are finished?
     let is_open = survey.unfinished() > 0 || survey.elsewhere > 0 || survey.has_counted_pods();
     let deadline = job.spec.active_deadline_seconds.and_then(|seconds| {
-        survey.start.checked_add(SignedDuration::from_secs(seconds)).ok().filter(|_| is_open)
+        let runs = is_open && (started.is_some() || survey.begins);
+        survey.start.checked_add(SignedDuration::from_secs(seconds)).ok().filter(|_| runs)
     });
     let failed = survey.count(|state| matches!(state, State::Failed(_)));
     let (desired, policy) = (survey.desired(), job.spec.failure_policy.as_ref());
@@ -351,9 +379,12 @@ fn histories<'a>(
     job: &DaemonJob,
     world: &'a World,
     rules: &Rules<'_>,
-    by_name: &HashMap<&str, &'a Arc<Node>>,
-    by_uid: &HashMap<&str, &'a Arc<Node>>,
+    current: &str,
+    now: Timestamp,
 ) -> (HashMap<&'a str, History<'a>>, Vec<Judged<'a>>) {
+    let by_name: HashMap<&str, &Arc<Node>> =
+        world.nodes.iter().map(|node| (&*node.meta.name, node)).collect();
+    let by_uid: HashMap<&str, &Arc<Node>> = world.nodes.iter().map(|node| (&*node.meta.uid, node)).collect();
     let mut histories: HashMap<&str, History<'_>> = world
         .nodes
         .iter()
@@ -368,10 +399,11 @@ fn histories<'a>(
             }
         }
     }
-    let missing = missing_shards(job, world);
-    if missing.iter().any(|missing| *missing) {
+    let (missing, unknown) = unread_shards(job, world);
+    if missing.contains(&true) || unknown.contains(&true) {
         for (uid, history) in &mut histories {
             history.lost |= missing[usize::from(shard_of(uid))];
+            history.unknown |= unknown[usize::from(shard_of(uid))];
         }
     }
 
@@ -379,12 +411,16 @@ fn histories<'a>(
         .pods
         .iter()
         .map(|pod| {
-            let own = pod.label(NODE_UID_LABEL).and_then(|uid| by_uid.get(uid));
-            // A node that was made anew under its name: what ran on the new machine counts for it.
+            let uid = pod.label(NODE_UID_LABEL);
+            let own = uid.and_then(|uid| by_uid.get(uid));
             let renewed = || {
                 let node = by_name.get(pinned_to(pod)?)?;
-                let ran = pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?;
-                ran.then_some(node)
+                let is_its = match uid {
+                    // A node that was made anew under its name: what ran on the new machine counts for it.
+                    Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
+                    None => pod.meta.created? >= node.meta.created?,
+                };
+                is_its.then_some(node)
             };
             Judged {
                 pod,
@@ -403,7 +439,7 @@ fn histories<'a>(
             Some(history) => history,
             None => &mut homeless,
         };
-        let hash: Arc<str> = judged.pod.label(HASH_LABEL).unwrap_or_default().into();
+        let hash: Arc<str> = hash_of(judged.pod, current).into();
         let before = history.latest.as_ref().or(history.recorded);
         let failures = before
             .filter(|before| before.hash == hash && before.outcome != Outcome::Succeeded)
@@ -412,7 +448,11 @@ fn histories<'a>(
         judged.recorded = history.recorded.is_some_and(|recorded| judged.run <= recorded.run);
         judged.exhausted = judged.fate == Fate::Open && rules.restarts_too_often(judged.pod, failures);
         history.run = history.run.max(judged.run);
-        history.has_pods = true;
+        history.is_told |= match judged.fate {
+            Fate::Open => judged.pod.is_running(),
+            Fate::NeverRan => false,
+            Fate::Ended { outcome, .. } => outcome == Outcome::Succeeded && *hash == *current,
+        };
         if let (Fate::Ended { outcome, failures, at }, false, true) =
             (&judged.fate, judged.recorded, judged.home.is_some())
         {
@@ -425,13 +465,15 @@ fn histories<'a>(
                 outcome: *outcome,
                 failures: *failures,
                 boot: boot.split_whitespace().collect::<String>().into(),
-                at: *at,
+                // The clock of a node may be ahead.
+                at: (*at).min(now),
             };
             history.latest = Some(Entry::after(before, ended));
         }
     }
     for history in histories.values_mut() {
-        history.lost &= !history.has_pods;
+        history.lost &= !history.is_told;
+        history.unknown &= !history.is_told;
         if history.latest.is_none() {
             history.latest = history.recorded.cloned();
         }
@@ -441,9 +483,9 @@ fn histories<'a>(
 
 /// The shards that were written once, and of which nothing is to be seen any more; and those that a newer version of
 /// Quintet has written.
-fn missing_shards(job: &DaemonJob, world: &World) -> [bool; SHARDS as usize] {
+fn unread_shards(job: &DaemonJob, world: &World) -> ([bool; SHARDS as usize], [bool; SHARDS as usize]) {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let mut missing = [false; SHARDS as usize];
+    let (mut missing, mut unknown) = ([false; SHARDS as usize], [false; SHARDS as usize]);
     for shard in job.status.iter().flat_map(|status| &status.ledger_shards) {
         if let Some(missing) = missing.get_mut(usize::from(*shard)) {
             *missing = true;
@@ -451,30 +493,25 @@ fn missing_shards(job: &DaemonJob, world: &World) -> [bool; SHARDS as usize] {
     }
     for shard in world.shards() {
         if let Some(number) = shard.number(name) {
-            missing[usize::from(number)] = !shard.is_known_format();
+            missing[usize::from(number)] = false;
+            unknown[usize::from(number)] = !shard.is_known_format();
         }
     }
-    missing
+    (missing, unknown)
 }
 
 /// Sets the state of every node that is selected, but for what depends on the others.
 fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules: &Rules<'_>, now: Timestamp) {
     survey.again = None;
     let pods = std::mem::take(&mut survey.pods);
-    // One running pod for a node name, whichever node, template or run it was made for.
-    let mut blocking: HashMap<&str, &Judged<'_>> = HashMap::new();
+    let blocking = occupants(&pods);
     let mut counted: HashSet<&str> = HashSet::new();
     survey.doubled.clear();
-    for judged in pods.iter().filter(|judged| judged.pod.is_running() && judged.fate != Fate::NeverRan) {
-        if let Some(name) = pinned_to(judged.pod) {
-            // Of several the one that was not asked to go tells the node's state.
-            let told = blocking.entry(name).or_insert(judged);
-            if told.pod.meta.deleted.is_some() {
-                *told = judged;
-            }
-            if judged.pod.is_counted() && !counted.insert(name) {
-                survey.doubled.push(name);
-            }
+    for name in
+        pods.iter().filter(|judged| judged.pod.is_counted()).filter_map(|judged| pinned_to(judged.pod))
+    {
+        if !counted.insert(name) {
+            survey.doubled.push(name);
         }
     }
     let mut nodes = std::mem::take(&mut survey.nodes);
@@ -482,8 +519,8 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
         let blocking = blocking.get(&*surveyed.node.meta.name).copied();
         if surveyed.eligible {
             surveyed.state = state(survey, job, world, rules, surveyed.node, blocking, now);
-        } else if blocking.is_some() {
-            surveyed.state = State::Running;
+        } else if let Some(judged) = blocking {
+            surveyed.state = occupied(judged, &survey.hash);
         }
     }
     let eligible: HashSet<&str> =
@@ -521,8 +558,28 @@ fn kept_away(taint: &Taint) -> Reason {
         "node.kubernetes.io/unreachable" => "Unreachable",
         _ => "Tainted",
     };
+    because(word, not_tolerated(taint))
+}
+
+/// Why a taint keeps pods away, for a person.
+pub fn not_tolerated(taint: &Taint) -> String {
     let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
-    because(word, format!("the template does not tolerate the taint {}{value}:{}", taint.key, taint.effect))
+    format!("the template does not tolerate the taint {}{value}:{}", taint.key, taint.effect)
+}
+
+/// The pods that keep a node's name occupied, whichever node, template or run they were made for. Of several for one
+/// name the one that was not asked to go tells the node's state.
+pub fn occupants<'p, 'a>(pods: &'p [Judged<'a>]) -> HashMap<&'a str, &'p Judged<'a>> {
+    let mut occupants: HashMap<&str, &Judged<'_>> = HashMap::new();
+    for judged in pods.iter().filter(|judged| judged.occupies()) {
+        if let Some(name) = pinned_to(judged.pod) {
+            let told = occupants.entry(name).or_insert(judged);
+            if told.pod.meta.deleted.is_some() {
+                *told = judged;
+            }
+        }
+    }
+    occupants
 }
 
 /// Whether the node's last success still stands.
@@ -561,6 +618,12 @@ fn state(
         return State::Skipped(because(
             "RecordLost",
             "what was recorded of this node is gone; change an annotation of the template to run everywhere again",
+        ));
+    }
+    if history.unknown {
+        return State::Skipped(because(
+            "LedgerFormat",
+            "what was recorded of this node was written by a newer version of Quintet: upgrade this one",
         ));
     }
     let next = history.run + 1;
@@ -628,11 +691,11 @@ pub const LABELS_MISSING: &str = "LabelsMissing";
 /// The state of a node that a pod keeps occupied.
 fn occupied(judged: &Judged<'_>, hash: &str) -> State {
     let pod = judged.pod;
-    let outdated = pod.label(HASH_LABEL) != Some(hash);
+    let outdated = hash_of(pod, hash) != hash;
     if pod.meta.deleted.is_some() {
         let message = format!("waits until {} has ended", pod.meta.name);
         State::Waiting(because("PreviousPodTerminating", message))
-    } else if pod.started.is_some() || pod.phase != Phase::Pending {
+    } else if pod.phase != Phase::Pending {
         State::Running
     } else if outdated || judged.home.is_none() {
         State::Waiting(because("PreviousPod", format!("{} is replaced", pod.meta.name)))
@@ -649,13 +712,24 @@ fn occupied(judged: &Judged<'_>, hash: &str) -> State {
     }
 }
 
+/// A pod that holds a place and stands in no list, since its node is gone or not selected.
+fn elsewhere(survey: &Survey<'_>) -> Option<String> {
+    let told: HashSet<&str> = survey.nodes.iter().map(|surveyed| &*surveyed.node.meta.name).collect();
+    let mut holders = survey.pods.iter().filter(|judged| {
+        let is_told = pinned_to(judged.pod).is_some_and(|name| told.contains(name));
+        judged.occupies() && !is_told
+    });
+    let pod = holders.next()?.pod;
+    Some(format!("; {} on {} is one of them", pod.meta.name, pinned_to(pod).unwrap_or("no node")))
+}
+
 /// Gives the nodes their turns: as many as may run side by side, in order; none while something holds them all.
 fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
     let limit = parallelism(job, survey.desired());
-    let running =
-        survey.pods.iter().filter(|judged| judged.pod.is_running() && judged.fate != Fate::NeverRan).count();
+    let running = survey.pods.iter().filter(|judged| judged.occupies()).count();
     let places = limit.map_or(usize::MAX, |limit| limit.saturating_sub(running));
     let hold = survey.hold.clone();
+    let holder = limit.and_then(|_| elsewhere(survey));
     let mut made = 0;
     let mut waits = false;
     for surveyed in &mut survey.nodes {
@@ -666,7 +740,11 @@ fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
             waits = true;
             let message = match limit {
                 Some(0) => "parallelism is 0".to_owned(),
-                limit => format!("{running} pods run and parallelism allows {}", limit.unwrap_or_default()),
+                limit => format!(
+                    "{running} pods run and parallelism allows {}{}",
+                    limit.unwrap_or_default(),
+                    holder.as_deref().unwrap_or_default()
+                ),
             };
             surveyed.state = State::Waiting(because("WaitingForTurn", message));
         } else if made >= MOST_CREATIONS {

@@ -67,7 +67,9 @@ pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
         }
         Standing::OutOfScope => match (pod.meta.deletion_asked(), pod.is_running() && pod.node.is_some()) {
             (Some(asked), false) => {
-                let over = pod.finished.map_or(asked, |finished| finished.max(asked));
+                // The clock of a node that is ahead keeps nothing waiting.
+                let finished = pod.finished.filter(|finished| *finished <= now);
+                let over = finished.map_or(asked, |finished| finished.max(asked));
                 let until = over.checked_add(ABANDONED).unwrap_or(now);
                 if until > now {
                     plan.look_again(until);
@@ -155,14 +157,14 @@ impl Reconciler for Sweeper {
 }
 
 impl Sweeper {
-    /// Whether the API server says that the owner is gone, that another one has its name, or that its type is gone.
+    /// Whether the API server says that the owner is gone or going, that another one has its name, or that its type is gone.
     async fn is_gone(&self, pod: &Pod, owner: &Owner) -> Result<bool, Error> {
         if self.gone().contains(&owner.uid) {
             return Ok(true);
         }
         let kind = Resource::of::<DaemonJob>();
         let is_gone = match self.executor.read_meta(&kind, &pod.meta.namespace, &owner.name).await {
-            Ok(found) => found.is_none_or(|meta| meta.uid != owner.uid),
+            Ok(found) => found.is_none_or(|meta| meta.uid != owner.uid || meta.deleted.is_some()),
             Err(kube::Error::Api(status))
                 if status.code == 404 && !self.executor.is_served(&kind).await? =>
             {

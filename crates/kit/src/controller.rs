@@ -577,7 +577,7 @@ async fn reconcile<R: Reconciler>(
         }
         _ => carried.complete,
     };
-    if told && carried.complete {
+    if told {
         for event in events {
             shared.recorder.record(resource, key, event);
         }

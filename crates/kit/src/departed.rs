@@ -11,18 +11,22 @@ use crate::object::{Key, Object};
 
 type ByOwner<T> = HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<T>>>;
 
-/// What has left the selection of one informer and was not terminating, by the UIDs of its owner and of itself.
+/// What has left the selection of one informer, by the UIDs of its owner and of itself.
 pub struct Departed<T> {
     objects: Mutex<ByOwner<T>>,
 }
 
 impl<T: Object> Departed<T> {
-    /// Follows an informer, as far as its objects belong to `owners`.
-    pub fn from<O: Object>(informer: &Informer<T>, owners: &Informer<O>) -> Arc<Self> {
+    /// Follows an informer, as far as its objects belong to `owners` and are `missed`.
+    pub fn from<O: Object>(
+        informer: &Informer<T>,
+        owners: &Informer<O>,
+        missed: impl Fn(&T) -> bool + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let departed = Arc::new(Self { objects: Mutex::default() });
         let (follower, owners) = (departed.clone(), owners.clone());
         informer.subscribe(move |change| match change {
-            Change::Deleted { old } if !old.terminating() => {
+            Change::Deleted { old } if missed(old) => {
                 let Key { namespace, .. } = old.key();
                 if let Some(owner) = old.owner()
                     && let (name, uid) = (owner.name.clone(), owner.uid.clone())

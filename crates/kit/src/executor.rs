@@ -33,8 +33,10 @@ pub const WINDOW: usize = 32;
 const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);
 /// The longest wait after a refusal (the Job controller's 10 min).
 const LONGEST_REFUSAL: SignedDuration = SignedDuration::from_mins(10);
-/// So many different refusals in a row stop a pass: something is wrong with all of it.
+/// So many refusals in a row stop a pass: something is wrong with all of it.
 const STOP_AFTER: usize = 3;
+/// The wait before more is made after that, doubled while nothing goes through.
+const FIRST_STOP: SignedDuration = SignedDuration::from_secs(1);
 
 /// How an effect of a kind's own is called: it is no write.
 const EFFECT: &str = "effect";
@@ -183,7 +185,10 @@ struct Memory {
     /// The generation that was refused: a changed spec deserves another try.
     generation: Option<i64>,
     /// A quota is exceeded: nothing is created before.
-    quota_until: Option<Timestamp>,
+    /// Nothing is made before then: a quota is exceeded, or one creation after the other was refused.
+    creations_until: Option<Timestamp>,
+    /// How often creations were stopped without one that went through.
+    stops: u32,
     status_written: Option<Instant>,
 }
 
@@ -214,7 +219,7 @@ impl Executor {
             && refused != generation
         {
             memory.refusals.clear();
-            memory.quota_until = None;
+            (memory.creations_until, memory.stops) = (None, 0);
         }
     }
 
@@ -346,7 +351,7 @@ impl Executor {
                 })
                 .buffer_unordered(WINDOW);
             let mut failure = None;
-            let mut different: Vec<String> = Vec::new();
+            let mut refused_in_a_row = 0;
             while let Some(answer) = answers.next().await {
                 let Some((verb, kind, name, answer)) = answer else {
                     carried.complete = false;
@@ -354,7 +359,7 @@ impl Executor {
                 };
                 match answer {
                     Ok(Answer::Done) => {
-                        different.clear();
+                        refused_in_a_row = 0;
                         if verb != EFFECT {
                             carried.writes += 1;
                             self.accepted(owner, verb, &name);
@@ -376,13 +381,14 @@ impl Executor {
                     Ok(Answer::Refused { reason, message, quota }) => {
                         carried.complete = false;
                         carried.refused = true;
-                        if !different.contains(&message) {
-                            different.push(message.clone());
-                        }
-                        if quota || different.len() >= STOP_AFTER {
+                        refused_in_a_row += 1;
+                        if quota || refused_in_a_row >= STOP_AFTER {
                             stop.store(true, Ordering::Relaxed);
                         }
                         self.refused(owner, verb, &name, reason, &message, quota);
+                        if verb == "create" && !quota && refused_in_a_row == STOP_AFTER {
+                            self.pause_creations(owner);
+                        }
                         carried.refusals.push((verb, name, message));
                     }
                     Err(error) => {
@@ -410,8 +416,8 @@ impl Executor {
         step: Vec<Action<S, E>>,
         carried: &mut Carried,
     ) -> Vec<Action<S, E>> {
-        let (refusals, quota_until) = match self.memory().get(&owner.uid) {
-            Some(memory) if !memory.refusals.is_empty() => (memory.refusals.clone(), memory.quota_until),
+        let (refusals, creations_until) = match self.memory().get(&owner.uid) {
+            Some(memory) if !memory.refusals.is_empty() => (memory.refusals.clone(), memory.creations_until),
             _ => return step,
         };
         let now = self.clock.now();
@@ -419,7 +425,7 @@ impl Executor {
             .filter(|action| {
                 let (verb, _, name) = describe(action, owner, resource);
                 let refused = refusals.of(verb, &name).map(|refusal| refusal.until);
-                let until = if verb == "create" { refused.max(quota_until) } else { refused };
+                let until = if verb == "create" { refused.max(creations_until) } else { refused };
                 match until {
                     Some(until) if until > now => {
                         carried.complete = false;
@@ -453,7 +459,7 @@ impl Executor {
         let times = refusals.of(verb, name).map_or(0, |refusal| refusal.times);
         let until = now.checked_add(doubled(FIRST_REFUSAL, times, LONGEST_REFUSAL)).unwrap_or(Timestamp::MAX);
         if quota {
-            memory.quota_until = Some(until);
+            memory.creations_until = Some(until);
         }
         refusals.insert(
             name,
@@ -467,9 +473,23 @@ impl Executor {
         );
     }
 
+    /// Whatever is wrong with one object is wrong with the others too, it seems: a template that is not taken must not be
+    /// tried on thousands of nodes in one go.
+    fn pause_creations(&self, owner: &Key) {
+        let now = self.clock.now();
+        let mut memory = self.memory();
+        let memory = memory.entry(owner.uid.clone()).or_default();
+        let until = now.checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_REFUSAL));
+        memory.creations_until = memory.creations_until.max(until.ok());
+        memory.stops += 1;
+    }
+
     fn accepted(&self, owner: &Key, verb: &'static str, name: &str) {
         if let Some(memory) = self.memory().get_mut(&owner.uid) {
             memory.refusals.forget(verb, name);
+            if verb == "create" {
+                memory.stops = 0;
+            }
         }
     }
 

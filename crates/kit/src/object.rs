@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 /// One object of one kind, for as long as it lives: a new object under an old name is another key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -152,7 +153,19 @@ impl Meta {
 
     /// When its deletion was asked for, to the second: the API server adds the grace period to the time of the request.
     pub fn deletion_asked(&self) -> Option<Timestamp> {
-        self.deleted?.checked_sub(SignedDuration::from_secs(self.grace_seconds)).ok()
+        let deleted = self.deleted?;
+        Some(deleted.checked_sub(SignedDuration::from_secs(self.grace_seconds)).unwrap_or(deleted))
+    }
+
+    /// The JSON patch that takes a finalizer off, if it is still where it was seen; None where it is not there.
+    pub fn without_finalizer(&self, finalizer: &str) -> Option<Value> {
+        let at = self.finalizers.iter().position(|one| **one == *finalizer)?;
+        let path = format!("/metadata/finalizers/{at}");
+        Some(json!([
+            { "op": "test", "path": "/metadata/uid", "value": &*self.uid },
+            { "op": "test", "path": path, "value": finalizer },
+            { "op": "remove", "path": path },
+        ]))
     }
 
     /// The identity that this metadata names.

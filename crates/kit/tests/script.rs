@@ -420,7 +420,7 @@ async fn what_departs_is_remembered_while_its_owner_lives() {
     let gone = [pod("a", 6), pod("b", 7), stray, going].map(|pod| event("DELETED", &pod)).concat();
     let (client, _) = scripted(&[(200, list), (200, gone + &event("ADDED", &pod("b", 10)))]);
     let informer: Informer<Pod> = Informer::new(PODS, "ns", Some("quintet.dev/kind"));
-    let departed = Departed::from(&informer, &owners);
+    let departed = Departed::from(&informer, &owners, |pod: &Pod| !pod.terminating());
     tokio::spawn(informer.clone().run(client, Metrics::new().unwrap()));
     sleep(Duration::from_secs(10)).await;
     let names = |departed: &Departed<Pod>| -> Vec<String> {
@@ -430,4 +430,28 @@ async fn what_departs_is_remembered_while_its_owner_lives() {
     let a = departed.owned_by(&owner()).remove(0);
     departed.settle(&a);
     assert!(names(&departed).is_empty());
+}
+
+/// What is wrong with every object, and said of each in words of its own, is not tried on all of them in one go.
+#[tokio::test(start_paused = true)]
+async fn creations_that_are_refused_one_after_the_other_stop_all_of_them_for_a_while() {
+    let refusals: Vec<_> =
+        (0..1_000).map(|number| failure(422, "Invalid", &format!("p-{number} is not valid"))).collect();
+    let (executor, asked) = executor(&refusals);
+    let step = || (0..500).map(|number| create(&format!("p-{number}"))).collect::<Vec<_>>();
+    let sent = || asked.lock().unwrap().len();
+    carry(&executor, step()).await.unwrap();
+    let first = sent();
+    assert!((3..=40).contains(&first), "{first} were sent");
+    let carried = carry(&executor, step()).await.unwrap();
+    assert_eq!((sent(), carried.writes), (first, 0), "not at once");
+    let until = carried.withheld_until.unwrap();
+    assert_eq!(until.to_string(), "2026-01-01T00:00:01Z");
+    sleep(Duration::from_secs(1)).await;
+    carry(&executor, step()).await.unwrap();
+    let second = sent();
+    assert!((first + 3..=first + 40).contains(&second), "{second} were sent");
+    sleep(Duration::from_secs(1)).await;
+    carry(&executor, step()).await.unwrap();
+    assert_eq!(sent(), second, "the wait is doubled");
 }

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
 use quintet_daemonjob::observe::World;
-use quintet_daemonjob::plan::UID_LABEL;
+use quintet_kit::KIND_LABEL;
 use quintet_kit::clock::Clock;
 use quintet_kit::object::Object as _;
 use quintet_kit::resource::{CONFIG_MAPS, JOBS, NODES, PODS, Resource};
@@ -236,8 +236,7 @@ fn merged(file: DaemonJob, found: Option<DaemonJob>, namespace: &str) -> (Daemon
 
 async fn read_pods(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     let key = subject.job.key();
-    let selector = format!("{UID_LABEL}={}", key.uid);
-    let pods = cluster.list::<Pod>(&PODS, &key.namespace, &selector).await;
+    let pods = cluster.list::<Pod>(&PODS, &key.namespace, KIND_LABEL).await;
     let pods = pods.map_err(|error| {
         cluster.sorry("pods cannot be listed, and without them nothing is known of the nodes", &error)
     })?;

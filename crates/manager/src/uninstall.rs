@@ -21,7 +21,7 @@ use quintet_kit::object::Meta;
 use quintet_kit::resource::{PODS, Resource};
 use quintet_podset::api::PodSet;
 use quintet_pulsarconsumer::api::PulsarConsumer;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cluster::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
 
@@ -68,6 +68,7 @@ struct Held {
     resource: Resource,
     /// What one is called in a sentence.
     name: &'static str,
+    /// What selects most of them: for commands that a person types.
     selector: &'static str,
     finalizer: &'static str,
 }
@@ -154,7 +155,8 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str) -> Result<()> {
     let finalizer = held.finalizer;
     let (mut freed, mut fruitless, mut done) = (0_usize, 0, HashSet::<Arc<str>>::new());
     loop {
-        let listed = cluster.list_metadata(&held.resource, namespace, held.selector).await;
+        // One that has lost its labels has the finalizer all the same.
+        let listed = cluster.list_metadata(&held.resource, namespace, "").await;
         let listed = match listed {
             Err(error) if held.resource.custom && is_type_absent(&error) => Vec::new(),
             listed => listed.map_err(|error| {
@@ -163,7 +165,7 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str) -> Result<()> {
             })?,
         };
         let waiting: Vec<Meta> =
-            listed.into_iter().filter(|meta| position(meta, finalizer).is_some()).collect();
+            listed.into_iter().filter(|meta| meta.without_finalizer(finalizer).is_some()).collect();
         if waiting.is_empty() {
             tell(&format!("{} freed of {finalizer} {}.", held.counted(freed), everywhere(namespace)));
             return Ok(());
@@ -220,22 +222,8 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str) -> Result<()> {
     }
 }
 
-fn position(meta: &Meta, finalizer: &str) -> Option<usize> {
-    meta.finalizers.iter().position(|one| **one == *finalizer)
-}
-
-/// Takes the finalizer off an object that is what was seen.
-fn operations(meta: &Meta, finalizer: &str) -> Option<Value> {
-    let path = format!("/metadata/finalizers/{}", position(meta, finalizer)?);
-    Some(json!([
-        { "op": "test", "path": "/metadata/uid", "value": &*meta.uid },
-        { "op": "test", "path": path, "value": finalizer },
-        { "op": "remove", "path": path },
-    ]))
-}
-
 async fn patch(cluster: &Cluster, held: &Held, meta: &Meta) -> Freed {
-    let Some(operations) = operations(meta, held.finalizer) else { return Freed::News };
+    let Some(operations) = meta.without_finalizer(held.finalizer) else { return Freed::News };
     match cluster.patch(&held.resource, meta, &operations).await {
         Ok(()) => Freed::Yes,
         Err(error) => sorted(&error),
@@ -281,7 +269,7 @@ fn refusal(held: &Held, refused: &[(&Meta, String)]) -> String {
 
 /// The command that does the same to one object.
 fn by_hand(held: &Held, meta: &Meta) -> String {
-    let operations = operations(meta, held.finalizer).unwrap_or_default();
+    let operations = meta.without_finalizer(held.finalizer).unwrap_or_default();
     let resource = kubectl_name(&held.resource);
     format!("kubectl patch {resource} -n {} {} --type=json -p '{operations}'", meta.namespace, meta.name)
 }
@@ -375,15 +363,15 @@ mod tests {
     fn the_finalizer_is_taken_from_where_it_stands_and_off_this_object_alone() {
         let [pods, greetings] = held();
         assert_eq!(
-            operations(&meta(&["other/one", "dj.dysproz.io/ledger"]), pods.finalizer).unwrap(),
+            meta(&["other/one", "dj.dysproz.io/ledger"]).without_finalizer(pods.finalizer).unwrap(),
             json!([
                 {"op": "test", "path": "/metadata/uid", "value": "u"},
                 {"op": "test", "path": "/metadata/finalizers/1", "value": "dj.dysproz.io/ledger"},
                 {"op": "remove", "path": "/metadata/finalizers/1"},
             ])
         );
-        assert!(operations(&meta(&["dj.dysproz.io/ledger"]), greetings.finalizer).is_none());
-        assert!(operations(&meta(&["example.com/farewell"]), greetings.finalizer).is_some());
+        assert!(meta(&["dj.dysproz.io/ledger"]).without_finalizer(greetings.finalizer).is_none());
+        assert!(meta(&["example.com/farewell"]).without_finalizer(greetings.finalizer).is_some());
     }
 
     fn answer(code: u16, name: &str) -> Freed {

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::rig::Rig;
+use super::stats::{float, ratio};
 use crate::cluster::components::Component;
 use crate::{http, paths, run};
 
 /// The machine at one moment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The date, in UTC.
     pub date: String,
@@ -65,7 +66,7 @@ impl Machine {
 }
 
 /// What all processors did since the system started: in all, and nothing.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Ticks {
     all: u64,
     idle: u64,
@@ -93,8 +94,32 @@ fn idle_percent(before: Ticks, after: Ticks) -> Option<u64> {
     (100 * after.idle.checked_sub(before.idle)?).checked_div(after.all.checked_sub(before.all)?)
 }
 
+/// How much of the processors' time went to whom since some moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    machine: Option<Ticks>,
+    ours: f64,
+}
+
+impl Share {
+    /// The moment at which some processes had used so many seconds of processor time.
+    pub fn at(ours: f64) -> Self {
+        Self { machine: ticks(), ours }
+    }
+
+    /// What all other processes used from then until now, in percent.
+    pub fn others_percent(self, now: Self) -> Option<f64> {
+        let (before, after) = self.machine.zip(now.machine)?;
+        let seconds = |ticks: u64| float(ticks) / float(rustix::param::clock_ticks_per_second());
+        let all = seconds(after.all.checked_sub(before.all)?);
+        let busy = all - seconds(after.idle.checked_sub(before.idle)?);
+        // What is counted in ticks does not add up exactly.
+        ratio(100.0 * (busy - (now.ours - self.ours)), all).map(|percent| percent.max(0.0))
+    }
+}
+
 /// What ran, in which version.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// The manager.
     pub quintet: String,
@@ -160,6 +185,18 @@ mod tests {
         assert!(machine.cores > 0);
         let text = machine.describe();
         assert!(text.contains("cores") && text.starts_with("20"), "{text}");
+    }
+
+    #[test]
+    fn others_used_what_was_neither_idle_nor_ours() {
+        let ticks_per_second = rustix::param::clock_ticks_per_second();
+        let at = |seconds: u64, idle: u64, ours: f64| Share {
+            machine: Some(Ticks { all: seconds * ticks_per_second, idle: idle * ticks_per_second }),
+            ours,
+        };
+        let others = at(100, 50, 7.0).others_percent(at(120, 55, 19.0)).unwrap();
+        assert!((others - 15.0).abs() < 1e-9, "{others}");
+        assert_eq!(at(100, 50, 7.0).others_percent(at(100, 50, 7.0)), None);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The outcome of a bench: printed, and kept as a document for people and as JSON for programs where that is asked for.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::host::{Machine, Versions};
 use super::table::Table;
@@ -14,7 +16,7 @@ use crate::run::print;
 /// Where documents go, below the checkout.
 const FOLDER: &str = "docs/bench";
 
-/// Everything that is said about one run of a bench.
+/// What a bench found, in one size or several.
 #[derive(Debug)]
 pub struct Report {
     /// The name of the bench and of its files.
@@ -23,70 +25,107 @@ pub struct Report {
     pub title: &'static str,
     /// How it was measured, a paragraph each.
     pub method: Vec<String>,
+    /// One for each size.
+    pub runs: Vec<Run>,
+}
+
+/// Everything that is said about one size. A document keeps the newest run of each size, so that a large one can be
+/// measured by itself, and less often.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// What there is so much of, such as `1,000 nodes`.
+    pub about: String,
+    /// How much; documents are in this order.
+    pub size: usize,
     /// The command that did it.
     pub command: String,
     /// On what.
     pub machine: Machine,
     /// With what.
     pub versions: Versions,
-    /// What was measured.
-    pub tables: Vec<Table>,
     /// Counts that are too high, a sentence each.
     pub failures: Vec<String>,
+    /// What was measured, for people.
+    pub tables: Vec<Table>,
+    /// The same, raw.
+    pub measurements: Value,
+}
+
+/// What is kept of a document for programs.
+#[derive(Default, Deserialize)]
+struct Kept {
+    runs: Vec<Run>,
 }
 
 impl Report {
     /// Prints the tables.
     pub fn print(&self) -> Result<()> {
-        let mut text = format!("\n{}\n{}\n", self.machine.describe(), self.versions.describe());
-        for table in &self.tables {
-            text.push('\n');
-            text.push_str(&table.plain());
+        let mut parts = Vec::new();
+        for run in &self.runs {
+            parts.push(format!("\n{}", run.about));
+            parts.push(run.machine.describe());
+            parts.push(format!("{}\n", run.versions.describe()));
+            parts.extend(run.tables.iter().map(Table::plain));
+            parts.push(format!("Counts: {}\n", run.verdict()));
         }
-        print(format!("{text}\nCounts\n  {}\n", self.verdict()))
+        print(parts.join("\n"))
     }
 
-    /// Writes the document and, with the raw measurements, the JSON.
-    pub fn write(&self, measurements: &impl Serialize) -> Result<()> {
-        let folder = paths::workspace().join(FOLDER);
+    /// How many counts are too high.
+    pub fn failures(&self) -> usize {
+        self.runs.iter().map(|run| run.failures.len()).sum()
+    }
+
+    /// Writes the document and, with the raw measurements, the JSON. What they have of other sizes stays.
+    pub fn write(&self) -> Result<()> {
+        self.write_to(&paths::workspace().join(FOLDER))
+    }
+
+    fn write_to(&self, folder: &Path) -> Result<()> {
+        let file = |extension: &str| folder.join(format!("{}.{extension}", self.name));
+        let kept = match fs::read_to_string(file("json")) {
+            Ok(text) => serde_json::from_str::<Kept>(&text)
+                .with_context(|| format!("{} is not as this program writes it", file("json").display()))?,
+            Err(error) if error.kind() == ErrorKind::NotFound => Kept::default(),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", file("json").display()));
+            }
+        };
+        let mut runs = self.runs.clone();
+        runs.extend(kept.runs.into_iter().filter(|old| self.runs.iter().all(|run| run.size != old.size)));
+        runs.sort_by_key(|run| run.size);
         let write = |extension: &str, text: String| {
-            let file = folder.join(format!("{}.{extension}", self.name));
-            fs::create_dir_all(&folder)
+            let file = file(extension);
+            fs::create_dir_all(folder)
                 .and_then(|()| fs::write(&file, text))
                 .with_context(|| format!("cannot write {}", file.display()))?;
             eprintln!("wrote {}", file.display());
             Ok::<_, anyhow::Error>(())
         };
-        write("md", self.markdown())?;
-        let document = json!({
-            "bench": self.name,
-            "command": self.command,
-            "machine": self.machine,
-            "versions": self.versions,
-            "failures": self.failures,
-            "measurements": measurements,
-        });
-        write("json", format!("{document:#}\n"))
+        write("md", self.markdown(&runs))?;
+        write("json", format!("{:#}\n", json!({"bench": self.name, "runs": runs})))
     }
 
-    fn markdown(&self) -> String {
-        let mut parts = vec![
-            format!("# {}", self.title),
-            format!("Written by `{}`. {}", self.command, self.machine.describe()),
-            self.versions.describe(),
-            "## How it was measured".to_owned(),
-        ];
+    fn markdown(&self, runs: &[Run]) -> String {
+        let mut parts = vec![format!("# {}", self.title)];
         parts.extend_from_slice(&self.method);
-        parts.extend(["## Counts".to_owned(), self.verdict(), "## Figures".to_owned()]);
-        parts.extend(self.tables.iter().map(|table| table.markdown().trim_end().to_owned()));
+        for run in runs {
+            parts.push(format!("## {}", run.about));
+            parts.push(format!("Written by `{}`. {}", run.command, run.machine.describe()));
+            parts.push(run.versions.describe());
+            parts.push(format!("Counts: {}", run.verdict()));
+            parts.extend(run.tables.iter().map(|table| table.markdown().trim_end().to_owned()));
+        }
         parts.join("\n\n") + "\n"
     }
+}
 
+impl Run {
     fn verdict(&self) -> String {
         if self.failures.is_empty() {
-            "All within their limits.".to_owned()
+            "all within their limits.".to_owned()
         } else {
-            format!("Too high: {}.", self.failures.join("; "))
+            format!("too high: {}.", self.failures.join("; "))
         }
     }
 }
@@ -95,30 +134,53 @@ impl Report {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_document_says_on_what_it_was_measured_and_what_failed() {
+    fn run(size: usize, failures: &[&str]) -> Run {
         let mut table = Table::new("Times", &["", "s"]);
-        table.row("a", ["1".to_owned()]);
-        let report = Report {
-            name: "x",
-            title: "X",
-            method: vec!["By looking.".to_owned()],
-            command: "cargo xtask bench x".to_owned(),
+        table.row("a", [size.to_string()]);
+        Run {
+            about: format!("{size} nodes"),
+            size,
+            command: format!("cargo xtask bench x --nodes {size}"),
             machine: Machine::now(),
             versions: Versions { kwok: "v0".to_owned(), ..Versions::default() },
+            failures: failures.iter().map(|&failure| failure.to_owned()).collect(),
             tables: vec![table],
-            failures: vec!["a restart wrote".to_owned()],
-        };
-        let text = report.markdown();
+            measurements: json!({"size": size}),
+        }
+    }
+
+    fn report(runs: Vec<Run>) -> Report {
+        Report { name: "x", title: "X", method: vec!["By looking.".to_owned()], runs }
+    }
+
+    #[test]
+    fn a_document_says_on_what_it_was_measured_and_what_failed() {
+        let report = report(vec![run(7, &["a restart wrote"])]);
+        let text = report.markdown(&report.runs);
         for part in [
             "# X\n",
-            "`cargo xtask bench x`",
+            "## 7 nodes\n",
+            "`cargo xtask bench x --nodes 7`",
             "kwok v0",
             "By looking.",
-            "Too high: a restart wrote.",
+            "too high: a restart wrote.",
             "### Times",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn a_document_keeps_the_newest_run_of_each_size() {
+        let folder = std::env::temp_dir().join(format!("quintet-report-{}", std::process::id()));
+        report(vec![run(7, &["wrong"]), run(50, &[])]).write_to(&folder).unwrap();
+        report(vec![run(7, &[])]).write_to(&folder).unwrap();
+        let text = fs::read_to_string(folder.join("x.md")).unwrap();
+        assert!(!text.contains("wrong"), "{text}");
+        assert!(text.find("## 7 nodes") < text.find("## 50 nodes"), "{text}");
+        let kept: Kept = serde_json::from_str(&fs::read_to_string(folder.join("x.json")).unwrap()).unwrap();
+        assert_eq!(kept.runs.len(), 2);
+        assert_eq!(kept.runs[1].measurements["size"], 50);
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -14,6 +14,8 @@ use tokio::runtime::Runtime;
 
 use super::audit::{AuditLog, Write};
 use super::client::{Api, Created, Patch};
+use super::host::Share;
+use super::process;
 use super::table;
 use crate::cluster::components::Component;
 use crate::cluster::{Cluster, UpOptions};
@@ -162,6 +164,18 @@ impl Rig {
     pub fn pid(&self, component: Component) -> Result<i32> {
         let process = self.cluster.process(component)?;
         process.map(|process| process.pid).with_context(|| format!("{} does not run", component.name()))
+    }
+
+    /// The processors' time so far, and what this bench, the cluster and a manager have used of it.
+    pub fn share(&self, manager: Option<&Manager>) -> Result<Share> {
+        let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+        let mut pids = vec![me];
+        for component in Component::ALL {
+            pids.push(self.pid(component)?);
+        }
+        pids.extend(manager.map(Manager::pid));
+        let seconds = pids.into_iter().map(process::cpu_seconds).sum::<Result<f64>>()?;
+        Ok(Share::at(seconds))
     }
 
     /// Starts a manager and waits until it is ready.

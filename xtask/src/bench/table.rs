@@ -1,11 +1,11 @@
 //! Tables that are read in a terminal and the same ones for Markdown, and how numbers are written in them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stats::Spread;
 
 /// A title, a header and rows. The first column is text, the others are numbers.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Table {
     /// What it shows.
     pub title: String,

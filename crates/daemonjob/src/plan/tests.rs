@@ -645,8 +645,25 @@ fn a_pod_that_does_not_start_in_time_is_given_up_for_this_run() {
     let waiting = world(&["a", "b"], vec![pod(&job, "a", 1, "Pending"), pod(&job, "b", 1, "Running")]);
     let job = told(job, &waiting, now());
     assert_eq!(plan(&job, &waiting, now()).again, Some(later(30)));
-    assert_eq!(deleted(&plan(&job, &waiting, later(30))), ["a-1"]);
-    let mut given_up = going(pod(&job, "a", 1, "Pending"), later(30));
+    // It is marked before it is deleted, since clocks differ; and what has started meanwhile stays, and loses the mark.
+    let marked = plan(&job, &waiting, later(30));
+    let Action::Merge { body, .. } = &marked.steps[0][0] else { panic!("{marked:?}") };
+    assert_eq!(body["metadata"]["annotations"], json!({ GIVEN_UP_ANNOTATION: START }));
+    assert_eq!(body["metadata"]["resourceVersion"], "1");
+    let with_mark = |phase: &str| {
+        let mut pod = pod(&job, "a", 1, phase);
+        pod.meta.annotations = [(NODE_NAME_ANNOTATION, "a"), (GIVEN_UP_ANNOTATION, START)].into();
+        pod
+    };
+    let mut again = world(&["a", "b"], vec![with_mark("Pending"), pod(&job, "b", 1, "Running")]);
+    assert_eq!(deleted(&plan(&job, &again, later(30))), ["a-1"]);
+    again.pods[0] = Arc::new(with_mark("Running"));
+    let started = plan(&job, &again, later(30));
+    let Action::Merge { body, .. } = &started.steps[0][0] else { panic!("{started:?}") };
+    assert_eq!(body["metadata"]["annotations"], json!({ GIVEN_UP_ANNOTATION: null }));
+    assert!(deleted(&started).is_empty());
+    // The clock of the API server is behind that of the manager.
+    let mut given_up = going(with_mark("Pending"), later(1));
     given_up.node = None;
     let over = world(&["a", "b"], vec![given_up, pod(&job, "b", 1, "Succeeded")]);
     let flush = plan(&job, &over, later(32));
@@ -798,11 +815,12 @@ fn a_line_that_cannot_be_read_is_a_record_lost_and_a_newer_format_is_left_alone(
     assert!(written(&scribble)["uid-a"].contains("RecordLost"));
     let newer = plan(&job, &garbled("v2"), later(60));
     assert!(newer.steps.is_empty(), "{:?}", newer.steps);
-    assert_eq!(state(newer.status.as_ref().unwrap(), "a"), Some("RecordLost"));
-    // A pod that goes meanwhile is let go: nothing runs on its node anyway.
+    assert_eq!(state(newer.status.as_ref().unwrap(), "a"), Some("LedgerFormat"));
+    assert_eq!(reason(&newer, "LedgerLost"), ("True".into(), "LedgerFormat".into()));
+    // A pod that goes meanwhile waits for a version that can record it.
     let mut held = garbled("v2");
     held.pods.push(Arc::new(going(pod(&job, "a", 1, "Succeeded"), now())));
-    assert_eq!(released(&plan(&job, &held, later(60))), ["a-1"]);
+    assert!(released(&plan(&job, &held, later(60))).is_empty());
 }
 
 #[test]
@@ -1062,4 +1080,131 @@ proptest! {
             }
         }
     }
+}
+
+/// The clock of a node that is ahead must not keep a finalizer on, nor a node waiting.
+#[test]
+fn a_node_whose_clock_is_ahead_keeps_nothing_waiting() {
+    let job = simple();
+    let mut ahead = going(pod(&job, "a", 1, "Succeeded"), now());
+    ahead.finished = Some(later(3_600));
+    let world = world(&["a"], vec![ahead]);
+    let job = told(job, &world, now());
+    let plan = plan(&job, &world, later(1));
+    assert!(written(&plan)["uid-a"].ends_with("2026-01-01T00:00:01Z"), "{:?}", written(&plan));
+    assert_eq!(released(&plan), ["a-1"]);
+}
+
+#[test]
+fn a_taint_does_not_hide_that_a_pod_does_not_end() {
+    let job = with(&json!({"parallelism": 1}));
+    let mut world = world(&["a", "b"], vec![going(pod(&job, "a", 1, "Running"), now())]);
+    let mut dead = (*world.nodes[0]).clone();
+    dead.taints = serde_json::from_value(json!([
+        {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]))
+    .unwrap();
+    world.nodes[0] = Arc::new(dead);
+    let status = plan(&job, &world, now()).status.unwrap();
+    let told = status.pending_nodes.iter().find(|node| node.node == "a").unwrap();
+    assert_eq!(told.reason, "PreviousPodTerminating");
+    assert!(told.message.contains("holds one of 1 places"), "{}", told.message);
+    assert_eq!((state(&status, "b"), status.pending), (Some("WaitingForTurn"), Some(1)));
+    // A node that is gone is in no list: who waits names the pod.
+    world.nodes.remove(0);
+    let status = plan(&job, &world, now()).status.unwrap();
+    assert!(status.pending_nodes[0].message.contains("a-1 on a is one of them"), "{status:?}");
+}
+
+#[test]
+fn a_shard_that_goes_slowly_is_read_until_it_is_gone() {
+    let job = simple();
+    let done = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
+    let (job, done) = settled(job, done, now());
+    let mut going_shard = (*done.ledger[0]).clone();
+    going_shard.meta.deleted = Some(later(10));
+    let one = World {
+        pods: vec![Arc::new(going(pod(&job, "a", 2, "Succeeded"), later(10)))],
+        deleted_shards: vec![Arc::new(going_shard)],
+        ledger: Vec::new(),
+        ..done
+    };
+    let plan_ = plan(&job, &one, later(60));
+    assert!(plan_.steps.is_empty() && plan_.events.is_empty(), "{plan_:?}");
+    assert_eq!(reason(&plan_, "Complete").0, "True");
+    let mut gone = (*one.deleted_shards[0]).clone();
+    gone.meta.deleted = None;
+    let gone = World { deleted_shards: vec![Arc::new(gone)], ..one };
+    let plan = plan(&job, &gone, later(60));
+    assert!(written(&plan)["uid-a"].contains("run=2"));
+    assert_eq!((released(&plan), plan.events[0].reason), (vec!["a-2".to_owned()], "LedgerRestored"));
+}
+
+/// A failed pod that was kept must not bring a node to run again whose success was in the shard that is lost.
+#[test]
+fn an_old_failure_does_not_outweigh_a_lost_record() {
+    let job = simple();
+    let done = world(&["a"], vec![pod(&job, "a", 1, "Failed"), pod(&job, "a", 2, "Succeeded")]);
+    let (job, done) = settled(job, done, now());
+    let lost = World { pods: vec![done.pods[0].clone()], ledger: Vec::new(), ..done };
+    let lost_plan = plan(&job, &lost, later(3_600));
+    assert!(created(&lost_plan).is_empty());
+    assert_eq!(state(lost_plan.status.as_ref().unwrap(), "a"), Some("RecordLost"));
+    // What runs, or has succeeded with this template, tells enough.
+    for phase in ["Running", "Succeeded"] {
+        let told = World { pods: vec![Arc::new(pod(&job, "a", 3, phase))], ..World::default() };
+        let told = World { nodes: lost.nodes.clone(), ..told };
+        assert_eq!(state(plan(&job, &told, later(3_600)).status.as_ref().unwrap(), "a"), None, "{phase}");
+    }
+}
+
+/// Labels but the one that the watch selects by are not put back; a pod without them still counts.
+#[test]
+fn a_pod_that_lost_its_labels_still_counts() {
+    let job = simple();
+    for phase in ["Running", "Succeeded"] {
+        let mut naked = pod(&job, "a", 1, phase);
+        naked.meta.name = "d-abcdefghij-1".into();
+        naked.meta.labels = [(KIND_LABEL, "DaemonJob")].into();
+        let mut one = world(&["a"], vec![naked]);
+        let mut aged = (*one.nodes[0]).clone();
+        aged.meta.created = Some(now());
+        one.nodes[0] = Arc::new(aged);
+        let job = told(job.clone(), &one, now());
+        let plan = plan(&job, &one, later(60));
+        assert!(created(&plan).is_empty() && deleted(&plan).is_empty(), "{phase}: {plan:?}");
+    }
+}
+
+#[test]
+fn a_status_without_a_template_begins_a_run_whatever_runs_again() {
+    let mut job = with(&json!({"rerunOn": [], "activeDeadlineSeconds": 600}));
+    job.status = Some(DaemonJobStatus { start_time: Some(Time(now())), ..DaemonJobStatus::default() });
+    let month = later(2_600_000);
+    let begun = plan(&job, &world(&["a"], vec![]), month).status.unwrap();
+    assert_eq!(begun.start_time, Some(Time(month)));
+    job.status = Some(begun);
+    assert_eq!(created(&plan(&job, &world(&["a"], vec![]), month)), ["a"]);
+}
+
+#[test]
+fn what_does_not_run_has_no_deadline() {
+    let job = with(&json!({"suspend": true, "activeDeadlineSeconds": 1}));
+    let world = world(&["a"], vec![]);
+    let job = told(job, &world, now());
+    assert_eq!(plan(&job, &world, later(10)).again, None);
+}
+
+#[test]
+fn a_run_begins_after_all_that_has_ended_although_the_clock_was_set_back() {
+    let job = with(&json!({"backoffLimit": 0}));
+    let failed = world(&["a"], vec![pod(&job, "a", 1, "Failed")]);
+    let (mut job, failed) = settled(job, failed, later(60));
+    job.spec.backoff_limit = Some(6);
+    job.spec.template = serde_json::from_value(json!({"metadata": {"annotations": {"again": "1"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}))
+    .unwrap();
+    let back = now() - SignedDuration::from_hours(1);
+    let start = plan(&job, &failed, back).status.unwrap().start_time.unwrap();
+    assert_eq!(start, Time(later(1)));
 }

@@ -630,9 +630,7 @@ fn judge(pass: &Pass) -> Judgement {
     if let Some(status) = &made.status {
         status_is_true(job, world, status)?;
     }
-    // KNOWN, bug B: while it is suspended its start is now, and what is said of nodes changes with the second.
-    let known = job.spec.suspend == Some(true);
-    if made.steps.is_empty() && made.status == job.status && !world.stopping && !known {
+    if made.steps.is_empty() && made.status == job.status && !world.stopping {
         let until = made.again.unwrap_or(Timestamp::MAX);
         let later = now.checked_add(SignedDuration::from_hours(24)).unwrap().min(until);
         let between = now.checked_add(later.duration_since(*now) / 2).unwrap();

@@ -264,7 +264,7 @@ pub fn status_is_true(job: &DaemonJob, world: &World, status: &DaemonJobStatus) 
     let elsewhere: BTreeSet<&str> = world
         .pods
         .iter()
-        .filter(|pod| occupies(pod) || known_given_up(job, pod))
+        .filter(|pod| occupies(pod))
         .map(|pod| annotation(pod, NODE_NAME_ANNOTATION))
         .filter(|name| !is_eligible(name))
         .collect();
@@ -279,7 +279,6 @@ pub fn status_is_true(job: &DaemonJob, world: &World, status: &DaemonJobStatus) 
     equal("desired", status.desired, eligible.len() + elsewhere.len())?;
     equal("succeeded", status.succeeded, eligible.iter().filter(|node| is_done(job, world, node)).count())?;
     equal("active", status.active, world.pods.iter().filter(|pod| pod.is_counted()).count())?;
-    let occupies = |pod: &Pod| occupies(pod) || known_given_up(job, pod);
     let going = world.pods.iter().filter(|pod| occupies(pod) && pod.meta.deleted.is_some()).count();
     equal("terminating", status.terminating, going)?;
     let skipped = status.skipped_nodes.iter().filter(|node| is_eligible(&node.node)).count();
@@ -291,15 +290,4 @@ pub fn status_is_true(job: &DaemonJob, world: &World, status: &DaemonJobStatus) 
         return Err(format!("5: {told} nodes are told of, {desired} are desired, {running} pods run"));
     }
     Ok(())
-}
-
-/// KNOWN, bug A: a pod that was given up before it had a node is counted until the ledger has that.
-fn known_given_up(job: &DaemonJob, pod: &Pod) -> bool {
-    let until = job
-        .spec
-        .pending_deadline_seconds
-        .and_then(|seconds| pod.meta.created?.checked_add(jiff::SignedDuration::from_secs(seconds)).ok());
-    pod.is_running()
-        && pod.node.is_none()
-        && pod.meta.deletion_asked().zip(until).is_some_and(|(asked, until)| until <= asked)
 }

@@ -10,10 +10,10 @@ use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::ledger::{Entry, Outcome};
 use quintet_daemonjob::nodes::{Verdict, Why};
 use quintet_daemonjob::observe::World;
-use quintet_daemonjob::outcome::Fate;
 use quintet_daemonjob::plan::plan;
 use quintet_daemonjob::survey::{
-    HASH_LABEL, Judged, Reason, State, Survey, Surveyed, parallelism, pinned_to, survey,
+    Judged, Reason, State, Survey, Surveyed, hash_of, not_tolerated, occupants, parallelism, pinned_to,
+    survey,
 };
 use quintet_kit::conditions::is_true;
 use quintet_kit::plan::Action;
@@ -345,11 +345,6 @@ fn due(row: &mut Row, run: u64, hash: &str) {
     row.say(Word::WouldRun, reason, message);
 }
 
-fn not_tolerated(taint: &Taint) -> String {
-    let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
-    format!("the template does not tolerate the taint {}{value}:{}", taint.key, taint.effect)
-}
-
 /// Which part of the template does not select a node.
 fn not_selected(job: &DaemonJob, node: &Node) -> (&'static str, String) {
     let spec = job.spec.template.spec();
@@ -382,22 +377,10 @@ struct PodsOfNodes<'s> {
 
 impl<'s> PodsOfNodes<'s> {
     fn new(survey: &'s Survey<'_>) -> Self {
-        let (mut running, mut last): (HashMap<&str, &Judged<'_>>, _) = (HashMap::new(), HashMap::new());
-        for judged in &survey.pods {
-            if let Some(home) = judged.home {
-                // They are sorted by run.
-                last.insert(&**home, judged);
-            }
-            if let Some(name) = pinned_to(judged.pod)
-                && judged.pod.is_running()
-                && judged.fate != Fate::NeverRan
-            {
-                let told = running.entry(name).or_insert(judged);
-                if told.pod.meta.deleted.is_some() {
-                    *told = judged;
-                }
-            }
-        }
+        // They are sorted by run.
+        let of_home = |judged: &'s Judged<'s>| Some((&**judged.home?, judged));
+        let last = survey.pods.iter().filter_map(of_home).collect();
+        let running = occupants(&survey.pods);
         Self { running, last }
     }
 
@@ -427,7 +410,8 @@ fn why_deleted(survey: &Survey<'_>, judged: &Judged<'_>, eligible: bool) -> &'st
         _ if !eligible => "Tainted",
         _ if judged.exhausted => "BackoffLimitExceeded",
         _ if judged.recorded || is_doubled => "Surplus",
-        _ if pod.label(HASH_LABEL) != Some(&*survey.hash) => "TemplateChanged",
+        _ if judged.home.is_none() => "NodeReplaced",
+        _ if hash_of(pod, &survey.hash) != &*survey.hash => "TemplateChanged",
         _ => "PendingDeadlineExceeded",
     }
 }

@@ -6,12 +6,12 @@ mod runs;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use self::figures::{Contender, Results};
 use self::runs::Round;
 use super::host::{Machine, Versions};
-use super::report::Report;
+use super::report::{Report, Run};
 use super::rig::{Rig, Setting};
 use super::table::count;
 use crate::build;
@@ -25,11 +25,12 @@ use crate::progress::Step;
     Each round runs, on a cluster with N simulated nodes and in alternating order: bare creation of the pods that a \
     DaemonJob makes (the ceiling), a DaemonJob, an Indexed Job of N completions, and a DaemonSet until all its pods are \
     ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default request limits) and \
-    tuned. With the last of these settings each round also restarts the manager with N finished nodes, sends heartbeats \
-    and label changes of nodes, deletes the DaemonJob, and runs another one with ttlSecondsAfterFinished 0.\n\n\
+    tuned. With the last of these settings each round also restarts the manager with N finished nodes, changes nodes in \
+    what no template can speak of and in labels, deletes the DaemonJob, and runs another one with \
+    ttlSecondsAfterFinished 0.\n\n\
     It fails if a DaemonJob writes more than 1.05 times per pod to completion (with fewer than 1,000 nodes it may write \
-    once per pod, 11 times more, and once a second), if the restart writes or makes pods, or if a heartbeat causes a \
-    pass.\n\n\
+    once per pod, 11 times more, and once a second), if the restart writes or makes pods, if a change of a node causes a \
+    pass without need, or another one more than one pass.\n\n\
     Three rounds with 1,000 nodes take about half an hour on two cores; the peers as shipped, whose limits set their \
     times, are most of that."
 )]
@@ -46,10 +47,13 @@ pub struct Args {
     /// Measure with one setting of kube-controller-manager and kube-scheduler instead of both
     #[arg(long, value_enum, value_name = "SETTING")]
     only: Option<Setting>,
+    /// Leave Job and DaemonSet out
+    #[arg(long)]
+    without_peers: bool,
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Keep the outcome as docs/bench/daemonjob.md and .json
+    /// Keep the outcome as docs/bench/daemonjob.md and .json; what they have of other numbers of nodes stays
     #[arg(long)]
     write: bool,
 }
@@ -58,16 +62,19 @@ pub struct Args {
 struct Plan {
     nodes: Vec<usize>,
     rounds: usize,
+    contenders: Vec<Contender>,
     /// In the order of the runs; the rest of a DaemonJob's life is measured with the last.
     settings: Vec<Setting>,
 }
 
 impl Args {
     fn plan(&self) -> Plan {
+        let contenders = if self.without_peers { &Contender::ALL[..2] } else { &Contender::ALL }.to_vec();
         if self.quick {
-            return Plan { nodes: vec![100], rounds: 1, settings: vec![Setting::Shipped] };
+            return Plan { nodes: vec![100], rounds: 1, contenders, settings: vec![Setting::Shipped] };
         }
         Plan {
+            contenders,
             nodes: self.nodes.iter().copied().map(usize::from).collect(),
             rounds: usize::from(self.rounds),
             settings: self.only.map_or_else(|| vec![Setting::Shipped, Setting::Tuned], |only| vec![only]),
@@ -88,6 +95,9 @@ impl Args {
             });
             words.extend(only);
         }
+        if self.without_peers {
+            words.push("--without-peers".to_owned());
+        }
         words.push("--write".to_owned());
         words.join(" ")
     }
@@ -96,33 +106,33 @@ impl Args {
 /// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
     let plan = args.plan();
-    let machine = Machine::now();
     let program = match &args.program {
         Some(program) => program.canonicalize()?,
         None => build::release()?,
     };
-    let mut versions = Versions::default();
-    let mut all = Vec::new();
+    let mut runs = Vec::new();
     for &nodes in &plan.nodes {
+        let machine = Machine::now();
         let rig = Rig::up(nodes, &program)?;
-        versions = Versions::of(&rig, &program)?;
-        all.push(measure(&rig, &plan)?);
+        let versions = Versions::of(&rig, &program)?;
+        let results = measure(&rig, &plan)?;
+        runs.push(Run {
+            about: format!("{} nodes", count(u64::try_from(nodes)?)),
+            size: nodes,
+            command: args.command(),
+            machine,
+            versions,
+            failures: results.failures(),
+            tables: results.tables(),
+            measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
+        });
     }
-    let report = Report {
-        name: "daemonjob",
-        title: "DaemonJob, measured",
-        method: method(),
-        command: args.command(),
-        machine,
-        versions,
-        tables: all.iter().flat_map(Results::tables).collect(),
-        failures: all.iter().flat_map(Results::failures).collect(),
-    };
+    let report = Report { name: "daemonjob", title: "DaemonJob, measured", method: method(), runs };
     report.print()?;
     if args.write {
-        report.write(&all)?;
+        report.write()?;
     }
-    match report.failures.len() {
+    match report.failures() {
         0 => Ok(()),
         1 => bail!("a count is too high, see above"),
         failures => bail!("{failures} counts are too high, see above"),
@@ -146,7 +156,7 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
         }
         for number in 1..=plan.rounds {
             let round = Round { setting, number };
-            for contender in order(number) {
+            for contender in order(&plan.contenders, number) {
                 let mut step = start(rig, plan, round, contender.name());
                 match contender {
                     Contender::Bare => results.completions.push(runs::bare(rig, &bodies, round, &mut step)?),
@@ -173,8 +183,8 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
 }
 
 /// A B in odd rounds, B A in even ones, so that what changes with time meets all alike.
-fn order(round: usize) -> Vec<Contender> {
-    let mut order = Contender::ALL.to_vec();
+fn order(contenders: &[Contender], round: usize) -> Vec<Contender> {
+    let mut order = contenders.to_vec();
     if round.is_multiple_of(2) {
         order.reverse();
     }
@@ -234,6 +244,9 @@ mod tests {
         assert_eq!((plan.nodes, plan.settings), (vec![1_000, 5_000], vec![Setting::Tuned]));
         let plan = parse(&["--quick"]).unwrap().plan();
         assert_eq!((plan.nodes, plan.rounds, plan.settings), (vec![100], 1, vec![Setting::Shipped]));
+        assert_eq!(plan.contenders, Contender::ALL);
+        let plan = parse(&["--quick", "--without-peers"]).unwrap().plan();
+        assert_eq!(plan.contenders, [Contender::Bare, Contender::DaemonJob]);
         assert!(parse(&["--quick", "--rounds", "2"]).is_err());
         assert!(parse(&["--nodes", "0"]).is_err());
     }
@@ -256,6 +269,7 @@ mod tests {
 
     #[test]
     fn the_order_alternates() {
+        let order = |round| order(&Contender::ALL, round);
         assert_eq!(order(1)[..2], [Contender::Bare, Contender::DaemonJob]);
         assert_eq!(order(2)[2..], [Contender::DaemonJob, Contender::Bare]);
         assert_eq!(order(3), order(1));

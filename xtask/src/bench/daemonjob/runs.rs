@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::figures::{Completion, Contender, Life, NodeEvents, Restart, TtlLife};
+use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
 use crate::bench::audit::{Author, Tally, Write};
 use crate::bench::client::Patch;
 use crate::bench::process;
@@ -20,8 +20,8 @@ use crate::{paths, run};
 /// The sample that is run.
 const SAMPLE: &str = "samples/daemonjob/daemonjob-sample.yaml";
 
-/// How many heartbeats are sent.
-const HEARTBEATS: usize = 20;
+/// How many nodes are changed in something that nobody looks at.
+const UNREAD_CHANGES: usize = 20;
 
 /// How often a label is changed.
 const LABEL_CHANGES: u64 = 10;
@@ -151,9 +151,12 @@ fn to_completion(
     round: Round,
     step: &mut Step,
 ) -> Result<(Completion, Vec<Write>)> {
+    let share_before = rig.share(entry.manager)?;
     let memory_before = entry.manager.map(|manager| process::memory(manager.pid())).transpose()?;
     let passes_before = entry.manager.map(passes).transpose()?;
     let cpu_before = process::cpu_seconds(entry.pid)?;
+    let api_server = rig.pid(Component::Apiserver)?;
+    let api_server_before = process::cpu_seconds(api_server)?;
     rig.forget_writes()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     rig.create(&entry.collection, &entry.object)?;
@@ -167,6 +170,8 @@ fn to_completion(
     .with_context(|| format!("its status is {}", last["status"]))?;
     let done_seconds = began.elapsed().as_secs_f64();
     let cpu_seconds = process::cpu_seconds(entry.pid)? - cpu_before;
+    let api_server_cpu_seconds = process::cpu_seconds(api_server)? - api_server_before;
+    let others_percent = share_before.others_percent(rig.share(entry.manager)?);
     let writes = rig.writes(namespace)?;
     let memory = process::memory(entry.pid)?;
     let passes_after = entry.manager.map(passes).transpose()?;
@@ -177,6 +182,8 @@ fn to_completion(
         done_seconds,
         nodes_covered: rig.nodes_covered(namespace)?,
         cpu_seconds,
+        api_server_cpu_seconds,
+        others_percent,
         passes: passes_before.zip(passes_after).map(|(before, after)| after - before),
         memory_before,
         memory: Some(memory),
@@ -204,6 +211,8 @@ fn counted(writes: Tally, began_at: Timestamp, nodes: usize) -> Result<Completio
         nodes_covered: 0,
         writes,
         cpu_seconds: 0.0,
+        api_server_cpu_seconds: 0.0,
+        others_percent: None,
         passes: None,
         memory_before: None,
         memory: None,
@@ -305,6 +314,9 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
     let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
     rig.forget_writes()?;
     let cpu_before = process::cpu_seconds(me)?;
+    let api_server = rig.pid(Component::Apiserver)?;
+    let api_server_before = process::cpu_seconds(api_server)?;
+    let share_before = rig.share(None)?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
     let cpu_seconds = process::cpu_seconds(me)? - cpu_before;
@@ -314,6 +326,8 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
         Ok((!unfinished).then_some(()))
     })?;
     let done_seconds = began.elapsed().as_secs_f64();
+    let api_server_cpu_seconds = process::cpu_seconds(api_server)? - api_server_before;
+    let others_percent = share_before.others_percent(rig.share(None)?);
     if created.retries > 0 {
         eprintln!("note: {} creations were sent again, as the API server was too busy", created.retries);
     }
@@ -325,6 +339,8 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
         client_seconds: Some(created.took.as_secs_f64()),
         nodes_covered: rig.nodes_covered(&namespace)?,
         cpu_seconds,
+        api_server_cpu_seconds,
+        others_percent,
         ..counted(writes, began_at, rig.nodes())?
     };
     rig.remove_pods(&namespace)?;
@@ -361,6 +377,7 @@ pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Compl
     let entry = Entry::daemonjob(&namespace, &manager)?;
     let (completion, mut writes) = to_completion(rig, &namespace, &entry, round, step)?;
     let path = entry.path();
+    let sizes = sizes(rig, &namespace, &path)?;
     stop(manager)?;
     writes.extend(rig.writes(&namespace)?);
 
@@ -382,8 +399,10 @@ pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Compl
     };
     writes.extend(restart_writes);
 
-    let node_events = node_events(rig, &manager)?;
-    writes.extend(rig.writes(&namespace)?);
+    let mut node_events = node_events(rig, &manager)?;
+    let node_writes = rig.writes(&namespace)?;
+    node_events.writes = Tally::of(&node_writes, Author::Quintet, &namespace);
+    writes.extend(node_writes);
 
     let began = Instant::now();
     rig.delete(&format!("{path}?propagationPolicy=Background"))?;
@@ -392,7 +411,7 @@ pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Compl
     writes.extend(rig.writes(&namespace)?);
     stop(manager)?;
     let writes = Tally::of(&writes, Author::Quintet, &namespace);
-    Ok((completion, Life { round: round.number, restart, node_events, deletion_seconds, writes }))
+    Ok((completion, Life { round: round.number, sizes, restart, node_events, deletion_seconds, writes }))
 }
 
 /// A DaemonJob whose pods are to go when it is complete, until it is deleted and they are gone.
@@ -445,19 +464,56 @@ fn until_no_pods(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
     })
 }
 
-/// What changes of nodes cause while a DaemonJob is complete.
+/// How large objects have become that grow with the number of nodes.
+fn sizes(rig: &Rig, namespace: &str, daemonjob: &str) -> Result<Sizes> {
+    let bytes = |value: &Value| serde_json::to_vec(value).map_or(0, |bytes| bytes.len());
+    let daemonjob = rig.get(daemonjob)?.context("the DaemonJob is gone")?;
+    let shards: Vec<Value> = rig
+        .list(&format!("/api/v1/namespaces/{namespace}/configmaps"))?
+        .into_iter()
+        .filter(|map| map["metadata"]["labels"].get("dj.dysproz.io/ledger").is_some())
+        .collect();
+    Ok(Sizes {
+        daemonjob_bytes: bytes(&daemonjob),
+        status_bytes: bytes(&daemonjob["status"]),
+        shards: shards.len(),
+        largest_shard_bytes: shards.iter().map(bytes).max().unwrap_or_default(),
+        most_data_bytes: shards.iter().map(|shard| bytes(&shard["data"])).max().unwrap_or_default(),
+    })
+}
+
+/// A change of a node that says nothing about where pods may run: the time of a heartbeat, an annotation, the images that
+/// are there, what there is of a resource. Subresource, and patch.
+fn unread_change(number: usize) -> (&'static str, Value) {
+    let now = Timestamp::now();
+    let (second, now) = (now.as_second().to_string(), now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    match number % 4 {
+        0 => ("/status", json!({"status": {"conditions": [{"type": "Ready", "lastHeartbeatTime": now}]}})),
+        1 => ("", json!({"metadata": {"annotations": {"bench.quintet.dev/change": now}}})),
+        2 => {
+            ("/status", json!({"status": {"images": [{"names": [format!("bench:{now}")], "sizeBytes": 1}]}}))
+        }
+        _ => ("/status", json!({"status": {"capacity": {"bench.quintet.dev/thing": second}}})),
+    }
+}
+
+/// What changes of nodes cause while a DaemonJob is complete. What they wrote is for the caller to count.
 fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
     let nodes = rig.list("/api/v1/nodes")?;
     let name = |node: &Value| node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let before = settled_passes(rig, manager)?;
-    let heartbeats = nodes.iter().take(HEARTBEATS);
-    let sent = heartbeats.len();
-    for node in heartbeats {
-        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let patch = json!({"status": {"conditions": [{"type": "Ready", "lastHeartbeatTime": now}]}});
-        rig.patch(&format!("/api/v1/nodes/{}/status", name(node)), Patch::Strategic, &patch)?;
+    let changed = nodes.iter().take(UNREAD_CHANGES);
+    let unread_changes = u64::try_from(changed.len())?;
+    for (number, node) in changed.enumerate() {
+        let (subresource, patch) = unread_change(number);
+        let path = format!("/api/v1/nodes/{}", name(node));
+        let was = rig.get(&path)?.unwrap_or_default();
+        let is = rig.patch(&format!("{path}{subresource}"), Patch::Strategic, &patch)?;
+        if was["metadata"]["resourceVersion"] == is["metadata"]["resourceVersion"] {
+            bail!("the API server sees no change of {path} in {patch}");
+        }
     }
-    let heartbeat_passes = settled_passes(rig, manager)? - before;
+    let unread_passes = settled_passes(rig, manager)? - before;
 
     let node = nodes.first().map(name).context("there is no node")?;
     let before = pass_time(manager)?;
@@ -473,11 +529,12 @@ fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
     rig.patch(&format!("/api/v1/nodes/{node}"), Patch::Merge, &patch)?;
     settled_passes(rig, manager)?;
     Ok(NodeEvents {
-        heartbeats: u64::try_from(sent)?,
-        heartbeat_passes,
+        unread_changes,
+        unread_passes,
         label_changes: LABEL_CHANGES,
         label_passes,
         pass_seconds: stats::ratio(after.0 - before.0, after.1 - before.1),
+        writes: Tally::default(),
     })
 }
 
