@@ -4,11 +4,10 @@
 //! server's audit log: a pod's name has its node and its run number in it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use quintet_e2e::{Arena, PATIENCE, Watch, program};
+use quintet_e2e::{Arena, Dice, PATIENCE, Watch};
 use serde_json::{Value, json};
 use xtask::cluster::components::Component;
 use xtask::run;
@@ -55,26 +54,6 @@ fn answered_once(arena: &Arena, names: &BTreeSet<&str>) {
     assert!(odd.is_empty(), "made twice, or not to be seen: {odd:?}");
 }
 
-/// A small generator of numbers below `bound`; its seed is printed, so that a failure can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn new() -> Self {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let seed = now.as_nanos().try_into().unwrap_or(u64::MAX) | 1;
-        println!("the dice's seed is {seed}");
-        Self(seed)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        // xorshift64
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// 200 simulated nodes; the manager is killed at 50 random moments of the run, and finished pods are deleted meanwhile,
 /// so that pods and ledger both carry the truth over the crashes.
 #[test]
@@ -84,27 +63,11 @@ fn fifty_kills_and_two_hundred_nodes_run_once() {
     // Ten at a time and a second or more each: the run outlasts the kills.
     arena.apply(&daemonjob(&arena, "kills", &json!({ "parallelism": 8 }))).unwrap();
     let watch = arena.watch("pods", "daemonjob=kills");
-    // The first start leaves a kubeconfig; from then on it is the bare program, which is killed also while it starts.
-    drop(arena.manager("daemonjob"));
-    let kubeconfig = arena.kube().dir().join(format!("{}-manager.kubeconfig", arena.namespace()));
-    let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
-    let start = || {
-        let log = std::fs::OpenOptions::new().append(true).open(&log).unwrap();
-        Command::new(program())
-            .arg("--kubeconfig")
-            .arg(&kubeconfig)
-            .arg(format!("--watch-namespace={}", arena.namespace()))
-            .args(["--controllers=daemonjob", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap()
-    };
     let mut dice = Dice::new();
     let mut deleted = BTreeSet::new();
     let mut during = 0;
     for kill in 0..50 {
-        let mut manager = start();
+        let mut manager = arena.bare_manager("daemonjob");
         sleep(Duration::from_millis(150 + dice.below(1_200)));
         manager.kill().unwrap();
         manager.wait().unwrap();

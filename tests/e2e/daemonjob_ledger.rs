@@ -4,10 +4,9 @@
 //! a kubelet would do is played by kwok (`tests/controlplane/stages`) or scripted by writes to a status.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, PATIENCE, condition, program};
+use quintet_e2e::{Arena, PATIENCE, condition};
 use serde_json::{Value, json};
 use xtask::{demo, run};
 
@@ -378,14 +377,7 @@ fn a_definition_that_is_deleted_holds_no_pod() {
     arena.kubectl(&["delete", DEFINITION, "--timeout=60s"]).unwrap();
     let _ = delete(&pods);
     // It is not ready without the definition, so it is not waited for.
-    let mut manager = Command::new(program())
-        .arg("--kubeconfig")
-        .arg(arena.cluster().kubeconfig())
-        .arg(format!("--watch-namespace={}", arena.namespace()))
-        .args(["--controllers=daemonjob", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
-        .stderr(std::fs::File::create(arena.kube().log("dl-crd.log")).unwrap())
-        .spawn()
-        .unwrap();
+    let mut manager = arena.bare_manager("daemonjob");
     arena.wait("the pods go without a DaemonJob", no_pods);
     manager.kill().unwrap();
     manager.wait().unwrap();

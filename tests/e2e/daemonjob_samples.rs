@@ -18,9 +18,9 @@ const PROMISE: &str = "# Comes to: ";
 /// What a sample promises that does not say it: the post's, which is kept as it was.
 const USUAL: &str = "Complete (AllNodesDone)";
 
-/// The manifests of the folder, by name.
-fn samples() -> Vec<PathBuf> {
-    let folder = workspace().join("samples/daemonjob");
+/// The manifests of a kind's folder, by name.
+pub(crate) fn samples(kind: &str) -> Vec<PathBuf> {
+    let folder = workspace().join("samples").join(kind);
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
     files.sort();
@@ -28,8 +28,8 @@ fn samples() -> Vec<PathBuf> {
 }
 
 /// Condition and reason that the comment of a sample promises.
-fn promise(text: &str) -> (String, String) {
-    let promise = text.lines().find_map(|line| line.strip_prefix(PROMISE)).unwrap_or(USUAL);
+pub(crate) fn promise(text: &str, usual: &str) -> (String, String) {
+    let promise = text.lines().find_map(|line| line.strip_prefix(PROMISE)).unwrap_or(usual);
     let (condition, reason) = promise.split_once(" (").expect("CONDITION (REASON)");
     (condition.to_owned(), reason.strip_suffix(')').expect("CONDITION (REASON)").to_owned())
 }
@@ -58,11 +58,11 @@ fn every_sample_comes_to_what_it_promises() {
 
     let mut made: BTreeMap<(String, String), PathBuf> = BTreeMap::new();
     let mut promises = Vec::new();
-    for file in samples() {
+    for file in samples("daemonjob") {
         let text = fs::read_to_string(&file).unwrap();
         let is_the_posts = file.file_name().is_some_and(|name| name == "daemonjob-sample.yaml");
         assert!(text.contains(PROMISE) != is_the_posts, "{}: what does it come to?", file.display());
-        let (type_, reason) = promise(&text);
+        let (type_, reason) = promise(&text, USUAL);
         let mut jobs = 0;
         for object in apply(&arena, file.to_str().unwrap()) {
             let part = |member: &Value| member.as_str().unwrap().to_owned();

@@ -17,4 +17,6 @@ mod explain;
 mod greeting;
 mod manager;
 mod podset;
+mod podset_faults;
+mod podset_rollout;
 mod pulsarconsumer;

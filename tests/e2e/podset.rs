@@ -3,7 +3,7 @@
 use quintet_e2e::Arena;
 use serde_json::{Value, json};
 
-fn podset(name: &str, spec: &Value) -> Value {
+pub(crate) fn podset(name: &str, spec: &Value) -> Value {
     json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
         "metadata": { "name": name }, "spec": spec })
 }
@@ -79,6 +79,30 @@ fn bad_input_is_refused_at_apply() {
     assert!(text.contains("spec.replicas"), "{text}");
     let text = arena.apply(&podset(&"x".repeat(80), &json!({}))).unwrap_err();
     assert!(text.contains("63"), "{text}");
+    for (spec, sentence) in [
+        (
+            json!({ "updateStrategy": { "maxUnavailable": "101%" } }),
+            "maxUnavailable must be a whole number or a percentage",
+        ),
+        (json!({ "updateStrategy": { "maxSurge": "x" } }), "maxSurge must be a whole number or a percentage"),
+        (
+            json!({ "updateStrategy": { "partition": -1 } }),
+            "partition must be a whole number or a percentage",
+        ),
+        (
+            json!({ "updateStrategy": { "type": "Recreate" } }),
+            "supported values: \"RollingUpdate\", \"OnDelete\"",
+        ),
+        (json!({ "progressDeadlineSeconds": 0 }), "progressDeadlineSeconds"),
+        (json!({ "template": {} }), "must list at least one container"),
+        (
+            json!({ "template": { "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] } } }),
+            "restartPolicy must be Always",
+        ),
+    ] {
+        let text = arena.apply(&podset("bad", &spec)).unwrap_err();
+        assert!(text.contains(sentence), "{spec}: {text}");
+    }
 }
 
 #[test]

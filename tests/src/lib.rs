@@ -7,9 +7,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use xtask::cluster::{Cluster, UpOptions};
@@ -100,6 +100,28 @@ impl Arena {
             ..ManagerOptions::default()
         };
         Manager::start(self.kube(), &options).expect("the manager starts")
+    }
+
+    /// The bare program, for this namespace and these kinds, which nobody waits for to be ready: to be killed also while
+    /// it starts. It has the rights of a manager that was started before.
+    pub fn bare_manager(&self, controllers: &str) -> Child {
+        let name = format!("{}-manager", self.namespace);
+        let kubeconfig = self.kube().dir().join(format!("{name}.kubeconfig"));
+        if !kubeconfig.exists() {
+            drop(self.manager(controllers));
+        }
+        let log = self.kube().log(&format!("{name}.log"));
+        let log = File::options().append(true).open(log).expect("the manager's log can be written");
+        Command::new(program())
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg(format!("--watch-namespace={}", self.namespace))
+            .arg(format!("--controllers={controllers}"))
+            .args(["--metrics-bind-address=0", "--health-probe-bind-address=0"])
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the manager's program runs")
     }
 
     /// kubectl in this namespace; what it prints, or what it says when it fails.
@@ -271,6 +293,29 @@ impl Arena {
             }
         }
         created
+    }
+}
+
+/// A small generator of numbers below `bound`; its seed is printed, so that a failure can be repeated.
+pub struct Dice(u64);
+
+impl Dice {
+    /// Begins with the time of day.
+    #[allow(clippy::new_without_default, reason = "no two are the same")]
+    pub fn new() -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seed = now.as_nanos().try_into().unwrap_or(u64::MAX) | 1;
+        println!("the dice's seed is {seed}");
+        Self(seed)
+    }
+
+    /// The next number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        // xorshift64
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
     }
 }
 

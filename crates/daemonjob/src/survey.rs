@@ -12,6 +12,7 @@ use kube::Resource as _;
 use quintet_kit::clock::{doubled, whole_seconds};
 use quintet_kit::conditions;
 use quintet_kit::digest;
+use quintet_kit::share::{Round, of_whole};
 use quintet_kit::types::{Node, Phase, Pod, Taint};
 
 use crate::api::{DaemonJob, FailurePolicyType, LateNodes, RerunOn};
@@ -236,26 +237,18 @@ pub fn pod_name(job: &DaemonJob, node: &Node, run: u64) -> String {
     format!("{}-{}-{run}", digest::cut(name, 40), digest::short(&[uid, &node.meta.uid], 10))
 }
 
-/// A number, or a percentage of a whole in hundredths rounded by `round`.
-fn of_whole(value: &IntOrString, whole: usize, round: fn(usize) -> usize) -> Option<usize> {
-    match value {
-        IntOrString::Int(number) => usize::try_from(*number).ok(),
-        IntOrString::String(percent) => {
-            let percent: usize = percent.strip_suffix('%')?.parse().ok()?;
-            Some(round(whole.checked_mul(percent)?))
-        }
-    }
-}
-
 /// How many pods may run at a time; None where nothing bounds them.
 pub fn parallelism(job: &DaemonJob, desired: usize) -> Option<usize> {
-    of_whole(job.spec.parallelism.as_ref()?, desired, |hundredths| hundredths.div_ceil(100).max(1))
+    let amount = job.spec.parallelism.as_ref()?;
+    // A percentage of few nodes, or of none yet, lets one pod run all the same.
+    let least = usize::from(matches!(amount, IntOrString::String(_)));
+    of_whole(amount, desired, Round::Up).map(|limit| limit.max(least))
 }
 
 /// How many failed nodes the failure policy bears.
 pub fn max_failed(job: &DaemonJob, desired: usize) -> usize {
     let max = job.spec.failure_policy.as_ref().and_then(|policy| policy.max_failed_nodes.as_ref());
-    max.and_then(|max| of_whole(max, desired, |hundredths| hundredths / 100)).unwrap_or(0)
+    max.and_then(|max| of_whole(max, desired, Round::Down)).unwrap_or(0)
 }
 
 fn reruns_on(job: &DaemonJob, what: RerunOn) -> bool {

@@ -21,10 +21,10 @@ use tokio::time::{Instant, timeout_at};
 use crate::client::{CALL, brief};
 use crate::clock::{Clock, doubled};
 use crate::election::Gate;
-use crate::informer::{Informer, Progress, escape};
+use crate::informer::{Informer, Progress};
 use crate::object::{Key, Meta, MetaOnly, Object};
 use crate::plan::{Action, Refusal, Refusals};
-use crate::resource::{PODS, Resource};
+use crate::resource::{PODS, Resource, escape};
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
 /// Writes in flight, in the whole process. More only adds latency.
@@ -307,6 +307,36 @@ impl Executor {
             }
             Ok(Err(error)) => Err(error),
             Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        }
+    }
+
+    /// The objects of a namespace that a label selector selects, read past the caches.
+    pub async fn list<T: serde::de::DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<T>, kube::Error> {
+        #[derive(serde::Deserialize)]
+        #[serde(bound = "T: serde::de::DeserializeOwned")]
+        struct Page<T> {
+            #[serde(default)]
+            metadata: kube::api::ListMeta,
+            items: Vec<T>,
+        }
+        let (mut objects, mut next) = (Vec::new(), String::new());
+        loop {
+            let query = format!("labelSelector={}&limit=500{next}", escape(selector));
+            let path = format!("{}?{query}", resource.path(namespace));
+            let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+            let answer = timeout_at(Instant::now() + CALL, self.client.request::<Page<T>>(request)).await;
+            let Page { metadata, items } =
+                answer.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
+            objects.extend(items);
+            match metadata.continue_.filter(|continue_| !continue_.is_empty()) {
+                Some(continue_) => next = format!("&continue={}", escape(&continue_)),
+                None => return Ok(objects),
+            }
         }
     }
 

@@ -8,7 +8,6 @@
 //! - objects are indexed by the UID of their controller.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -26,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::client::{CALL, brief};
 use crate::metrics::Metrics;
 use crate::object::{Key, Meta, MetaOnly, Object};
-use crate::resource::Resource;
+use crate::resource::{Resource, escape};
 
 /// A page of a list where the server cannot stream it: small, because the decoded page is what memory peaks by.
 const PAGE: usize = 100;
@@ -636,19 +635,6 @@ async fn read(
         Ok(Err(error)) => Err(error.into()),
         Err(_elapsed) => Err(Interrupted::Silent(silence)),
     }
-}
-
-/// Percent-encodes a query value.
-pub(crate) fn escape(value: &str) -> String {
-    let mut escaped = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -21,6 +21,7 @@ pub mod rbac;
 pub mod resource;
 pub mod schema;
 pub mod serve;
+pub mod share;
 pub mod shared;
 pub mod template;
 pub mod types;

@@ -41,6 +41,8 @@ pub struct Owner {
     pub name: Arc<str>,
     /// UID of the owner.
     pub uid: Arc<str>,
+    /// Where it stands among the owner references.
+    pub at: u8,
 }
 
 /// An object that an informer can keep.
@@ -168,6 +170,17 @@ impl Meta {
         ]))
     }
 
+    /// The JSON patch that takes the controller reference off, if it is still where it was seen.
+    pub fn without_controller(&self) -> Option<Value> {
+        let owner = self.owner.as_ref()?;
+        let path = format!("/metadata/ownerReferences/{}", owner.at);
+        Some(json!([
+            { "op": "test", "path": "/metadata/uid", "value": &*self.uid },
+            { "op": "test", "path": format!("{path}/uid"), "value": &*owner.uid },
+            { "op": "remove", "path": path },
+        ]))
+    }
+
     /// The identity that this metadata names.
     pub fn key(&self) -> Key {
         Key { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.uid.clone() }
@@ -255,8 +268,10 @@ impl From<WireMeta> for Meta {
             .owner_references
             .unwrap_or_default()
             .into_iter()
-            .find(|reference| reference.controller == Some(true))
-            .map(|reference| Owner {
+            .enumerate()
+            .find(|(_, reference)| reference.controller == Some(true))
+            .map(|(at, reference)| Owner {
+                at: at.try_into().unwrap_or(u8::MAX),
                 group: reference.api_version.split_once('/').map_or("", |(group, _)| group).into(),
                 kind: reference.kind,
                 name: reference.name,

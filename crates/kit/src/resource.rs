@@ -1,6 +1,7 @@
 //! Where a type of object lives in the Kubernetes API.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 
 /// A type of object: its group, version, kind and plural.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +119,19 @@ fn fixed(name: Cow<'static, str>) -> &'static str {
     }
 }
 
+/// Percent-encodes a query value.
+pub fn escape(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,5 +144,10 @@ mod tests {
         assert_eq!(DEPLOYMENTS.path("a"), "/apis/apps/v1/namespaces/a/deployments");
         assert_eq!(DEPLOYMENTS.api_version(), "apps/v1");
         assert_eq!(PODS.api_version(), "v1");
+    }
+
+    #[test]
+    fn query_values_are_encoded() {
+        assert_eq!(escape("a/b=c,d"), "a%2Fb%3Dc%2Cd");
     }
 }

@@ -49,6 +49,8 @@ pub struct Pod {
     pub restarts: u32,
     /// Why a container waits (`ImagePullBackOff`, `CrashLoopBackOff`).
     pub waiting: Option<Box<str>>,
+    /// How a container ended last that waits to be started again.
+    pub crashed: Option<Box<Exit>>,
     /// When the first of its containers started: none has before.
     pub started: Option<Timestamp>,
     /// The containers that have ended badly and were not started again.
@@ -115,6 +117,7 @@ impl Object for Pod {
             disrupted,
             restarts,
             waiting,
+            crashed,
             started,
             exits,
             finished,
@@ -129,6 +132,7 @@ impl Object for Pod {
             && *disrupted == other.disrupted
             && *restarts == other.restarts
             && *waiting == other.waiting
+            && *crashed == other.crashed
             && *started == other.started
             && *exits == other.exits
             && *finished == other.finished
@@ -224,6 +228,13 @@ fn is_read(annotation: &str) -> bool {
         .any(|prefix| annotation.starts_with(prefix))
 }
 
+/// How a container ended in one of its states, if badly.
+fn exit(container: &WireContainer, state: &WireState) -> Option<Exit> {
+    let ended = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+    let reason = ended.reason.clone().unwrap_or_default();
+    Some(Exit { container: container.name.clone(), code: ended.exit_code, reason })
+}
+
 impl From<WirePod> for Pod {
     fn from(wire: WirePod) -> Self {
         let mut meta = Meta::from(wire.metadata);
@@ -267,13 +278,10 @@ impl From<WirePod> for Pod {
                 .flat_map(|container| [container.state.started(), container.last_state.started()])
                 .flatten()
                 .min(),
-            exits: containers()
-                .filter_map(|container| {
-                    let ended = container.state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
-                    let (container, reason) = (container.name.clone(), ended.reason.clone());
-                    Some(Exit { container, code: ended.exit_code, reason: reason.unwrap_or_default() })
-                })
-                .collect(),
+            crashed: containers()
+                .filter(|container| container.state.waiting.is_some())
+                .find_map(|container| exit(container, &container.last_state).map(Box::new)),
+            exits: containers().filter_map(|container| exit(container, &container.state)).collect(),
             conditions: kept.into(),
             finished: ended().filter_map(|ended| ended.finished_at).max(),
             meta,

@@ -1,6 +1,7 @@
 //! The PodSet custom resource: the post's fields, the template that it lacked, and what the status says of them.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
 use quintet_kit::template::RawTemplate;
 use schemars::JsonSchema;
@@ -59,6 +60,78 @@ pub struct PodSetSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub min_ready_seconds: Option<i32>,
+
+    /// What happens to pods of an older template. Default: they are replaced a few at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<UpdateStrategy>,
+
+    /// Seconds without progress after which the condition Progressing is False. Default 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 315_360_000))]
+    pub progress_deadline_seconds: Option<i32>,
+
+    /// Names of pods that go first when there are too many, or when pods are replaced. Names that no pod has are of no
+    /// effect; it is never changed by Quintet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1_000), inner(length(max = 253)))]
+    pub pods_to_delete: Vec<String>,
+}
+
+/// What happens to pods that were made from an older template.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    /// RollingUpdate replaces them a few at a time; OnDelete leaves them until somebody else deletes them. Default
+    /// RollingUpdate.
+    #[serde(rename = "type", default)]
+    pub type_: UpdateStrategyType,
+
+    /// How many pods may be missing from the available ones while pods are replaced: a number or a percentage of
+    /// replicas, rounded down. Default 25%. If this and maxSurge come to 0, it is 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(
+        validation = Rule::new(
+            "type(self) == int ? self >= 0 && self <= 100000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
+        )
+        .message("maxUnavailable must be a whole number or a percentage from 0% to 100%")
+    )]
+    pub max_unavailable: Option<IntOrString>,
+
+    /// How many pods there may be above replicas while pods are replaced: a number or a percentage of replicas, rounded
+    /// up. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(
+        validation = Rule::new(
+            "type(self) == int ? self >= 0 && self <= 100000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
+        )
+        .message("maxSurge must be a whole number or a percentage from 0% to 100%")
+    )]
+    pub max_surge: Option<IntOrString>,
+
+    /// How many pods of older templates are left as they are: a number or a percentage of replicas, rounded up. One of
+    /// them that goes is replaced by a pod of the current template. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(
+        validation = Rule::new(
+            "type(self) == int ? self >= 0 && self <= 100000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
+        )
+        .message("partition must be a whole number or a percentage from 0% to 100%")
+    )]
+    pub partition: Option<IntOrString>,
+
+    /// Stops replacing pods for their template. Pods that go otherwise are replaced all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+}
+
+/// See [`UpdateStrategy`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UpdateStrategyType {
+    /// Replace pods a few at a time.
+    #[default]
+    RollingUpdate,
+    /// Leave pods until somebody else deletes them.
+    OnDelete,
 }
 
 /// How many pods there are where the spec does not say: as for every workload.
@@ -68,7 +141,14 @@ const fn replicas() -> i32 {
 
 impl Default for PodSetSpec {
     fn default() -> Self {
-        Self { replicas: replicas(), template: None, min_ready_seconds: None }
+        Self {
+            replicas: replicas(),
+            template: None,
+            min_ready_seconds: None,
+            update_strategy: None,
+            progress_deadline_seconds: None,
+            pods_to_delete: Vec::new(),
+        }
     }
 }
 
@@ -88,19 +168,52 @@ pub struct PodSetStatus {
     /// Those of them that have been ready for minReadySeconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
+    /// Those of them that were made from the current template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_replicas: Option<i32>,
     /// Pods that are terminating and not finished. A replacement does not wait for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating_replicas: Option<i32>,
     /// The names of the ready pods, sorted; the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pod_names: Vec<String>,
+    /// The pods that are not ready and why, by name; the first 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_ready: Vec<NotReady>,
+    /// How many more are not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more_not_ready: Option<i32>,
+    /// The hash of the current template, a label of the pods that were made from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_hash: Option<String>,
+    /// When more pods were last seen to be updated, ready or available, or fewer to be out of date.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_progress_time: Option<Time>,
     /// Selects the pods of this PodSet and no other's, for autoscalers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// Available: as many pods as wanted are available. ReplicaFailure: the API server does not take a creation or
-    /// deletion, for the reason in its message.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Available: as many pods as wanted are available. Progressing: pods become what the spec
+    /// wants, or are so; False once progressDeadlineSeconds have passed without progress. ReplicaFailure: the API server
+    /// does not take a creation or deletion, for the reason in its message.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "quintet_kit::conditions::lenient"
+    )]
     pub conditions: Vec<Condition>,
+}
+
+/// A pod that is not ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NotReady {
+    /// Its name.
+    pub pod: String,
+    /// Why, in one CamelCase word.
+    pub reason: String,
+    /// Why, for a person.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 #[cfg(test)]

@@ -1,24 +1,32 @@
 //! Wires PodSets and their pods to the queue and the plan.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
+use quintet_kit::KIND_LABEL;
 use quintet_kit::controller::{Controller, Reconciler};
-use quintet_kit::executor::{Error, Follower};
+use quintet_kit::departed::Departed;
+use quintet_kit::executor::{Error, Executor, Follower};
 use quintet_kit::informer::Informer;
-use quintet_kit::object::Object as _;
+use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::Resource;
+use quintet_kit::resource::{PODS, Resource};
 use quintet_kit::shared::Shared;
 use quintet_kit::types::Pod;
 
 use crate::CONTROLLER;
 use crate::api::{PodSet, PodSetStatus};
-use crate::observe::{World, observe};
-use crate::plan::plan;
+use crate::observe::World;
+use crate::plan::{NAME_LABEL, plan};
 
 struct PodSets {
     pods: Informer<Pod>,
+    executor: Arc<Executor>,
+    /// Pods that have left the watch without having been deleted.
+    departed: Arc<Departed<Pod>>,
+    /// PodSets of which it is known that no pod of the post's operator is left.
+    migrated: Mutex<HashSet<Arc<str>>>,
 }
 
 impl Reconciler for PodSets {
@@ -40,11 +48,64 @@ impl Reconciler for PodSets {
     }
 
     async fn observe(&self, object: &PodSet, refusals: Refusals) -> Result<World, Error> {
-        Ok(observe(&object.key(), &self.pods, refusals))
+        let key = object.key();
+        let mut world = World { pods: self.pods.owned_by(&key), refusals, ..World::default() };
+        if object.terminating() {
+            return Ok(world);
+        }
+        for pod in self.departed.owned_by(&key) {
+            let found = self.executor.read::<Pod>(&PODS, &key.namespace, &pod.meta.name).await?;
+            match found.filter(|found| found.meta.uid == pod.meta.uid && is_of(found, &key)).map(Arc::new) {
+                Some(found) => {
+                    world.pods.push(found.clone());
+                    world.unlabelled.push(found);
+                }
+                None => self.departed.settle(&pod),
+            }
+        }
+        self.look_for_older_pods(object, &key, &mut world).await?;
+        Ok(world)
     }
 
     fn plan(&self, object: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus> {
         plan(object, world, now)
+    }
+
+    fn forget(&self, key: &Key) {
+        self.departed.forget(key);
+        self.migrated().remove(&key.uid);
+    }
+}
+
+fn is_of(pod: &Pod, key: &Key) -> bool {
+    pod.owner().is_some_and(|owner| owner.uid == key.uid)
+}
+
+impl PodSets {
+    fn migrated(&self) -> std::sync::MutexGuard<'_, HashSet<Arc<str>>> {
+        self.migrated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pods that the post's operator made have its label and not that of our watch: asked for until a first status of ours
+    /// is written. Who else has pods of that label is told then.
+    async fn look_for_older_pods(&self, object: &PodSet, key: &Key, world: &mut World) -> Result<(), Error> {
+        let has_begun = object.status.as_ref().is_some_and(|status| status.selector.is_some());
+        if has_begun || self.migrated().contains(&key.uid) {
+            return Ok(());
+        }
+        let selector = format!("{NAME_LABEL}={}", key.name);
+        let found = self.executor.list::<Pod>(&PODS, &key.namespace, &selector).await?;
+        let (ours, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|pod| is_of(pod, key));
+        world.unmigrated =
+            ours.into_iter().filter(|pod| pod.label(KIND_LABEL).is_none()).map(Arc::new).collect();
+        if world.unmigrated.is_empty() {
+            self.migrated().insert(key.uid.clone());
+            world.strangers = others.first().map(|first| {
+                let (count, first) = (others.len(), &first.meta.name);
+                format!("{count} pods of others have the label {selector}, {first} for instance: they are left alone")
+            });
+        }
+        Ok(())
     }
 }
 
@@ -54,7 +115,13 @@ pub fn register(shared: &Shared) {
     let resource = Resource::of::<PodSet>();
     let objects = shared.informer::<PodSet>("podsets", resource, None);
     let reads: [Arc<dyn Follower>; 1] = [Arc::new(pods.clone())];
-    let controller = Controller::new(shared, PodSets { pods: pods.clone() }, objects, reads);
+    let reconciler = PodSets {
+        departed: Departed::from(&pods, &objects, Pod::is_counted),
+        pods: pods.clone(),
+        executor: shared.executor.clone(),
+        migrated: Mutex::default(),
+    };
+    let controller = Controller::new(shared, reconciler, objects, reads);
     let waker = controller.waker();
     pods.subscribe(move |change| waker.wake_owner(change, &resource));
     shared.spawn_controller(CONTROLLER, controller.run());

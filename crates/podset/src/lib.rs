@@ -3,13 +3,15 @@
 //! Pods are made directly. Their names are functions of the PodSet's UID and the smallest number that is free, so
 //! that a repeated creation meets AlreadyExists. A pod belongs to its PodSet by controller reference and UID alone:
 //! strangers with the same labels are neither counted nor deleted. Which pods go when there are too many is the
-//! judgement of ReplicaSet, in [`ranking`].
+//! judgement of ReplicaSet, in [`ranking`]; how pods of an older template are replaced is in [`rollout`].
 
 pub mod api;
 pub mod controller;
 pub mod observe;
 pub mod plan;
 pub mod ranking;
+pub mod rollout;
+pub mod status;
 
 use quintet_kit::rbac::Rule;
 
@@ -41,7 +43,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         group: "",
         resources: &["pods"],
-        verbs: &["get", "list", "watch", "create", "delete"],
-        why: "Missing pods are made; those that have ended or are too many are deleted.",
+        verbs: &["get", "list", "watch", "create", "delete", "patch"],
+        why: "Missing pods are made; those that have ended or are too many are deleted; those whose labels were taken \
+              away are released.",
     },
 ];

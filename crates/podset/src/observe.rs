@@ -1,22 +1,21 @@
-//! Gathers what a PodSet's plan looks at, from the caches.
+//! What a PodSet's plan looks at: plain data, gathered from the caches.
 
 use std::sync::Arc;
 
-use quintet_kit::informer::Informer;
-use quintet_kit::object::Key;
 use quintet_kit::plan::Refusals;
 use quintet_kit::types::Pod;
 
 /// What a plan looks at besides the PodSet itself.
 #[derive(Debug, Default)]
 pub struct World {
-    /// Its pods, by name.
+    /// Its pods, by name; those that have lost the label that the watch selects by included.
     pub pods: Vec<Arc<Pod>>,
+    /// Those of them that have lost that label.
+    pub unlabelled: Vec<Arc<Pod>>,
+    /// Pods that the post's operator made for it, which have none of our labels yet.
+    pub unmigrated: Vec<Arc<Pod>>,
+    /// What there is to say of pods of others that have its name as a label, where that was just found out.
+    pub strangers: Option<String>,
     /// What the API server refused lately, by pod name.
     pub refusals: Refusals,
-}
-
-/// The world of the PodSet with this key.
-pub fn observe(key: &Key, pods: &Informer<Pod>, refusals: Refusals) -> World {
-    World { pods: pods.owned_by(key), refusals }
 }

@@ -1,15 +1,15 @@
 //! What should be done for one PodSet: a pure function of what is observed and the time.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::iter::repeat;
 use std::sync::{Arc, LazyLock};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
-use quintet_kit::clock::{doubled, whole_seconds};
-use quintet_kit::conditions::{self, Wanted};
+use quintet_kit::clock::doubled;
 use quintet_kit::object::{Object as _, controller_reference};
-use quintet_kit::plan::{Action, Plan, Refusal};
+use quintet_kit::plan::{Action, Event, EventType, Plan, Refusal};
 use quintet_kit::resource::{PODS, Resource};
 use quintet_kit::template::RawTemplate;
 use quintet_kit::types::Pod;
@@ -18,7 +18,8 @@ use serde_json::json;
 
 use crate::api::{PodSet, PodSetStatus};
 use crate::observe::World;
-use crate::ranking::ranked;
+use crate::rollout::{Limits, Member, rollout};
+use crate::status::{Findings, news, status};
 
 /// Label: the PodSet's name, as the post set it.
 pub const NAME_LABEL: &str = "app";
@@ -26,13 +27,13 @@ pub const NAME_LABEL: &str = "app";
 pub const VERSION_LABEL: &str = "version";
 /// Label: the PodSet's UID.
 pub const UID_LABEL: &str = "batch.tutorial.kubebuilder.io/podset-uid";
+/// Label: the hash of the template that the pod was made from.
+pub const HASH_LABEL: &str = "batch.tutorial.kubebuilder.io/template-hash";
 /// Annotation: how many pods in a row have ended so early that this one is their replacement.
 pub const ATTEMPT_ANNOTATION: &str = "batch.tutorial.kubebuilder.io/attempt";
 
 /// The value of [`VERSION_LABEL`], from the post.
 const VERSION: &str = "v0.1";
-/// Pod names that the status lists.
-const MOST_NAMES: usize = 100;
 /// Characters of the PodSet's name that its pods' names begin with: with `-pod-` and 10 more they are host names.
 const NAME_LENGTH: usize = 48;
 /// The age at which the second of two pods that end in a row is replaced, as the Job controller's first wait.
@@ -46,6 +47,14 @@ static DEFAULT_TEMPLATE: LazyLock<RawTemplate> = LazyLock::new(|| {
         {"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}]}}))
 });
 
+/// The hash of the built-in template: a changed one must not replace any pod.
+const BUILT_IN_HASH: &str = "v1-default";
+
+/// The hash of the template that pods are made from.
+pub fn template_hash(podset: &PodSet) -> Cow<'static, str> {
+    podset.spec.template.as_ref().map_or(Cow::Borrowed(BUILT_IN_HASH), |template| template.hash().into())
+}
+
 /// Makes the plan.
 pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus> {
     let mut plan = Plan::default();
@@ -53,11 +62,16 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         // Owner references take the pods away; a status would come too late to be read.
         return plan;
     }
-    // What was stored before there was a schema may ask for less than none.
-    let wanted = usize::try_from(podset.spec.replicas).unwrap_or_default();
-    let counted: Vec<&Arc<Pod>> = world.pods.iter().filter(|pod| pod.is_counted()).collect();
-    let missing = wanted.saturating_sub(counted.len());
-    let surplus = counted.len().saturating_sub(wanted);
+    if !world.unmigrated.is_empty() {
+        // They are counted when the cache shows them.
+        plan.steps = vec![world.unmigrated.iter().map(|pod| adopt(podset, pod)).collect()];
+        return plan;
+    }
+    let limits = Limits::of(podset);
+    let hash = template_hash(podset);
+    let members = members(podset, world, &hash, now, &mut plan);
+    let rollout = rollout(limits, &podset.spec.pods_to_delete, members.clone(), now);
+    let missing = rollout.allowed.saturating_sub(members.len());
 
     // A pod that has ended stays for as long as its replacement must wait: it is what remembers the wait.
     let mut going = Vec::new();
@@ -72,9 +86,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
             }
         }
     }
-    if surplus > 0 {
-        going.extend(ranked(counted.clone(), now).into_iter().take(surplus));
-    }
+    going.extend(&rollout.going);
     let held_until = held.iter().min().copied();
     if let Some(at) = held_until {
         plan.look_again(at);
@@ -97,8 +109,8 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     let mut failed_create = None;
     let mut creates = Vec::new();
     let mut more = Vec::new();
-    for (name, attempt) in free_names(podset, world).zip(attempts).take(missing - held.len()) {
-        let refusal = refusal(world, "create", &name);
+    for (name, attempt) in free_names(podset, world, now).zip(attempts).take(missing - held.len()) {
+        let refusal = refusal(world, "create", &name).filter(|refusal| refusal.reason != "NameTaken");
         if let Some(refusal) = refusal.filter(|refusal| refusal.until > now) {
             plan.look_again(refusal.until);
             failed_create = failed_create.or(Some(("FailedCreate", refusal)));
@@ -106,16 +118,114 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         }
         // What was refused is tried alone; the rest follows if it goes through.
         let step = if failed_create.is_none() { &mut creates } else { &mut more };
-        step.push(create(podset, name, attempt));
+        step.push(create(podset, &hash, name, attempt));
         failed_create = failed_create.or(refusal.map(|refusal| ("FailedCreate", refusal)));
     }
     // An ended pod goes after its replacement has come: until then it keeps its name, so that whoever makes this
     // plan again uses the same names. It goes before what was refused, which a quota on objects may have been.
-    let steps = if failed_create.is_none() { [creates, more, deletes] } else { [deletes, creates, more] };
+    let releases = releases(podset, world);
+    let steps = if failed_create.is_none() {
+        [releases, creates, more, deletes]
+    } else {
+        [releases, deletes, creates, more]
+    };
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
-    plan.status =
-        Some(status(podset, world, wanted, held_until, failed_create.or(failed_delete), &mut plan, now));
+    let is_going = |pod: &&Arc<Pod>| pod.is_running() && pod.meta.deleted.is_some();
+    let found = Findings {
+        hash: &hash,
+        wanted: limits.wanted,
+        members,
+        terminating: world.pods.iter().filter(is_going).count(),
+        outdated: rollout.outdated,
+        held_until,
+        failure: failed_create.or(failed_delete),
+    };
+    let (status, again) = status(podset, &found, now);
+    if let Some(again) = again {
+        plan.look_again(again);
+    }
+    plan.events = news(podset.status.as_ref(), &status);
+    if let Some(note) = &world.strangers {
+        plan.events.push(Event {
+            type_: EventType::Warning,
+            reason: "PodsOfOthers",
+            action: "Count",
+            note: note.clone(),
+        });
+    }
+    // The next plan relies on the time of the last progress: one of a predecessor that comes late must not count.
+    plan.fenced = true;
+    plan.status = Some(status);
     plan
+}
+
+/// The pods that count, and when one of them becomes available.
+fn members<'a>(
+    podset: &PodSet,
+    world: &'a World,
+    hash: &str,
+    now: Timestamp,
+    plan: &mut Plan<PodSetStatus>,
+) -> Vec<Member<'a>> {
+    let must_be_ready = SignedDuration::from_secs(podset.spec.min_ready_seconds.unwrap_or_default().into());
+    let counted = world.pods.iter().filter(|pod| pod.is_counted() && has_labels(podset, pod));
+    let members = counted.map(|pod| {
+        let at = pod.ready_since.and_then(|since| since.checked_add(must_be_ready).ok());
+        if let Some(at) = at.filter(|at| *at > now) {
+            plan.look_again(at);
+        }
+        // One whose label somebody took off is taken to be of the current template: better none than a needless end.
+        let outdated = pod.label(HASH_LABEL).is_some_and(|made_from| made_from != hash);
+        Member { pod, outdated, available: at.is_some_and(|at| at <= now) }
+    });
+    members.collect()
+}
+
+/// Releases pods whose labels were taken away, and puts the label back by which pods are watched.
+fn releases(podset: &PodSet, world: &World) -> Vec<Action<PodSetStatus>> {
+    let strayed = world.pods.iter().filter(|pod| pod.is_counted() && !has_labels(podset, pod));
+    let unmarked = world.unlabelled.iter().filter(|pod| has_labels(podset, pod));
+    strayed.filter_map(|pod| release(pod)).chain(unmarked.map(|pod| mark(pod))).collect()
+}
+
+/// Whether a pod has the labels that the selector of its PodSet asks for.
+fn has_labels(podset: &PodSet, pod: &Pod) -> bool {
+    let meta = podset.meta();
+    pod.label(NAME_LABEL) == meta.name.as_deref() && pod.label(UID_LABEL) == meta.uid.as_deref()
+}
+
+/// Lets a pod go on by itself: it is nobody's any more.
+fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
+    let operations = pod.meta.without_controller()?;
+    Some(Action::Patch {
+        resource: PODS,
+        namespace: pod.meta.namespace.clone(),
+        name: pod.meta.name.clone(),
+        operations,
+    })
+}
+
+fn label(pod: &Pod, labels: &serde_json::Value) -> Action<PodSetStatus> {
+    Action::Merge {
+        resource: PODS,
+        namespace: pod.meta.namespace.clone(),
+        name: pod.meta.name.clone(),
+        body: json!({ "metadata": { "uid": &*pod.meta.uid, "labels": labels } }),
+    }
+}
+
+/// Puts back the label by which pods are watched.
+fn mark(pod: &Pod) -> Action<PodSetStatus> {
+    label(pod, &json!({ KIND_LABEL: "PodSet" }))
+}
+
+/// Takes over a pod of the post's operator, whose built-in template was this one.
+fn adopt(podset: &PodSet, pod: &Pod) -> Action<PodSetStatus> {
+    let meta = podset.meta();
+    label(
+        pod,
+        &json!({ KIND_LABEL: "PodSet", NAME_LABEL: meta.name, UID_LABEL: meta.uid, HASH_LABEL: BUILT_IN_HASH }),
+    )
 }
 
 /// When a pod that has ended may be replaced: at once, unless it replaced one that had ended too. Then it must
@@ -141,12 +251,13 @@ fn refusal<'a>(world: &'a World, verb: &'static str, name: &str) -> Option<&'a R
 }
 
 /// The names that pods can be given, in order: those that no pod has, terminating and ended ones included, and that
-/// are not known to be a stranger's.
-fn free_names<'a>(podset: &'a PodSet, world: &'a World) -> impl Iterator<Item = String> + 'a {
+/// were not lately found to be a stranger's or a released pod's.
+fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl Iterator<Item = String> + 'a {
     let taken: BTreeSet<&str> = world.pods.iter().map(|pod| &*pod.meta.name).collect();
     (0..).map(|number| pod_name(podset, number)).filter(move |name| {
         !taken.contains(name.as_str())
-            && refusal(world, "create", name).is_none_or(|refusal| refusal.reason != "NameTaken")
+            && refusal(world, "create", name)
+                .is_none_or(|refusal| refusal.reason != "NameTaken" || refusal.until <= now)
     })
 }
 
@@ -157,7 +268,7 @@ fn pod_name(podset: &PodSet, number: u64) -> String {
     format!("{}-pod-{}", digest::cut(name, NAME_LENGTH), digest::short(&[uid, &number.to_string()], 10))
 }
 
-fn create(podset: &PodSet, pod_name: String, attempt: u32) -> Action<PodSetStatus> {
+fn create(podset: &PodSet, hash: &str, pod_name: String, attempt: u32) -> Action<PodSetStatus> {
     let meta = podset.meta();
     let namespace = meta.namespace.as_deref().unwrap_or_default();
     let template = podset.spec.template.as_ref().unwrap_or(&DEFAULT_TEMPLATE);
@@ -165,6 +276,7 @@ fn create(podset: &PodSet, pod_name: String, attempt: u32) -> Action<PodSetStatu
         (KIND_LABEL, "PodSet"),
         (NAME_LABEL, meta.name.as_deref().unwrap_or_default()),
         (UID_LABEL, meta.uid.as_deref().unwrap_or_default()),
+        (HASH_LABEL, hash),
     ];
     if template.0.pointer("/metadata/labels").is_none_or(|theirs| theirs.get(VERSION_LABEL).is_none()) {
         labels.push((VERSION_LABEL, VERSION));
@@ -184,74 +296,6 @@ fn delete(pod: &Pod) -> Action<PodSetStatus> {
         uid: pod.meta.uid.clone(),
         resource_version: None,
     }
-}
-
-fn status(
-    podset: &PodSet,
-    world: &World,
-    wanted: usize,
-    held_until: Option<Timestamp>,
-    failure: Option<(&'static str, &Refusal)>,
-    plan: &mut Plan<PodSetStatus>,
-    now: Timestamp,
-) -> PodSetStatus {
-    let counted: Vec<&Arc<Pod>> = world.pods.iter().filter(|pod| pod.is_counted()).collect();
-    let ready: Vec<&Arc<Pod>> = counted.iter().filter(|pod| pod.ready_since.is_some()).copied().collect();
-    let must_be_ready = SignedDuration::from_secs(podset.spec.min_ready_seconds.unwrap_or_default().into());
-    let mut available = 0;
-    for pod in &ready {
-        match pod.ready_since.and_then(|since| since.checked_add(must_be_ready).ok()) {
-            Some(at) if at > now => plan.look_again(at),
-            Some(_) => available += 1,
-            None => {}
-        }
-    }
-    let mut pod_names: Vec<String> = ready.iter().map(|pod| pod.meta.name.to_string()).collect();
-    pod_names.sort_unstable();
-    pod_names.truncate(MOST_NAMES);
-
-    let enough = available >= wanted;
-    let waits = held_until
-        .filter(|_| !enough)
-        .map(|at| format!(" Pods keep ending: the next one is made at {}.", whole_seconds(at)))
-        .unwrap_or_default();
-    let message = format!("{} of {wanted} pods are available.{waits}", available.min(wanted));
-    let conditions = [
-        Wanted {
-            type_: "Available",
-            status: Some(enough),
-            reason: if enough { "PodsAvailable" } else { "PodsUnavailable" },
-            message,
-        },
-        Wanted {
-            type_: "ReplicaFailure",
-            status: Some(failure.is_some()),
-            reason: failure.map_or("NoFailure", |(reason, _)| reason),
-            message: failure.map(|(_, refusal)| refusal.message.clone()).unwrap_or_default(),
-        },
-    ];
-    let before = podset.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
-    let meta = podset.meta();
-    PodSetStatus {
-        observed_generation: meta.generation,
-        replicas: number(counted.len()),
-        ready_replicas: number(ready.len()),
-        available_replicas: number(available),
-        terminating_replicas: number(
-            world.pods.iter().filter(|pod| pod.is_running() && pod.meta.deleted.is_some()).count(),
-        ),
-        pod_names,
-        selector: Some(format!(
-            "{NAME_LABEL}={},{UID_LABEL}={}",
-            meta.name.as_deref().unwrap_or_default(),
-            meta.uid.as_deref().unwrap_or_default()
-        )),
-        conditions: conditions::next(before, conditions, meta.generation, now),
-    }
-}
-
-fn number(count: usize) -> Option<i32> {
-    i32::try_from(count).ok()
 }
 
 #[cfg(test)]

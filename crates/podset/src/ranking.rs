@@ -5,10 +5,11 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use jiff::Timestamp;
 use quintet_kit::types::{Phase, Pod};
+
+use crate::rollout::Member;
 
 /// Annotation: pods with a lower cost go first; a pod without it costs 0.
 pub const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -19,6 +20,8 @@ struct Rank<'a> {
     assigned: bool,
     phase: u8,
     ready: bool,
+    /// Not ReplicaSet's: a pod that was ready for minReadySeconds is not given up for one that was not.
+    available: bool,
     cost: i32,
     doubled_up: Reverse<usize>,
     ready_for: Option<u32>,
@@ -29,18 +32,19 @@ struct Rank<'a> {
 }
 
 /// The pods in the order in which they go when there are too many.
-pub fn ranked<'a>(mut pods: Vec<&'a Arc<Pod>>, now: Timestamp) -> Vec<&'a Arc<Pod>> {
-    let mut on_node: HashMap<&'a str, usize> = HashMap::new();
-    for pod in &pods {
-        if let Some(node) = &pod.node {
+pub fn ranked(mut members: Vec<Member<'_>>, now: Timestamp) -> Vec<Member<'_>> {
+    let mut on_node: HashMap<&str, usize> = HashMap::new();
+    for member in &members {
+        if let Some(node) = &member.pod.node {
             *on_node.entry(node).or_default() += 1;
         }
     }
-    pods.sort_by_cached_key(|pod| rank(pod, &on_node, now));
-    pods
+    members.sort_by_cached_key(|member| rank(member, &on_node, now));
+    members
 }
 
-fn rank<'a>(pod: &'a Pod, on_node: &HashMap<&'a str, usize>, now: Timestamp) -> Rank<'a> {
+fn rank<'a>(member: &Member<'a>, on_node: &HashMap<&str, usize>, now: Timestamp) -> Rank<'a> {
+    let pod = member.pod;
     Rank {
         assigned: pod.node.is_some(),
         phase: match pod.phase {
@@ -49,6 +53,7 @@ fn rank<'a>(pod: &'a Pod, on_node: &HashMap<&'a str, usize>, now: Timestamp) -> 
             Phase::Running | Phase::Succeeded | Phase::Failed => 2,
         },
         ready: pod.ready_since.is_some(),
+        available: member.available,
         cost: cost(pod),
         doubled_up: Reverse(
             pod.node.as_deref().and_then(|node| on_node.get(node)).copied().unwrap_or_default(),
@@ -79,6 +84,8 @@ fn bucket(since: Timestamp, now: Timestamp) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use rstest::rstest;
     use serde_json::{Value, json};
@@ -103,6 +110,15 @@ mod tests {
             pod.pointer_mut(parent).unwrap()[member] = value.clone();
         }
         Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    fn member(pod: &Arc<Pod>) -> Member<'_> {
+        Member { pod, outdated: false, available: pod.ready_since.is_some() }
+    }
+
+    fn ranked<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>, now: Timestamp) -> Vec<&'a Arc<Pod>> {
+        let members = super::ranked(pods.into_iter().map(member).collect(), now);
+        members.into_iter().map(|member| member.pod).collect()
     }
 
     fn ready_since(at: &str) -> Value {
@@ -150,6 +166,16 @@ mod tests {
         let names: Vec<String> =
             ranked(vec![&young, &two, &one], now()).iter().map(|pod| pod.meta.name.to_string()).collect();
         assert_eq!(names, ["c", "d", "b"]);
+    }
+
+    #[test]
+    fn what_is_available_stays_longer_than_what_is_ready() {
+        let (dear, cheap) = (
+            pod("a", &json!({"/metadata/annotations": {DELETION_COST_ANNOTATION: "5"}})),
+            pod("b", &json!({})),
+        );
+        let order = super::ranked(vec![member(&cheap), Member { available: false, ..member(&dear) }], now());
+        assert_eq!(&*order[0].pod.meta.name, "a");
     }
 
     #[test]
@@ -205,7 +231,7 @@ mod tests {
             if !turned.is_empty() {
                 turned.rotate_left(shuffle.index(pods.len()));
             }
-            let order = ranked(pods.iter().collect(), now());
+            let order = ranked(&pods, now());
             prop_assert_eq!(order.len(), pods.len());
             prop_assert_eq!(&order, &ranked(turned, now()));
             prop_assert!(order.is_sorted_by_key(|pod| pod.node.is_some()));

@@ -35,6 +35,7 @@ fn pod(podset: &PodSet, number: u64, phase: &str) -> Pod {
         "metadata": {
             "name": name, "namespace": "ns", "uid": format!("uid-{name}"), "resourceVersion": "1",
             "creationTimestamp": START,
+            "labels": {NAME_LABEL: "p", UID_LABEL: "set", HASH_LABEL: template_hash(podset)},
         },
         "spec": {"nodeName": format!("node-{number}")},
         "status": {
@@ -111,7 +112,7 @@ fn the_posts_empty_spec_is_one_busybox() {
     );
     assert_eq!(
         body["metadata"]["labels"],
-        json!({KIND_LABEL: "PodSet", "app": "p", "version": "v0.1", UID_LABEL: "set"})
+        json!({KIND_LABEL: "PodSet", "app": "p", "version": "v0.1", UID_LABEL: "set", HASH_LABEL: "v1-default"})
     );
     let owner = &body["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["uid"], &owner["controller"]), (&json!("set"), &json!(true)));
@@ -127,7 +128,8 @@ fn a_templates_labels_stay_and_ours_win() {
     let plan = plan(&podset, &World::default(), now());
     assert_eq!(
         body(&plan)["metadata"]["labels"],
-        json!({KIND_LABEL: "PodSet", "app": "p", "version": "v2", "tier": "front", UID_LABEL: "set"})
+        json!({KIND_LABEL: "PodSet", "app": "p", "version": "v2", "tier": "front", UID_LABEL: "set",
+            HASH_LABEL: podset.spec.template.as_ref().unwrap().hash()})
     );
     assert_eq!(body(&plan)["spec"]["containers"][0]["image"], "i");
 }
@@ -582,4 +584,188 @@ proptest! {
         cluster.podset.status.clone_from(&last.status);
         prop_assert_eq!(plan(&cluster.podset, &cluster.world(), cluster.now + LONGEST_BACKOFF), last);
     }
+}
+
+fn of_template(image: &str, spec: &Value) -> PodSet {
+    let mut all =
+        json!({"replicas": 2, "template": {"spec": {"containers": [{"name": "c", "image": image}]}}});
+    for (field, value) in spec.as_object().unwrap() {
+        all[field] = value.clone();
+    }
+    podset(&all)
+}
+
+/// The PodSet with the status that the plan would write.
+fn told(mut podset: PodSet, world: &World, at: Timestamp) -> PodSet {
+    podset.status = plan(&podset, world, at).status;
+    podset
+}
+
+fn patched(plan: &Plan<PodSetStatus>) -> Vec<(&str, &Value)> {
+    let patches = plan.steps.iter().flatten().filter_map(|action| match action {
+        Action::Patch { name, operations, .. } => Some((&**name, operations)),
+        Action::Merge { name, body, .. } => Some((&**name, &body["metadata"]["labels"])),
+        _ => None,
+    });
+    patches.collect()
+}
+
+#[test]
+fn the_hash_of_the_built_in_template_never_changes() {
+    assert_eq!(template_hash(&of(1)), "v1-default");
+    assert_eq!(template_hash(&of_template("i", &json!({}))), "v1-ke6a5g4uky");
+}
+
+#[test]
+fn a_pod_without_its_labels_is_released_and_replaced() {
+    let set = of(2);
+    for kept in [(NAME_LABEL, "p"), (UID_LABEL, "set")] {
+        let mut world = running(&set, 2);
+        let mut strayed = (*world.pods[0]).clone();
+        strayed.meta.labels = [kept].into();
+        strayed.meta.owner = Some(quintet_kit::object::Owner {
+            group: "g".into(),
+            kind: "PodSet".into(),
+            name: "p".into(),
+            uid: "set".into(),
+            at: 1,
+        });
+        let name = strayed.meta.name.clone();
+        world.pods[0] = Arc::new(strayed);
+        let plan = plan(&set, &world, now());
+        assert_eq!(created(&plan), names(&set, [2]), "its name is still taken");
+        assert!(deleted(&plan).is_empty());
+        let path = "/metadata/ownerReferences/1";
+        let operations = json!([
+            {"op": "test", "path": "/metadata/uid", "value": format!("uid-{name}")},
+            {"op": "test", "path": format!("{path}/uid"), "value": "set"},
+            {"op": "remove", "path": path}]);
+        assert_eq!(patched(&plan), [(&*name, &operations)]);
+        assert_eq!(plan.status.unwrap().replicas, Some(1));
+    }
+}
+
+#[test]
+fn the_label_of_the_watch_is_put_back() {
+    let set = of(1);
+    let mut world = running(&set, 1);
+    world.unlabelled = world.pods.clone();
+    let plan = plan(&set, &world, now());
+    assert_eq!(patched(&plan), [(&*world.pods[0].meta.name, &json!({KIND_LABEL: "PodSet"}))]);
+    assert!(created(&plan).is_empty(), "it still counts");
+}
+
+#[test]
+fn pods_of_the_posts_operator_are_taken_over_before_anything_else() {
+    let set = of(2);
+    let world = World { unmigrated: vec![Arc::new(pod(&set, 7, "Running"))], ..World::default() };
+    let plan = plan(&set, &world, now());
+    let labels = json!({KIND_LABEL: "PodSet", "app": "p", UID_LABEL: "set", HASH_LABEL: "v1-default"});
+    assert_eq!(patched(&plan), [(&*world.unmigrated[0].meta.name, &labels)]);
+    assert_eq!((created(&plan).len(), plan.status), (0, None));
+}
+
+#[test]
+fn a_new_template_replaces_within_its_limits_and_says_how_far_it_is() {
+    let old = of_template("old", &json!({}));
+    let world_of_old = running(&old, 2);
+    let old = told(old, &world_of_old, now());
+    assert_eq!(condition(&plan(&old, &world_of_old, now()), "Progressing").1, "PodsUpdated");
+    let mut new = of_template("new", &json!({}));
+    new.status = old.status;
+    let first = plan(&new, &world_of_old, after(5));
+    assert_eq!((deleted(&first).len(), created(&first).len()), (1, 0));
+    assert_eq!(condition(&first, "Progressing").1, "Updating");
+    let status = first.status.as_ref().unwrap();
+    assert_eq!((status.updated_replicas, status.replicas), (Some(0), Some(2)));
+    assert_eq!(status.last_progress_time, Some(Time(after(5))));
+    assert_eq!(first.again, Some(after(605)));
+    // It crashes: nothing else goes, and in the end that is said.
+    let mut crashing = pod(&new, 0, "Running");
+    crashing.ready_since = None;
+    crashing.waiting = Some("CrashLoopBackOff".into());
+    let exit = quintet_kit::types::Exit { container: "c".into(), code: 3, reason: "Error".into() };
+    crashing.crashed = Some(Box::new(exit));
+    let half = world([crashing, (*world_of_old.pods[1]).clone()]);
+    let new = told(new, &half, after(6));
+    let waiting = plan(&new, &half, after(100));
+    assert!(waiting.steps.is_empty() && waiting.status == new.status, "{:?}", waiting.steps);
+    assert_eq!(waiting.again, Some(after(606)));
+    let late = plan(&new, &half, after(606));
+    let (status, reason, message) = condition(&late, "Progressing");
+    assert_eq!((&*status, &*reason), ("False", "ProgressDeadlineExceeded"));
+    assert!(message.contains("CrashLoopBackOff container c ended with exit code 3 (Error)"), "{message}");
+    assert_eq!(late.events[0].reason, "ProgressDeadlineExceeded");
+    assert!(deleted(&late).is_empty());
+    let status = late.status.unwrap();
+    assert_eq!((status.not_ready[0].reason.as_str(), status.not_ready.len()), ("CrashLoopBackOff", 1));
+    // Said once, and it ends with the next progress.
+    let mut new = new;
+    new.status = Some(status_after(&new, &half, after(606)));
+    assert!(plan(&new, &half, after(900)).events.is_empty());
+    let healed = world([pod(&new, 0, "Running"), (*world_of_old.pods[1]).clone()]);
+    let plan = plan(&new, &healed, after(1_000));
+    assert_eq!(deleted(&plan).len(), 1);
+    assert_eq!(condition(&plan, "Progressing").1, "Updating");
+}
+
+fn status_after(podset: &PodSet, world: &World, at: Timestamp) -> PodSetStatus {
+    plan(podset, world, at).status.unwrap()
+}
+
+#[test]
+fn what_does_not_roll_says_why() {
+    let old = of_template("old", &json!({}));
+    let pods = running(&old, 2);
+    for (strategy, status, reason) in [
+        (json!({"type": "OnDelete"}), "True", "OnDelete"),
+        (json!({"paused": true}), "Unknown", "Paused"),
+        (json!({"partition": "100%"}), "True", "PartitionReached"),
+    ] {
+        let new = of_template("new", &json!({"updateStrategy": strategy}));
+        let plan_ = plan(&new, &pods, now());
+        assert!(plan_.steps.is_empty(), "{reason}");
+        let (is, why, _) = condition(&plan_, "Progressing");
+        assert_eq!((&*is, &*why), (status, reason));
+        let new = told(new, &pods, now());
+        assert_eq!(plan(&new, &pods, after(100_000)).status, new.status, "no deadline: {reason}");
+        // What goes by itself is replaced by the new template all the same.
+        let gone = world([(*pods.pods[0]).clone()]);
+        let body = body(&plan(&new, &gone, now())).clone();
+        assert_eq!(body["spec"]["containers"][0]["image"], "new");
+    }
+}
+
+#[test]
+fn strangers_are_mentioned() {
+    let world = World { strangers: Some("3 pods of others".into()), ..World::default() };
+    let plan = plan(&of(0), &world, now());
+    assert_eq!((plan.events[0].reason, &*plan.events[0].note), ("PodsOfOthers", "3 pods of others"));
+}
+
+#[test]
+fn what_is_not_ready_says_why() {
+    let set = of(5);
+    let unready = |number: u64, change: &dyn Fn(&mut Pod)| {
+        let mut pod = pod(&set, number, "Running");
+        pod.ready_since = None;
+        change(&mut pod);
+        pod
+    };
+    let pods = [
+        unready(0, &|pod| {
+            (pod.node, pod.phase) = (None, Phase::Pending);
+            pod.unschedulable = Some("0/3 nodes are available".into());
+        }),
+        unready(1, &|pod| (pod.phase, pod.waiting) = (Phase::Pending, Some("ImagePullBackOff".into()))),
+        unready(2, &|pod| (pod.phase, pod.waiting) = (Phase::Pending, Some("ContainerCreating".into()))),
+        unready(3, &|pod| (pod.node, pod.phase) = (None, Phase::Pending)),
+        unready(4, &|_| {}),
+    ];
+    let status = plan(&set, &world(pods), now()).status.unwrap();
+    let mut reasons: Vec<_> = status.not_ready.iter().map(|pod| pod.reason.as_str()).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, ["ImagePullBackOff", "NotReady", "Scheduling", "Starting", "Unschedulable"]);
+    let crowd = plan(&of(30), &world((0..30).map(|number| unready(number, &|_| {}))), now()).status.unwrap();
+    assert_eq!((crowd.not_ready.len(), crowd.more_not_ready), (20, Some(10)));
 }

@@ -1,0 +1,44 @@
+//! Amounts that are given as a number or as a percentage of a whole.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+/// What becomes of the part of one that a percentage leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    /// It counts as one.
+    Up,
+    /// It is dropped.
+    Down,
+}
+
+/// How much of `whole` an amount is. None where it is negative or no percentage, which a schema should have refused.
+pub fn of_whole(amount: &IntOrString, whole: usize, round: Round) -> Option<usize> {
+    match amount {
+        IntOrString::Int(number) => usize::try_from(*number).ok(),
+        IntOrString::String(percent) => {
+            let percent: usize = percent.strip_suffix('%')?.parse().ok()?;
+            let hundredths = whole.checked_mul(percent)?;
+            Some(match round {
+                Round::Up => hundredths.div_ceil(100),
+                Round::Down => hundredths / 100,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_rounded_as_asked() {
+        let percent = |text: &str| IntOrString::String(text.to_owned());
+        assert_eq!(of_whole(&percent("25%"), 10, Round::Up), Some(3));
+        assert_eq!(of_whole(&percent("25%"), 10, Round::Down), Some(2));
+        assert_eq!(of_whole(&percent("100%"), 7, Round::Down), Some(7));
+        assert_eq!(of_whole(&IntOrString::Int(4), 1, Round::Up), Some(4));
+        for nonsense in [IntOrString::Int(-1), percent("5"), percent("x%"), percent("-1%")] {
+            assert_eq!(of_whole(&nonsense, 10, Round::Up), None);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Which pods go: those that are too many, and those of an older template, never more at once than the spec bears.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use quintet_kit::share::{Round, of_whole};
+use quintet_kit::types::Pod;
+
+use crate::api::{PodSet, UpdateStrategyType};
+use crate::ranking::ranked;
+
+/// maxUnavailable in percent, where the spec does not say: as for a Deployment.
+const MAX_UNAVAILABLE: usize = 25;
+
+/// What the spec bears, in pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many pods there should be.
+    pub wanted: usize,
+    /// How many of them may be missing from the available ones by a deletion of ours.
+    pub unavailable: usize,
+    /// How many more there may be while pods are replaced.
+    pub surge: usize,
+    /// How many pods of older templates are left alone.
+    pub partition: usize,
+    /// Whether pods of older templates are replaced at all.
+    pub rolls: bool,
+}
+
+impl Limits {
+    /// What this PodSet says.
+    pub fn of(podset: &PodSet) -> Self {
+        // What was stored before there was a schema may ask for less than none.
+        let wanted = usize::try_from(podset.spec.replicas).unwrap_or_default();
+        let strategy = podset.spec.update_strategy.as_ref();
+        let amount = |amount: Option<&IntOrString>, round| of_whole(amount?, wanted, round);
+        let surge = strategy.and_then(|strategy| amount(strategy.max_surge.as_ref(), Round::Up)).unwrap_or(0);
+        let unavailable = strategy
+            .and_then(|strategy| amount(strategy.max_unavailable.as_ref(), Round::Down))
+            .unwrap_or(wanted * MAX_UNAVAILABLE / 100);
+        Self {
+            wanted,
+            // With neither nothing could ever be replaced.
+            unavailable: if surge == 0 { unavailable.max(1) } else { unavailable },
+            surge,
+            partition: strategy
+                .and_then(|strategy| amount(strategy.partition.as_ref(), Round::Up))
+                .unwrap_or(0),
+            rolls: strategy.is_none_or(|strategy| {
+                strategy.type_ == UpdateStrategyType::RollingUpdate && strategy.paused != Some(true)
+            }),
+        }
+    }
+}
+
+/// A counted pod, as the rollout sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    /// The pod.
+    pub pod: &'a Arc<Pod>,
+    /// Whether it was made from an older template.
+    pub outdated: bool,
+    /// Whether it has been ready for long enough.
+    pub available: bool,
+}
+
+/// What a rollout does next.
+#[derive(Debug, PartialEq)]
+pub struct Rollout<'a> {
+    /// The pods that go now.
+    pub going: Vec<&'a Arc<Pod>>,
+    /// How many counted pods there may be.
+    pub allowed: usize,
+    /// How many pods of older templates are yet to be replaced.
+    pub outdated: usize,
+}
+
+/// Decides which pods go. One order serves both ends: first the pods that the spec names, then those that are replaced,
+/// then ReplicaSet's. An unavailable pod may always go; an available one only while enough others are.
+pub fn rollout<'a>(
+    limits: Limits,
+    named: &[String],
+    members: Vec<Member<'a>>,
+    now: Timestamp,
+) -> Rollout<'a> {
+    let (counted, mut available) = (members.len(), members.iter().filter(|member| member.available).count());
+    let outdated = members.iter().filter(|member| member.outdated).count();
+    let replaced = if limits.rolls { outdated.saturating_sub(limits.partition) } else { 0 };
+    let allowed = limits.wanted + limits.surge.min(replaced);
+    let mut surplus = counted.saturating_sub(allowed);
+    let mut rollout = Rollout { going: Vec::new(), allowed, outdated: replaced };
+    if surplus == 0 && replaced == 0 {
+        return rollout;
+    }
+    let named: HashSet<&str> = named.iter().map(String::as_str).collect();
+    let is_named = |member: &Member<'_>| named.contains(&*member.pod.meta.name);
+    let mut order = ranked(members, now);
+    // Which of the outdated ones are left alone is the same order's decision.
+    order.sort_by_key(|member| !is_named(member));
+    let mut yet = replaced;
+    let mut order: Vec<(Member<'_>, bool)> = order
+        .into_iter()
+        .map(|member| {
+            let is_replaced = member.outdated && yet > 0;
+            yet -= usize::from(is_replaced);
+            (member, is_replaced)
+        })
+        .collect();
+    order.sort_by_key(|(member, is_replaced)| (!is_named(member), !is_replaced));
+    let least = limits.wanted.saturating_sub(limits.unavailable);
+    for (member, is_replaced) in order {
+        if surplus == 0 && !is_replaced || member.available && available <= least {
+            continue;
+        }
+        available -= usize::from(member.available);
+        surplus = surplus.saturating_sub(1);
+        rollout.going.push(member.pod);
+    }
+    rollout
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    fn now() -> Timestamp {
+        "2026-01-02T00:00:00Z".parse().unwrap()
+    }
+
+    fn limits(spec: &Value) -> Limits {
+        Limits::of(
+            &serde_json::from_value(json!({
+                "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+                "metadata": {"name": "p"}, "spec": spec}))
+            .unwrap(),
+        )
+    }
+
+    #[rstest]
+    #[case::default(json!({"replicas": 10}), 2, 0)]
+    #[case::never_none(json!({"replicas": 3}), 1, 0)]
+    #[case::both_zero(json!({"replicas": 10, "updateStrategy": {"maxUnavailable": 0, "maxSurge": "0%"}}), 1, 0)]
+    #[case::surge_alone(json!({"replicas": 10, "updateStrategy": {"maxUnavailable": 0, "maxSurge": 1}}), 0, 1)]
+    #[case::surge_is_rounded_up(json!({"replicas": 10, "updateStrategy": {"maxSurge": "11%", "maxUnavailable": "19%"}}), 1, 2)]
+    #[case::nonsense_was_stored(json!({"replicas": 4, "updateStrategy": {"maxSurge": -1, "maxUnavailable": "x"}}), 1, 0)]
+    fn limits_in_pods(#[case] spec: Value, #[case] unavailable: usize, #[case] surge: usize) {
+        let limits = limits(&spec);
+        assert_eq!((limits.unavailable, limits.surge), (unavailable, surge));
+        assert!(limits.rolls);
+    }
+
+    #[test]
+    fn what_does_not_roll() {
+        for strategy in [json!({"type": "OnDelete"}), json!({"paused": true})] {
+            assert!(!limits(&json!({"updateStrategy": strategy})).rolls);
+        }
+        assert_eq!(limits(&json!({"replicas": -5})).wanted, 0);
+        assert_eq!(limits(&json!({"replicas": 3, "updateStrategy": {"partition": "50%"}})).partition, 2);
+    }
+
+    /// A pod's letters: `o` of an older template, else `n`; `a` available, `r` ready, else `u`.
+    fn pods(words: &str) -> Vec<(String, Arc<Pod>)> {
+        words
+            .split_whitespace()
+            .enumerate()
+            .map(|(at, word)| {
+                let mut pod = Pod { ready_since: word.contains(['a', 'r']).then(now), ..Pod::default() };
+                pod.meta.name = format!("{word}{at}").into();
+                (word.to_owned(), Arc::new(pod))
+            })
+            .collect()
+    }
+
+    fn members(pods: &[(String, Arc<Pod>)]) -> Vec<Member<'_>> {
+        pods.iter()
+            .map(|(word, pod)| Member { pod, outdated: word.contains('o'), available: word.contains('a') })
+            .collect()
+    }
+
+    #[rstest]
+    #[case::enough(json!({"replicas": 2}), "na na", "", 2)]
+    #[case::too_many(json!({"replicas": 2}), "na nu na", "nu1", 2)]
+    #[case::too_many_of_old_first(json!({"replicas": 2}), "na na oa", "oa2", 2)]
+    #[case::old_unavailable_all_at_once(json!({"replicas": 3}), "ou ou ou", "ou0 ou1 ou2", 3)]
+    #[case::old_available_within_the_limit(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 2}}), "oa oa oa oa", "oa0 oa1", 4)]
+    #[case::a_crashing_template_stops(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 2}}), "oa oa nu nu", "", 4)]
+    #[case::ready_is_not_available(json!({"replicas": 2, "updateStrategy": {"maxUnavailable": 1}}), "oa nr", "", 2)]
+    #[case::surge_first(json!({"replicas": 2, "updateStrategy": {"maxUnavailable": 0, "maxSurge": 1}}), "oa oa", "", 3)]
+    #[case::surge_unready(json!({"replicas": 2, "updateStrategy": {"maxUnavailable": 0, "maxSurge": 1}}), "oa oa nu", "", 3)]
+    #[case::surge_ready(json!({"replicas": 2, "updateStrategy": {"maxUnavailable": 0, "maxSurge": 1}}), "oa oa na", "oa0", 3)]
+    #[case::partition(json!({"replicas": 3, "updateStrategy": {"partition": 2}}), "oa oa oa", "oa0", 3)]
+    #[case::partition_reached(json!({"replicas": 3, "updateStrategy": {"partition": 2, "maxSurge": 5}}), "oa oa na", "", 3)]
+    #[case::on_delete(json!({"replicas": 2, "updateStrategy": {"type": "OnDelete"}}), "oa ou", "", 2)]
+    #[case::paused_and_too_many(json!({"replicas": 1, "updateStrategy": {"paused": true}}), "oa nu", "nu1", 1)]
+    #[case::down_to_none(json!({"replicas": 0}), "na nu oa", "oa2 nu1 na0", 0)]
+    fn goes(#[case] spec: Value, #[case] words: &str, #[case] going: &str, #[case] allowed: usize) {
+        let pods = pods(words);
+        let decided = rollout(limits(&spec), &[], members(&pods), now());
+        let names: Vec<&str> = decided.going.iter().map(|pod| &*pod.meta.name).collect();
+        assert_eq!((names.join(" ").as_str(), decided.allowed), (going, allowed));
+    }
+
+    #[test]
+    fn named_pods_go_first_as_far_as_enough_stay_available() {
+        let pods = pods("na na nu na");
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let going = |replicas: usize, unavailable: usize, names: &[&str]| -> Vec<String> {
+            let spec = json!({"replicas": replicas, "updateStrategy": {"maxUnavailable": unavailable}});
+            let decided = rollout(limits(&spec), &named(names), members(&pods), now());
+            decided.going.iter().map(|pod| pod.meta.name.to_string()).collect()
+        };
+        assert_eq!(going(3, 1, &["na3", "unknown"]), ["na3"]);
+        assert_eq!(going(2, 1, &["na3"]), ["na3", "nu2"]);
+        assert_eq!(going(4, 1, &["na3"]), Vec::<String>::new(), "a name alone makes no pod go");
+    }
+
+    prop_compose! {
+        fn any_world()(
+            replicas in 0..8_u8, unavailable in 0..4_u8, surge in 0..4_u8, partition in 0..4_u8, rolls: bool,
+            words in prop::collection::vec(prop::sample::select(vec!["oa", "or", "ou", "na", "nr", "nu"]), 0..12),
+        ) -> (Limits, String) {
+            let type_ = if rolls { "RollingUpdate" } else { "OnDelete" };
+            let strategy = json!({"type": type_, "maxUnavailable": unavailable, "maxSurge": surge, "partition": partition});
+            (limits(&json!({"replicas": replicas, "updateStrategy": strategy})), words.join(" "))
+        }
+    }
+
+    proptest! {
+        /// No decision takes available pods below the promise; what is too many always goes; it comes to an end.
+        #[test]
+        fn promises_are_kept_and_every_rollout_ends((limits, words) in any_world(), named in prop::collection::vec(0..12_usize, 0..3)) {
+            let mut pods = pods(&words);
+            let names: Vec<String> =
+                named.iter().filter_map(|at| Some(pods.get(*at)?.1.meta.name.to_string())).collect();
+            let least = limits.wanted.saturating_sub(limits.unavailable);
+            let available = |pods: &[(String, Arc<Pod>)]| pods.iter().filter(|(word, _)| word.contains('a')).count();
+            let is_old = |word: &str| word.contains('o');
+            for round in 0..60 {
+                let (before, counted) = (available(&pods), pods.len());
+                let decided = rollout(limits, &names, members(&pods), now());
+                let going: Vec<_> = decided.going.iter().map(|pod| pod.meta.name.clone()).collect();
+                let allowed = decided.allowed;
+                prop_assert!(allowed <= limits.wanted + limits.surge);
+                prop_assert!(going.len() >= counted.saturating_sub(allowed), "what is too many goes");
+                pods.retain(|(_, pod)| !going.contains(&pod.meta.name));
+                prop_assert!(available(&pods) >= before.min(least));
+                if !limits.rolls {
+                    prop_assert_eq!(going.len(), counted.saturating_sub(limits.wanted));
+                }
+                // The controller's other half, and kubelets that make all pods available.
+                for _ in counted..allowed {
+                    let mut pod = Pod { ready_since: Some(now()), ..Pod::default() };
+                    pod.meta.name = format!("made-{round}-{}", pods.len()).into();
+                    pods.push(("na".to_owned(), Arc::new(pod)));
+                }
+                if going.is_empty() && counted >= allowed {
+                    break;
+                }
+                for (word, _) in &mut pods {
+                    *word = word.replace(['r', 'u'], "a");
+                }
+            }
+            let old = pods.iter().filter(|(word, _)| is_old(word)).count();
+            prop_assert_eq!(pods.len(), limits.wanted);
+            if limits.rolls {
+                prop_assert!(old <= limits.partition);
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What the status says of the pods, and what is news in it.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Resource as _;
+use quintet_kit::clock::whole_seconds;
+use quintet_kit::conditions::{self, Wanted};
+use quintet_kit::plan::{Event, EventType, Refusal};
+use quintet_kit::types::{Phase, Pod};
+
+use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
+use crate::plan::{NAME_LABEL, UID_LABEL};
+use crate::rollout::Member;
+
+/// Pod names that the status lists.
+const MOST_NAMES: usize = 100;
+/// Pods that are not ready that the status lists.
+const MOST_NOT_READY: usize = 20;
+/// progressDeadlineSeconds where the spec does not say: as for a Deployment.
+const PROGRESS_DEADLINE: i32 = 600;
+
+/// What a plan has found out, for the status.
+pub struct Findings<'a> {
+    /// The hash of the current template.
+    pub hash: &'a str,
+    /// How many pods there should be.
+    pub wanted: usize,
+    /// The counted pods.
+    pub members: Vec<Member<'a>>,
+    /// Pods that are terminating and have not ended.
+    pub terminating: usize,
+    /// How many pods of older templates are yet to be replaced.
+    pub outdated: usize,
+    /// Until when the replacement of a pod that keeps ending waits.
+    pub held_until: Option<Timestamp>,
+    /// What the API server does not take, under the reason of the condition.
+    pub failure: Option<(&'static str, &'a Refusal)>,
+}
+
+/// The whole status, and when time alone would change it.
+pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetStatus, Option<Timestamp>) {
+    let members = &found.members;
+    let nothing = PodSetStatus::default();
+    let before = podset.status.as_ref().unwrap_or(&nothing);
+    let ready = || members.iter().filter(|member| member.pod.ready_since.is_some());
+    let available = members.iter().filter(|member| member.available).count();
+    let updated = members.iter().filter(|member| !member.outdated).count();
+    let mut pod_names: Vec<String> = ready().map(|member| member.pod.meta.name.to_string()).collect();
+    pod_names.sort_unstable();
+    pod_names.truncate(MOST_NAMES);
+    let mut not_ready: Vec<NotReady> =
+        members.iter().filter_map(|member| why_not_ready(member.pod)).collect();
+    not_ready.sort_unstable_by(|one, other| one.pod.cmp(&other.pod));
+    let more_not_ready = number(not_ready.len().saturating_sub(MOST_NOT_READY)).filter(|more| *more > 0);
+    not_ready.truncate(MOST_NOT_READY);
+
+    let meta = podset.meta();
+    let mut status = PodSetStatus {
+        observed_generation: meta.generation,
+        replicas: number(members.len()),
+        ready_replicas: number(ready().count()),
+        available_replicas: number(available),
+        updated_replicas: number(updated),
+        terminating_replicas: number(found.terminating),
+        pod_names,
+        not_ready,
+        more_not_ready,
+        template_hash: Some(found.hash.to_owned()),
+        last_progress_time: None,
+        selector: Some(format!(
+            "{NAME_LABEL}={},{UID_LABEL}={}",
+            meta.name.as_deref().unwrap_or_default(),
+            meta.uid.as_deref().unwrap_or_default()
+        )),
+        conditions: Vec::new(),
+    };
+    let since = match &before.last_progress_time {
+        Some(at) if !has_progressed(before, &status) => at.0,
+        _ => whole_seconds(now),
+    };
+    status.last_progress_time = Some(Time(since));
+    let deadline =
+        SignedDuration::from_secs(podset.spec.progress_deadline_seconds.unwrap_or(PROGRESS_DEADLINE).into());
+    let deadline = since.checked_add(deadline).unwrap_or(Timestamp::MAX);
+
+    let is_enough = available >= found.wanted;
+    let waits = found
+        .held_until
+        .filter(|_| !is_enough)
+        .map(|at| format!(" Pods keep ending: the next one is made at {}.", whole_seconds(at)))
+        .unwrap_or_default();
+    let progressing = progressing(podset, found, available, (deadline, now));
+    let waits_for_deadline = progressing.reason == "Updating";
+    let wanted = [
+        Wanted {
+            type_: "Available",
+            status: Some(is_enough),
+            reason: if is_enough { "PodsAvailable" } else { "PodsUnavailable" },
+            message: format!(
+                "{} of {} pods are available.{waits}",
+                available.min(found.wanted),
+                found.wanted
+            ),
+        },
+        progressing,
+        Wanted {
+            type_: "ReplicaFailure",
+            status: Some(found.failure.is_some()),
+            reason: found.failure.map_or("NoFailure", |(reason, _)| reason),
+            message: found.failure.map(|(_, refusal)| refusal.message.clone()).unwrap_or_default(),
+        },
+    ];
+    status.conditions = conditions::next(&before.conditions, wanted, meta.generation, now);
+    (status, waits_for_deadline.then_some(deadline))
+}
+
+fn number(count: usize) -> Option<i32> {
+    i32::try_from(count).ok()
+}
+
+/// Whether anything has become better since `before`, by Deployment's measure: more pods are updated, ready or available, or
+/// fewer are out of date; or it is about another template.
+fn has_progressed(before: &PodSetStatus, after: &PodSetStatus) -> bool {
+    let outdated = |status: &PodSetStatus| Some(status.replicas? - status.updated_replicas?);
+    before.template_hash != after.template_hash
+        || after.updated_replicas > before.updated_replicas
+        || after.ready_replicas > before.ready_replicas
+        || after.available_replicas > before.available_replicas
+        || outdated(after) < outdated(before)
+}
+
+fn progressing(
+    podset: &PodSet,
+    found: &Findings<'_>,
+    available: usize,
+    (deadline, now): (Timestamp, Timestamp),
+) -> Wanted {
+    let strategy = podset.spec.update_strategy.as_ref();
+    let all = found.members.len();
+    let older = found.members.iter().filter(|member| member.outdated).count();
+    let so_far = format!("{} of {} pods are of the current template", all - older, found.wanted);
+    let say = |status, reason, message| Wanted { type_: "Progressing", status, reason, message };
+    let is_complete = all == found.wanted && available >= found.wanted && found.outdated == 0;
+    if older > 0 && strategy.is_some_and(|strategy| strategy.paused == Some(true)) {
+        return say(None, "Paused", format!("updateStrategy.paused is set; {so_far}."));
+    }
+    if !is_complete && deadline <= now {
+        let first = found.members.iter().filter(|member| !member.outdated);
+        let mut stuck = first.filter_map(|member| why_not_ready(member.pod));
+        let why = stuck.next().map(|first| format!("; {}: {} {}", first.pod, first.reason, first.message));
+        let message = format!("{so_far}, {available} are available{}", why.unwrap_or_default());
+        return say(Some(false), "ProgressDeadlineExceeded", message);
+    }
+    if !is_complete {
+        return say(Some(true), "Updating", format!("{so_far}, {available} are available."));
+    }
+    let on_delete = strategy.is_some_and(|strategy| strategy.type_ == UpdateStrategyType::OnDelete);
+    match older {
+        0 => say(Some(true), "PodsUpdated", format!("All {all} pods are of the current template.")),
+        _ if on_delete => {
+            say(Some(true), "OnDelete", format!("{so_far}; the others are replaced when they are deleted."))
+        }
+        _ => {
+            say(Some(true), "PartitionReached", format!("{so_far}; partition leaves the others as they are."))
+        }
+    }
+}
+
+/// Why a counted pod is not ready; None where it is.
+fn why_not_ready(pod: &Pod) -> Option<NotReady> {
+    if pod.ready_since.is_some() {
+        return None;
+    }
+    let (reason, message) = if let Some(message) = &pod.unschedulable {
+        ("Unschedulable", message.to_string())
+    } else if let Some(waiting) = pod.waiting.as_deref().filter(|waiting| !is_beginning(waiting)) {
+        let crashed = pod.crashed.as_ref().map(|exit| {
+            let word = if exit.reason.is_empty() { "Error" } else { &*exit.reason };
+            format!("container {} ended with exit code {} ({word})", exit.container, exit.code)
+        });
+        (waiting, crashed.unwrap_or_default())
+    } else if pod.node.is_none() {
+        ("Scheduling", String::new())
+    } else if pod.phase == Phase::Unknown {
+        ("Unknown", "its node does not say".to_owned())
+    } else if pod.phase == Phase::Pending {
+        ("Starting", String::new())
+    } else {
+        ("NotReady", "it runs and its readiness probes or gates do not pass".to_owned())
+    };
+    let message = conditions::shorten(message, 256);
+    Some(NotReady { pod: pod.meta.name.to_string(), reason: reason.to_owned(), message })
+}
+
+fn is_beginning(waiting: &str) -> bool {
+    matches!(waiting, "ContainerCreating" | "PodInitializing")
+}
+
+/// Events, made from the difference of two statuses so that each comes once.
+pub fn news(before: Option<&PodSetStatus>, after: &PodSetStatus) -> Vec<Event> {
+    let reason = |status: &PodSetStatus| -> Option<(String, String)> {
+        let found = status.conditions.iter().find(|condition| condition.type_ == "Progressing")?;
+        Some((found.reason.clone(), found.message.clone()))
+    };
+    let Some((now, note)) = reason(after) else { return Vec::new() };
+    let was = before.and_then(reason).map(|(was, _)| was);
+    match (was.as_deref(), &*now) {
+        (was, "ProgressDeadlineExceeded") if was != Some("ProgressDeadlineExceeded") => vec![Event {
+            type_: EventType::Warning,
+            reason: "ProgressDeadlineExceeded",
+            action: "Update",
+            note,
+        }],
+        (Some("Updating" | "ProgressDeadlineExceeded"), "PodsUpdated") => {
+            vec![Event { type_: EventType::Normal, reason: "PodsUpdated", action: "Update", note }]
+        }
+        _ => Vec::new(),
+    }
+}
