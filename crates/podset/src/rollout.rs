@@ -258,7 +258,7 @@ mod tests {
                     pod.meta.name = format!("made-{round}-{}", pods.len()).into();
                     pods.push(("na".to_owned(), Arc::new(pod)));
                 }
-                if going.is_empty() && counted >= allowed {
+                if going.is_empty() && counted >= allowed && available(&pods) == pods.len() {
                     break;
                 }
                 for (word, _) in &mut pods {

@@ -769,3 +769,209 @@ fn what_is_not_ready_says_why() {
     let crowd = plan(&of(30), &world((0..30).map(|number| unready(number, &|_| {}))), now()).status.unwrap();
     assert_eq!((crowd.not_ready.len(), crowd.more_not_ready), (20, Some(10)));
 }
+
+/// A cluster whose caches lag, where anybody may do anything; the promises are judged by what is true.
+struct Life {
+    cluster: Cluster,
+    /// What a watch has shown so far, one entry for each change; a cache is somewhere in it.
+    views: Vec<Vec<Pod>>,
+    /// Where the manager's own last write is: its cache is never behind that.
+    written: usize,
+    /// Names of pods that were released.
+    released: BTreeSet<String>,
+    refusals: quintet_kit::plan::Refusals,
+}
+
+#[derive(Clone, Debug)]
+enum Happens {
+    Pass { lag: usize, writes: usize },
+    Crash,
+    Spec { replicas: i32, image: u8, unavailable: i32, surge: i32, partition: i32, type_: u8 },
+    Becomes(usize, usize),
+    Deleted(usize),
+    Gone(usize),
+    Unlabelled(usize),
+    Later(i64),
+}
+
+fn event() -> impl Strategy<Value = Happens> {
+    let spec = (0..7_i32, 0..3_u8, 0..3_i32, 0..3_i32, 0..3_i32, 0..4_u8);
+    prop_oneof![
+        8 => (0..5_usize, prop_oneof![2 => Just(usize::MAX), 1 => 0..4_usize])
+            .prop_map(|(lag, writes)| Happens::Pass { lag, writes }),
+        1 => Just(Happens::Crash),
+        2 => spec.prop_map(|(replicas, image, unavailable, surge, partition, type_)| Happens::Spec {
+            replicas, image, unavailable, surge, partition, type_ }),
+        8 => (0..12_usize, 0..5_usize).prop_map(|(at, phase)| Happens::Becomes(at, phase)),
+        1 => (0..12_usize).prop_map(Happens::Deleted),
+        2 => (0..12_usize).prop_map(Happens::Gone),
+        1 => (0..12_usize).prop_map(Happens::Unlabelled),
+        2 => (0..60_i64).prop_map(Happens::Later),
+    ]
+}
+
+impl Life {
+    fn new() -> Self {
+        let cluster = Cluster { podset: of_template("0", &json!({})), pods: Vec::new(), now: now(), made: 0 };
+        Self {
+            cluster,
+            views: vec![Vec::new()],
+            written: 0,
+            released: BTreeSet::new(),
+            refusals: quintet_kit::plan::Refusals::default(),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::of(&self.cluster.podset)
+    }
+
+    fn available(pods: &[Pod]) -> usize {
+        pods.iter().filter(|pod| pod.is_counted() && pod.ready_since.is_some()).count()
+    }
+
+    fn pass(&mut self, lag: usize, writes: usize) -> Result<bool, TestCaseError> {
+        let at = self.written.max((self.views.len() - 1).saturating_sub(lag));
+        let mut view = World { refusals: self.refusals.clone(), ..world(self.views[at].clone()) };
+        view.pods.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
+        let is_fresh = at + 1 == self.views.len();
+        let plan = plan(&self.cluster.podset, &view, self.cluster.now);
+        let (mut left, limits) = (writes, self.limits());
+        for step in &plan.steps {
+            let mut complete = true;
+            for action in step {
+                if left == 0 {
+                    return Ok(false);
+                }
+                left -= 1;
+                let before = (self.cluster.counted(), Self::available(&self.cluster.pods));
+                complete &= self.act(action);
+                let after = (self.cluster.counted(), Self::available(&self.cluster.pods));
+                if after.0 > before.0 {
+                    prop_assert!(
+                        after.0 <= limits.wanted + limits.surge,
+                        "too many: {after:?} of {limits:?}"
+                    );
+                }
+                if after.1 < before.1 && is_fresh && !matches!(action, Action::Patch { .. }) {
+                    let least = limits.wanted.saturating_sub(limits.unavailable);
+                    prop_assert!(after.1 >= least, "too few: {after:?} of {limits:?}");
+                }
+            }
+            if !complete {
+                break;
+            }
+        }
+        self.cluster.podset.status = plan.status;
+        Ok(plan.steps.is_empty())
+    }
+
+    fn act(&mut self, action: &Action<PodSetStatus>) -> bool {
+        match action {
+            Action::Create { name, .. } if self.released.contains(name) => {
+                self.refusals.insert(name.clone(), refused("create", "NameTaken", Timestamp::MAX));
+                return false;
+            }
+            Action::Patch { name, .. } => {
+                self.released.insert(name.to_string());
+                self.cluster.pods.retain(|pod| pod.meta.name != *name);
+            }
+            other => self.cluster.act(other),
+        }
+        for pod in &mut self.cluster.pods {
+            // What an owner reference is, the fixture of pods does not say.
+            pod.meta.owner.get_or_insert_with(|| quintet_kit::object::Owner {
+                group: "g".into(),
+                kind: "PodSet".into(),
+                name: "p".into(),
+                uid: "set".into(),
+                at: 0,
+            });
+        }
+        self.seen();
+        self.written = self.views.len() - 1;
+        true
+    }
+
+    fn seen(&mut self) {
+        self.views.push(self.cluster.pods.clone());
+    }
+
+    fn happens(&mut self, event: &Happens) -> Result<(), TestCaseError> {
+        match *event {
+            Happens::Pass { lag, writes } => {
+                self.pass(lag, writes)?;
+                return Ok(());
+            }
+            // Who starts lists everything.
+            Happens::Crash => {
+                self.written = self.views.len() - 1;
+                self.refusals = quintet_kit::plan::Refusals::default();
+            }
+            Happens::Spec { replicas, image, unavailable, surge, partition, type_ } => {
+                let strategy = match type_ {
+                    0 => json!({"type": "OnDelete"}),
+                    1 => json!({"paused": true}),
+                    _ => json!({"maxUnavailable": unavailable, "maxSurge": surge, "partition": partition}),
+                };
+                let spec = json!({"replicas": replicas, "updateStrategy": strategy});
+                let status = self.cluster.podset.status.take();
+                self.cluster.podset = of_template(&image.to_string(), &spec);
+                self.cluster.podset.status = status;
+            }
+            Happens::Becomes(at, phase) => {
+                let phase =
+                    [Phase::Running, Phase::Running, Phase::Failed, Phase::Unknown, Phase::Succeeded][phase];
+                self.cluster.becomes(at, phase);
+            }
+            Happens::Deleted(at) => {
+                if let Some(pod) = self.cluster.pods.get_mut(at) {
+                    pod.meta.deleted = Some(self.cluster.now);
+                }
+            }
+            Happens::Gone(at) => {
+                if self.cluster.pods.get(at).is_some_and(|pod| pod.meta.deleted.is_some()) {
+                    self.cluster.pods.remove(at);
+                }
+            }
+            Happens::Unlabelled(at) => {
+                if let Some(pod) = self.cluster.pods.get_mut(at) {
+                    pod.meta.labels = [(UID_LABEL, "set")].into();
+                }
+            }
+            Happens::Later(seconds) => self.cluster.now += SignedDuration::from_secs(seconds),
+        }
+        self.seen();
+        Ok(())
+    }
+}
+
+proptest! {
+    /// Whatever anybody does, with caches that lag behind what others did and with processes that die between two writes:
+    /// no creation brings more pods than replicas plus maxSurge, no deletion too few available ones, and in the end all is
+    /// as the spec says.
+    #[test]
+    fn promises_are_kept_whatever_happens(events in prop::collection::vec(event(), 0..60)) {
+        let mut life = Life::new();
+        for event in &events {
+            life.happens(event)?;
+        }
+        life.happens(&Happens::Crash)?;
+        let mut quiet = false;
+        for _ in 0..25 {
+            quiet = life.pass(0, usize::MAX)?;
+            life.cluster.pods.retain(|pod| pod.meta.deleted.is_none());
+            for at in 0..life.cluster.pods.len() {
+                life.cluster.becomes(at, Phase::Running);
+            }
+            life.cluster.now += LONGEST_BACKOFF;
+            life.seen();
+        }
+        prop_assert!(quiet, "it comes to rest");
+        let limits = life.limits();
+        prop_assert_eq!(life.cluster.counted(), limits.wanted);
+        let hash = template_hash(&life.cluster.podset);
+        let old = life.cluster.pods.iter().filter(|pod| pod.label(HASH_LABEL) != Some(&*hash)).count();
+        prop_assert!(!limits.rolls || old <= limits.partition);
+    }
+}
