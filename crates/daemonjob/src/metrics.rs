@@ -1,13 +1,10 @@
 //! What people alert on, for all DaemonJobs together: no object has a label of its own.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use quintet_kit::election::Gate;
 use quintet_kit::executor::Carried;
 use quintet_kit::informer::{Change, Informer};
-use quintet_kit::object::{Key, Object as _};
+use quintet_kit::sums::Sums;
 use quintet_kit::types::{Phase, Pod};
 
 use crate::api::{DaemonJob, DaemonJobStatus};
@@ -29,7 +26,7 @@ const REASONS: [&str; 9] = [
 /// The metrics of this kind.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    nodes: IntGaugeVec,
+    nodes: Sums<{ STATES.len() }>,
     attempts: IntCounter,
     failures: IntCounterVec,
     ledger_writes: IntCounter,
@@ -39,12 +36,11 @@ impl Metrics {
     /// Makes and registers them.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let metrics = Self {
-            nodes: IntGaugeVec::new(
-                Opts::new(
-                    "quintet_daemonjob_nodes",
-                    "Nodes by state, summed over the status of every DaemonJob: desired, succeeded, failed, pending, skipped.",
-                ),
-                &["state"],
+            nodes: Sums::new(
+                registry,
+                "quintet_daemonjob_nodes",
+                "Nodes by state, summed over the status of every DaemonJob: desired, succeeded, failed, pending, skipped.",
+                STATES,
             )?,
             attempts: IntCounter::new("quintet_daemonjob_attempts_total", "Pods made for DaemonJobs.")?,
             failures: IntCounterVec::new(
@@ -59,13 +55,9 @@ impl Metrics {
                 "Writes to the ledgers' ConfigMaps.",
             )?,
         };
-        registry.register(Box::new(metrics.nodes.clone()))?;
         registry.register(Box::new(metrics.attempts.clone()))?;
         registry.register(Box::new(metrics.failures.clone()))?;
         registry.register(Box::new(metrics.ledger_writes.clone()))?;
-        for state in STATES {
-            metrics.nodes.with_label_values(&[state]).set(0);
-        }
         for reason in REASONS.into_iter().chain(["Other"]) {
             metrics.failures.with_label_values(&[reason]);
         }
@@ -75,22 +67,7 @@ impl Metrics {
     /// Keeps those that follow from what is observed: the gauges from the statuses, the failures from the pods. A
     /// standby counts no failures, or the sum over the processes would be wrong.
     pub fn follow(&self, objects: &Informer<DaemonJob>, pods: &Informer<Pod>, gate: &Gate) {
-        let metrics = self.clone();
-        let told: Mutex<HashMap<Key, Counts>> = Mutex::default();
-        objects.subscribe(move |change| {
-            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = match change {
-                Change::Applied { new, .. } => {
-                    let counts = new.status.as_ref().map(counts).unwrap_or_default();
-                    metrics.add(&counts, 1);
-                    told.insert(new.key(), counts)
-                }
-                Change::Deleted { old } => told.remove(&old.key()),
-                // What cannot be read is not summed up.
-                Change::Undecodable { key, .. } => told.remove(key),
-            };
-            metrics.add(&before.unwrap_or_default(), -1);
-        });
+        self.nodes.follow(objects, counts);
         let (metrics, gate) = (self.clone(), gate.clone());
         pods.subscribe(move |change| {
             if let Change::Applied { new, old: Some(old) } = change
@@ -104,12 +81,6 @@ impl Metrics {
                 metrics.failures.with_label_values(&[reason]).inc();
             }
         });
-    }
-
-    fn add(&self, counts: &Counts, sign: i64) {
-        for (state, count) in STATES.iter().zip(counts) {
-            self.nodes.with_label_values(&[state]).add(sign * i64::from(*count));
-        }
     }
 
     /// Counts what a pass wrote.
@@ -127,11 +98,10 @@ impl Metrics {
 const STATES: [&str; 5] = ["desired", "succeeded", "failed", "pending", "skipped"];
 
 /// Nodes by state, in the order of [`STATES`].
-type Counts = [i32; STATES.len()];
-
-fn counts(status: &DaemonJobStatus) -> Counts {
-    let DaemonJobStatus { desired, succeeded, failed, pending, skipped, .. } = status;
-    [desired, succeeded, failed, pending, skipped].map(|count| count.unwrap_or_default())
+fn counts(job: &DaemonJob) -> [i64; STATES.len()] {
+    let DaemonJobStatus { desired, succeeded, failed, pending, skipped, .. } =
+        job.status.clone().unwrap_or_default();
+    [desired, succeeded, failed, pending, skipped].map(|count| count.unwrap_or_default().into())
 }
 
 #[cfg(test)]
@@ -153,16 +123,5 @@ mod tests {
         };
         metrics.count(&carried);
         assert_eq!((metrics.attempts.get(), metrics.ledger_writes.get()), (2, 2));
-    }
-
-    #[test]
-    fn gauges_are_sums_over_statuses() {
-        let metrics = Metrics::new(&Registry::new()).unwrap();
-        let status = DaemonJobStatus { desired: Some(3), failed: Some(1), ..DaemonJobStatus::default() };
-        metrics.add(&counts(&status), 1);
-        metrics.add(&counts(&status), 1);
-        metrics.add(&counts(&status), -1);
-        let of = |state| metrics.nodes.with_label_values(&[state]).get();
-        assert_eq!((of("desired"), of("failed"), of("pending")), (3, 1, 0));
     }
 }

@@ -675,6 +675,10 @@ fn state(
         let message = conditions::shorten(refusal.message.clone(), 256);
         return State::Waiting(because(word, message));
     }
+    if let Some(stop) = world.refusals.creations.as_ref().filter(|stop| stop.until > now) {
+        survey.look_again(stop.until);
+        return State::Waiting(because("FailedCreate", conditions::shorten(stop.message.clone(), 256)));
+    }
     State::Due(next)
 }
 

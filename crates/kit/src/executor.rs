@@ -38,6 +38,11 @@ const STOP_AFTER: usize = 3;
 /// The wait before more is made after that, doubled while nothing goes through.
 const FIRST_STOP: SignedDuration = SignedDuration::from_secs(1);
 
+/// Whether a refusal is about the name of an object and not about the object.
+fn is_of_the_name(reason: &str) -> bool {
+    matches!(reason, "NameTaken" | "LabelsMissing")
+}
+
 /// How an effect of a kind's own is called: it is no write.
 const EFFECT: &str = "effect";
 
@@ -185,8 +190,6 @@ struct Memory {
     /// The generation that was refused: a changed spec deserves another try.
     generation: Option<i64>,
     /// A quota is exceeded: nothing is created before.
-    /// Nothing is made before then: a quota is exceeded, or one creation after the other was refused.
-    creations_until: Option<Timestamp>,
     /// How often creations were stopped without one that went through.
     stops: u32,
     status_written: Option<Instant>,
@@ -219,7 +222,7 @@ impl Executor {
             && refused != generation
         {
             memory.refusals.clear();
-            (memory.creations_until, memory.stops) = (None, 0);
+            memory.stops = 0;
         }
     }
 
@@ -411,13 +414,14 @@ impl Executor {
                     Ok(Answer::Refused { reason, message, quota }) => {
                         carried.complete = false;
                         carried.refused = true;
-                        refused_in_a_row += 1;
+                        // What is wrong with a name is not wrong with others.
+                        refused_in_a_row += usize::from(!is_of_the_name(&reason));
                         if quota || refused_in_a_row >= STOP_AFTER {
                             stop.store(true, Ordering::Relaxed);
                         }
                         self.refused(owner, verb, &name, reason, &message, quota);
                         if verb == "create" && !quota && refused_in_a_row == STOP_AFTER {
-                            self.pause_creations(owner);
+                            self.pause_creations(owner, &name);
                         }
                         carried.refusals.push((verb, name, message));
                     }
@@ -446,10 +450,11 @@ impl Executor {
         step: Vec<Action<S, E>>,
         carried: &mut Carried,
     ) -> Vec<Action<S, E>> {
-        let (refusals, creations_until) = match self.memory().get(&owner.uid) {
-            Some(memory) if !memory.refusals.is_empty() => (memory.refusals.clone(), memory.creations_until),
+        let refusals = match self.memory().get(&owner.uid) {
+            Some(memory) if !memory.refusals.is_empty() => memory.refusals.clone(),
             _ => return step,
         };
+        let creations_until = refusals.creations.as_ref().map(|refusal| refusal.until);
         let now = self.clock.now();
         step.into_iter()
             .filter(|action| {
@@ -488,37 +493,35 @@ impl Executor {
         });
         let times = refusals.of(verb, name).map_or(0, |refusal| refusal.times);
         let until = now.checked_add(doubled(FIRST_REFUSAL, times, LONGEST_REFUSAL)).unwrap_or(Timestamp::MAX);
+        let message = crate::conditions::shorten(message.to_owned(), 512);
+        let refusal = Refusal { verb, reason, message, times: times + 1, until };
         if quota {
-            memory.creations_until = Some(until);
+            refusals.creations = Some(refusal.clone());
         }
-        refusals.insert(
-            name,
-            Refusal {
-                verb,
-                reason,
-                message: crate::conditions::shorten(message.to_owned(), 512),
-                times: times + 1,
-                until,
-            },
-        );
+        refusals.insert(name, refusal);
     }
 
     /// Whatever is wrong with one object is wrong with the others too, it seems: a template that is not taken must not be
     /// tried on thousands of nodes in one go.
-    fn pause_creations(&self, owner: &Key) {
+    fn pause_creations(&self, owner: &Key, name: &str) {
         let now = self.clock.now();
         let mut memory = self.memory();
         let memory = memory.entry(owner.uid.clone()).or_default();
         let until = now.checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_REFUSAL));
-        memory.creations_until = memory.creations_until.max(until.ok());
+        let last = memory.refusals.of("create", name).cloned();
+        memory.refusals.creations =
+            last.map(|last| Refusal { until: until.unwrap_or(Timestamp::MAX), ..last });
         memory.stops += 1;
     }
 
     fn accepted(&self, owner: &Key, verb: &'static str, name: &str) {
         if let Some(memory) = self.memory().get_mut(&owner.uid) {
             memory.refusals.forget(verb, name);
-            if verb == "create" {
-                memory.stops = 0;
+            // One that was sent before the others were refused tells nothing.
+            if verb == "create"
+                && memory.refusals.creations.as_ref().is_some_and(|stop| stop.until <= self.clock.now())
+            {
+                (memory.refusals.creations, memory.stops) = (None, 0);
             }
         }
     }

@@ -289,6 +289,16 @@ impl<T: Object> Informer<T> {
         self.inner.progress.subscribe()
     }
 
+    /// The objects of a namespace whose names begin so, in order.
+    pub fn with_prefix(&self, namespace: &str, prefix: &str) -> Vec<Arc<T>> {
+        let cache = self.read();
+        let from: (Arc<str>, Arc<str>) = (namespace.into(), prefix.into());
+        let named = cache.objects.range(from..).map_while(|((of, name), object)| {
+            (**of == *namespace && name.starts_with(prefix)).then(|| Arc::clone(object))
+        });
+        named.collect()
+    }
+
     /// Asks for a list that is begun at `since` or later, if there is none yet: [`Progress::listed`] tells when it is
     /// complete.
     pub fn relist(&self, since: Instant) {

@@ -23,6 +23,7 @@ pub mod schema;
 pub mod serve;
 pub mod share;
 pub mod shared;
+pub mod sums;
 pub mod template;
 pub mod types;
 

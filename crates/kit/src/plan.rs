@@ -160,6 +160,9 @@ pub struct Refusal {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Refusals {
     by_name: BTreeMap<(String, &'static str), Refusal>,
+    /// Nothing is made for this owner before this one's time: a quota is exceeded, or one creation after the other was
+    /// refused. It stays until a creation has gone through.
+    pub creations: Option<Refusal>,
     /// The owner's namespace is being deleted: nothing can be made in it any more, whatever is tried.
     pub namespace_terminating: bool,
 }
@@ -188,10 +191,11 @@ impl Refusals {
     /// Forgets every refusal.
     pub fn clear(&mut self) {
         self.by_name.clear();
+        self.creations = None;
     }
 
     /// Whether nothing was refused.
     pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+        self.by_name.is_empty() && self.creations.is_none()
     }
 }

@@ -177,7 +177,7 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
                 let served = quintet_daemonjob::register(shared);
                 daemonjobs = Some(served.context("the metrics of DaemonJobs cannot be registered")?);
             }
-            Kind::PodSet => quintet_podset::register(shared),
+            Kind::PodSet => quintet_podset::register(shared)?,
             Kind::PulsarConsumer => {
                 quintet_pulsarconsumer::register(shared, args.pulsar_consumer_image.clone());
             }

@@ -1,7 +1,6 @@
 //! Wires PodSets and their pods to the queue and the plan.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use quintet_kit::KIND_LABEL;
@@ -17,16 +16,15 @@ use quintet_kit::types::Pod;
 
 use crate::CONTROLLER;
 use crate::api::{PodSet, PodSetStatus};
+use crate::metrics;
 use crate::observe::World;
-use crate::plan::{NAME_LABEL, plan};
+use crate::plan::{NAME_LABEL, name_prefix, plan};
 
 struct PodSets {
     pods: Informer<Pod>,
     executor: Arc<Executor>,
     /// Pods that have left the watch without having been deleted.
     departed: Arc<Departed<Pod>>,
-    /// PodSets of which it is known that no pod of the post's operator is left.
-    migrated: Mutex<HashSet<Arc<str>>>,
 }
 
 impl Reconciler for PodSets {
@@ -50,6 +48,9 @@ impl Reconciler for PodSets {
     async fn observe(&self, object: &PodSet, refusals: Refusals) -> Result<World, Error> {
         let key = object.key();
         let mut world = World { pods: self.pods.owned_by(&key), refusals, ..World::default() };
+        let prefix = name_prefix(&key.name);
+        let named = self.pods.with_prefix(&key.namespace, &prefix);
+        world.taken = named.iter().filter(|pod| !is_of(pod, &key)).map(|pod| pod.meta.name.clone()).collect();
         if object.terminating() {
             return Ok(world);
         }
@@ -73,7 +74,6 @@ impl Reconciler for PodSets {
 
     fn forget(&self, key: &Key) {
         self.departed.forget(key);
-        self.migrated().remove(&key.uid);
     }
 }
 
@@ -82,15 +82,11 @@ fn is_of(pod: &Pod, key: &Key) -> bool {
 }
 
 impl PodSets {
-    fn migrated(&self) -> std::sync::MutexGuard<'_, HashSet<Arc<str>>> {
-        self.migrated.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Pods that the post's operator made have its label and not that of our watch: asked for until a first status of ours
     /// is written. Who else has pods of that label is told then.
     async fn look_for_older_pods(&self, object: &PodSet, key: &Key, world: &mut World) -> Result<(), Error> {
         let has_begun = object.status.as_ref().is_some_and(|status| status.selector.is_some());
-        if has_begun || self.migrated().contains(&key.uid) {
+        if has_begun {
             return Ok(());
         }
         let selector = format!("{NAME_LABEL}={}", key.name);
@@ -98,31 +94,31 @@ impl PodSets {
         let (ours, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|pod| is_of(pod, key));
         world.unmigrated =
             ours.into_iter().filter(|pod| pod.label(KIND_LABEL).is_none()).map(Arc::new).collect();
-        if world.unmigrated.is_empty() {
-            self.migrated().insert(key.uid.clone());
-            world.strangers = others.first().map(|first| {
-                let (count, first) = (others.len(), &first.meta.name);
-                format!("{count} pods of others have the label {selector}, {first} for instance: they are left alone")
-            });
-        }
+        world.strangers = others.first().map(|first| {
+            let (count, first) = (others.len(), &first.meta.name);
+            format!(
+                "{count} pods of others have the label {selector}, {first} for instance: they are left alone"
+            )
+        });
         Ok(())
     }
 }
 
 /// Adds the PodSet controller to the process.
-pub fn register(shared: &Shared) {
+pub fn register(shared: &Shared) -> Result<(), prometheus::Error> {
     let pods = shared.pods();
     let resource = Resource::of::<PodSet>();
     let objects = shared.informer::<PodSet>("podsets", resource, None);
+    metrics::follow(&shared.metrics.registry, &objects)?;
     let reads: [Arc<dyn Follower>; 1] = [Arc::new(pods.clone())];
     let reconciler = PodSets {
         departed: Departed::from(&pods, &objects, Pod::is_counted),
         pods: pods.clone(),
         executor: shared.executor.clone(),
-        migrated: Mutex::default(),
     };
     let controller = Controller::new(shared, reconciler, objects, reads);
     let waker = controller.waker();
     pods.subscribe(move |change| waker.wake_owner(change, &resource));
     shared.spawn_controller(CONTROLLER, controller.run());
+    Ok(())
 }

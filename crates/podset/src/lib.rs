@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod controller;
+pub mod metrics;
 pub mod observe;
 pub mod plan;
 pub mod ranking;

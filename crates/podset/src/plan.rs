@@ -47,6 +47,9 @@ static DEFAULT_TEMPLATE: LazyLock<RawTemplate> = LazyLock::new(|| {
         {"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}]}}))
 });
 
+/// Pods that one plan makes, as ReplicaSet: the next one is near, and memory stays small.
+const MOST_CREATIONS: usize = 500;
+
 /// The hash of the built-in template: a changed one must not replace any pod.
 const BUILT_IN_HASH: &str = "v1-default";
 
@@ -62,26 +65,26 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         // Owner references take the pods away; a status would come too late to be read.
         return plan;
     }
-    if !world.unmigrated.is_empty() {
-        // They are counted when the cache shows them.
-        plan.steps = vec![world.unmigrated.iter().map(|pod| adopt(podset, pod)).collect()];
-        return plan;
-    }
     let limits = Limits::of(podset);
     let hash = template_hash(podset);
     let members = members(podset, world, &hash, now, &mut plan);
     let rollout = rollout(limits, &podset.spec.pods_to_delete, members.clone(), now);
-    let missing = rollout.allowed.saturating_sub(members.len());
+    let mut missing = rollout.allowed.saturating_sub(members.len());
+    if world.refusals.namespace_terminating {
+        missing = 0;
+    }
 
     // A pod that has ended stays for as long as its replacement must wait: it is what remembers the wait.
     let mut going = Vec::new();
     let mut attempts = Vec::new();
     let mut held = Vec::new();
     for pod in world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none()) {
-        match replaced_at(pod) {
+        // What was wrong with another template says nothing of this one.
+        let is_current = pod.label(HASH_LABEL).is_none_or(|made_from| *made_from == *hash);
+        match replaced_at(pod).filter(|_| is_current) {
             Some(at) if at > now && held.len() < missing => held.push(at),
             _ => {
-                attempts.push(next_attempt(pod));
+                attempts.push(if is_current { next_attempt(pod) } else { 0 });
                 going.push(pod);
             }
         }
@@ -104,41 +107,49 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
             None => deletes.push(delete(pod)),
         }
     }
-    // A refused name is waited for and not stepped over: what a quota refuses it would refuse under any name. Names
-    // before it are free to be tried.
-    let mut failed_create = None;
-    let mut creates = Vec::new();
-    let mut more = Vec::new();
-    for (name, attempt) in free_names(podset, world, now).zip(attempts).take(missing - held.len()) {
-        let refusal = refusal(world, "create", &name).filter(|refusal| refusal.reason != "NameTaken");
-        if let Some(refusal) = refusal.filter(|refusal| refusal.until > now) {
-            plan.look_again(refusal.until);
-            failed_create = failed_create.or(Some(("FailedCreate", refusal)));
-            break;
-        }
-        // What was refused is tried alone; the rest follows if it goes through.
-        let step = if failed_create.is_none() { &mut creates } else { &mut more };
-        step.push(create(podset, &hash, name, attempt));
-        failed_create = failed_create.or(refusal.map(|refusal| ("FailedCreate", refusal)));
+    let Creations { creates, more, labels, refused } =
+        creations(podset, world, &hash, (missing - held.len(), attempts), now);
+    if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
+        plan.look_again(at);
     }
+    let failed_create = refused.map(|refusal| ("FailedCreate", refusal));
+    let mut failed_patch = None;
+    let mut patches: Vec<_> = releases(podset, world).into_iter().chain(labels).collect();
+    patches.retain(|action| {
+        let (verb, name): (_, &str) = match action {
+            Action::Patch { name, .. } => ("patch", name),
+            Action::Merge { name, .. } => ("merge", name),
+            _ => return true,
+        };
+        let refusal = refusal(world, verb, name);
+        failed_patch = failed_patch.or(refusal.map(|refusal| ("FailedPatch", refusal)));
+        match refusal.filter(|refusal| refusal.until > now) {
+            Some(refusal) => {
+                plan.look_again(refusal.until);
+                false
+            }
+            None => true,
+        }
+    });
     // An ended pod goes after its replacement has come: until then it keeps its name, so that whoever makes this
     // plan again uses the same names. It goes before what was refused, which a quota on objects may have been.
-    let releases = releases(podset, world);
     let steps = if failed_create.is_none() {
-        [releases, creates, more, deletes]
+        [patches, creates, more, deletes]
     } else {
-        [releases, deletes, creates, more]
+        [patches, deletes, creates, more]
     };
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
     let is_going = |pod: &&Arc<Pod>| pod.is_running() && pod.meta.deleted.is_some();
     let found = Findings {
         hash: &hash,
         wanted: limits.wanted,
+        is_migrated: world.unmigrated.is_empty(),
+        namespace_terminating: world.refusals.namespace_terminating,
         members,
         terminating: world.pods.iter().filter(is_going).count(),
         outdated: rollout.outdated,
         held_until,
-        failure: failed_create.or(failed_delete),
+        failure: failed_create.or(failed_delete).or(failed_patch),
     };
     let (status, again) = status(podset, &found, now);
     if let Some(again) = again {
@@ -159,6 +170,65 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     plan
 }
 
+/// The pods that are made.
+struct Creations<'a> {
+    /// First.
+    creates: Vec<Action<PodSetStatus>>,
+    /// If those went through.
+    more: Vec<Action<PodSetStatus>>,
+    /// Pods that are there but have lost the label by which they are watched.
+    labels: Vec<Action<PodSetStatus>>,
+    /// What was refused lately and is still wanted.
+    refused: Option<&'a Refusal>,
+}
+
+/// So many pods as are missing, under the first free names. A refused name is waited for and not stepped over: what a quota
+/// refuses it would refuse under any name. Names before it are free to be tried.
+fn creations<'a>(
+    podset: &'a PodSet,
+    world: &'a World,
+    hash: &str,
+    (missing, attempts): (usize, impl Iterator<Item = u32>),
+    now: Timestamp,
+) -> Creations<'a> {
+    let mut made = Creations { creates: Vec::new(), more: Vec::new(), labels: Vec::new(), refused: None };
+    if missing == 0 {
+        return made;
+    }
+    // All creations wait, or one is tried and the others follow if it goes through.
+    made.refused = world.refusals.creations.as_ref();
+    if made.refused.is_some_and(|refusal| refusal.until > now) {
+        return made;
+    }
+    for (name, attempt) in free_names(podset, world, now).zip(attempts).take(missing.min(MOST_CREATIONS)) {
+        let refusal = refusal(world, "create", &name).filter(|refusal| refusal.reason != "NameTaken");
+        if refusal.is_some_and(|refusal| refusal.reason == "LabelsMissing") {
+            // It is one of ours, and stands where a pod was to be made.
+            made.labels.push(merge(podset, &name, &json!({ KIND_LABEL: "PodSet" })));
+            continue;
+        }
+        if let Some(refusal) = refusal.filter(|refusal| refusal.until > now) {
+            made.refused = made.refused.or(Some(refusal));
+            break;
+        }
+        // What was refused is tried alone; the rest follows if it goes through.
+        let is_first = made.refused.is_none() || made.creates.is_empty();
+        let step = if is_first { &mut made.creates } else { &mut made.more };
+        step.push(create(podset, hash, name, attempt));
+        made.refused = made.refused.or(refusal);
+    }
+    made
+}
+
+fn merge(podset: &PodSet, name: &str, labels: &serde_json::Value) -> Action<PodSetStatus> {
+    Action::Merge {
+        resource: PODS,
+        namespace: podset.metadata.namespace.as_deref().unwrap_or_default().into(),
+        name: name.into(),
+        body: json!({ "metadata": { "labels": labels } }),
+    }
+}
+
 /// The pods that count, and when one of them becomes available.
 fn members<'a>(
     podset: &PodSet,
@@ -167,25 +237,38 @@ fn members<'a>(
     now: Timestamp,
     plan: &mut Plan<PodSetStatus>,
 ) -> Vec<Member<'a>> {
-    let must_be_ready = SignedDuration::from_secs(podset.spec.min_ready_seconds.unwrap_or_default().into());
-    let counted = world.pods.iter().filter(|pod| pod.is_counted() && has_labels(podset, pod));
-    let members = counted.map(|pod| {
-        let at = pod.ready_since.and_then(|since| since.checked_add(must_be_ready).ok());
-        if let Some(at) = at.filter(|at| *at > now) {
-            plan.look_again(at);
-        }
+    let must_be_ready = podset.spec.min_ready_seconds.filter(|seconds| *seconds > 0);
+    let must_be_ready = must_be_ready.map(|seconds| SignedDuration::from_secs(seconds.into()));
+    let labelled =
+        world.pods.iter().filter(|pod| has_labels(podset, pod)).map(|pod| (pod, pod.label(HASH_LABEL)));
+    // They become what the post's operator made of its template, which is the built-in one.
+    let unmigrated = world.unmigrated.iter().map(|pod| (pod, Some(BUILT_IN_HASH)));
+    let counted = labelled.chain(unmigrated).filter(|(pod, _)| pod.is_counted());
+    let members = counted.map(|(pod, made_from)| {
+        // Where nothing is asked for, no clock is asked.
+        let available = match must_be_ready {
+            None => pod.ready_since.is_some(),
+            Some(wait) => match pod.ready_since.and_then(|since| since.checked_add(wait).ok()) {
+                Some(at) if at > now => {
+                    plan.look_again(at);
+                    false
+                }
+                at => at.is_some(),
+            },
+        };
         // One whose label somebody took off is taken to be of the current template: better none than a needless end.
-        let outdated = pod.label(HASH_LABEL).is_some_and(|made_from| made_from != hash);
-        Member { pod, outdated, available: at.is_some_and(|at| at <= now) }
+        Member { pod, outdated: made_from.is_some_and(|made_from| made_from != hash), available }
     });
     members.collect()
 }
 
-/// Releases pods whose labels were taken away, and puts the label back by which pods are watched.
+/// Releases pods whose labels were taken away, takes over those of the post's operator, and puts the label back by which
+/// pods are watched.
 fn releases(podset: &PodSet, world: &World) -> Vec<Action<PodSetStatus>> {
     let strayed = world.pods.iter().filter(|pod| pod.is_counted() && !has_labels(podset, pod));
     let unmarked = world.unlabelled.iter().filter(|pod| has_labels(podset, pod));
-    strayed.filter_map(|pod| release(pod)).chain(unmarked.map(|pod| mark(pod))).collect()
+    let adopted = world.unmigrated.iter().map(|pod| adopt(podset, pod));
+    strayed.filter_map(|pod| release(pod)).chain(unmarked.map(|pod| mark(pod))).chain(adopted).collect()
 }
 
 /// Whether a pod has the labels that the selector of its PodSet asks for.
@@ -196,7 +279,18 @@ fn has_labels(podset: &PodSet, pod: &Pod) -> bool {
 
 /// Lets a pod go on by itself: it is nobody's any more.
 fn release(pod: &Pod) -> Option<Action<PodSetStatus>> {
-    let operations = pod.meta.without_controller()?;
+    let mut operations = pod.meta.without_controller()?;
+    let tests = operations.as_array_mut()?;
+    // Only as it was seen: a label that is put back in time keeps it.
+    tests.insert(
+        0,
+        json!({ "op": "test", "path": "/metadata/resourceVersion", "value": &*pod.meta.resource_version }),
+    );
+    if pod.label(UID_LABEL).is_some() {
+        // No selector of ours finds it any more, whatever labels it is given back.
+        let path = format!("/metadata/labels/{}", UID_LABEL.replace('/', "~1"));
+        tests.push(json!({ "op": "remove", "path": path }));
+    }
     Some(Action::Patch {
         resource: PODS,
         namespace: pod.meta.namespace.clone(),
@@ -253,7 +347,8 @@ fn refusal<'a>(world: &'a World, verb: &'static str, name: &str) -> Option<&'a R
 /// The names that pods can be given, in order: those that no pod has, terminating and ended ones included, and that
 /// were not lately found to be a stranger's or a released pod's.
 fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl Iterator<Item = String> + 'a {
-    let taken: BTreeSet<&str> = world.pods.iter().map(|pod| &*pod.meta.name).collect();
+    let taken: BTreeSet<&str> =
+        world.pods.iter().map(|pod| &*pod.meta.name).chain(world.taken.iter().map(|name| &**name)).collect();
     (0..).map(|number| pod_name(podset, number)).filter(move |name| {
         !taken.contains(name.as_str())
             && refusal(world, "create", name)
@@ -265,7 +360,12 @@ fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl 
 fn pod_name(podset: &PodSet, number: u64) -> String {
     let uid = podset.meta().uid.as_deref().unwrap_or_default();
     let name = podset.meta().name.as_deref().unwrap_or_default();
-    format!("{}-pod-{}", digest::cut(name, NAME_LENGTH), digest::short(&[uid, &number.to_string()], 10))
+    format!("{}{}", name_prefix(name), digest::short(&[uid, &number.to_string()], 10))
+}
+
+/// What the names of the pods of a PodSet of this name begin with.
+pub fn name_prefix(name: &str) -> String {
+    format!("{}-pod-", digest::cut(name, NAME_LENGTH))
 }
 
 fn create(podset: &PodSet, hash: &str, pod_name: String, attempt: u32) -> Action<PodSetStatus> {

@@ -13,6 +13,8 @@ use crate::ranking::ranked;
 
 /// maxUnavailable in percent, where the spec does not say: as for a Deployment.
 const MAX_UNAVAILABLE: usize = 25;
+/// The schema's maximum of replicas: what was stored before there was a schema may ask for more.
+const MOST_REPLICAS: usize = 100_000;
 
 /// What the spec bears, in pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ impl Limits {
     /// What this PodSet says.
     pub fn of(podset: &PodSet) -> Self {
         // What was stored before there was a schema may ask for less than none.
-        let wanted = usize::try_from(podset.spec.replicas).unwrap_or_default();
+        let wanted = usize::try_from(podset.spec.replicas).unwrap_or_default().min(MOST_REPLICAS);
         let strategy = podset.spec.update_strategy.as_ref();
         let amount = |amount: Option<&IntOrString>, round| of_whole(amount?, wanted, round);
         let surge = strategy.and_then(|strategy| amount(strategy.max_surge.as_ref(), Round::Up)).unwrap_or(0);
@@ -78,7 +80,11 @@ pub struct Rollout<'a> {
 }
 
 /// Decides which pods go. One order serves both ends: first the pods that the spec names, then those that are replaced,
-/// then ReplicaSet's. An unavailable pod may always go; an available one only while enough others are.
+/// then ReplicaSet's.
+///
+/// What is too many always goes, an available pod only while enough others are. For its template a pod goes only while new
+/// pods that are not available yet and pods that are missing stay within maxUnavailable, as with a Deployment: or a template
+/// that crashes would take an old pod with it each time that one of them is unavailable for a moment.
 pub fn rollout<'a>(
     limits: Limits,
     named: &[String],
@@ -86,6 +92,7 @@ pub fn rollout<'a>(
     now: Timestamp,
 ) -> Rollout<'a> {
     let (counted, mut available) = (members.len(), members.iter().filter(|member| member.available).count());
+    let unproven = members.iter().filter(|member| !member.outdated && !member.available).count();
     let outdated = members.iter().filter(|member| member.outdated).count();
     let replaced = if limits.rolls { outdated.saturating_sub(limits.partition) } else { 0 };
     let allowed = limits.wanted + limits.surge.min(replaced);
@@ -110,12 +117,17 @@ pub fn rollout<'a>(
         .collect();
     order.sort_by_key(|(member, is_replaced)| (!is_named(member), !is_replaced));
     let least = limits.wanted.saturating_sub(limits.unavailable);
+    let mut replaceable = counted.saturating_sub(least + unproven);
     for (member, is_replaced) in order {
-        if surplus == 0 && !is_replaced || member.available && available <= least {
+        let may_go = surplus > 0 || is_replaced && replaceable > 0;
+        if !may_go || member.available && available <= least {
             continue;
         }
         available -= usize::from(member.available);
         surplus = surplus.saturating_sub(1);
+        if member.outdated || member.available {
+            replaceable = replaceable.saturating_sub(1);
+        }
         rollout.going.push(member.pod);
     }
     rollout
@@ -186,7 +198,10 @@ mod tests {
     #[case::enough(json!({"replicas": 2}), "na na", "", 2)]
     #[case::too_many(json!({"replicas": 2}), "na nu na", "nu1", 2)]
     #[case::too_many_of_old_first(json!({"replicas": 2}), "na na oa", "oa2", 2)]
-    #[case::old_unavailable_all_at_once(json!({"replicas": 3}), "ou ou ou", "ou0 ou1 ou2", 3)]
+    #[case::a_crashing_template_takes_no_old_pod_that_is_unavailable_for_a_moment(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 2}}), "oa ou nu nu", "", 4)]
+    #[case::ready_is_worth_something(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 1}}), "or or or or", "or0", 4)]
+    #[case::old_unavailable_first(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 1}}), "oa oa ou oa", "ou2", 4)]
+    #[case::old_unavailable_within_the_limit(json!({"replicas": 3}), "ou ou ou", "ou0", 3)]
     #[case::old_available_within_the_limit(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 2}}), "oa oa oa oa", "oa0 oa1", 4)]
     #[case::a_crashing_template_stops(json!({"replicas": 4, "updateStrategy": {"maxUnavailable": 2}}), "oa oa nu nu", "", 4)]
     #[case::ready_is_not_available(json!({"replicas": 2, "updateStrategy": {"maxUnavailable": 1}}), "oa nr", "", 2)]

@@ -25,6 +25,10 @@ pub struct Findings<'a> {
     pub hash: &'a str,
     /// How many pods there should be.
     pub wanted: usize,
+    /// Whether no pod of the post's operator is left that lacks our labels.
+    pub is_migrated: bool,
+    /// Whether the namespace is being deleted.
+    pub namespace_terminating: bool,
     /// The counted pods.
     pub members: Vec<Member<'a>>,
     /// Pods that are terminating and have not ended.
@@ -67,15 +71,19 @@ pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetS
         more_not_ready,
         template_hash: Some(found.hash.to_owned()),
         last_progress_time: None,
-        selector: Some(format!(
-            "{NAME_LABEL}={},{UID_LABEL}={}",
-            meta.name.as_deref().unwrap_or_default(),
-            meta.uid.as_deref().unwrap_or_default()
-        )),
+        // Until all pods have its labels it would be wrong; and while it is absent they are looked for.
+        selector: found.is_migrated.then(|| {
+            let (name, uid) =
+                (meta.name.as_deref().unwrap_or_default(), meta.uid.as_deref().unwrap_or_default());
+            format!("{NAME_LABEL}={name},{UID_LABEL}={uid}")
+        }),
         conditions: Vec::new(),
     };
+    let is_complete = members.len() == found.wanted && available >= found.wanted && found.outdated == 0;
+    // What was complete begins anew when it no longer is.
+    let begins = !is_complete && (was_settled(before) || before.observed_generation != meta.generation);
     let since = match &before.last_progress_time {
-        Some(at) if !has_progressed(before, &status) => at.0,
+        Some(at) if !begins && !has_progressed(before, &status) => at.0,
         _ => whole_seconds(now),
     };
     status.last_progress_time = Some(Time(since));
@@ -103,30 +111,43 @@ pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetS
             ),
         },
         progressing,
-        Wanted {
-            type_: "ReplicaFailure",
-            status: Some(found.failure.is_some()),
-            reason: found.failure.map_or("NoFailure", |(reason, _)| reason),
-            message: found.failure.map(|(_, refusal)| refusal.message.clone()).unwrap_or_default(),
-        },
+        replica_failure(found),
     ];
     status.conditions = conditions::next(&before.conditions, wanted, meta.generation, now);
     (status, waits_for_deadline.then_some(deadline))
+}
+
+fn replica_failure(found: &Findings<'_>) -> Wanted {
+    let (status, reason, message) = match found.failure {
+        _ if found.namespace_terminating => {
+            (true, "NamespaceTerminating", "the namespace is being deleted: nothing is made in it".to_owned())
+        }
+        Some((reason, refusal)) => (true, reason, refusal.message.clone()),
+        None => (false, "NoFailure", String::new()),
+    };
+    Wanted { type_: "ReplicaFailure", status: Some(status), reason, message }
 }
 
 fn number(count: usize) -> Option<i32> {
     i32::try_from(count).ok()
 }
 
-/// Whether anything has become better since `before`, by Deployment's measure: more pods are updated, ready or available, or
-/// fewer are out of date; or it is about another template.
+/// Whether anything has become better since `before`: more pods are available, or fewer are out of date; or it is about
+/// another template. Pods that are only made are no progress, or one that ends and is made again would be.
 fn has_progressed(before: &PodSetStatus, after: &PodSetStatus) -> bool {
     let outdated = |status: &PodSetStatus| Some(status.replicas? - status.updated_replicas?);
     before.template_hash != after.template_hash
-        || after.updated_replicas > before.updated_replicas
-        || after.ready_replicas > before.ready_replicas
         || after.available_replicas > before.available_replicas
         || outdated(after) < outdated(before)
+}
+
+/// Whether nothing was left to do, or nothing was to be done.
+fn was_settled(before: &PodSetStatus) -> bool {
+    let settled = ["PodsUpdated", "OnDelete", "PartitionReached", "Paused"];
+    before
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == "Progressing" && settled.contains(&&*condition.reason))
 }
 
 fn progressing(
@@ -211,7 +232,7 @@ pub fn news(before: Option<&PodSetStatus>, after: &PodSetStatus) -> Vec<Event> {
             action: "Update",
             note,
         }],
-        (Some("Updating" | "ProgressDeadlineExceeded"), "PodsUpdated") => {
+        (Some("ProgressDeadlineExceeded"), "PodsUpdated") => {
             vec![Event { type_: EventType::Normal, reason: "PodsUpdated", action: "Update", note }]
         }
         _ => Vec::new(),

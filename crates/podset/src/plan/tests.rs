@@ -636,10 +636,15 @@ fn a_pod_without_its_labels_is_released_and_replaced() {
         assert_eq!(created(&plan), names(&set, [2]), "its name is still taken");
         assert!(deleted(&plan).is_empty());
         let path = "/metadata/ownerReferences/1";
-        let operations = json!([
+        let mut operations = json!([
+            {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
             {"op": "test", "path": "/metadata/uid", "value": format!("uid-{name}")},
             {"op": "test", "path": format!("{path}/uid"), "value": "set"},
             {"op": "remove", "path": path}]);
+        if kept.0 == UID_LABEL {
+            let label = "/metadata/labels/batch.tutorial.kubebuilder.io~1podset-uid";
+            operations.as_array_mut().unwrap().push(json!({"op": "remove", "path": label}));
+        }
         assert_eq!(patched(&plan), [(&*name, &operations)]);
         assert_eq!(plan.status.unwrap().replicas, Some(1));
     }
@@ -656,13 +661,143 @@ fn the_label_of_the_watch_is_put_back() {
 }
 
 #[test]
-fn pods_of_the_posts_operator_are_taken_over_before_anything_else() {
+fn pods_of_the_posts_operator_are_taken_over() {
     let set = of(2);
     let world = World { unmigrated: vec![Arc::new(pod(&set, 7, "Running"))], ..World::default() };
     let plan = plan(&set, &world, now());
     let labels = json!({KIND_LABEL: "PodSet", "app": "p", UID_LABEL: "set", HASH_LABEL: "v1-default"});
     assert_eq!(patched(&plan), [(&*world.unmigrated[0].meta.name, &labels)]);
-    assert_eq!((created(&plan).len(), plan.status), (0, None));
+    // They count already; what is looked for as long as there is no selector is not forgotten.
+    assert_eq!(created(&plan).len(), 1);
+    let status = plan.status.clone().unwrap();
+    assert_eq!((status.replicas, status.updated_replicas, status.selector), (Some(1), Some(1), None));
+    // One that the API server does not let us label keeps nothing else from being done.
+    let mut refused_world = world;
+    let name = refused_world.unmigrated[0].meta.name.to_string();
+    refused_world.refusals.insert(name, refused("merge", "Forbidden", after(60)));
+    let plan = super::plan(&set, &refused_world, now());
+    assert!(patched(&plan).is_empty());
+    assert_eq!((created(&plan).len(), plan.again), (1, Some(after(60))));
+    assert_eq!(condition(&plan, "ReplicaFailure").1, "FailedPatch");
+}
+
+/// What is complete for an hour and then is not begins anew.
+#[test]
+fn the_deadline_counts_from_when_there_is_something_to_do() {
+    let set = of(2);
+    let two = running(&set, 2);
+    let set = told(set, &two, now());
+    let hour = after(3_600);
+    assert_eq!(plan(&set, &two, hour).status, set.status, "nothing is written meanwhile");
+    for world in [running(&set, 1), running(&of(3), 1)] {
+        let plan_ = plan(&set, &world, hour);
+        assert_eq!(condition(&plan_, "Progressing").1, "Updating");
+        assert!(plan_.events.is_empty());
+        let set = told(set.clone(), &world, hour);
+        assert_eq!(condition(&plan(&set, &world, after(4_199)), "Progressing").1, "Updating");
+        assert_eq!(condition(&plan(&set, &world, after(4_200)), "Progressing").1, "ProgressDeadlineExceeded");
+    }
+    let mut scaled = set;
+    scaled.spec.replicas = 5;
+    scaled.metadata.generation = Some(2);
+    assert_eq!(condition(&plan(&scaled, &two, hour), "Progressing").1, "Updating");
+}
+
+#[test]
+fn a_pod_that_ends_again_and_again_is_no_progress() {
+    let set = of(1);
+    let mut set = told(set, &World::default(), now());
+    for minute in 1..=10 {
+        let at = after(minute * 60);
+        let pending = world([Pod { ready_since: None, phase: Phase::Pending, ..pod(&set, 0, "Running") }]);
+        set = told(set, &pending, at);
+        set = told(set, &World::default(), at);
+    }
+    assert_eq!(
+        condition(&plan(&set, &World::default(), after(601)), "Progressing").1,
+        "ProgressDeadlineExceeded"
+    );
+}
+
+#[test]
+fn names_that_others_have_are_stepped_over_however_many() {
+    let set = of(3);
+    let world = World {
+        taken: names(&set, 0..200).iter().map(|name| name.as_str().into()).collect(),
+        ..World::default()
+    };
+    assert_eq!(created(&plan(&set, &world, now())), names(&set, 200..203));
+}
+
+#[test]
+fn a_pod_that_lost_the_label_of_the_watch_unseen_gets_it_back_and_counts() {
+    let set = of(2);
+    let mut one = World::default();
+    one.refusals.insert(pod_name(&set, 0), refused("create", "LabelsMissing", after(60)));
+    let plan = plan(&set, &one, now());
+    assert_eq!(patched(&plan), [(&*pod_name(&set, 0), &json!({KIND_LABEL: "PodSet"}))]);
+    assert_eq!(created(&plan), names(&set, [1]));
+}
+
+#[test]
+fn while_all_creations_wait_deletions_go_on_and_it_is_said() {
+    let set = of(3);
+    let mut full = world([pod(&set, 0, "Running"), pod(&set, 1, "Failed")]);
+    full.refusals.creations = Some(refused("create", "Forbidden", after(300)));
+    let plan_ = plan(&set, &full, now());
+    assert_eq!((created(&plan_).len(), deleted(&plan_).len(), plan_.again), (0, 1, Some(after(300))));
+    assert_eq!(
+        condition(&plan_, "ReplicaFailure"),
+        ("True".into(), "FailedCreate".into(), "exceeded quota: q".into())
+    );
+    // Then one is tried, and the others follow if it goes through.
+    let later = plan(&set, &full, after(300));
+    let creates: Vec<usize> = later
+        .steps
+        .iter()
+        .map(|step| step.iter().filter(|action| matches!(action, Action::Create { .. })).count())
+        .collect();
+    assert_eq!(creates, [0, 1, 1]);
+    full.refusals.namespace_terminating = true;
+    let going = plan(&set, &full, after(300));
+    assert_eq!(created(&going).len(), 0);
+    assert_eq!(condition(&going, "ReplicaFailure").1, "NamespaceTerminating");
+}
+
+#[test]
+fn one_plan_makes_no_more_than_memory_takes() {
+    assert_eq!(created(&plan(&of(5_000), &World::default(), now())).len(), MOST_CREATIONS);
+    assert_eq!(Limits::of(&of(i32::MAX)).wanted, 100_000);
+}
+
+#[test]
+fn a_mended_template_waits_for_nothing() {
+    let bad = of_template("bad", &json!({}));
+    let mut ended = pod(&bad, 0, "Failed");
+    ended.meta.annotations = [(ATTEMPT_ANNOTATION, "7")].into();
+    let ended = world([ended, pod(&bad, 1, "Failed")]);
+    assert_eq!(created(&plan(&bad, &ended, now())).len(), 1, "one waits");
+    let mended = of_template("good", &json!({}));
+    let plan = plan(&mended, &ended, now());
+    assert_eq!((created(&plan).len(), deleted(&plan).len()), (2, 2));
+    let attempts: Vec<bool> = plan
+        .steps
+        .iter()
+        .flatten()
+        .filter_map(|action| match action {
+            Action::Create { body, .. } => Some(body["metadata"].get("annotations").is_some()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(attempts, [false, false]);
+}
+
+#[test]
+fn without_min_ready_seconds_no_clock_is_asked() {
+    let set = of(1);
+    let mut ahead = pod(&set, 0, "Running");
+    ahead.ready_since = Some(after(30));
+    assert_eq!(plan(&set, &world([ahead]), now()).status.unwrap().available_replicas, Some(1));
 }
 
 #[test]

@@ -1,0 +1,34 @@
+//! What people alert on, for all PodSets together: no object has a label of its own.
+
+use prometheus::Registry;
+use quintet_kit::informer::Informer;
+use quintet_kit::sums::Sums;
+
+use crate::api::PodSet;
+
+/// The states of pods that are summed up.
+const STATES: [&str; 5] = ["wanted", "ready", "available", "updated", "terminating"];
+
+/// Registers the metrics of this kind and keeps them.
+pub fn follow(registry: &Registry, objects: &Informer<PodSet>) -> Result<(), prometheus::Error> {
+    let pods = Sums::new(
+        registry,
+        "quintet_podset_pods",
+        "Pods by state, summed over every PodSet: wanted, ready, available, updated, terminating.",
+        STATES,
+    )?;
+    pods.follow(objects, counts);
+    Ok(())
+}
+
+fn counts(podset: &PodSet) -> [i64; STATES.len()] {
+    let status = podset.status.clone().unwrap_or_default();
+    let told = [
+        status.ready_replicas,
+        status.available_replicas,
+        status.updated_replicas,
+        status.terminating_replicas,
+    ];
+    let [ready, available, updated, terminating] = told.map(|count| i64::from(count.unwrap_or_default()));
+    [podset.spec.replicas.into(), ready, available, updated, terminating]
+}
