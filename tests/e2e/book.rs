@@ -1,7 +1,7 @@
 //! Book: validated by its schema alone.
 
 use quintet_e2e::{Arena, condition};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn the_posts_books_are_accepted_and_refused() {
@@ -20,10 +20,34 @@ fn the_posts_books_are_accepted_and_refused() {
     assert_eq!(text.matches("spec.").count(), 2, "exactly two reasons: {text}");
     assert!(arena.get("book", "moby-dick").is_none());
 
-    let blank = json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
-        "metadata": { "name": "blank" }, "spec": { "author": "  ", "title": "x" } });
-    let text = arena.apply(&blank).unwrap_err();
-    assert!(text.contains("spec.author"), "{text}");
+    let book = |author: Value, title: Value| {
+        json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
+            "metadata": { "name": "odd" }, "spec": { "author": author, "title": title, "shelf": 3 } })
+    };
+    for (author, title, sentences) in [
+        (json!("  "), json!("x"), vec!["spec.author in body should match '\\S'"]),
+        (
+            json!("\t\n"),
+            json!(""),
+            vec!["spec.author in body should match", "spec.title in body should match"],
+        ),
+        (
+            json!(5),
+            json!(["x"]),
+            vec!["spec.author in body must be of type string", "spec.title in body must be of type string"],
+        ),
+        (json!("x".repeat(1_025)), json!("x"), vec!["spec.author: Too long: may not be more than 1024"]),
+    ] {
+        let text = arena.apply(&book(author, title)).unwrap_err();
+        for sentence in sentences {
+            assert!(text.contains(sentence), "{sentence}: {text}");
+        }
+    }
+    // Further fields are kept, and emoji and other scripts are texts.
+    arena.apply(&book(json!("\u{1f409}"), json!("\u{5d0}\u{5d1}"))).unwrap();
+    let odd = arena.wait_for("book", "odd", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    assert_eq!(odd["spec"]["shelf"], 3);
+    arena.kubectl(&["delete", "book", "odd", "--timeout=30s"]).unwrap();
 
     let found =
         arena.kubectl(&["get", "books", "--field-selector", "spec.author=Dickens", "-o", "name"]).unwrap();
@@ -33,7 +57,7 @@ fn the_posts_books_are_accepted_and_refused() {
     assert!(found.is_empty(), "{found}");
 
     // One status write for each generation.
-    assert_eq!(arena.writes(), ["patch books/status 200"]);
+    assert_eq!(arena.writes(), vec!["patch books/status 200"; 2], "one for each of two Books");
     arena
         .kubectl(&[
             "patch",
@@ -47,5 +71,5 @@ fn the_posts_books_are_accepted_and_refused() {
     arena.wait_for("book", "david-copperfield", "the new generation is observed", |book| {
         book["status"]["observedGeneration"] == 2
     });
-    assert_eq!(arena.writes().len(), 2);
+    assert_eq!(arena.writes().len(), 3);
 }

@@ -122,13 +122,16 @@ impl Rig {
         let (admin, peer) =
             runtime.block_on(async { anyhow::Ok((Api::new(admin).await?, Api::new(account).await?)) })?;
         let audit = RefCell::new(AuditLog::now(cluster.audit_log())?);
+        // Whoever builds the program anew meanwhile changes nothing.
+        let copy = cluster.dir().bin().join("quintet");
+        std::fs::copy(program, &copy).with_context(|| format!("cannot copy {}", program.display()))?;
         let rig = Self {
             admin,
             peer,
             audit,
             namespaces: Cell::new(0),
             runtime,
-            program: program.to_owned(),
+            program: copy,
             cluster,
             nodes,
             _removed: removed,

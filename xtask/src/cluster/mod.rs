@@ -194,6 +194,11 @@ impl Cluster {
         if let Some(process) = self.process(component)? {
             processes::stop(&[&process]);
         }
+        // On a busy machine the last threads of a process may hold its port for a moment longer.
+        let port = component.port(&self.settings);
+        run::poll(&format!("port {port}"), START_LIMIT, Duration::from_millis(20), || {
+            Ok(ports::is_free(port).then_some(()))
+        })?;
         let (process, log, step) = self.launch(component, more)?;
         self.wait_until_well(component, &process, &log)?;
         step.done();

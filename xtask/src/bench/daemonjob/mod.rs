@@ -200,6 +200,7 @@ fn start(rig: &Rig, plan: &Plan, round: Round, what: &str) -> Step {
 /// What a reader of the tables has to know.
 fn method() -> Vec<String> {
     [
+        "Each section below is from the newest run with its number of nodes, and says by which command.",
         "One cluster for each number of nodes: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
          processes of this machine, nodes and kubelets simulated by kwok, where a pod runs for a second. So no image is \
          pulled and no container started; what remains is the control plane's work, which all contenders share the \
@@ -213,8 +214,15 @@ fn method() -> Vec<String> {
          of the object to the same moment; done, until a DaemonJob or a Job is Complete, a DaemonSet has all its pods \
          ready, and all bare pods have Succeeded. Creating and all writes are taken from the API server's audit log, \
          Leases left out and Events counted apart. Ratios are taken between runs of the same round.",
-        "An Indexed Job spreads its pods, but does not promise one on each node: the last column says how many nodes \
-         had any. A DaemonSet's pods do not end.",
+        "An Indexed Job spreads its pods, but does not promise one on each node: a column says how many nodes had any. A \
+         DaemonSet's pods do not end.",
+        "The API server's processor time is for everything that it did until the contender was done, so it is also that \
+         of binding pods and of playing kubelets. Strangers are processes that have nothing to do with the bench: where \
+         they used much of the processors, times and their ratios say little; counts, processor time and memory are as \
+         good as ever.",
+        "In the rest of a DaemonJob's life, changes of nodes that nobody looks at are those of the time of a heartbeat, \
+         of an annotation, of the images on a node and of its capacity. A pass is what /metrics calls a reconcile; its \
+         mean is taken over the passes that changes of one node's label caused.",
     ]
     .map(str::to_owned)
     .to_vec()

@@ -29,6 +29,10 @@ const LABEL_CHANGES: u64 = 10;
 /// How long there must be no pass until no further one is expected.
 const QUIET: Duration = Duration::from_secs(1);
 
+/// How long to wait between two questions about all pods, for each of them, so that the questions do not slow down what
+/// they are about.
+const LOOK_AT_POD: Duration = Duration::from_micros(500);
+
 /// How long pods that a ttl should take away may stay as many as they are.
 const TTL_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -320,7 +324,9 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
     let cpu_seconds = process::cpu_seconds(me)? - cpu_before;
-    run::poll("all pods have succeeded", rig.patience(), LOOK, || {
+    // The server looks at every pod for this answer.
+    let pause = LOOK.max(LOOK_AT_POD * u32::try_from(rig.nodes())?);
+    run::poll("all pods have succeeded", rig.patience(), pause, || {
         step.tick();
         let unfinished = rig.has_any(&pods(&namespace), "fieldSelector=status.phase!%3DSucceeded")?;
         Ok((!unfinished).then_some(()))
