@@ -429,7 +429,12 @@ fn begin(job: &DaemonJob, number: u8, data: &Map<String, Value>) -> Action<Daemo
         },
         "data": data,
     });
-    Action::Create { resource: CONFIG_MAPS, namespace: namespace.into(), name: name_of_shard, body }
+    Action::Create {
+        resource: CONFIG_MAPS,
+        namespace: namespace.into(),
+        name: name_of_shard,
+        body: body.into(),
+    }
 }
 
 /// UIDs of pods that have ended and are of no interest any more. Of each node the last pod and the last failed one are
@@ -530,7 +535,7 @@ fn create(job: &DaemonJob, node: &Node, hash: &str, run: u64) -> Action<DaemonJo
         spec["restartPolicy"] = json!("OnFailure");
     }
     body["spec"] = spec;
-    Action::Create { resource: PODS, namespace: namespace.into(), name, body }
+    Action::Create { resource: PODS, namespace: namespace.into(), name, body: body.into() }
 }
 
 #[cfg(test)]

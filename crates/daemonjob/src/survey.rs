@@ -38,8 +38,9 @@ const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
 const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
 /// How often it is asked whether the Job of the post's operator is gone.
 const OLD_JOB: SignedDuration = SignedDuration::from_secs(10);
-/// Pods that one pass makes, as the Job controller: the next pass is near, and memory stays small.
-const MOST_CREATIONS: usize = 500;
+/// Pods that one pass makes, so that memory stays small. Between two passes nothing is sent: the first waits for its
+/// answers and the second for the watch.
+const MOST_CREATIONS: usize = 2_000;
 
 /// The state of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
+use crate::executor::WINDOW;
 use crate::metrics::Metrics;
 
 /// How long a connection attempt may take.
@@ -52,8 +53,9 @@ pub fn build(mut config: Config, metrics: &Metrics) -> Result<Client, Error> {
     let https = config.rustls_https_connector_with_connector(http)?;
     let transport: hyper_util::client::legacy::Client<_, Body> =
         hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
-            .pool_idle_timeout(Duration::from_mins(1))
-            .pool_max_idle_per_host(8)
+            // What a burst of writes has opened serves the next one too, or each would begin with handshakes.
+            .pool_idle_timeout(Duration::from_secs(20))
+            .pool_max_idle_per_host(WINDOW)
             .build(https);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())

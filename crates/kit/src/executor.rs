@@ -538,7 +538,7 @@ impl Executor {
         match action {
             Action::Create { resource, namespace, name, body } => {
                 let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
-                let request = post(path, &body);
+                let request = request("POST", path, "application/json", body.bytes().to_vec());
                 let answer = self
                     .write(
                         owner,
@@ -882,20 +882,25 @@ fn describe<S, E>(
     }
 }
 
-fn post(path: String, body: &Value) -> Result<Request<Vec<u8>>, http::Error> {
-    json_request("POST", path, "application/json", body)
-}
-
 fn json_request(
     method: &str,
     path: String,
     content_type: &str,
     body: &Value,
 ) -> Result<Request<Vec<u8>>, http::Error> {
+    request(method, path, content_type, body.to_string().into_bytes())
+}
+
+fn request(
+    method: &str,
+    path: String,
+    content_type: &str,
+    body: Vec<u8>,
+) -> Result<Request<Vec<u8>>, http::Error> {
     Request::builder()
         .method(method)
         .uri(path)
         .header(http::header::CONTENT_TYPE, content_type)
         .header(http::header::ACCEPT, "application/json")
-        .body(body.to_string().into_bytes())
+        .body(body)
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -54,7 +55,7 @@ pub enum Action<S, E = Infallible> {
         /// Name, the same as in the body.
         name: String,
         /// The object.
-        body: Value,
+        body: Body,
     },
     /// DELETE an object if it is still the one that was seen.
     Delete {
@@ -116,6 +117,34 @@ pub enum Action<S, E = Infallible> {
     },
     /// Something of the kind's own, handed to [`crate::controller::Reconciler::effect`].
     Effect(E),
+}
+
+/// An object as JSON text: a plan may make thousands, and a tree of each would take ten times as much memory.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Body(Box<[u8]>);
+
+impl Body {
+    /// The text.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The object.
+    pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.0).unwrap_or_default()
+    }
+}
+
+impl From<Value> for Body {
+    fn from(value: Value) -> Self {
+        Self(value.to_string().into_bytes().into())
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
 }
 
 /// Whether an event is good news.

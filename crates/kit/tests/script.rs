@@ -208,7 +208,7 @@ async fn an_object_under_an_old_name_is_another_one() {
 }
 
 fn create(name: &str) -> Action<Value> {
-    Action::Create { resource: PODS, namespace: "ns".into(), name: name.into(), body: json!({}) }
+    Action::Create { resource: PODS, namespace: "ns".into(), name: name.into(), body: json!({}).into() }
 }
 
 fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {

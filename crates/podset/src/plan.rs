@@ -47,8 +47,9 @@ static DEFAULT_TEMPLATE: LazyLock<RawTemplate> = LazyLock::new(|| {
         {"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}]}}))
 });
 
-/// Pods that one plan makes, as ReplicaSet: the next one is near, and memory stays small.
-const MOST_CREATIONS: usize = 500;
+/// Pods that one plan makes, so that memory stays small. Between two of them nothing is sent: the first waits for its
+/// answers and the second for the watch.
+const MOST_CREATIONS: usize = 2_000;
 
 /// The hash of the built-in template: a changed one must not replace any pod.
 const BUILT_IN_HASH: &str = "v1-default";
@@ -385,7 +386,7 @@ fn create(podset: &PodSet, hash: &str, pod_name: String, attempt: u32) -> Action
     let annotations: Vec<_> = attempt.iter().map(|attempt| (ATTEMPT_ANNOTATION, attempt.as_str())).collect();
     let owner = controller_reference(&Resource::of::<PodSet>(), meta);
     let body = template.pod(namespace, &pod_name, &owner, &labels, &annotations, None);
-    Action::Create { resource: PODS, namespace: namespace.into(), name: pod_name, body }
+    Action::Create { resource: PODS, namespace: namespace.into(), name: pod_name, body: body.into() }
 }
 
 fn delete(pod: &Pod) -> Action<PodSetStatus> {

@@ -70,9 +70,11 @@ fn containers(phase: &str) -> Value {
 fn recorded(job: &DaemonJob, mut world: World, plan: &Plan<DaemonJobStatus>) -> World {
     for action in plan.steps.iter().flatten() {
         let (name, data, whole) = match action {
-            Action::Create { resource: CONFIG_MAPS, name, body, .. } => (name.clone(), &body["data"], true),
+            Action::Create { resource: CONFIG_MAPS, name, body, .. } => {
+                (name.clone(), body.value()["data"].clone(), true)
+            }
             Action::Merge { resource: CONFIG_MAPS, name, body, .. } => {
-                (name.to_string(), &body["data"], false)
+                (name.to_string(), body["data"].clone(), false)
             }
             _ => continue,
         };
@@ -117,6 +119,7 @@ fn created(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
         .flatten()
         .filter_map(|action| match action {
             Action::Create { resource: PODS, body, .. } => {
+                let body = body.value();
                 Some(body["metadata"]["annotations"][NODE_NAME_ANNOTATION].as_str().unwrap().to_owned())
             }
             _ => None,
@@ -156,6 +159,7 @@ fn a_pod_is_named_labelled_and_pinned() {
     let world = world(&["a"], vec![]);
     let plan = plan(&told(simple(), &world, now()), &world, now());
     let Action::Create { name, body, .. } = &plan.steps[0][0] else { panic!() };
+    let body = body.value();
     assert!(name.starts_with("d-") && name.ends_with("-1"), "{name}");
     assert_eq!(body["metadata"]["labels"][NAME_LABEL], "d");
     assert_eq!(body["metadata"]["labels"][KIND_LABEL], "DaemonJob");
@@ -388,8 +392,8 @@ fn released(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
 /// The lines that a plan writes to the ledger, by node UID.
 fn written(plan: &Plan<DaemonJobStatus>) -> BTreeMap<String, String> {
     let bodies = plan.steps.iter().flatten().filter_map(|action| match action {
-        Action::Create { resource: CONFIG_MAPS, body, .. }
-        | Action::Merge { resource: CONFIG_MAPS, body, .. } => body["data"].as_object(),
+        Action::Create { resource: CONFIG_MAPS, body, .. } => body.value()["data"].as_object().cloned(),
+        Action::Merge { resource: CONFIG_MAPS, body, .. } => body["data"].as_object().cloned(),
         _ => None,
     });
     bodies

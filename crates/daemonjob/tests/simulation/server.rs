@@ -303,7 +303,7 @@ impl Server {
     /// Carries out one write of a manager.
     pub fn commit(&mut self, action: &Action<DaemonJobStatus>) -> Answer {
         match action {
-            Action::Create { resource, name, body, .. } => self.create(*resource, name, body),
+            Action::Create { resource, name, body, .. } => self.create(*resource, name, &body.value()),
             Action::Delete { resource, name, uid, resource_version, .. } => {
                 assert_eq!(*resource, PODS, "only pods are deleted");
                 let Some(stored) = self.pods.objects.get(&**name) else { return Answer::News };

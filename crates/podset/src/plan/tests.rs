@@ -80,12 +80,12 @@ fn deleted(plan: &Plan<PodSetStatus>) -> Vec<String> {
         .collect()
 }
 
-fn body(plan: &Plan<PodSetStatus>) -> &Value {
+fn body(plan: &Plan<PodSetStatus>) -> Value {
     plan.steps
         .iter()
         .flatten()
         .find_map(|action| match action {
-            Action::Create { body, .. } => Some(body),
+            Action::Create { body, .. } => Some(body.value()),
             _ => None,
         })
         .unwrap()
@@ -438,7 +438,7 @@ impl Cluster {
     fn act(&mut self, action: &Action<PodSetStatus>) {
         match action {
             Action::Create { name, body, .. } if self.pods.iter().all(|pod| *pod.meta.name != **name) => {
-                let mut pod: Pod = serde_json::from_value(body.clone()).unwrap();
+                let mut pod: Pod = serde_json::from_value(body.value()).unwrap();
                 self.made += 1;
                 pod.meta.uid = self.made.to_string().into();
                 pod.meta.created = Some(self.now);
@@ -785,7 +785,7 @@ fn a_mended_template_waits_for_nothing() {
         .iter()
         .flatten()
         .filter_map(|action| match action {
-            Action::Create { body, .. } => Some(body["metadata"].get("annotations").is_some()),
+            Action::Create { body, .. } => Some(body.value()["metadata"].get("annotations").is_some()),
             _ => None,
         })
         .collect();
@@ -866,7 +866,7 @@ fn what_does_not_roll_says_why() {
         assert_eq!(plan(&new, &pods, after(100_000)).status, new.status, "no deadline: {reason}");
         // What goes by itself is replaced by the new template all the same.
         let gone = world([(*pods.pods[0]).clone()]);
-        let body = body(&plan(&new, &gone, now())).clone();
+        let body = body(&plan(&new, &gone, now()));
         assert_eq!(body["spec"]["containers"][0]["image"], "new");
     }
 }
