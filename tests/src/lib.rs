@@ -211,8 +211,10 @@ impl Arena {
         self.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": nodes }))
             .expect("the nodes are made");
         self.wait("the nodes are Ready", || {
+            // The taint of a node that was not ready goes a moment after it is.
             let ready = |node: &Value| {
                 condition(node, "Ready").0 == "True"
+                    && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
                     && node["metadata"]["name"]
                         .as_str()
                         .is_some_and(|name| names.iter().any(|one| one == name))
