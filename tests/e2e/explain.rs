@@ -428,3 +428,28 @@ fn uninstall_lets_go_what_waits_for_a_manager_that_is_gone() {
     assert_eq!(answer.code, Some(0), "{answer:?}");
     assert!(answer.stdout.contains("0 Pods freed"), "{answer:?}");
 }
+
+/// A manager for one namespace that may look at this one alone says how to free what an earlier, wider one has left.
+#[test]
+fn a_manager_that_may_not_look_elsewhere_says_what_to_do_there() {
+    let arena = Arena::new("ex-narrow");
+    let folder = Scratch::folder(&arena);
+    let narrow = somebody(&arena, &folder, "narrow", &[("list,watch", "daemonjobs")]);
+    let log = folder.0.join("log");
+    let mut manager = Command::new(program())
+        .arg("--kubeconfig")
+        .arg(&narrow)
+        .arg(format!("--watch-namespace={}", arena.namespace()))
+        .args(["--controllers=daemonjob", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    arena.wait("it says so", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.contains("pods in other namespaces may not be listed")
+            && text.contains("quintet uninstall --namespace NAMESPACE")
+    });
+    manager.kill().unwrap();
+    manager.wait().unwrap();
+    forget(&arena, "narrow");
+}

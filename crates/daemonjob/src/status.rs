@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quintet_kit::clock::whole_seconds;
-use quintet_kit::conditions::{self, Wanted};
+use quintet_kit::conditions::{self, Wanted, number};
 use quintet_kit::object::Object as _;
 use quintet_kit::plan::{Event, EventType, Refusal};
 
@@ -88,10 +88,6 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
             now,
         ),
     }
-}
-
-fn number(count: usize) -> Option<i32> {
-    i32::try_from(count).ok()
 }
 
 fn nodes(survey: &Survey<'_>, reason: impl Fn(&State) -> Option<Reason>) -> Vec<NodeReason> {

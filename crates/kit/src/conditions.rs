@@ -55,6 +55,11 @@ pub fn next(
         .collect()
 }
 
+/// A count as a status has it; None where that has no room for it.
+pub fn number(count: usize) -> Option<i32> {
+    i32::try_from(count).ok()
+}
+
 /// Decodes the conditions of a status that another operator may have written: those that are no `metav1.Condition` are
 /// left out.
 pub fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource as _;
 use quintet_kit::clock::whole_seconds;
-use quintet_kit::conditions::{self, Wanted};
+use quintet_kit::conditions::{self, Wanted, number};
 use quintet_kit::plan::{Event, EventType, Refusal};
 use quintet_kit::types::{Phase, Pod};
 
@@ -126,10 +126,6 @@ fn replica_failure(found: &Findings<'_>) -> Wanted {
         None => (false, "NoFailure", String::new()),
     };
     Wanted { type_: "ReplicaFailure", status: Some(status), reason, message }
-}
-
-fn number(count: usize) -> Option<i32> {
-    i32::try_from(count).ok()
 }
 
 /// Whether anything has become better since `before`: more pods are available, or fewer are out of date; or it is about
