@@ -16,7 +16,6 @@ use quintet_kit::types::{Node, Pod};
 use tokio::sync::watch;
 
 use crate::CONTROLLER;
-use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
@@ -220,10 +219,7 @@ pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Erro
     let reads: [Arc<dyn Follower>; 3] =
         [Arc::new(pods.clone()), Arc::new(nodes.clone()), Arc::new(ledger.clone())];
     let reconciler = DaemonJobs {
-        // A pod that goes as it should has lost our finalizer before.
-        departed_pods: Departed::from(&pods, &objects, |pod: &Pod| {
-            !pod.terminating() || pod.meta.finalizers.iter().any(|finalizer| **finalizer == *FINALIZER)
-        }),
+        departed_pods: Departed::from(&pods, &objects, |pod: &Pod| !pod.terminating()),
         departed_shards: Departed::from(&ledger, &objects, |_| true),
         pods: pods.clone(),
         nodes: nodes.clone(),

@@ -82,8 +82,11 @@ impl<'a> Rules<'a> {
         let asked = pod.meta.deletion_asked();
         let given_up = given_up_in(pod);
         // No clock is believed to be behind what another one has shown to be over.
-        let at = pod.finished.max(asked).max(pod.meta.created).max(given_up).unwrap_or_default();
+        let at = pod.finished.max(asked).max(pod.meta.created).unwrap_or_default();
         let ended = |outcome, failures| Fate::Ended { outcome, failures, at };
+        // It counts for the run that gave it up and for no later one, however long it takes to go.
+        let gave_up =
+            |in_run| Fate::Ended { outcome: Outcome::PendingDeadlineExceeded, failures: 0, at: in_run };
         match pod.phase {
             Phase::Succeeded => ended(Outcome::Succeeded, 0),
             Phase::Failed => {
@@ -99,8 +102,8 @@ impl<'a> Rules<'a> {
                     Some(PodFailureAction::Count) => return ended(Outcome::Failed, 1),
                     None => {}
                 }
-                if made_to_go && given_up.is_some() {
-                    ended(Outcome::PendingDeadlineExceeded, 0)
+                if let Some(in_run) = given_up.filter(|_| made_to_go) {
+                    gave_up(in_run)
                 } else if made_to_go && pod.restarts > 0 && self.restarts_too_often(pod, failures) {
                     ended(Outcome::Failed, pod.restarts.saturating_add(1))
                 } else if made_to_go || pod.disrupted {
@@ -109,13 +112,7 @@ impl<'a> Rules<'a> {
                     ended(Outcome::Failed, 1)
                 }
             }
-            _ if asked.is_some() && pod.node.is_none() => {
-                if given_up.is_some() {
-                    ended(Outcome::PendingDeadlineExceeded, 0)
-                } else {
-                    Fate::NeverRan
-                }
-            }
+            _ if asked.is_some() && pod.node.is_none() => given_up.map_or(Fate::NeverRan, gave_up),
             _ => Fate::Open,
         }
     }
@@ -253,7 +250,7 @@ mod tests {
         else {
             panic!()
         };
-        assert_eq!(at.to_string(), "2026-01-01T00:10:00Z", "not before the run that gave it up");
+        assert_eq!(at.to_string(), "2026-01-01T00:10:00Z", "it is of the run that gave it up");
     }
 
     /// The kubelet does not start containers of a pod again that was asked to go: the last crash stays.

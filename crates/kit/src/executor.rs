@@ -395,11 +395,14 @@ impl Executor {
                         refused_in_a_row = 0;
                         if verb != EFFECT {
                             carried.writes += 1;
-                            self.accepted(owner, verb, &name);
+                            self.accepted(owner, verb, kind, &name);
                             carried.done.push((verb, kind, name));
                         }
                     }
                     Ok(Answer::News) => {
+                        if verb == "merge" {
+                            self.forget_creation(owner, &name);
+                        }
                         carried.complete = false;
                         carried.news = true;
                     }
@@ -414,13 +417,16 @@ impl Executor {
                     Ok(Answer::Refused { reason, message, quota }) => {
                         carried.complete = false;
                         carried.refused = true;
-                        // What is wrong with a name is not wrong with others.
-                        refused_in_a_row += usize::from(!is_of_the_name(&reason));
+                        // What is wrong with a name, or was refused before, is not news about the others.
+                        let is_new = !is_of_the_name(&reason) && !self.was_refused(owner, verb, &name);
+                        refused_in_a_row += usize::from(is_new);
+                        let quota = quota && kind == PODS.kind;
                         if quota || refused_in_a_row >= STOP_AFTER {
                             stop.store(true, Ordering::Relaxed);
                         }
                         self.refused(owner, verb, &name, reason, &message, quota);
-                        if verb == "create" && !quota && refused_in_a_row == STOP_AFTER {
+                        let is_pod = verb == "create" && kind == PODS.kind;
+                        if is_pod && !quota && is_new && refused_in_a_row == STOP_AFTER {
                             self.pause_creations(owner, &name);
                         }
                         carried.refusals.push((verb, name, message));
@@ -458,9 +464,10 @@ impl Executor {
         let now = self.clock.now();
         step.into_iter()
             .filter(|action| {
-                let (verb, _, name) = describe(action, owner, resource);
+                let (verb, kind, name) = describe(action, owner, resource);
                 let refused = refusals.of(verb, &name).map(|refusal| refusal.until);
-                let until = if verb == "create" { refused.max(creations_until) } else { refused };
+                let is_pod = verb == "create" && kind == PODS.kind;
+                let until = if is_pod { refused.max(creations_until) } else { refused };
                 match until {
                     Some(until) if until > now => {
                         carried.complete = false;
@@ -514,11 +521,26 @@ impl Executor {
         memory.stops += 1;
     }
 
-    fn accepted(&self, owner: &Key, verb: &'static str, name: &str) {
+    fn was_refused(&self, owner: &Key, verb: &'static str, name: &str) -> bool {
+        self.memory().get(&owner.uid).is_some_and(|memory| memory.refusals.of(verb, name).is_some())
+    }
+
+    /// What stood in the way of a creation has changed: it is tried again when it is wanted again.
+    fn forget_creation(&self, owner: &Key, name: &str) {
+        if let Some(memory) = self.memory().get_mut(&owner.uid) {
+            memory.refusals.forget("create", name);
+        }
+    }
+
+    fn accepted(&self, owner: &Key, verb: &'static str, kind: &str, name: &str) {
+        if verb == "merge" {
+            self.forget_creation(owner, name);
+        }
         if let Some(memory) = self.memory().get_mut(&owner.uid) {
             memory.refusals.forget(verb, name);
             // One that was sent before the others were refused tells nothing.
             if verb == "create"
+                && kind == PODS.kind
                 && memory.refusals.creations.as_ref().is_some_and(|stop| stop.until <= self.clock.now())
             {
                 (memory.refusals.creations, memory.stops) = (None, 0);

@@ -189,7 +189,7 @@ pub struct Refusal {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Refusals {
     by_name: BTreeMap<(String, &'static str), Refusal>,
-    /// Nothing is made for this owner before this one's time: a quota is exceeded, or one creation after the other was
+    /// No pod is made for this owner before this one's time: a quota is exceeded, or one creation after the other was
     /// refused. It stays until a creation has gone through.
     pub creations: Option<Refusal>,
     /// The owner's namespace is being deleted: nothing can be made in it any more, whatever is tried.

@@ -18,7 +18,7 @@ use crate::CONTROLLER;
 use crate::api::{PodSet, PodSetStatus};
 use crate::metrics;
 use crate::observe::World;
-use crate::plan::{NAME_LABEL, name_prefix, plan};
+use crate::plan::{NAME_LABEL, UID_LABEL, name_prefix, plan};
 
 struct PodSets {
     pods: Informer<Pod>,
@@ -77,6 +77,11 @@ impl Reconciler for PodSets {
     }
 }
 
+/// Whether a pod has none of our labels: one that has only lost the label of the watch is no older one.
+fn is_older(pod: &Pod) -> bool {
+    pod.label(KIND_LABEL).is_none() && pod.label(UID_LABEL).is_none()
+}
+
 fn is_of(pod: &Pod, key: &Key) -> bool {
     pod.owner().is_some_and(|owner| owner.uid == key.uid)
 }
@@ -92,8 +97,11 @@ impl PodSets {
         let selector = format!("{NAME_LABEL}={}", key.name);
         let found = self.executor.list::<Pod>(&PODS, &key.namespace, &selector).await?;
         let (ours, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|pod| is_of(pod, key));
-        world.unmigrated =
-            ours.into_iter().filter(|pod| pod.label(KIND_LABEL).is_none()).map(Arc::new).collect();
+        world.unmigrated = ours.into_iter().filter(is_older).map(Arc::new).collect();
+        if object.status.as_ref().is_some_and(|status| status.observed_generation.is_some()) {
+            // They were told with the first status.
+            return Ok(());
+        }
         world.strangers = others.first().map(|first| {
             let (count, first) = (others.len(), &first.meta.name);
             format!(

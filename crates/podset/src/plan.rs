@@ -203,13 +203,14 @@ fn creations<'a>(
     }
     for (name, attempt) in free_names(podset, world, now).zip(attempts).take(missing.min(MOST_CREATIONS)) {
         let refusal = refusal(world, "create", &name).filter(|refusal| refusal.reason != "NameTaken");
-        if refusal.is_some_and(|refusal| refusal.reason == "LabelsMissing") {
+        if refusal.is_some_and(|refusal| refusal.reason == "LabelsMissing" && refusal.until > now) {
             // It is one of ours, and stands where a pod was to be made.
             made.labels.push(merge(podset, &name, &json!({ KIND_LABEL: "PodSet" })));
             continue;
         }
         if let Some(refusal) = refusal.filter(|refusal| refusal.until > now) {
-            made.refused = made.refused.or(Some(refusal));
+            // This is what is waited for now, whatever stopped all of them before.
+            made.refused = Some(refusal);
             break;
         }
         // What was refused is tried alone; the rest follows if it goes through.

@@ -81,7 +81,8 @@ pub fn status(podset: &PodSet, found: &Findings<'_>, now: Timestamp) -> (PodSetS
     };
     let is_complete = members.len() == found.wanted && available >= found.wanted && found.outdated == 0;
     // What was complete begins anew when it no longer is.
-    let begins = !is_complete && (was_settled(before) || before.observed_generation != meta.generation);
+    let is_settled = is_complete || is_paused(podset, members);
+    let begins = !is_settled && (was_settled(before) || before.observed_generation != meta.generation);
     let since = match &before.last_progress_time {
         Some(at) if !begins && !has_progressed(before, &status) => at.0,
         _ => whole_seconds(now),
@@ -137,6 +138,12 @@ fn has_progressed(before: &PodSetStatus, after: &PodSetStatus) -> bool {
         || outdated(after) < outdated(before)
 }
 
+/// Whether pods of an older template wait for somebody to take the pause back.
+fn is_paused(podset: &PodSet, members: &[Member<'_>]) -> bool {
+    let paused = podset.spec.update_strategy.as_ref().and_then(|strategy| strategy.paused);
+    paused == Some(true) && members.iter().any(|member| member.outdated)
+}
+
 /// Whether nothing was left to do, or nothing was to be done.
 fn was_settled(before: &PodSetStatus) -> bool {
     let settled = ["PodsUpdated", "OnDelete", "PartitionReached", "Paused"];
@@ -158,7 +165,7 @@ fn progressing(
     let so_far = format!("{} of {} pods are of the current template", all - older, found.wanted);
     let say = |status, reason, message| Wanted { type_: "Progressing", status, reason, message };
     let is_complete = all == found.wanted && available >= found.wanted && found.outdated == 0;
-    if older > 0 && strategy.is_some_and(|strategy| strategy.paused == Some(true)) {
+    if is_paused(podset, &found.members) {
         return say(None, "Paused", format!("updateStrategy.paused is set; {so_far}."));
     }
     if !is_complete && deadline <= now {

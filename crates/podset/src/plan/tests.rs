@@ -764,6 +764,38 @@ fn while_all_creations_wait_deletions_go_on_and_it_is_said() {
     assert_eq!(condition(&going, "ReplicaFailure").1, "NamespaceTerminating");
 }
 
+/// The pause of all creations is over before the names that were refused may be tried again.
+#[test]
+fn what_is_still_refused_is_waited_for_after_a_pause() {
+    let set = of(3);
+    let mut paused = World::default();
+    paused.refusals.creations = Some(refused("create", "Invalid", after(1)));
+    for number in 0..3 {
+        paused.refusals.insert(pod_name(&set, number), refused("create", "Invalid", after(10)));
+    }
+    assert_eq!(plan(&set, &paused, now()).again, Some(after(1)));
+    let after_pause = plan(&set, &paused, after(1));
+    assert_eq!((created(&after_pause).len(), after_pause.again), (0, Some(after(10))));
+    assert_eq!(condition(&after_pause, "ReplicaFailure").0, "True");
+    assert_eq!(created(&plan(&set, &paused, after(10))).len(), 3);
+}
+
+/// A crashing rollout that is paused must not write its status again and again.
+#[test]
+fn a_pause_in_the_middle_comes_to_rest() {
+    let old = of_template("old", &json!({}));
+    let mut crashing = pod(&of_template("new", &json!({})), 0, "Running");
+    crashing.ready_since = None;
+    let half = world([crashing, pod(&old, 1, "Running")]);
+    let mut paused = of_template("new", &json!({"updateStrategy": {"paused": true}}));
+    paused.status = told(of_template("new", &json!({})), &half, now()).status;
+    let paused = told(paused, &half, after(10));
+    assert_eq!(condition(&plan(&paused, &half, after(20)), "Progressing").1, "Paused");
+    for later in [20, 1_000, 100_000] {
+        assert_eq!(plan(&paused, &half, after(later)).status, paused.status);
+    }
+}
+
 #[test]
 fn one_plan_makes_no_more_than_memory_takes() {
     assert_eq!(created(&plan(&of(5_000), &World::default(), now())).len(), MOST_CREATIONS);
