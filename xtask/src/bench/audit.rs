@@ -25,6 +25,8 @@ pub enum Author {
     JobController,
     /// The DaemonSet controller of kube-controller-manager.
     DaemonSetController,
+    /// The ReplicaSet controller of kube-controller-manager.
+    ReplicaSetController,
     /// Anybody else: the scheduler, the simulated kubelets, the garbage collector and so on.
     Other,
 }
@@ -46,6 +48,23 @@ pub struct Write {
     pub received: Timestamp,
     /// When it was answered.
     pub answered: Timestamp,
+}
+
+impl Write {
+    /// Whether it was answered with success.
+    pub fn is_done(&self) -> bool {
+        (200..300).contains(&self.code)
+    }
+
+    /// Whether it made a pod.
+    pub fn is_creation_of_pod(&self) -> bool {
+        self.is_done() && self.verb == "create" && self.resource == "pods"
+    }
+
+    /// Whether it deleted a pod, or asked it to go.
+    pub fn is_deletion_of_pod(&self) -> bool {
+        self.is_done() && self.verb == "delete" && self.resource == "pods"
+    }
 }
 
 #[derive(Deserialize)]
@@ -109,6 +128,7 @@ fn author(user: &str, agent: &str) -> Author {
     match user.strip_prefix("system:serviceaccount:kube-system:") {
         Some("job-controller") => Author::JobController,
         Some("daemon-set-controller") => Author::DaemonSetController,
+        Some("replicaset-controller") => Author::ReplicaSetController,
         _ if agent.starts_with("quintet/") => Author::Quintet,
         _ if agent == USER_AGENT => Author::Bench,
         _ => Author::Other,
@@ -179,12 +199,17 @@ pub struct Tally {
     pub refused: u64,
     /// Pods that were made.
     pub pods: u64,
+    /// Pods that were deleted, or asked to go.
+    pub deletions: u64,
     /// When the first request to make a pod came.
     #[serde(skip)]
     pub first_pod: Option<Timestamp>,
     /// When the last request that made a pod was answered.
     #[serde(skip)]
     pub last_pod: Option<Timestamp>,
+    /// When the last request that deleted a pod was answered.
+    #[serde(skip)]
+    pub last_deletion: Option<Timestamp>,
 }
 
 impl Tally {
@@ -201,7 +226,7 @@ impl Tally {
                 _ => {}
             }
             *tally.by_kind.entry(format!("{} {}", write.verb, write.resource)).or_default() += 1;
-            let done = (200..300).contains(&write.code);
+            let done = write.is_done();
             if !done {
                 tally.refused += 1;
             }
@@ -213,6 +238,10 @@ impl Tally {
                     tally.last_pod = tally.last_pod.max(Some(write.answered));
                 }
             }
+            if write.is_deletion_of_pod() {
+                tally.deletions += 1;
+                tally.last_deletion = tally.last_deletion.max(Some(write.answered));
+            }
         }
         tally
     }
@@ -220,6 +249,19 @@ impl Tally {
     /// All requests but those for Events.
     pub fn writes(&self) -> u64 {
         self.by_kind.values().sum()
+    }
+
+    /// Those of them for a status.
+    pub fn status_writes(&self) -> u64 {
+        let of_status = |(kind, count): (&String, &u64)| kind.ends_with("/status").then_some(*count);
+        self.by_kind.iter().filter_map(of_status).sum()
+    }
+
+    /// `create pods: 3, patch daemonjobs/status: 1`.
+    pub fn describe(&self) -> String {
+        let kinds: Vec<String> =
+            self.by_kind.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
+        kinds.join(", ")
     }
 
     /// From the first request to make a pod to the answer to the last one.
@@ -297,6 +339,25 @@ mod tests {
         assert_eq!(tally.creating_seconds(), Some(2.25));
         assert_eq!(Tally::of(&writes, Author::JobController, "n"), Tally::default());
         assert_eq!(Tally::default().creating_seconds(), None);
+    }
+
+    #[test]
+    fn a_tally_counts_deletions_and_statuses() {
+        let writes = [
+            ours("delete", "pods", 200, 1),
+            ours("delete", "pods", 404, 2),
+            ours("delete", "configmaps", 200, 3),
+            ours("patch", "podsets/status", 200, 4),
+            ours("patch", "pods/status", 200, 5),
+            Write { author: Author::ReplicaSetController, ..ours("delete", "pods", 200, 6) },
+        ];
+        let tally = Tally::of(&writes, Author::Quintet, "n");
+        assert_eq!((tally.deletions, tally.refused, tally.status_writes(), tally.pods), (1, 1, 2, 0));
+        assert_eq!(tally.last_deletion, Some(writes[0].answered));
+        assert_eq!(
+            tally.describe(),
+            "delete configmaps: 1, delete pods: 2, patch pods/status: 1, patch podsets/status: 1"
+        );
     }
 
     #[test]

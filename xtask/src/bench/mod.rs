@@ -2,13 +2,15 @@
 //!
 //! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
 //! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
-//! bench shares; a bench is a module of its own, [`daemonjob`] being the first.
+//! bench shares; a bench is a module of its own: [`daemonjob`] and [`podset`].
 
 mod audit;
 mod client;
+mod contest;
 mod daemonjob;
 mod host;
 mod optimised;
+mod podset;
 mod process;
 mod report;
 mod rig;
@@ -40,6 +42,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Daemonjob(daemonjob::Args),
+    Podset(podset::Args),
 }
 
 /// Runs a bench.
@@ -47,5 +50,6 @@ pub fn run(args: &Args) -> Result<()> {
     optimised::go_on_there()?;
     match &args.command {
         Command::Daemonjob(args) => daemonjob::run(args),
+        Command::Podset(args) => podset::run(args),
     }
 }

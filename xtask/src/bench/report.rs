@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -58,8 +58,7 @@ struct Kept {
 }
 
 impl Report {
-    /// Prints the tables.
-    pub fn print(&self) -> Result<()> {
+    fn print(&self) -> Result<()> {
         let mut parts = Vec::new();
         for run in &self.runs {
             parts.push(format!("\n{}", run.about));
@@ -71,13 +70,21 @@ impl Report {
         print(parts.join("\n"))
     }
 
-    /// How many counts are too high.
-    pub fn failures(&self) -> usize {
-        self.runs.iter().map(|run| run.failures.len()).sum()
+    /// Prints the tables and keeps them where that is asked for. Fails if a count is too high.
+    pub fn finish(&self, write: bool) -> Result<()> {
+        self.print()?;
+        if write {
+            self.write()?;
+        }
+        match self.runs.iter().map(|run| run.failures.len()).sum::<usize>() {
+            0 => Ok(()),
+            1 => bail!("a count is too high, see above"),
+            failures => bail!("{failures} counts are too high, see above"),
+        }
     }
 
     /// Writes the document and, with the raw measurements, the JSON. What they have of other sizes stays.
-    pub fn write(&self) -> Result<()> {
+    fn write(&self) -> Result<()> {
         self.write_to(&paths::workspace().join(FOLDER))
     }
 

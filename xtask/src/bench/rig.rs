@@ -40,6 +40,14 @@ pub enum Setting {
 }
 
 impl Setting {
+    /// As an option says it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Shipped => "shipped",
+            Self::Tuned => "tuned",
+        }
+    }
+
     /// As a table's title ends.
     pub fn name(self) -> &'static str {
         match self {
@@ -58,6 +66,7 @@ impl Setting {
                 "--kube-api-burst=2000",
                 "--concurrent-job-syncs=20",
                 "--concurrent-daemonset-syncs=20",
+                "--concurrent-replicaset-syncs=20",
                 "--concurrent-gc-syncs=40",
             ],
             (Self::Tuned, Component::Scheduler) => &["--kube-api-qps=1000", "--kube-api-burst=2000"],
@@ -97,12 +106,14 @@ pub struct Rig {
     program: PathBuf,
     cluster: Cluster,
     nodes: usize,
+    pods: usize,
     _removed: Removed,
 }
 
 impl Rig {
-    /// Brings a cluster with so many simulated nodes and the chart up, for managers that are this program.
-    pub fn up(nodes: usize, program: &Path) -> Result<Self> {
+    /// Brings a cluster with so many simulated nodes and the chart up, for managers that are this program and contenders
+    /// that make so many pods.
+    pub fn up(nodes: usize, pods: usize, program: &Path) -> Result<Self> {
         let removed = Removed(format!("bench-{}", std::process::id()));
         // The nodes are made below, many at a time.
         let (cluster, _) = Cluster::up(&UpOptions { name: removed.0.clone(), nodes: Some(0) })?;
@@ -134,6 +145,7 @@ impl Rig {
             program: copy,
             cluster,
             nodes,
+            pods,
             _removed: removed,
         };
         rig.make_nodes()?;
@@ -150,9 +162,15 @@ impl Rig {
         &self.cluster
     }
 
-    /// How long something may take that is done once for each node, one after another, by the slowest of peers.
+    /// The number of pods that each contender makes.
+    pub fn pods(&self) -> usize {
+        self.pods
+    }
+
+    /// How long something may take that is done once for each node or pod, one after another, by the slowest of peers.
     pub fn patience(&self) -> Duration {
-        Duration::from_mins(5) + Duration::from_millis(300) * u32::try_from(self.nodes).unwrap_or(u32::MAX)
+        let things = self.nodes.max(self.pods);
+        Duration::from_mins(5) + Duration::from_millis(300) * u32::try_from(things).unwrap_or(u32::MAX)
     }
 
     /// Sets kube-controller-manager and kube-scheduler, which are started anew for that.
@@ -239,12 +257,18 @@ impl Rig {
     pub fn writes(&self, namespace: &str) -> Result<Vec<Write>> {
         let mut writes = Vec::new();
         run::poll("the audit log is quiet", self.patience(), TRAIL, || {
-            let mut more = self.audit.borrow_mut().read()?;
-            more.retain(|write| write.namespace == namespace);
+            let more = self.writes_so_far(namespace)?;
             let quiet = more.is_empty();
             writes.extend(more);
             Ok(quiet.then_some(()))
         })?;
+        Ok(writes)
+    }
+
+    /// What was written in a namespace since the last call, as far as it is in the log already.
+    pub fn writes_so_far(&self, namespace: &str) -> Result<Vec<Write>> {
+        let mut writes = self.audit.borrow_mut().read()?;
+        writes.retain(|write| write.namespace == namespace);
         Ok(writes)
     }
 

@@ -32,6 +32,21 @@ pub fn ratio(this: f64, that: f64) -> Option<f64> {
     (that > 0.0).then(|| this / that)
 }
 
+/// KiB as MiB.
+pub fn mebibytes(kib: u64) -> f64 {
+    float(kib) / 1_024.0
+}
+
+/// Bytes as KiB.
+pub fn kibibytes(bytes: usize) -> f64 {
+    float(bytes) / 1_024.0
+}
+
+/// A difference of counts as a number that can be divided.
+pub fn signed(count: i64) -> f64 {
+    i32::try_from(count).map_or(f64::NAN, f64::from)
+}
+
 /// A count as a number that can be divided. Counts here are far below the limit.
 pub fn float(count: impl TryInto<u32>) -> f64 {
     f64::from(count.try_into().unwrap_or(u32::MAX))

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::stats::Spread;
+use super::audit::Tally;
+use super::stats::{self, Spread};
+
+/// Something that a table shows of a run, where it was measured, with so many decimals.
+pub type Figure<T> = (usize, fn(&T) -> Option<f64>);
 
 /// A title, a header and rows. The first column is text, the others are numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -30,6 +34,36 @@ impl Table {
         row.extend(cells);
         row.resize(self.header.len(), String::new());
         self.rows.push(row);
+    }
+
+    /// Adds a row of figures of some runs: the median of each and the worst, with so many decimals.
+    pub fn figures<T>(&mut self, name: impl Into<String>, runs: &[&T], figures: &[Figure<T>]) {
+        let cells = figures.iter().map(|(places, figure)| {
+            let values = runs.iter().filter_map(|run| figure(run));
+            spread(stats::spread(values), decimals(*places))
+        });
+        self.row(name, cells);
+    }
+
+    /// Adds rows for what somebody wrote, by verb and resource, in as many columns as there are tallies.
+    pub fn tallies(&mut self, name: &str, tallies: &[Option<&Tally>]) {
+        let mut kinds: Vec<&String> =
+            tallies.iter().flatten().flat_map(|tally| tally.by_kind.keys()).collect();
+        kinds.sort();
+        kinds.dedup();
+        let cells = |of: &dyn Fn(&Tally) -> u64| {
+            let cell =
+                |tally: Option<&Tally>| tally.map_or_else(|| NONE.to_owned(), |tally| count(of(tally)));
+            tallies.iter().copied().map(cell).collect::<Vec<String>>()
+        };
+        for kind in kinds {
+            self.row(
+                format!("{name}: {kind}"),
+                cells(&|tally| tally.by_kind.get(kind).copied().unwrap_or_default()),
+            );
+        }
+        self.row(format!("{name}: refused, of these"), cells(&|tally| tally.refused));
+        self.row(format!("{name}: Events, apart"), cells(&|tally| tally.events));
     }
 
     /// Adds a note.
@@ -161,6 +195,26 @@ mod tests {
         assert_eq!(
             table().markdown(),
             "### Two\n\n| who       | time s |\n| --------- | -----: |\n| bare      |    1.5 |\n| DaemonJob |        |\n\nAs it was.\n"
+        );
+    }
+
+    #[test]
+    fn writes_of_several_parts_share_their_rows() {
+        let tally = |kind: &str, count, events| Tally {
+            by_kind: [(kind.to_owned(), count)].into(),
+            events,
+            ..Tally::default()
+        };
+        let mut table = Table::new("Writes", &["", "up", "restart", "down"]);
+        table.tallies("A", &[Some(&tally("create pods", 1_000, 2)), None, Some(&tally("delete pods", 7, 0))]);
+        assert_eq!(
+            table.rows,
+            [
+                ["A: create pods", "1,000", "-", "0"],
+                ["A: delete pods", "0", "-", "7"],
+                ["A: refused, of these", "0", "-", "0"],
+                ["A: Events, apart", "2", "-", "0"],
+            ]
         );
     }
 

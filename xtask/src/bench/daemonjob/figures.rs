@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::bench::audit::Tally;
 use crate::bench::process::Memory;
 use crate::bench::rig::Setting;
-use crate::bench::stats::{Spread, float, ratio, spread};
-use crate::bench::table::{self, NONE, Table, count, decimals};
+use crate::bench::stats::{Spread, float, kibibytes, mebibytes, ratio, signed, spread};
+use crate::bench::table::{self, Figure, Table, decimals};
 
 /// The most writes per pod that a DaemonJob may cost until it is complete.
 const WRITES_PER_POD: f64 = 1.05;
@@ -81,9 +81,6 @@ pub struct Completion {
     /// Its process when it was done and quiet.
     pub memory: Option<Memory>,
 }
-
-/// Something that a table shows of a completion, where it was measured.
-type Figure = fn(&Completion) -> Option<f64>;
 
 impl Completion {
     fn writes_per_pod(&self) -> f64 {
@@ -293,13 +290,11 @@ impl Results {
     }
 
     /// A row for each contender: figures of its rounds, each with so many decimals.
-    fn rows(&self, table: &mut Table, setting: Setting, figures: &[(usize, Figure)]) {
+    fn rows(&self, table: &mut Table, setting: Setting, figures: &[Figure<Completion>]) {
         for contender in Contender::ALL {
-            if self.of(setting, contender).next().is_some() {
-                let cells = figures.iter().map(|(places, figure)| {
-                    table::spread(spread(self.of(setting, contender).filter_map(figure)), decimals(*places))
-                });
-                table.row(contender.name(), cells);
+            let runs: Vec<&Completion> = self.of(setting, contender).collect();
+            if !runs.is_empty() {
+                table.figures(contender.name(), &runs, figures);
             }
         }
     }
@@ -340,28 +335,7 @@ impl Results {
             let ours = contender == Contender::DaemonJob;
             let life = self.lives.first().filter(|_| ours).map(|life| &life.writes);
             let ttl = self.ttl_lives.first().filter(|_| ours).map(|life| &life.writes);
-            let mut kinds: Vec<&String> = [Some(&completion.writes), life, ttl]
-                .into_iter()
-                .flatten()
-                .flat_map(|tally| tally.by_kind.keys())
-                .collect();
-            kinds.sort();
-            kinds.dedup();
-            let tallies = [Some(&completion.writes), life, ttl];
-            for kind in kinds {
-                let cell = |tally: Option<&Tally>| {
-                    tally.map_or_else(
-                        || NONE.to_owned(),
-                        |tally| count(tally.by_kind.get(kind).copied().unwrap_or(0)),
-                    )
-                };
-                table.row(format!("{}: {kind}", contender.name()), tallies.map(cell));
-            }
-            let of = |figure: fn(&Tally) -> u64| {
-                tallies.map(|tally| tally.map_or_else(|| NONE.to_owned(), |tally| count(figure(tally))))
-            };
-            table.row(format!("{}: refused, of these", contender.name()), of(|tally| tally.refused));
-            table.row(format!("{}: Events, apart", contender.name()), of(|tally| tally.events));
+            table.tallies(contender.name(), &[Some(&completion.writes), life, ttl]);
         }
         table
     }
@@ -443,7 +417,7 @@ impl Results {
             let mut fail = |what: String| failures.push(format!("round {}: {what}", life.round));
             let Life { restart, node_events, .. } = life;
             if restart.writes.writes() > 0 {
-                fail(format!("the restart wrote: {}", kinds(&restart.writes)));
+                fail(format!("the restart wrote: {}", restart.writes.describe()));
             }
             if restart.extra_pods > 0 {
                 fail(format!("the restart made {} pods", restart.extra_pods));
@@ -459,7 +433,7 @@ impl Results {
                 fail(format!("{label_changes} changes of a label of a node caused {label_passes} passes"));
             }
             if writes.writes() > 0 {
-                fail(format!("changes of nodes wrote: {}", kinds(writes)));
+                fail(format!("changes of nodes wrote: {}", writes.describe()));
             }
         }
         failures
@@ -474,24 +448,6 @@ impl Results {
             limit.max(nodes + f64::from(FIXED_WRITES) + one.done_seconds.ceil())
         }
     }
-}
-
-/// `create pods: 3, patch daemonjobs/status: 1`.
-fn kinds(tally: &Tally) -> String {
-    let kinds: Vec<String> = tally.by_kind.iter().map(|(kind, count)| format!("{kind}: {count}")).collect();
-    kinds.join(", ")
-}
-
-fn mebibytes(kib: u64) -> f64 {
-    float(kib) / 1_024.0
-}
-
-fn kibibytes(bytes: usize) -> f64 {
-    float(bytes) / 1_024.0
-}
-
-fn signed(count: i64) -> f64 {
-    i32::try_from(count).map_or(f64::NAN, f64::from)
 }
 
 #[cfg(test)]

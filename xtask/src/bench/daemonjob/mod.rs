@@ -6,16 +6,15 @@ mod runs;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use self::figures::{Contender, Results};
-use self::runs::Round;
+use super::contest::{Round, order};
 use super::host::{Machine, Versions};
 use super::report::{Report, Run};
 use super::rig::{Rig, Setting};
 use super::table::count;
 use crate::build;
-use crate::progress::Step;
 
 /// `cargo xtask bench daemonjob`.
 #[derive(Debug, clap::Args)]
@@ -89,11 +88,7 @@ impl Args {
         } else {
             words.extend(self.nodes.iter().map(|nodes| format!("--nodes {nodes}")));
             words.push(format!("--rounds {}", self.rounds));
-            let only = self.only.map(|only| match only {
-                Setting::Shipped => "--only shipped".to_owned(),
-                Setting::Tuned => "--only tuned".to_owned(),
-            });
-            words.extend(only);
+            words.extend(self.only.map(|only| format!("--only {}", only.word())));
         }
         if self.without_peers {
             words.push("--without-peers".to_owned());
@@ -113,7 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut runs = Vec::new();
     for &nodes in &plan.nodes {
         let machine = Machine::now();
-        let rig = Rig::up(nodes, &program)?;
+        let rig = Rig::up(nodes, nodes, &program)?;
         let versions = Versions::of(&rig, &program)?;
         let results = measure(&rig, &plan)?;
         runs.push(Run {
@@ -128,15 +123,7 @@ pub fn run(args: &Args) -> Result<()> {
         });
     }
     let report = Report { name: "daemonjob", title: "DaemonJob, measured", method: method(), runs };
-    report.print()?;
-    if args.write {
-        report.write()?;
-    }
-    match report.failures() {
-        0 => Ok(()),
-        1 => bail!("a count is too high, see above"),
-        failures => bail!("{failures} counts are too high, see above"),
-    }
+    report.finish(args.write)
 }
 
 fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
@@ -155,9 +142,9 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
             bodies = runs::warm_up(rig)?;
         }
         for number in 1..=plan.rounds {
-            let round = Round { setting, number };
+            let round = Round { setting, number, of: plan.rounds };
             for contender in order(&plan.contenders, number) {
-                let mut step = start(rig, plan, round, contender.name());
+                let mut step = round.start(rig.nodes(), "nodes", contender.name());
                 match contender {
                     Contender::Bare => results.completions.push(runs::bare(rig, &bodies, round, &mut step)?),
                     Contender::DaemonJob if setting == life_setting => {
@@ -173,28 +160,13 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
                 step.done();
             }
             if setting == life_setting {
-                let mut step = start(rig, plan, round, "DaemonJob with ttlSecondsAfterFinished 0");
+                let mut step = round.start(rig.nodes(), "nodes", "DaemonJob with ttlSecondsAfterFinished 0");
                 results.ttl_lives.push(runs::daemonjob_ttl_life(rig, round, &mut step)?);
                 step.done();
             }
         }
     }
     Ok(results)
-}
-
-/// A B in odd rounds, B A in even ones, so that what changes with time meets all alike.
-fn order(contenders: &[Contender], round: usize) -> Vec<Contender> {
-    let mut order = contenders.to_vec();
-    if round.is_multiple_of(2) {
-        order.reverse();
-    }
-    order
-}
-
-fn start(rig: &Rig, plan: &Plan, round: Round, what: &str) -> Step {
-    let nodes = count(u64::try_from(rig.nodes()).unwrap_or(u64::MAX));
-    let Round { setting, number } = round;
-    Step::start_long(format!("{nodes} nodes, {}, round {number} of {}: {what}", setting.name(), plan.rounds))
 }
 
 /// What a reader of the tables has to know.
@@ -273,13 +245,5 @@ mod tests {
     fn the_help_says_the_limit_that_is_checked() {
         let help = <Cli as clap::CommandFactory>::command().render_long_help().to_string();
         assert!(help.contains(&format!("{} times more", figures::FIXED_WRITES)), "{help}");
-    }
-
-    #[test]
-    fn the_order_alternates() {
-        let order = |round| order(&Contender::ALL, round);
-        assert_eq!(order(1)[..2], [Contender::Bare, Contender::DaemonJob]);
-        assert_eq!(order(2)[2..], [Contender::DaemonJob, Contender::Bare]);
-        assert_eq!(order(3), order(1));
     }
 }

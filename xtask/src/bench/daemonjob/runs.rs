@@ -9,13 +9,17 @@ use serde_json::{Map, Value, json};
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
 use crate::bench::audit::{Author, Tally, Write};
 use crate::bench::client::Patch;
+use crate::bench::contest::{Controller, Meter, Round, Used, counts, remove, stop};
 use crate::bench::process;
-use crate::bench::rig::{LOOK, Rig, Setting, pods, settled};
-use crate::bench::{scrape, stats};
+use crate::bench::rig::{LOOK, Rig, Setting, pods};
+use crate::bench::stats;
 use crate::cluster::components::Component;
 use crate::manager::Manager;
 use crate::progress::Step;
 use crate::{paths, run};
+
+/// Whose passes are counted.
+const CONTROLLER: Controller = Controller("daemonjob");
 
 /// The sample that is run.
 const SAMPLE: &str = "samples/daemonjob/daemonjob-sample.yaml";
@@ -26,24 +30,12 @@ const UNREAD_CHANGES: usize = 20;
 /// How often a label is changed.
 const LABEL_CHANGES: u64 = 10;
 
-/// How long there must be no pass until no further one is expected.
-const QUIET: Duration = Duration::from_secs(1);
-
 /// How long to wait between two questions about all pods, for each of them, so that the questions do not slow down what
 /// they are about.
 const LOOK_AT_POD: Duration = Duration::from_micros(500);
 
 /// How long pods that a ttl should take away may stay as many as they are.
 const TTL_PATIENCE: Duration = Duration::from_secs(20);
-
-/// The round that a run belongs to.
-#[derive(Clone, Copy, Debug)]
-pub struct Round {
-    /// How kube-controller-manager and the scheduler are set.
-    pub setting: Setting,
-    /// From 1.
-    pub number: usize,
-}
 
 /// The sample, as an object.
 fn sample() -> Result<Value> {
@@ -138,10 +130,6 @@ impl<'a> Entry<'a> {
     }
 }
 
-fn counts(value: &Value, nodes: usize) -> bool {
-    value.as_u64().is_some_and(|count| usize::try_from(count) == Ok(nodes))
-}
-
 fn is_true(object: &Value, condition: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.is_some_and(|all| all.iter().any(|one| one["type"] == condition && one["status"] == "True"))
@@ -155,12 +143,9 @@ fn to_completion(
     round: Round,
     step: &mut Step,
 ) -> Result<(Completion, Vec<Write>)> {
-    let share_before = rig.share(entry.manager)?;
     let memory_before = entry.manager.map(|manager| process::memory(manager.pid())).transpose()?;
-    let passes_before = entry.manager.map(passes).transpose()?;
-    let cpu_before = process::cpu_seconds(entry.pid)?;
-    let api_server = rig.pid(Component::Apiserver)?;
-    let api_server_before = process::cpu_seconds(api_server)?;
+    let passes_before = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
+    let meter = Meter::start(rig, entry.pid, entry.manager)?;
     rig.forget_writes()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     rig.create(&entry.collection, &entry.object)?;
@@ -173,12 +158,10 @@ fn to_completion(
     })
     .with_context(|| format!("its status is {}", last["status"]))?;
     let done_seconds = began.elapsed().as_secs_f64();
-    let cpu_seconds = process::cpu_seconds(entry.pid)? - cpu_before;
-    let api_server_cpu_seconds = process::cpu_seconds(api_server)? - api_server_before;
-    let others_percent = share_before.others_percent(rig.share(entry.manager)?);
+    let Used { cpu_seconds, api_server_cpu_seconds, others_percent } = meter.used()?;
     let writes = rig.writes(namespace)?;
     let memory = process::memory(entry.pid)?;
-    let passes_after = entry.manager.map(passes).transpose()?;
+    let passes_after = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
     let completion = Completion {
         contender: entry.contender,
         setting: round.setting,
@@ -243,26 +226,10 @@ pub fn warm_up(rig: &Rig) -> Result<Vec<Vec<u8>>> {
     if bodies.len() != rig.nodes() {
         bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
     }
-    remove(rig, &namespace, &entry)?;
+    remove(rig, &namespace, &entry.path())?;
     stop(manager)?;
     step.done();
     Ok(bodies)
-}
-
-/// Deletes an object and the pods that it made.
-fn remove(rig: &Rig, namespace: &str, entry: &Entry<'_>) -> Result<()> {
-    rig.delete(&format!("{}?propagationPolicy=Background", entry.path()))?;
-    run::poll("the object is gone", rig.patience(), LOOK, || {
-        Ok(rig.get(&entry.path())?.is_none().then_some(()))
-    })?;
-    rig.remove_pods(namespace)
-}
-
-fn stop(manager: Manager) -> Result<()> {
-    match manager.stop()? {
-        Some(0) => Ok(()),
-        code => bail!("the manager ended with {code:?} instead of 0: see its log"),
-    }
 }
 
 /// A pod as its maker sent it, without what the API server and the scheduler filled in, and nobody's: no owner, no
@@ -317,13 +284,10 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
     let bodies = bodies.to_vec();
     let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
     rig.forget_writes()?;
-    let cpu_before = process::cpu_seconds(me)?;
-    let api_server = rig.pid(Component::Apiserver)?;
-    let api_server_before = process::cpu_seconds(api_server)?;
-    let share_before = rig.share(None)?;
+    let meter = Meter::start(rig, me, None)?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
-    let cpu_seconds = process::cpu_seconds(me)? - cpu_before;
+    let cpu_seconds = meter.cpu_seconds()?;
     // The server looks at every pod for this answer.
     let pause = LOOK.max(LOOK_AT_POD * u32::try_from(rig.nodes())?);
     run::poll("all pods have succeeded", rig.patience(), pause, || {
@@ -332,8 +296,7 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
         Ok((!unfinished).then_some(()))
     })?;
     let done_seconds = began.elapsed().as_secs_f64();
-    let api_server_cpu_seconds = process::cpu_seconds(api_server)? - api_server_before;
-    let others_percent = share_before.others_percent(rig.share(None)?);
+    let Used { api_server_cpu_seconds, others_percent, .. } = meter.used()?;
     if created.retries > 0 {
         eprintln!("note: {} creations were sent again, as the API server was too busy", created.retries);
     }
@@ -361,7 +324,7 @@ pub fn peer(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> R
         _ => Entry::daemonset(&namespace, rig)?,
     };
     let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
-    remove(rig, &namespace, &entry)?;
+    remove(rig, &namespace, &entry.path())?;
     Ok(completion)
 }
 
@@ -371,7 +334,7 @@ pub fn daemonjob(rig: &Rig, round: Round, step: &mut Step) -> Result<Completion>
     let manager = rig.manager()?;
     let entry = Entry::daemonjob(&namespace, &manager)?;
     let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
-    remove(rig, &namespace, &entry)?;
+    remove(rig, &namespace, &entry.path())?;
     stop(manager)?;
     Ok(completion)
 }
@@ -390,11 +353,9 @@ pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Compl
     let pods_before = rig.list(&pods(&namespace))?.len();
     let began = Instant::now();
     let manager = rig.manager()?;
-    run::poll("the restarted manager has looked at the DaemonJob", rig.patience(), LOOK, || {
-        Ok((passes(&manager)? > 0).then_some(()))
-    })?;
+    CONTROLLER.first_pass(rig, &manager)?;
     let first_pass_seconds = began.elapsed().as_secs_f64();
-    settled_passes(rig, &manager)?;
+    CONTROLLER.settled_passes(rig, &manager)?;
     let restart_writes = rig.writes(&namespace)?;
     let pods_after = rig.list(&pods(&namespace))?.len();
     let restart = Restart {
@@ -507,7 +468,7 @@ fn unread_change(number: usize) -> (&'static str, Value) {
 fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
     let nodes = rig.list("/api/v1/nodes")?;
     let name = |node: &Value| node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let before = settled_passes(rig, manager)?;
+    let before = CONTROLLER.settled_passes(rig, manager)?;
     let changed = nodes.iter().take(UNREAD_CHANGES);
     let unread_changes = u64::try_from(changed.len())?;
     for (number, node) in changed.enumerate() {
@@ -519,21 +480,21 @@ fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
             bail!("the API server sees no change of {path} in {patch}");
         }
     }
-    let unread_passes = settled_passes(rig, manager)? - before;
+    let unread_passes = CONTROLLER.settled_passes(rig, manager)? - before;
 
     let node = nodes.first().map(name).context("there is no node")?;
-    let before = pass_time(manager)?;
+    let before = CONTROLLER.pass_time(manager)?;
     let mut label_passes = 0;
     for change in 1..=LABEL_CHANGES {
-        let before = passes(manager)?;
+        let before = CONTROLLER.passes(manager)?;
         let patch = json!({"metadata": {"labels": {"bench.quintet.dev/change": change.to_string()}}});
         rig.patch(&format!("/api/v1/nodes/{node}"), Patch::Merge, &patch)?;
-        label_passes += settled_passes(rig, manager)? - before;
+        label_passes += CONTROLLER.settled_passes(rig, manager)? - before;
     }
-    let after = pass_time(manager)?;
+    let after = CONTROLLER.pass_time(manager)?;
     let patch = json!({"metadata": {"labels": {"bench.quintet.dev/change": null}}});
     rig.patch(&format!("/api/v1/nodes/{node}"), Patch::Merge, &patch)?;
-    settled_passes(rig, manager)?;
+    CONTROLLER.settled_passes(rig, manager)?;
     Ok(NodeEvents {
         unread_changes,
         unread_passes,
@@ -542,28 +503,6 @@ fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
         pass_seconds: stats::ratio(after.0 - before.0, after.1 - before.1),
         writes: Tally::default(),
     })
-}
-
-const CONTROLLER: (&str, &str) = ("controller", "daemonjob");
-
-/// How many passes of DaemonJobs there have been.
-fn passes(manager: &Manager) -> Result<u64> {
-    let passes = scrape::sum(&manager.metrics()?, "controller_runtime_reconcile_total", &[CONTROLLER]);
-    format!("{passes:.0}").parse().context("/metrics counts passes, but not in numbers")
-}
-
-/// The same once there are no more.
-fn settled_passes(rig: &Rig, manager: &Manager) -> Result<u64> {
-    settled("the manager is quiet", QUIET, rig.patience(), || passes(manager))
-}
-
-/// The seconds that all passes took, and how many there were.
-fn pass_time(manager: &Manager) -> Result<(f64, f64)> {
-    let text = manager.metrics()?;
-    let of = |part: &str| {
-        scrape::sum(&text, &format!("controller_runtime_reconcile_time_seconds_{part}"), &[CONTROLLER])
-    };
-    Ok((of("sum"), of("count")))
 }
 
 #[cfg(test)]
