@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use quintet_e2e::{Arena, program, workspace};
 use xtask::run;
 
-/// What `cargo xtask test` does itself, as one of its parts or by being run.
+/// What `cargo xtask test` does itself, as one of its parts or by being run; and the benches, its long tier.
 const RUN_BY_THE_TESTS_THEMSELVES: [&str; 8] = [
     "cargo xtask build",
     "cargo xtask demo",

@@ -150,10 +150,17 @@ pub fn run(args: &Args) -> Result<()> {
         None => everything(&mut report, args.fast)?,
     }
     println!("\n{}\n", report.table());
+    if args.e2e.is_none() {
+        println!("Long tier, not run: {LONG_TIER}.");
+    }
     let total = report.total();
     println!("{total}");
     if total.failed > 0 { Err(Failed.into()) } else { Ok(()) }
 }
+
+/// What takes too long for every run and is run by hand.
+const LONG_TIER: &str =
+    "the benches (cargo xtask bench daemonjob, cargo xtask bench podset), half an hour each";
 
 /// The parts that --fast leaves out, with their budgets.
 const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(10));

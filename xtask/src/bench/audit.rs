@@ -197,6 +197,8 @@ pub struct Tally {
     pub events: u64,
     /// Those of `by_kind` that were not answered with success.
     pub refused: u64,
+    /// The same by status code.
+    pub refused_by_code: BTreeMap<u16, u64>,
     /// Pods that were made.
     pub pods: u64,
     /// Pods that were deleted, or asked to go.
@@ -229,6 +231,7 @@ impl Tally {
             let done = write.is_done();
             if !done {
                 tally.refused += 1;
+                *tally.refused_by_code.entry(write.code).or_default() += 1;
             }
             if write.verb == "create" && write.resource == "pods" {
                 tally.first_pod =
@@ -353,6 +356,7 @@ mod tests {
         ];
         let tally = Tally::of(&writes, Author::Quintet, "n");
         assert_eq!((tally.deletions, tally.refused, tally.status_writes(), tally.pods), (1, 1, 2, 0));
+        assert_eq!(tally.refused_by_code, [(404, 1)].into());
         assert_eq!(tally.last_deletion, Some(writes[0].answered));
         assert_eq!(
             tally.describe(),

@@ -408,7 +408,17 @@ impl Results {
                     fail(format!("{changes} pods were {what} on the way {way}, not {pods}"));
                 }
                 if phase.writes.refused > 0 {
-                    fail(format!("{} writes were refused on the way {way}", phase.writes.refused));
+                    let codes: Vec<String> = phase
+                        .writes
+                        .refused_by_code
+                        .iter()
+                        .map(|(code, count)| format!("{code}: {count}"))
+                        .collect();
+                    fail(format!(
+                        "{} writes were refused on the way {way}, by code {}",
+                        phase.writes.refused,
+                        codes.join(", ")
+                    ));
                 }
                 let (more, limit) = (float(phase.writes.writes().saturating_sub(changes)), most_more(phase));
                 if more > limit {
