@@ -7,22 +7,9 @@ use std::process::{Command, Output, Stdio};
 use quintet_e2e::{Arena, condition, program};
 use serde_json::{Value, json};
 
-const FINALIZER: &str = "dj.dysproz.io/ledger";
+use crate::daemonjob::daemonjob;
 
-fn daemonjob(arena: &Arena, name: &str, spec: &Value) -> Value {
-    let mut job = json!({
-        "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
-        "metadata": { "name": name },
-        "spec": { "template": { "spec": {
-            "containers": [{ "name": "c", "image": "busybox", "command": ["true"] }],
-            "nodeSelector": { "arena": arena.namespace() },
-        } } },
-    });
-    for (key, value) in spec.as_object().into_iter().flatten() {
-        job["spec"][key] = value.clone();
-    }
-    job
-}
+const FINALIZER: &str = "dj.dysproz.io/ledger";
 
 /// What the program printed, and how it ended.
 #[derive(Debug)]

@@ -289,14 +289,13 @@ impl<T: Object> Informer<T> {
         self.inner.progress.subscribe()
     }
 
-    /// The objects of a namespace whose names begin so, in order.
-    pub fn with_prefix(&self, namespace: &str, prefix: &str) -> Vec<Arc<T>> {
-        let cache = self.read();
+    /// The names in a namespace that begin so, in order, of objects that are `wanted`.
+    pub fn names(&self, namespace: &str, prefix: &str, wanted: impl Fn(&T) -> bool) -> Vec<Arc<str>> {
         let from: (Arc<str>, Arc<str>) = (namespace.into(), prefix.into());
-        let named = cache.objects.range(from..).map_while(|((of, name), object)| {
-            (**of == *namespace && name.starts_with(prefix)).then(|| Arc::clone(object))
-        });
-        named.collect()
+        let cache = self.read();
+        let begin_so = |(of, name): &(Arc<str>, Arc<str>)| **of == *namespace && name.starts_with(prefix);
+        let named = cache.objects.range(from..).take_while(|(place, _)| begin_so(place));
+        named.filter(|(_, object)| wanted(object)).map(|((_, name), _)| name.clone()).collect()
     }
 
     /// Asks for a list that is begun at `since` or later, if there is none yet: [`Progress::listed`] tells when it is

@@ -48,9 +48,7 @@ impl Reconciler for PodSets {
     async fn observe(&self, object: &PodSet, refusals: Refusals) -> Result<World, Error> {
         let key = object.key();
         let mut world = World { pods: self.pods.owned_by(&key), refusals, ..World::default() };
-        let prefix = name_prefix(&key.name);
-        let named = self.pods.with_prefix(&key.namespace, &prefix);
-        world.taken = named.iter().filter(|pod| !is_of(pod, &key)).map(|pod| pod.meta.name.clone()).collect();
+        world.taken = self.pods.names(&key.namespace, &name_prefix(&key.name), |pod| !is_of(pod, &key));
         if object.terminating() {
             return Ok(world);
         }

@@ -18,7 +18,7 @@ use super::host::Share;
 use super::process;
 use super::table;
 use crate::cluster::components::Component;
-use crate::cluster::{Cluster, UpOptions};
+use crate::cluster::{Cluster, UpOptions, nodes};
 use crate::manager::{self, Manager, ManagerOptions};
 use crate::progress::Step;
 use crate::{demo, interrupt, run};
@@ -309,7 +309,7 @@ impl Rig {
         let mut step =
             Step::start_long(format!("making {} simulated nodes", table::count(u64::try_from(self.nodes)?)));
         let bodies = (1..=self.nodes)
-            .map(|number| serde_json::to_vec(&node(&format!("node-{number:05}"))))
+            .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
             .collect::<Result<Vec<_>, _>>()?;
         self.wait_for(self.admin.create_all("/api/v1/nodes", bodies))?;
         run::poll("the simulated nodes are Ready", self.patience(), Duration::from_millis(500), || {
@@ -342,24 +342,6 @@ async fn interrupted() -> anyhow::Error {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-}
-
-/// As the nodes of `cargo xtask cluster up` are: samples find them by their label.
-fn node(name: &str) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {
-                "kubernetes.io/hostname": name,
-                "kubernetes.io/os": "linux",
-                "kubernetes.io/arch": "amd64",
-                "quintet.dev/simulated": "true",
-                "app": "v1",
-            },
-        },
-    })
 }
 
 fn is_ready(node: &Value) -> bool {

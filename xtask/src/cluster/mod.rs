@@ -9,7 +9,7 @@ pub mod binaries;
 pub mod cli;
 pub mod components;
 mod lock;
-mod nodes;
+pub mod nodes;
 mod pki;
 pub mod ports;
 pub mod processes;

@@ -39,7 +39,8 @@ pub(super) fn wait_until_ready(kube: &Kube, nodes: usize) -> Result<()> {
     })
 }
 
-fn node(name: &str) -> serde_json::Value {
+/// A simulated node, which samples and clean-up find by its labels.
+pub fn node(name: &str) -> serde_json::Value {
     json!({
         "apiVersion": "v1",
         "kind": "Node",
