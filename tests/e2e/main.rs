@@ -20,3 +20,4 @@ mod podset;
 mod podset_faults;
 mod podset_rollout;
 mod pulsarconsumer;
+mod pulsarconsumer_autoscaling;

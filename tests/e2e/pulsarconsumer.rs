@@ -1,10 +1,47 @@
-//! PulsarConsumer: its Deployment, applied and kept.
+//! PulsarConsumer: its Deployment, applied and kept, and what is said of its pods.
+//!
+//! Nodes are simulated; where a kubelet's words matter, the test writes them as a kubelet would, and says so.
+
+use std::fs;
 
 use quintet_e2e::{Arena, condition};
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::daemonjob_samples::{promise, samples};
 
 const SAMPLE: &str = "pulsarconsumer-sample-1";
 const DEPLOYMENT: &str = "pulsarconsumer-sample-1-deployment";
+
+/// A PulsarConsumer of this name with these fields besides the post's.
+pub(crate) fn consumer(name: &str, fields: &Value) -> Value {
+    let mut consumer = json!({
+        "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
+        "metadata": { "name": name },
+        "spec": { "serverAddress": "pulsar://broker:6650", "topic": "t", "subscriptionName": "s", "replicas": 1 },
+    });
+    for (field, value) in fields.as_object().into_iter().flatten() {
+        consumer["spec"][field] = value.clone();
+    }
+    consumer
+}
+
+/// As many consumers are ready as are wanted, of the spec as it is.
+pub(crate) fn is_available(consumer: &Value) -> bool {
+    condition(consumer, "Available").0 == "True"
+        && condition(consumer, "Applied").0 == "True"
+        && consumer["status"]["observedGeneration"] == consumer["metadata"]["generation"]
+}
+
+fn container(deployment: &Value) -> &Value {
+    &deployment["spec"]["template"]["spec"]["containers"][0]
+}
+
+fn revision(deployment: &Value) -> String {
+    deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
 
 #[test]
 fn the_deployment_is_applied_observed_and_repaired() {
@@ -69,7 +106,7 @@ fn a_strangers_deployment_is_never_touched() {
     let before = arena.get("deployment", DEPLOYMENT).unwrap()["spec"].clone();
     arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
     arena.wait_for("pulsarconsumer", SAMPLE, "the stranger is named", |consumer| {
-        condition(consumer, "Available") == ("False".into(), "DeploymentNotOwned".into())
+        condition(consumer, "Available") == ("False".into(), "NotOwned".into())
     });
     assert_eq!(arena.get("deployment", DEPLOYMENT).unwrap()["spec"], before);
     assert!(arena.writes().iter().all(|write| !write.contains("deployments")), "{:?}", arena.writes());
@@ -78,19 +115,355 @@ fn a_strangers_deployment_is_never_touched() {
 #[test]
 fn bad_input_is_refused_at_apply() {
     let arena = Arena::new("pc-bad");
-    let consumer = |address: &str, replicas: i64| {
-        json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
-            "metadata": { "name": "bad" },
-            "spec": { "serverAddress": address, "topic": "t", "subscriptionName": "s", "replicas": replicas } })
-    };
-    let text = arena.apply(&consumer("http://broker", 1)).unwrap_err();
-    assert!(text.contains("pulsar://"), "{text}");
-    let text = arena.apply(&consumer("pulsar://broker:6650", -1)).unwrap_err();
-    assert!(text.contains("spec.replicas"), "{text}");
+    let cases = [
+        (json!({ "serverAddress": "http://broker" }), "must look like pulsar://host:6650"),
+        (json!({ "serverAddress": "pulsar://broker:6650:1" }), "must look like pulsar://host:6650"),
+        (json!({ "serverAddress": "" }), "spec.serverAddress"),
+        (json!({ "topic": "a/b" }), "topic must be my-topic, tenant/namespace/my-topic or"),
+        (json!({ "topic": "kafka://a/b/c" }), "topic must be my-topic"),
+        (json!({ "topic": "a b" }), "topic must be my-topic"),
+        (json!({ "topic": "" }), "spec.topic"),
+        (json!({ "subscriptionName": "" }), "spec.subscriptionName"),
+        (json!({ "replicas": -1 }), "spec.replicas"),
+        (
+            json!({ "subscriptionType": "Exclusive", "replicas": 2 }),
+            "an Exclusive subscription has one consumer",
+        ),
+        (
+            json!({ "subscriptionType": "Exclusive", "adminURL": "http://b", "autoscaling": { "maxReplicas": 1 } }),
+            "remove autoscaling",
+        ),
+        (json!({ "subscriptionType": "Several" }), "spec.subscriptionType"),
+        (json!({ "tls": { "caSecret": { "name": "x" } } }), "tls needs an encrypted serverAddress"),
+        (json!({ "autoscaling": { "maxReplicas": 3 } }), "autoscaling needs adminURL"),
+        (
+            json!({ "adminURL": "http://b", "autoscaling": { "maxReplicas": 3, "minReplicas": 4 } }),
+            "minReplicas must not be above maxReplicas",
+        ),
+        (json!({ "adminURL": "http://user:secret@b" }), "adminURL must look like http://host:8080"),
+        (json!({ "adminURL": "ftp://b" }), "adminURL must look like http://host:8080"),
+        (json!({ "backlogPollSeconds": 9 }), "spec.backlogPollSeconds"),
+        (
+            json!({ "subscriptionType": "Failover", "deadLetterPolicy": { "maxRedeliverCount": 3 } }),
+            "deadLetterPolicy needs the subscriptionType Shared or Key_Shared",
+        ),
+        (json!({ "negativeAckRedeliveryDelay": "soon" }), "must be a duration such as 500ms"),
+        (json!({ "env": [{ "name": "PULSAR_TOPIC", "value": "x" }] }), "names that begin with PULSAR_"),
+    ];
+    for (fields, words) in cases {
+        let text = arena.apply(&consumer("bad", &fields)).expect_err(&fields.to_string());
+        assert!(text.contains(words), "{fields}: {text}");
+    }
     let empty = json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
         "metadata": { "name": "bad" }, "spec": {} });
     let text = arena.apply(&empty).unwrap_err();
     for field in ["spec.serverAddress", "spec.topic", "spec.subscriptionName"] {
         assert!(text.contains(field), "{text}");
     }
+    arena.apply(&consumer(&"n".repeat(53), &json!({}))).unwrap();
+    let text = arena.apply(&consumer(&"n".repeat(54), &json!({}))).unwrap_err();
+    assert!(text.contains("use at most 53 characters"), "{text}");
+}
+
+#[test]
+fn a_scale_is_refused_for_an_exclusive_subscription_alone() {
+    let arena = Arena::new("pc-scale");
+    arena.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive", "replicas": 0 }))).unwrap();
+    arena.kubectl(&["scale", "pcon", "one", "--replicas=1"]).unwrap();
+    let text = arena.kubectl(&["scale", "pcon", "one", "--replicas=2"]).unwrap_err();
+    assert!(text.contains("an Exclusive subscription has one consumer"), "{text}");
+    let everything = json!({
+        "serverAddress": "pulsar+ssl://broker:6651", "tls": { "caSecret": { "name": "ca" } },
+        "adminURL": "https://broker:8443", "autoscaling": { "maxReplicas": 3 },
+        "deadLetterPolicy": { "maxRedeliverCount": 3 }, "subscriptionType": "Key_Shared",
+    });
+    arena.apply(&consumer("many", &everything)).unwrap();
+    arena.kubectl(&["scale", "pcon", "many", "--replicas=2"]).unwrap();
+}
+
+/// A Deployment as the post's operator left it: written as a whole under the name of its program, its labels taken from the
+/// object's, and fields in it that we do not have.
+fn posts_deployment(name: &str, uid: &Value) -> Value {
+    let labels = json!({ "app": "pulsarconsumer", "pulsarcrd": format!("{name}-pulsarcrd") });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {
+            "name": format!("{name}-deployment"), "labels": labels,
+            "ownerReferences": [{ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
+                "name": name, "uid": uid, "controller": true, "blockOwnerDeletion": true }],
+        },
+        "spec": {
+            "replicas": 1, "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": { "containers": [{
+                    "name": "pulsarconsumer", "image": "krvarma/pulsarconsumer:latest",
+                    "env": [
+                        { "name": "PULSAR_SERVER", "value": "pulsar://broker:6650" },
+                        { "name": "PULSAR_TOPIC", "value": "t" },
+                        { "name": "PULSAR_SUBSCRIPTION_NAME", "value": "s" },
+                        { "name": "PULSAR_OLD", "value": "goes" },
+                    ],
+                }] },
+            },
+        },
+    })
+}
+
+#[test]
+fn a_deployment_of_the_posts_operator_is_taken_over_with_one_rollout() {
+    let arena = Arena::new("pc-adopt");
+    for (name, fields) in [("shared", json!({})), ("exclusive", json!({ "subscriptionType": "Exclusive" }))] {
+        arena.apply(&consumer(name, &fields)).unwrap();
+        let uid = arena.get("pulsarconsumer", name).unwrap()["metadata"]["uid"].clone();
+        let file = arena.kube().log(&format!("{}-{name}.json", arena.namespace()));
+        fs::write(&file, posts_deployment(name, &uid).to_string()).unwrap();
+        arena.kubectl(&["create", "--field-manager=manager", "-f", file.to_str().unwrap()]).unwrap();
+        let deployment = format!("{name}-deployment");
+        arena.wait_for("deployment", &deployment, "it runs", |one| one["status"]["readyReplicas"] == 1);
+    }
+    let _manager = arena.manager("pulsarconsumer");
+    for name in ["shared", "exclusive"] {
+        arena.wait_for("pulsarconsumer", name, "it is taken over", is_available);
+        let deployment =
+            arena.wait_for("deployment", &format!("{name}-deployment"), "it was rolled", |one| {
+                one["status"]["updatedReplicas"] == 1
+                    && one["status"]["replicas"] == 1
+                    && revision(one) == "2"
+            });
+        let env = container(&deployment)["env"].as_array().unwrap().clone();
+        assert_eq!(env.iter().filter(|one| one["name"] == "PULSAR_OLD").count(), 0, "{env:?}");
+        assert_eq!(deployment["spec"]["selector"]["matchLabels"]["app"], "pulsarconsumer");
+        let managers = arena
+            .kubectl(&[
+                "get",
+                "deployment",
+                &format!("{name}-deployment"),
+                "-o",
+                "json",
+                "--show-managed-fields",
+            ])
+            .unwrap();
+        assert!(!managers.contains("\"manager\": \"manager\""), "{managers}");
+    }
+    let exclusive = arena.get("deployment", "exclusive-deployment").unwrap();
+    assert_eq!(exclusive["spec"]["strategy"], json!({ "type": "Recreate" }));
+}
+
+#[test]
+fn fields_come_and_go_and_a_thief_keeps_nothing() {
+    let arena = Arena::new("pc-fields");
+    let _manager = arena.manager("pulsarconsumer");
+    let everything = json!({
+        "subscriptionType": "Exclusive",
+        "resources": { "requests": { "cpu": "0.25", "memory": "1024Ki" } },
+        "auth": { "tokenSecret": { "name": "credentials" } },
+        "env": [{ "name": "A", "value": "b" }],
+        "pod": { "annotations": { "x": "y" }, "tolerations": [{ "key": "k", "operator": "Exists" }],
+            "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+                { "weight": 1, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } }] } } },
+    });
+    arena.apply(&consumer("one", &everything)).unwrap();
+    arena.wait_for("pulsarconsumer", "one", "it is there", is_available);
+    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    assert_eq!(deployment["spec"]["strategy"]["type"], "Recreate");
+    let before = arena.writes().len();
+
+    // Everything goes again, Recreate included.
+    arena.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
+    arena.wait_for("pulsarconsumer", "one", "it is there without", is_available);
+    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    let spec = &deployment["spec"]["template"]["spec"];
+    assert!(
+        spec["volumes"].is_null() && spec["tolerations"].is_null() && spec["affinity"].is_null(),
+        "{spec:#}"
+    );
+    assert_eq!(container(&deployment)["resources"], json!({}));
+    assert_eq!(container(&deployment)["env"].as_array().unwrap().len(), 3);
+    assert_eq!(deployment["spec"]["strategy"]["type"], "RollingUpdate");
+    let writes = arena.writes().split_off(before);
+    assert_eq!(writes.iter().filter(|write| write.starts_with("patch deployments")).count(), 1, "{writes:?}");
+
+    // Back to Exclusive, although somebody else has taken a share of the rolling update meanwhile.
+    arena
+        .kubectl(&[
+            "patch",
+            "deployment",
+            "one-deployment",
+            "--field-manager=thief",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"replicas":5,"strategy":{"rollingUpdate":{"maxSurge":3}}}}"#,
+        ])
+        .unwrap();
+    arena.wait_for("deployment", "one-deployment", "the thief is repaired", |one| {
+        one["spec"]["replicas"] == 1 && one["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == "25%"
+    });
+    arena.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive" }))).unwrap();
+    arena.wait_for("deployment", "one-deployment", "it is recreated", |one| {
+        one["spec"]["strategy"] == json!({ "type": "Recreate" })
+    });
+    arena.wait_for("pulsarconsumer", "one", "it is available again", is_available);
+}
+
+#[test]
+fn every_sample_comes_to_what_it_promises() {
+    let arena = Arena::new("pc-samples");
+    let _manager = arena.manager("pulsarconsumer");
+    for file in samples("pulsarconsumer") {
+        let path = file.display().to_string();
+        arena.kubectl(&["apply", "-f", &path]).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let text = fs::read_to_string(&file).unwrap();
+        let (_, manifest) = text.split_once("kind: PulsarConsumer").unwrap();
+        let name = manifest.lines().find_map(|line| line.strip_prefix("  name: ")).unwrap();
+        let (type_, reason) = promise(&text, "Available (ConsumersReady)");
+        arena.wait_for("pulsarconsumer", name, &format!("{path} comes to {type_} ({reason})"), |consumer| {
+            condition(consumer, &type_).1 == reason
+        });
+    }
+}
+
+/// A kubelet's Event about a pod, written by the test.
+fn kubelet_says(arena: &Arena, pod: &Value, reason: &str, message: &str) {
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    arena
+        .apply(&json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": { "name": format!("{name}.{}", reason.to_lowercase()) },
+            "involvedObject": { "apiVersion": "v1", "kind": "Pod", "name": name,
+                "namespace": arena.namespace(), "uid": pod["metadata"]["uid"] },
+            "reason": reason, "message": message, "type": "Warning", "count": 1,
+            "firstTimestamp": pod["metadata"]["creationTimestamp"], "lastTimestamp": pod["metadata"]["creationTimestamp"],
+            "source": { "component": "kubelet" },
+        }))
+        .unwrap();
+}
+
+/// The status of a pod's container, written by the test as a kubelet would.
+fn pod_status(phase: &str, state: &Value) -> Value {
+    json!({ "status": { "phase": phase, "containerStatuses": [{
+        "name": "pulsarconsumer", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state,
+    }] } })
+}
+
+#[test]
+fn a_pod_that_does_not_become_ready_says_why() {
+    let arena = Arena::new("pc-why");
+    let _manager = arena.manager("pulsarconsumer");
+    let pod = json!({ "annotations": { "kwok.quintet.dev/start": "never" } });
+    let waiting = |reason: &str| json!({ "waiting": { "reason": reason } });
+    let running = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
+    let crashed = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+    let cases = [
+        ("secret", "Pending", waiting("ContainerCreating"), "SecretMissing"),
+        ("broker", "Running", running, "BrokerUnreachable"),
+        ("image", "Pending", waiting("ImagePullBackOff"), "ImagePullFailed"),
+        ("crash", "Running", crashed, "ConsumerFailed"),
+    ];
+    for (name, ..) in &cases {
+        let fields =
+            json!({ "healthPort": 8080, "pod": pod, "auth": { "tokenSecret": { "name": "credentials" } } });
+        arena.apply(&consumer(name, &fields)).unwrap();
+    }
+    for (name, phase, state, _) in &cases {
+        let label = format!("pulsarcrd={name}-pulsarcrd");
+        arena.wait("its pod is bound", || {
+            arena.list("pods", &label).first().is_some_and(|pod| pod["spec"]["nodeName"].is_string())
+        });
+        let pod = arena.list("pods", &label).remove(0);
+        match *name {
+            "secret" => kubelet_says(
+                &arena,
+                &pod,
+                "FailedMount",
+                "MountVolume.SetUp failed for volume \"pulsar-token\" : secret \"credentials\" not found",
+            ),
+            "broker" => kubelet_says(
+                &arena,
+                &pod,
+                "Unhealthy",
+                "Readiness probe failed: HTTP probe failed with statuscode: 502",
+            ),
+            _ => {}
+        }
+        let mut status = pod_status(phase, state);
+        if *name == "crash" {
+            status["status"]["containerStatuses"][0]["lastState"] = json!({ "terminated": {
+                "exitCode": 1, "reason": "Error", "message": "Server: x\nthe broker refuses the token\n" } });
+        }
+        arena.patch("pod/status", pod["metadata"]["name"].as_str().unwrap(), &status);
+    }
+    for (name, .., reason) in cases {
+        let consumer = arena.wait_for("pulsarconsumer", name, reason, |consumer| {
+            condition(consumer, "Available") == ("False".into(), reason.into())
+        });
+        let text = consumer["status"]["conditions"].to_string();
+        let words = match name {
+            "secret" => "Secret credentials, which auth.tokenSecret names",
+            "crash" => "exit code 1: the broker refuses the token",
+            "broker" => "cannot reach the broker",
+            _ => "cannot be had",
+        };
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn pods_are_replaced_for_their_secrets_where_asked_for() {
+    let arena = Arena::new("pc-secrets");
+    let manager = arena.manager("pulsarconsumer");
+    let secret = |token: &str| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "credentials" }, "stringData": { "token": token } });
+    arena.apply(&secret("first-token")).unwrap();
+    let fields =
+        json!({ "auth": { "tokenSecret": { "name": "credentials" } }, "rolloutOnSecretChange": true });
+    arena.apply(&consumer("one", &fields)).unwrap();
+    arena.wait_for("pulsarconsumer", "one", "the missing right is named", |consumer| {
+        condition(consumer, "SecretsObserved") == ("False".into(), "SecretForbidden".into())
+            && is_available(consumer)
+    });
+    assert_eq!(manager.stop().unwrap(), Some(0));
+
+    // The right that the chart's value gives, in this namespace alone.
+    arena.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
+    let account = "--serviceaccount=quintet-system:quintet";
+    arena.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
+    let annotation = |deployment: &Value| {
+        let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
+        annotations["pulsar.pulsarconsumer.krvarma.com/secrets"].as_str().unwrap_or_default().to_owned()
+    };
+    let manager = arena.manager("pulsarconsumer");
+    let first = arena.wait_for("deployment", "one-deployment", "it stands for the Secret", |one| {
+        annotation(one).starts_with("v1-")
+    });
+    arena.wait_for("pulsarconsumer", "one", "Secrets are seen", |consumer| {
+        condition(consumer, "SecretsObserved").0 == "True"
+    });
+    assert_eq!(manager.stop().unwrap(), Some(0));
+
+    let before = arena.writes();
+    arena.apply(&secret("second-token")).unwrap();
+    let manager = arena.manager("pulsarconsumer");
+    let second = arena.wait_for("deployment", "one-deployment", "the pods are replaced", |one| {
+        annotation(one) != annotation(&first)
+    });
+    arena.wait_for("pulsarconsumer", "one", "the new ones are ready", is_available);
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    let writes = arena.writes().split_off(before.len());
+    assert_eq!(writes.iter().filter(|write| write.contains("deployments")).count(), 1, "{writes:?}");
+
+    // Nothing has changed: nothing is written, and no token is anywhere.
+    let before = arena.writes();
+    let manager = arena.manager("pulsarconsumer");
+    arena.wait("it has looked at everything", || {
+        manager.metrics().is_ok_and(|text| {
+            text.contains("controller_runtime_reconcile_total{controller=\"pulsarconsumer\"")
+        })
+    });
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(arena.writes(), before);
+    let log = fs::read_to_string(arena.kube().log(&format!("{}-manager.log", arena.namespace()))).unwrap();
+    let events = arena.kubectl(&["get", "events", "-o", "json"]).unwrap();
+    let shown =
+        [log, events, second.to_string(), arena.get("pulsarconsumer", "one").unwrap().to_string()].concat();
+    assert!(!shown.contains("first-token") && !shown.contains("second-token"));
 }

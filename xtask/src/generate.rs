@@ -127,6 +127,7 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut chart_rules = vec![
         ("manager", rule_file("crates/kit/src/rbac.rs", MANAGER_RULES)),
         ("leader-election", rule_file("crates/kit/src/rbac.rs", LEADER_ELECTION_RULES)),
+        ("pulsarconsumer-secrets", rule_file("crates/pulsarconsumer", quintet_pulsarconsumer::SECRET_RULES)),
     ];
     for kind in kinds {
         chart_rules.push((kind.controller, rule_file(&format!("crates/{}", kind.controller), kind.rules)));
@@ -145,6 +146,13 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
         all.push_str(&rule_list(kind.rules, 2));
     }
     files.insert("config/rbac/role.yaml".to_owned(), all);
+
+    let mut secrets = header("crates/pulsarconsumer");
+    secrets.push_str(&comment("Bound by whoever wants it: see docs/pulsarconsumer.md.", 0));
+    secrets.push_str(&role_head("ClusterRole", &format!("{NAME}-pulsarconsumer-secrets"), None));
+    secrets.push_str("rules:\n");
+    secrets.push_str(&rule_list(quintet_pulsarconsumer::SECRET_RULES, 2));
+    files.insert("config/rbac/pulsarconsumer_secrets_role.yaml".to_owned(), secrets);
 
     let mut election = header("crates/kit/src/rbac.rs");
     election.push_str(&role_head("Role", &format!("{NAME}-leader-election"), Some(NAMESPACE)));

@@ -320,6 +320,25 @@ impl Executor {
         namespace: &str,
         selector: &str,
     ) -> Result<Vec<T>, kube::Error> {
+        self.list_where(resource, namespace, &format!("labelSelector={}", escape(selector))).await
+    }
+
+    /// The objects of a namespace that a field selector selects, read past the caches.
+    pub async fn list_fields<T: serde::de::DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<T>, kube::Error> {
+        self.list_where(resource, namespace, &format!("fieldSelector={}", escape(selector))).await
+    }
+
+    async fn list_where<T: serde::de::DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selected: &str,
+    ) -> Result<Vec<T>, kube::Error> {
         #[derive(serde::Deserialize)]
         #[serde(bound = "T: serde::de::DeserializeOwned")]
         struct Page<T> {
@@ -329,8 +348,7 @@ impl Executor {
         }
         let (mut objects, mut next) = (Vec::new(), String::new());
         loop {
-            let query = format!("labelSelector={}&limit=500{next}", escape(selector));
-            let path = format!("{}?{query}", resource.path(namespace));
+            let path = format!("{}?{selected}&limit=500{next}", resource.path(namespace));
             let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
             let answer = timeout_at(Instant::now() + CALL, self.client.request::<Page<T>>(request)).await;
             let Page { metadata, items } =

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use schemars::transform::{RecursiveTransform, Transform as _};
-use schemars::{JsonSchema as _, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 /// The schema of a pod template without its descriptions.
 ///
@@ -10,7 +10,12 @@ use schemars::{JsonSchema as _, Schema, SchemaGenerator};
 /// defaults, ever: the template's hash is taken over what the server returns, and a default that a later version
 /// added would change it.
 pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = PodTemplateSpec::json_schema(generator);
+    without_descriptions::<PodTemplateSpec>(generator)
+}
+
+/// The schema of a type of Kubernetes' own without its descriptions and defaults.
+pub fn without_descriptions<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = T::json_schema(generator);
     RecursiveTransform(|schema: &mut Schema| {
         schema.remove("description");
         schema.remove("default");

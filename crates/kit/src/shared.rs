@@ -116,9 +116,14 @@ impl Shared {
         self.start(name, Informer::new(resource, &self.inner.namespace, selector))
     }
 
-    /// An informer of a type that may well be absent, and that nobody waits for.
-    pub fn patient_informer<T: Object>(&self, name: &'static str, resource: Resource) -> Informer<T> {
-        let informer = Informer::new(resource, &self.inner.namespace, None).patient();
+    /// An informer of a type that may well be absent, and that nobody waits for; of the objects that `selector` selects.
+    pub fn patient_informer<T: Object>(
+        &self,
+        name: &'static str,
+        resource: Resource,
+        selector: Option<&'static str>,
+    ) -> Informer<T> {
+        let informer = Informer::new(resource, &self.inner.namespace, selector).patient();
         self.spawn(name, informer.clone().run(self.client.clone(), self.metrics.clone()));
         informer
     }

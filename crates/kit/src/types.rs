@@ -70,6 +70,8 @@ pub struct Exit {
     pub code: i32,
     /// The kubelet's or the runtime's word for it (`Error`, `OOMKilled`).
     pub reason: Box<str>,
+    /// Its last words: the end of them, where they are long.
+    pub message: Box<str>,
 }
 
 impl Pod {
@@ -217,6 +219,7 @@ struct WireWaiting {
 struct WireTerminated {
     exit_code: i32,
     reason: Option<Box<str>>,
+    message: Option<Box<str>>,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
 }
@@ -228,11 +231,22 @@ fn is_read(annotation: &str) -> bool {
         .any(|prefix| annotation.starts_with(prefix))
 }
 
+/// The longest last words that are kept, in bytes: a kubelet keeps 4,096.
+const LAST_WORDS: usize = 256;
+
+/// The end of a text, at most so many bytes of it, from a character on.
+fn end_of(text: &str, bytes: usize) -> &str {
+    let from = text.len().saturating_sub(bytes);
+    let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    &text[from..]
+}
+
 /// How a container ended in one of its states, if badly.
 fn exit(container: &WireContainer, state: &WireState) -> Option<Exit> {
     let ended = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
     let reason = ended.reason.clone().unwrap_or_default();
-    Some(Exit { container: container.name.clone(), code: ended.exit_code, reason })
+    let message = end_of(ended.message.as_deref().unwrap_or_default().trim_end(), LAST_WORDS).into();
+    Some(Exit { container: container.name.clone(), code: ended.exit_code, reason, message })
 }
 
 impl From<WirePod> for Pod {

@@ -108,6 +108,10 @@ pub struct Args {
     )]
     pub pulsar_consumer_image: String,
 
+    /// Port on which that image answers /healthz and /readyz; 0 where it does not, and then its pods have no probes.
+    #[arg(long, env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT", value_name = "PORT", default_value_t = 0)]
+    pub pulsar_consumer_health_port: u16,
+
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,

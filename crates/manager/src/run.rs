@@ -179,7 +179,13 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
             }
             Kind::PodSet => quintet_podset::register(shared)?,
             Kind::PulsarConsumer => {
-                quintet_pulsarconsumer::register(shared, args.pulsar_consumer_image.clone());
+                let port = args.pulsar_consumer_health_port;
+                let image = quintet_pulsarconsumer::Image {
+                    name: args.pulsar_consumer_image.clone(),
+                    health_port: (port > 0).then_some(port),
+                };
+                quintet_pulsarconsumer::register(shared, image)
+                    .context("the metrics of PulsarConsumers cannot be registered")?;
             }
             Kind::Greeting => {
                 let printer = quintet_greeting::printer::Printer::start(std::io::stdout())

@@ -1,12 +1,21 @@
-//! The PulsarConsumer custom resource: the post's fields and what the status says of them.
+//! The PulsarConsumer custom resource: the post's fields, what consumers in earnest need besides, and what the status says
+//! of them.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::api::core::v1::{
+    Affinity, EnvVar, LocalObjectReference, PodSecurityContext, ResourceRequirements, Toleration,
+    TopologySpreadConstraint,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
+use quintet_kit::conditions::lenient;
+use quintet_kit::schema::without_descriptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// What a PulsarConsumer should consume, and how many pods should.
-#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "pulsar.pulsarconsumer.krvarma.com",
     version = "v1",
@@ -18,6 +27,7 @@ use serde::{Deserialize, Serialize};
     namespaced,
     status = "PulsarConsumerStatus",
     derive = "PartialEq",
+    derive = "Default",
     doc = "PulsarConsumer runs consumers of a Pulsar topic, as the pods of a Deployment.",
     scale(
         spec_replicas_path = ".spec.replicas",
@@ -29,11 +39,35 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Subscription", type_ = "string", json_path = ".status.subscription"),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.replicas"),
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
+    printcolumn(name = "Backlog", type_ = "integer", json_path = ".status.backlog"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("self.metadata.name.size() <= 53")
+    // Whatever was stored before is not kept from being scaled by a name that nobody can change.
+    validation = Rule::new("oldSelf.hasValue() || self.metadata.name.size() <= 53")
+        .optional_old_self(true)
         .message("the name, with -pulsarcrd after it, is a label of the pods: use at most 53 characters")
 )]
 #[serde(rename_all = "camelCase")]
+// The first rule is the only one that a scale can break.
+#[x_kube(
+    validation = Rule::new(
+        "!has(self.subscriptionType) || self.subscriptionType != 'Exclusive' || !has(self.replicas) || self.replicas <= 1"
+    )
+    .message(
+        "an Exclusive subscription has one consumer: set replicas to 0 or 1, or subscriptionType to Shared, Failover or Key_Shared"
+    ),
+    validation = Rule::new(
+        "!has(self.subscriptionType) || self.subscriptionType != 'Exclusive' || !has(self.autoscaling)"
+    )
+    .message("an Exclusive subscription has one consumer: remove autoscaling, or choose another subscriptionType"),
+    validation = Rule::new("!has(self.tls) || self.serverAddress.startsWith('pulsar+ssl://')")
+        .message("tls needs an encrypted serverAddress, as in pulsar+ssl://broker:6651"),
+    validation = Rule::new("!has(self.autoscaling) || has(self.adminURL)")
+        .message("autoscaling needs adminURL, where the backlog is read"),
+    validation = Rule::new(
+        "!has(self.deadLetterPolicy) || !has(self.subscriptionType) || self.subscriptionType in ['Shared', 'Key_Shared']"
+    )
+    .message("deadLetterPolicy needs the subscriptionType Shared or Key_Shared")
+)]
 pub struct PulsarConsumerSpec {
     /// The Pulsar service to connect to, as in pulsar://broker:6650 or pulsar+ssl://broker:6651. Several hosts are
     /// separated by commas. It is resolved in the consumer's pod: localhost is the pod itself.
@@ -46,29 +80,305 @@ pub struct PulsarConsumerSpec {
     )]
     pub server_address: String,
 
-    /// The topic to consume: a short name (my-topic, in public/default) or a full one
-    /// (persistent://tenant/namespace/my-topic).
+    /// The topic to consume: a short name (my-topic, in public/default), one with its tenant and namespace
+    /// (tenant/namespace/my-topic) or a full one (persistent://tenant/namespace/my-topic).
     #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(
+        validation = Rule::new(
+            r"self.matches(r'^((persistent|non-persistent)://[^/:\s]+/[^/:\s]+/[^/\s]+|[^/:\s]+/[^/:\s]+/[^/\s]+|[^/\s]+)$')"
+        )
+        .message("topic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
+    )]
     pub topic: String,
 
     /// The subscription that all pods share. It is made when the first of them connects.
     #[schemars(length(min = 1, max = 1024))]
     pub subscription_name: String,
 
-    /// How many pods consume. 0 stops consuming and keeps the subscription.
+    /// How many pods consume. 0 stops consuming and keeps the subscription. Leave it out where something scales this
+    /// object.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 10_000))]
     pub replicas: i32,
 
+    /// How messages are shared among the pods. Default Shared, as in the post.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscription_type: Option<SubscriptionType>,
+
+    /// Where a new subscription begins. Default Latest: with messages that are sent from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_position: Option<InitialPosition>,
+
+    /// How the consumers, and whoever reads the backlog, show who they are. Default: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<Auth>,
+
+    /// How the broker's certificate is checked. Default: by the authorities that the image trusts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+
+    /// Where messages go that were delivered in vain too often. Default: they are delivered again and again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_letter_policy: Option<DeadLetterPolicy>,
+
+    /// How long a message that was refused waits before it is delivered again, as in 30s or 1m30s. Default: the
+    /// consumer's, one minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[x_kube(
+        validation = Rule::new(r"self.matches(r'^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$')")
+            .message("negativeAckRedeliveryDelay must be a duration such as 500ms, 30s or 1m30s")
+    )]
+    pub negative_ack_redelivery_delay: Option<String>,
+
+    /// How many messages a consumer keeps at hand. Default: the consumer's, 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub receiver_queue_size: Option<i32>,
+
     /// The image that the pods run. Default: the one that the manager was told to use. It gets PULSAR_SERVER,
-    /// PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME in its environment.
+    /// PULSAR_TOPIC and PULSAR_SUBSCRIPTION_NAME in its environment, and further variables for the fields that are set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub image: Option<String>,
+
+    /// When the image is pulled. Default: as for every pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<ImagePullPolicy>,
+
+    /// The port on which the image answers /healthz and /readyz; it is told in PULSAR_HTTP_BIND_ADDRESS. Default: the one
+    /// that goes with the manager's own image; none where `image` is set, and then there are no probes. 0 for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 65_535))]
+    pub health_port: Option<i32>,
+
+    /// Further environment variables of the consumer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "without_descriptions::<Vec<EnvVar>>")]
+    #[schemars(length(max = 200))]
+    #[x_kube(
+        validation = Rule::new("self.all(one, !one.name.startsWith('PULSAR_'))")
+            .message("names that begin with PULSAR_ are set from the other fields: use those")
+    )]
+    pub env: Vec<Value>,
+
+    /// The consumer's requests and limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "without_descriptions::<Option<ResourceRequirements>>")]
+    pub resources: Option<Value>,
+
+    /// How the pods are placed and run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodSettings>,
+
+    /// The broker's admin API, as in http://broker:8080: where the backlog is read. Default: it is not read.
+    #[serde(default, rename = "adminURL", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(
+        validation = Rule::new(
+            r"self.matches(r'^https?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[0-9]{1,5})?(/[A-Za-z0-9_./~-]*)?$')"
+        )
+        .message("adminURL must look like http://host:8080 or https://host:8443, without a query, a user or a password")
+    )]
+    pub admin_url: Option<String>,
+
+    /// Seconds between two looks at the backlog. Default 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 10, max = 86_400))]
+    pub backlog_poll_seconds: Option<i32>,
+
+    /// Scales with the backlog, by KEDA. Default: it is not scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Autoscaling>,
+
+    /// Replaces the pods when the Secrets that they mount have changed. The consumer reads changed files by itself when it
+    /// connects anew: this is for images that do not. The manager needs the right to read Secrets for it. Default false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout_on_secret_change: Option<bool>,
 }
 
-fn one() -> i32 {
+const fn one() -> i32 {
     1
+}
+
+/// How the messages of a subscription are shared among its consumers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SubscriptionType {
+    /// Each message goes to one of them.
+    #[default]
+    Shared,
+    /// There is at most one of them.
+    Exclusive,
+    /// One of them gets all messages, until it is gone.
+    Failover,
+    /// Each message goes to one of them, those of one key to the same.
+    #[serde(rename = "Key_Shared")]
+    KeyShared,
+}
+
+impl SubscriptionType {
+    /// As Pulsar, and the consumer's environment, write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "Shared",
+            Self::Exclusive => "Exclusive",
+            Self::Failover => "Failover",
+            Self::KeyShared => "Key_Shared",
+        }
+    }
+}
+
+/// Where a new subscription begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum InitialPosition {
+    /// With the oldest message that there is.
+    Earliest,
+    /// With messages that are sent from then on.
+    Latest,
+}
+
+impl InitialPosition {
+    /// As the consumer's environment has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Earliest => "Earliest",
+            Self::Latest => "Latest",
+        }
+    }
+}
+
+/// When an image is pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ImagePullPolicy {
+    /// Whenever a container starts.
+    Always,
+    /// Where the node does not have it.
+    IfNotPresent,
+    /// Never.
+    Never,
+}
+
+/// How consumers show who they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Auth {
+    /// The Secret with the token. It is mounted into the pods, and never in their environment. Key: token, unless another is
+    /// named.
+    pub token_secret: SecretKey,
+}
+
+/// How the broker's certificate is checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Tls {
+    /// The Secret with the certificates of the authorities that may have signed the broker's, in PEM. Key: ca.crt, unless
+    /// another is named.
+    pub ca_secret: SecretKey,
+}
+
+/// A value in a Secret of the same namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretKey {
+    /// The Secret's name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The key in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub key: Option<String>,
+}
+
+/// Where messages go that were delivered in vain too often.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLetterPolicy {
+    /// How often a message is delivered again before it goes there.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_redeliver_count: i32,
+    /// The topic. Default: the topic's own name, the subscription's and DLQ, joined by dashes, as Pulsar's clients name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub dead_letter_topic: Option<String>,
+}
+
+/// How the pods are placed and run; each field is that of a pod.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSettings {
+    /// Further labels. Those that Quintet sets win.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Further annotations. Those that Quintet sets win.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Labels that a node must have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that do not matter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "without_descriptions::<Vec<Toleration>>")]
+    pub tolerations: Vec<Value>,
+    /// Where pods should and must not be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "without_descriptions::<Option<Affinity>>")]
+    pub affinity: Option<Value>,
+    /// How pods are spread.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "without_descriptions::<Vec<TopologySpreadConstraint>>")]
+    pub topology_spread_constraints: Vec<Value>,
+    /// The ServiceAccount. Default: the namespace's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub service_account_name: Option<String>,
+    /// Secrets to pull the image with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "without_descriptions::<Vec<LocalObjectReference>>")]
+    pub image_pull_secrets: Vec<Value>,
+    /// The priority class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub priority_class_name: Option<String>,
+    /// Seconds that a stopping consumer has to acknowledge what it has done. Default 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86_400))]
+    pub termination_grace_period_seconds: Option<i64>,
+    /// The pods' security context, in place of ours: user and group 65532, not root, the runtime's default seccomp profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "without_descriptions::<Option<PodSecurityContext>>")]
+    pub security_context: Option<Value>,
+}
+
+/// How the number of consumers follows the backlog.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.minReplicas) || self.minReplicas <= self.maxReplicas")
+        .message("minReplicas must not be above maxReplicas")
+)]
+pub struct Autoscaling {
+    /// The fewest consumers. Default 0: none while there is nothing to consume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000))]
+    pub min_replicas: Option<i32>,
+    /// The most consumers.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub max_replicas: i32,
+    /// The backlog that one consumer is for, in entries, as Pulsar counts it. Default 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub target_backlog: Option<i64>,
+    /// The backlog above which the first consumer is started, where minReplicas is 0. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub activation_backlog: Option<i64>,
+    /// Seconds between two looks of KEDA's. Default: KEDA's, 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub polling_interval_seconds: Option<i32>,
+    /// Seconds without a backlog before the last consumer is stopped. Default: KEDA's, 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86_400))]
+    pub cooldown_seconds: Option<i32>,
 }
 
 /// What is observed of a PulsarConsumer and its Deployment.
@@ -96,8 +406,24 @@ pub struct PulsarConsumerStatus {
     /// Selects the pods, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
+    /// What the subscription has not acknowledged yet, in entries: Pulsar counts a batch of messages as one. It lags behind
+    /// a little on purpose; the exact figure is the metric quintet_pulsarconsumer_backlog.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backlog: Option<i64>,
+    /// What was delivered and not acknowledged yet, as Pulsar counts it for Shared and Key_Shared subscriptions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unacked: Option<i64>,
+    /// How many consumers the broker knows of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consumers: Option<i32>,
+    /// When backlog, unacked and consumers were read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backlog_time: Option<Time>,
     /// Available: as many consumers are ready as are wanted. Applied: the Deployment is as this object asks; where
-    /// it is False, the reason says who stands against it, and the message in whose words.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// it is False, the reason says who stands against it, and the message in whose words. BacklogObserved, with adminURL:
+    /// the backlog is known. AutoscalingReady, with autoscaling: KEDA scales this object. SecretsObserved, with
+    /// rolloutOnSecretChange: changes of the Secrets are seen.
+    // Another operator's conditions may lack what ours have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient")]
     pub conditions: Vec<Condition>,
 }

@@ -1,4 +1,4 @@
-//! Wires PulsarConsumers and their Deployments to the queue and the plan.
+//! Wires PulsarConsumers, their Deployments and pods, KEDA's objects and what is polled to the queue and the plan.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,30 +6,48 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::{Error, Executor, Follower};
-use quintet_kit::informer::{Change, Informer};
+use quintet_kit::informer::{Change, Health, Informer};
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::Resource;
+use quintet_kit::resource::{DEPLOYMENTS, Resource};
 use quintet_kit::shared::Shared;
-use quintet_kit::types::Deployment;
+use quintet_kit::types::{Deployment, Pod};
+use serde::Deserialize;
 
 use crate::CONTROLLER;
+use crate::adoption::Owned;
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
-use crate::observe::{Tried, World, observe};
-use crate::plan::{DEPLOYMENT_SUFFIX, NAME_LABEL, is_overruled, plan};
+use crate::deployment::{DEPLOYMENT_SUFFIX, Image, NAME_LABEL, deployment_name};
+use crate::keda::{
+    KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
+};
+use crate::kept::{APPLIED_ANNOTATION, AllTried, Tried};
+use crate::metrics::Metrics;
+use crate::observe::{Inquiry, Keda, World};
+use crate::plan::{overruled, plan};
+use crate::pods::{Complaint, Unready, complaint, whom_to_ask};
+use crate::poller::Poller;
+
+/// Events, as kubelets write them.
+const CORE_EVENTS: Resource =
+    Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true, custom: false };
 
 struct PulsarConsumers {
+    shared: Shared,
     deployments: Informer<Deployment>,
-    executor: Arc<Executor>,
-    image: Arc<str>,
+    /// Its ScaledObjects and its TriggerAuthentications.
+    keda: [Informer<KedaObject>; 2],
+    unready: Arc<Unready>,
+    poller: Arc<Poller>,
+    image: Arc<Image>,
     /// By the PulsarConsumer's UID. Forgotten as soon as an apply has shown its effect.
-    tried: Mutex<HashMap<Arc<str>, Tried>>,
+    tried: Mutex<HashMap<Arc<str>, AllTried>>,
+    /// By the PulsarConsumer's UID.
+    asked: Mutex<HashMap<Arc<str>, Inquiry>>,
 }
 
-impl PulsarConsumers {
-    fn tried(&self) -> MutexGuard<'_, HashMap<Arc<str>, Tried>> {
-        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Reconciler for PulsarConsumers {
@@ -51,8 +69,28 @@ impl Reconciler for PulsarConsumers {
     }
 
     async fn observe(&self, object: &PulsarConsumer, refusals: Refusals) -> Result<World, Error> {
-        let tried = self.tried().get(&object.key().uid).cloned();
-        observe(object, &self.deployments, &self.executor, self.image.clone(), refusals, tried).await
+        let key = object.key();
+        let mut world = World {
+            image: self.image.clone(),
+            refusals,
+            tried: lock(&self.tried).get(&key.uid).cloned().unwrap_or_default(),
+            ..World::default()
+        };
+        if object.terminating() {
+            return Ok(world);
+        }
+        world.known = self.poller.known(&key);
+        world.deployment = self.deployment(object, &key).await?;
+        if let Some(own) = &world.deployment
+            && own.meta.owner.as_ref().is_some_and(|owner| owner.uid == key.uid)
+            && own.meta.annotations.get(APPLIED_ANNOTATION).is_none()
+        {
+            world.owned = self.executor().read::<Owned>(&DEPLOYMENTS, &key.namespace, &own.meta.name).await?;
+        }
+        world.keda = self.keda(object, &key, &world.tried).await?;
+        world.unready = self.unready.of(&key);
+        world.asked = self.ask(&key, &world.unready).await?;
+        Ok(world)
     }
 
     fn plan(
@@ -62,45 +100,201 @@ impl Reconciler for PulsarConsumers {
         now: Timestamp,
     ) -> Plan<PulsarConsumerStatus, Tried> {
         let plan = plan(object, world, now);
-        if !is_overruled(&plan) {
-            self.tried().remove(&object.key().uid);
+        let overruled = overruled(&plan);
+        let mut tried = lock(&self.tried);
+        if let Some(all) = tried.get_mut(&object.key().uid) {
+            all.retain(|resource, _| overruled.contains(resource));
+            if all.is_empty() {
+                tried.remove(&object.key().uid);
+            }
         }
         plan
     }
 
     fn effect(&self, object: &PulsarConsumer, tried: Tried) -> Result<(), String> {
-        self.tried().insert(object.key().uid, tried);
+        lock(&self.tried).entry(object.key().uid).or_default().insert(tried.resource, tried);
         Ok(())
     }
 
     fn forget(&self, key: &Key) {
-        self.tried().remove(&key.uid);
+        lock(&self.tried).remove(&key.uid);
+        lock(&self.asked).remove(&key.uid);
     }
 }
 
+impl PulsarConsumers {
+    fn executor(&self) -> &Executor {
+        &self.shared.executor
+    }
+
+    /// The Deployment of its name.
+    ///
+    /// The cache holds only Deployments with the label `pulsarcrd`. One that it does not hold may be a stranger's, which
+    /// must not be touched, or ours without its label: the server is asked once, before anything is made.
+    async fn deployment(&self, object: &PulsarConsumer, key: &Key) -> Result<Option<Arc<Deployment>>, Error> {
+        let name = deployment_name(object);
+        match self.deployments.find(&key.namespace, &name) {
+            None => {
+                let found = self.executor().read::<Deployment>(&DEPLOYMENTS, &key.namespace, &name).await?;
+                Ok(found.map(Arc::new))
+            }
+            cached => Ok(cached),
+        }
+    }
+
+    /// KEDA's objects of its name, where the cluster has KEDA's types.
+    async fn keda(
+        &self,
+        object: &PulsarConsumer,
+        key: &Key,
+        tried: &AllTried,
+    ) -> Result<Option<Keda>, Error> {
+        if !are_there(&self.keda) {
+            return Ok(None);
+        }
+        let names = [scaled_object_name(object), trigger_authentication_name(object)];
+        let mut found = [None, None];
+        for (at, (cache, name)) in self.keda.iter().zip(names).enumerate() {
+            let resource = cache.resource();
+            let cached = cache.find(&key.namespace, &name);
+            // Nobody waits for these caches: one that shows nothing, or something that was just applied, may be behind.
+            let is_doubtful = cached.is_none() || tried.contains_key(&resource);
+            found[at] = if is_doubtful && object.spec.autoscaling.is_some() {
+                self.executor().read::<KedaObject>(&resource, &key.namespace, &name).await?.map(Arc::new)
+            } else {
+                cached
+            };
+        }
+        let [scaled_object, trigger_authentication] = found;
+        Ok(Some(Keda { scaled_object, trigger_authentication }))
+    }
+
+    /// Asks kubelets' Events about a pod that is not ready for long and does not say why.
+    async fn ask(&self, key: &Key, unready: &[Arc<Pod>]) -> Result<Option<Inquiry>, Error> {
+        let last = lock(&self.asked).get(&key.uid).cloned();
+        let now = self.shared.clock.now();
+        let Some(pod) = whom_to_ask(unready, last.as_ref(), now) else {
+            let still = last.filter(|last| unready.iter().any(|pod| pod.meta.uid == last.uid));
+            if still.is_none() {
+                lock(&self.asked).remove(&key.uid);
+            }
+            return Ok(still);
+        };
+        let fields = format!("involvedObject.uid={},type=Warning", pod.meta.uid);
+        let events =
+            match self.executor().list_fields::<KubeletEvent>(&CORE_EVENTS, &key.namespace, &fields).await {
+                Ok(events) => events,
+                // Without the right to see Events their words are missing, and nothing else.
+                Err(kube::Error::Api(status)) if status.code == 403 => Vec::new(),
+                Err(error) => return Err(error.into()),
+            };
+        let inquiry = Inquiry {
+            pod: pod.meta.name.clone(),
+            uid: pod.meta.uid.clone(),
+            at: now,
+            complaint: latest(&events),
+        };
+        lock(&self.asked).insert(key.uid.clone(), inquiry.clone());
+        Ok(Some(inquiry))
+    }
+}
+
+/// An Event about a pod, as far as it is read.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct KubeletEvent {
+    metadata: KubeletEventMeta,
+    reason: String,
+    message: String,
+    last_timestamp: Option<Timestamp>,
+    event_time: Option<Timestamp>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct KubeletEventMeta {
+    creation_timestamp: Option<Timestamp>,
+}
+
+/// What was complained of last.
+fn latest(events: &[KubeletEvent]) -> Option<Complaint> {
+    let at = |event: &KubeletEvent| {
+        event.last_timestamp.or(event.event_time).or(event.metadata.creation_timestamp)
+    };
+    let complaints =
+        events.iter().filter_map(|event| Some((at(event), complaint(&event.reason, &event.message)?)));
+    complaints.max_by_key(|(at, _)| *at).map(|(_, complaint)| complaint)
+}
+
+/// Wakes whoever wants to be scaled when KEDA's types come or go.
+async fn follow_keda(
+    caches: [Informer<KedaObject>; 2],
+    objects: Informer<PulsarConsumer>,
+    waker: quintet_kit::controller::Waker,
+) {
+    let [mut first, mut second] = caches.each_ref().map(Informer::health);
+    let mut was = false;
+    loop {
+        let is = are_there(&caches);
+        if is != was {
+            was = is;
+            for object in objects.all().iter().filter(|object| object.spec.autoscaling.is_some()) {
+                waker.look_again(object.key());
+            }
+        }
+        let _ = tokio::select! {
+            changed = first.changed() => changed,
+            changed = second.changed() => changed,
+        };
+    }
+}
+
+/// Whether the cluster has KEDA's types.
+fn are_there(caches: &[Informer<KedaObject>; 2]) -> bool {
+    caches.iter().all(|cache| matches!(*cache.health().borrow(), Health::Synced { .. }))
+}
+
 /// Adds the PulsarConsumer controller to the process. `image` is what consumers run where their object names none.
-pub fn register(shared: &Shared, image: String) {
+pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> {
     let deployments = shared.deployments(NAME_LABEL);
     let resource = Resource::of::<PulsarConsumer>();
     let objects = shared.informer::<PulsarConsumer>("pulsarconsumers", resource, None);
+    let keda = [("scaledobjects", SCALED_OBJECTS), ("triggerauthentications", TRIGGER_AUTHENTICATIONS)]
+        .map(|(name, resource)| shared.patient_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
     let reads: [Arc<dyn Follower>; 1] = [Arc::new(deployments.clone())];
+    let metrics = Metrics::new(&shared.metrics.registry, &objects)?;
+    let pods = shared.pods();
+    let (unready, poller) = (Arc::new(Unready::default()), Arc::new(Poller::default()));
     let reconciler = PulsarConsumers {
+        shared: shared.clone(),
         deployments: deployments.clone(),
-        executor: shared.executor.clone(),
-        image: image.into(),
+        keda: keda.clone(),
+        unready: unready.clone(),
+        poller: poller.clone(),
+        image: Arc::new(image),
         tried: Mutex::default(),
+        asked: Mutex::default(),
     };
     let controller = Controller::new(shared, reconciler, objects.clone(), reads);
     let waker = controller.waker();
+    unready.follow(&pods, &objects, waker.clone());
+    poller.follow(shared, &objects, metrics, waker.clone());
+    let (by_name, named) = (waker.clone(), objects.clone());
     deployments.subscribe(move |change| {
-        waker.wake_owner(change, &resource);
+        by_name.wake_owner(change, &resource);
         // Whoever it belonged to (a deleted PulsarConsumer of the same name, most often), its name is free now.
         if let Change::Deleted { old } = change
             && let Some(name) = old.meta.name.strip_suffix(DEPLOYMENT_SUFFIX)
-            && let Some(consumer) = objects.find(&old.meta.namespace, name)
+            && let Some(consumer) = named.find(&old.meta.namespace, name)
         {
-            waker.wake(consumer.key());
+            by_name.wake(consumer.key());
         }
     });
+    for cache in &keda {
+        let waker = waker.clone();
+        cache.subscribe(move |change| waker.wake_owner(change, &resource));
+    }
+    shared.spawn("keda", follow_keda(keda, objects, waker));
     shared.spawn_controller(CONTROLLER, controller.run());
+    Ok(())
 }

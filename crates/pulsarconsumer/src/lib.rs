@@ -4,17 +4,38 @@
 //! ours is repaired, and nothing is written while it is as it should be. A Deployment of the same name that belongs
 //! to somebody else is left alone. The status says what the Deployment reports, not what was wished for.
 
+mod admin;
+mod adoption;
 pub mod api;
-pub mod controller;
-pub mod observe;
-pub mod plan;
+mod backlog;
+mod controller;
+pub mod deployment;
+mod keda;
+mod kept;
+mod metrics;
+mod observe;
+mod plan;
+mod pods;
+mod poller;
+mod secrets;
+mod status;
+mod topic;
 
 use quintet_kit::rbac::Rule;
 
 pub use controller::register;
+pub use deployment::Image;
 
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "pulsarconsumer";
+
+/// What this kind may do where the installation says so: see `pulsarConsumer.readSecrets` of the chart.
+pub const SECRET_RULES: &[Rule] = &[Rule {
+    group: "",
+    resources: &["secrets"],
+    verbs: &["get"],
+    why: "The token of PulsarConsumers with adminURL and auth, and Secrets with rolloutOnSecretChange, are read.",
+}];
 
 /// What this kind may do.
 pub const RULES: &[Rule] = &[
@@ -41,5 +62,23 @@ pub const RULES: &[Rule] = &[
         resources: &["deployments"],
         verbs: &["get", "list", "watch", "create", "patch"],
         why: "One Deployment is applied for each PulsarConsumer; an apply that makes one needs create too.",
+    },
+    Rule {
+        group: "",
+        resources: &["pods"],
+        verbs: &["get", "list", "watch"],
+        why: "The pods of consumers say why they are not ready.",
+    },
+    Rule {
+        group: "",
+        resources: &["events"],
+        verbs: &["list"],
+        why: "Where a pod does not say why, its kubelet's Events do: a Secret that is absent, an unreachable broker.",
+    },
+    Rule {
+        group: "keda.sh",
+        resources: &["scaledobjects", "triggerauthentications"],
+        verbs: &["get", "list", "watch", "create", "patch", "delete"],
+        why: "KEDA scales PulsarConsumers that ask for it, and is told so by these.",
     },
 ];

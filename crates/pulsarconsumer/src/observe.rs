@@ -1,58 +1,60 @@
-//! Gathers what a PulsarConsumer's plan looks at: its Deployment, from the cache or from the server itself.
+//! What a PulsarConsumer's plan looks at: plain data, gathered from the caches, and from the server where the caches cannot
+//! know.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use quintet_kit::executor::{Error, Executor};
-use quintet_kit::informer::Informer;
-use quintet_kit::object::Object as _;
 use quintet_kit::plan::Refusals;
-use quintet_kit::resource::DEPLOYMENTS;
-use quintet_kit::types::Deployment;
+use quintet_kit::types::{Deployment, Pod};
 
-use crate::api::PulsarConsumer;
-use crate::plan::deployment_name;
+use crate::adoption::Owned;
+use crate::deployment::Image;
+use crate::keda::KedaObject;
+use crate::kept::AllTried;
+use crate::pods::Complaint;
+use crate::poller::Known;
 
 /// What a plan looks at besides the PulsarConsumer itself.
 #[derive(Debug, Default)]
 pub struct World {
     /// The Deployment of its name, whoever it belongs to.
     pub deployment: Option<Arc<Deployment>>,
-    /// The image where the object names none.
-    pub image: Arc<str>,
-    /// What the API server refused lately, by the Deployment's name.
+    /// Who owns the Deployment's fields, where it is ours and was never applied by us.
+    pub owned: Option<Owned>,
+    /// Its pods that are not ready, by name.
+    pub unready: Vec<Arc<Pod>>,
+    /// What kubelets said of one of them, where they were asked.
+    pub asked: Option<Inquiry>,
+    /// KEDA's objects of its name; None where the cluster does not have KEDA's types.
+    pub keda: Option<Keda>,
+    /// What its backlog is, and what stands for the content of its Secrets.
+    pub known: Known,
+    /// The image where the object names none, and its port.
+    pub image: Arc<Image>,
+    /// What the API server refused lately, by the object's name.
     pub refusals: Refusals,
-    /// The last apply that went through, until the Deployment was seen as it should be.
-    pub tried: Option<Tried>,
+    /// The last apply of each type that went through, until the object was seen as it should be.
+    pub tried: AllTried,
 }
 
-/// An apply that went through: where the Deployment is afterwards what it was before, repeating it is of no use.
+/// KEDA's objects of one name, whoever they belong to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Keda {
+    /// The ScaledObject.
+    pub scaled_object: Option<Arc<KedaObject>>,
+    /// The TriggerAuthentication.
+    pub trigger_authentication: Option<Arc<KedaObject>>,
+}
+
+/// What kubelets were asked, and what they said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
-    /// Identifies what was applied and what it was applied to.
-    pub over: String,
+pub struct Inquiry {
+    /// The pod's name.
+    pub pod: Arc<str>,
+    /// The pod's UID.
+    pub uid: Arc<str>,
     /// When.
     pub at: Timestamp,
-}
-
-/// The world of this PulsarConsumer.
-///
-/// The cache holds only Deployments with the label `pulsarcrd`. One that it does not hold may be a stranger's, which
-/// must not be touched, or ours without its label: the server is asked once, before anything is made.
-pub async fn observe(
-    consumer: &PulsarConsumer,
-    deployments: &Informer<Deployment>,
-    executor: &Executor,
-    image: Arc<str>,
-    refusals: Refusals,
-    tried: Option<Tried>,
-) -> Result<World, Error> {
-    let (namespace, name) = (consumer.key().namespace, deployment_name(consumer));
-    let deployment = match deployments.find(&namespace, &name) {
-        None if !consumer.terminating() => {
-            executor.read::<Deployment>(&DEPLOYMENTS, &namespace, &name).await?.map(Arc::new)
-        }
-        cached => cached,
-    };
-    Ok(World { deployment, image, refusals, tried })
+    /// What is wrong with it, where a kubelet has said so.
+    pub complaint: Option<Complaint>,
 }

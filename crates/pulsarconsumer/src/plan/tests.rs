@@ -1,7 +1,15 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::api::Autoscaling;
+use crate::backlog::{Figures, Reading, Unknown};
+use crate::deployment::{Image, NAME_LABEL};
+use crate::observe::Inquiry;
+use crate::pods::Complaint;
+use crate::poller::Known;
 use kube::CustomResourceExt as _;
+use quintet_kit::plan::Refusal;
+use quintet_kit::types::Pod;
 use rstest::rstest;
 
 const START: &str = "2026-01-01T00:00:00Z";
@@ -24,7 +32,11 @@ fn consumer() -> PulsarConsumer {
 }
 
 fn world(deployment: Option<Deployment>) -> World {
-    World { deployment: deployment.map(Arc::new), image: IMAGE.into(), ..World::default() }
+    World { deployment: deployment.map(Arc::new), image: image(), ..World::default() }
+}
+
+fn image() -> Arc<Image> {
+    Arc::new(Image { name: IMAGE.to_owned(), health_port: None })
 }
 
 fn decoded(raw: Value) -> Deployment {
@@ -33,7 +45,10 @@ fn decoded(raw: Value) -> Deployment {
 
 /// What is applied onto nothing.
 fn wanted(consumer: &PulsarConsumer) -> Value {
-    deployment(consumer, None, IMAGE).0
+    match plan(consumer, &world(None), now()).steps.remove(0).remove(0) {
+        Action::Apply { body, .. } => body,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// What the server makes of what is applied: identity, defaults, and a status of so many ready pods.
@@ -94,7 +109,7 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
             "name": "sample-deployment",
             "namespace": "ns",
             "labels": {"pulsarcrd": "sample-pulsarcrd"},
-            "annotations": {"quintet.dev/applied": "v1-vtjrbav3cjhkfkvt"},
+            "annotations": {"quintet.dev/applied": "v1-nk3atkxhltnkrzds"},
             "ownerReferences": [{
                 "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
                 "name": "sample", "uid": "me", "controller": true, "blockOwnerDeletion": true,
@@ -113,7 +128,12 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
                     "quintet.dev/kind": "PulsarConsumer",
                     "pulsar.pulsarconsumer.krvarma.com/uid": "me",
                 }},
-                "spec": {"containers": [{
+                "spec": {
+                    "securityContext": {
+                        "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "containers": [{
                     "name": "pulsarconsumer",
                     "image": "krvarma/pulsarconsumer:latest",
                     "env": [
@@ -121,10 +141,11 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
                         {"name": "PULSAR_TOPIC", "value": "my-topic"},
                         {"name": "PULSAR_SUBSCRIPTION_NAME", "value": "first-subscription"},
                     ],
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": {
                         "allowPrivilegeEscalation": false,
                         "capabilities": {"drop": ["ALL"]},
-                        "seccompProfile": {"type": "RuntimeDefault"},
+                        "readOnlyRootFilesystem": true,
                     },
                 }]},
             },
@@ -339,7 +360,7 @@ fn every_field_of_the_spec_is_applied(#[case] field: &str, #[case] value: Value)
 
 #[rstest]
 #[case::another_kind(Some(("StatefulSet", "db", "x")), "belongs to StatefulSet db.")]
-#[case::an_earlier_one(Some(("PulsarConsumer", "sample", "x")), "belongs to an earlier PulsarConsumer sample (UID x).")]
+#[case::an_earlier_one(Some(("PulsarConsumer", "sample", "x")), "belongs to PulsarConsumer sample (UID x).")]
 #[case::nobody(None, "belongs to nobody.")]
 fn a_strangers_deployment_is_left_alone(#[case] owner: Option<(&str, &str, &str)>, #[case] words: &str) {
     let consumer = consumer();
@@ -357,10 +378,10 @@ fn a_strangers_deployment_is_left_alone(#[case] owner: Option<(&str, &str, &str)
     assert_eq!(plan.again, Some(now() + SignedDuration::from_mins(1)));
     for type_ in ["Available", "Applied"] {
         let (status, reason, message) = condition(&plan, type_);
-        assert_eq!((&*status, &*reason), ("False", "DeploymentNotOwned"));
+        assert_eq!((&*status, &*reason), ("False", "NotOwned"));
         assert!(message.contains(words), "{message}");
     }
-    assert_eq!(plan.events.len(), 1);
+    assert_eq!(plan.events.len(), 1, "{:?}", plan.events);
     let status = plan.status.as_ref().unwrap();
     assert_eq!((status.replicas, status.ready_replicas), (Some(0), Some(0)));
     let again = super::plan(&told(consumer, &world, now()), &world, now() + SignedDuration::from_mins(1));
@@ -441,12 +462,12 @@ fn who_overrules_us_is_not_fought() {
     let [apply, after] = &first.steps[..] else { panic!("{:?}", first.steps) };
     assert!(matches!(apply[..], [Action::Apply { .. }]));
     let [Action::Effect(tried)] = &after[..] else { panic!("{after:?}") };
-    assert!(!is_overruled(&first));
+    assert!(overruled(&first).is_empty());
 
     // The apply went through and nothing came of it.
-    world.tried = Some(tried.clone());
+    world.tried.insert(tried.resource, tried.clone());
     let second = plan(&consumer, &world, now() + SignedDuration::from_secs(5));
-    assert!(second.steps.is_empty() && is_overruled(&second));
+    assert!(second.steps.is_empty() && overruled(&second).contains(&DEPLOYMENTS));
     assert!(second.again.is_some());
     let (status, reason, message) = condition(&second, "Applied");
     assert_eq!((&*status, &*reason), ("False", "Overruled"));
@@ -478,7 +499,7 @@ fn a_deployment_on_its_way_out_is_awaited() {
     raw["spec"]["replicas"] = json!(5);
     let plan = plan(&consumer, &world(Some(decoded(raw))), now());
     assert!(plan.steps.is_empty());
-    assert_eq!(condition(&plan, "Available").1, "DeploymentTerminating");
+    assert_eq!(condition(&plan, "Available").1, "Terminating");
 }
 
 #[test]
@@ -509,5 +530,460 @@ fn the_schema_is_the_posts_with_what_it_meant() {
         .iter()
         .map(|column| column["name"].as_str().unwrap())
         .collect();
-    assert_eq!(columns, ["Server", "Topic", "Subscription", "Replicas", "Ready", "Age"]);
+    assert_eq!(columns, ["Server", "Topic", "Subscription", "Replicas", "Ready", "Backlog", "Age"]);
+}
+
+/// The sample with further fields.
+fn with(fields: &Value) -> PulsarConsumer {
+    let mut spec = serde_json::to_value(consumer().spec).unwrap();
+    for (field, value) in fields.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    PulsarConsumer { spec: serde_json::from_value(spec).unwrap(), ..consumer() }
+}
+
+fn container(consumer: &PulsarConsumer) -> Value {
+    wanted(consumer)["spec"]["template"]["spec"]["containers"][0].clone()
+}
+
+fn variable(container: &Value, name: &str) -> Option<String> {
+    let env = container["env"].as_array().unwrap();
+    env.iter().find(|one| one["name"] == name).map(|one| one["value"].as_str().unwrap_or_default().to_owned())
+}
+
+#[rstest]
+#[case(json!({ "subscriptionType": "Key_Shared" }), "PULSAR_SUBSCRIPTION_TYPE", "Key_Shared")]
+#[case(json!({ "initialPosition": "Earliest" }), "PULSAR_INITIAL_POSITION", "Earliest")]
+#[case(json!({ "auth": { "tokenSecret": { "name": "s" } } }), "PULSAR_TOKEN_FILE", "/var/run/secrets/pulsar/token/token")]
+#[case(json!({ "tls": { "caSecret": { "name": "s" } } }), "PULSAR_TLS_CA_FILE", "/var/run/secrets/pulsar/ca/ca.crt")]
+#[case(json!({ "deadLetterPolicy": { "maxRedeliverCount": 3 } }), "PULSAR_MAX_REDELIVER_COUNT", "3")]
+#[case(json!({ "deadLetterPolicy": { "maxRedeliverCount": 3 } }), "PULSAR_DEAD_LETTER_TOPIC",
+    "persistent://public/default/my-topic-first-subscription-DLQ")]
+#[case(json!({ "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "dead" } }), "PULSAR_DEAD_LETTER_TOPIC", "dead")]
+#[case(json!({ "negativeAckRedeliveryDelay": "1m30s" }), "PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "1m30s")]
+#[case(json!({ "receiverQueueSize": 10 }), "PULSAR_RECEIVER_QUEUE_SIZE", "10")]
+#[case(json!({ "env": [{ "name": "A", "value": "b" }] }), "A", "b")]
+#[case(json!({ "healthPort": 9000 }), "PULSAR_HTTP_BIND_ADDRESS", "[::]:9000")]
+fn further_fields_are_told_in_the_environment(
+    #[case] fields: Value,
+    #[case] name: &str,
+    #[case] value: &str,
+) {
+    assert_eq!(variable(&container(&with(&fields)), name).as_deref(), Some(value));
+    assert_eq!(variable(&container(&consumer()), name), None);
+}
+
+#[test]
+fn secrets_are_mounted_and_in_no_variable() {
+    let secured = with(&json!({
+        "serverAddress": "pulsar+ssl://broker:6651",
+        "auth": { "tokenSecret": { "name": "credentials", "key": "jwt" } },
+        "tls": { "caSecret": { "name": "authorities" } },
+    }));
+    let pod = &wanted(&secured)["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["volumes"],
+        json!([
+            { "name": "pulsar-token", "secret": {
+                "secretName": "credentials", "items": [{ "key": "jwt", "path": "token" }] } },
+            { "name": "pulsar-ca", "secret": {
+                "secretName": "authorities", "items": [{ "key": "ca.crt", "path": "ca.crt" }] } },
+        ])
+    );
+    let mounts = json!([
+        { "name": "pulsar-token", "mountPath": "/var/run/secrets/pulsar/token", "readOnly": true },
+        { "name": "pulsar-ca", "mountPath": "/var/run/secrets/pulsar/ca", "readOnly": true },
+    ]);
+    assert_eq!(pod["containers"][0]["volumeMounts"], mounts);
+    assert!(!pod["containers"][0]["env"].to_string().contains("secretKeyRef"));
+}
+
+#[test]
+fn pod_settings_are_the_pods() {
+    let settings = json!({
+        "labels": { "team": "a", "pulsarcrd": "stolen" },
+        "annotations": { "x": "y" },
+        "nodeSelector": { "disk": "ssd" },
+        "tolerations": [{ "key": "k", "operator": "Exists" }],
+        "affinity": { "nodeAffinity": {} },
+        "topologySpreadConstraints": [{ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule" }],
+        "serviceAccountName": "consumer",
+        "imagePullSecrets": [{ "name": "registry" }],
+        "priorityClassName": "high",
+        "terminationGracePeriodSeconds": 60,
+        "securityContext": { "runAsUser": 1000 },
+    });
+    let consumer = with(&json!({
+        "pod": settings, "resources": { "limits": { "cpu": "1" } }, "imagePullPolicy": "Never", "image": "mine",
+    }));
+    let template = &wanted(&consumer)["spec"]["template"];
+    assert_eq!(template["metadata"]["labels"]["team"], "a");
+    assert_eq!(template["metadata"]["labels"]["pulsarcrd"], "sample-pulsarcrd");
+    assert_eq!(template["metadata"]["annotations"], json!({ "x": "y" }));
+    for (field, value) in settings.as_object().unwrap() {
+        if !["labels", "annotations"].contains(&field.as_str()) {
+            assert_eq!(template["spec"][field], *value, "{field}");
+        }
+    }
+    let container = &template["spec"]["containers"][0];
+    assert_eq!(container["resources"]["limits"]["cpu"], "1");
+    assert_eq!(container["imagePullPolicy"], "Never");
+    assert!(
+        container["securityContext"]["readOnlyRootFilesystem"].is_null(),
+        "what mine writes is not known"
+    );
+}
+
+#[rstest]
+#[case::the_posts_image(json!({}), None, None)]
+#[case::the_managers_own(json!({}), Some(8080), Some(8080))]
+#[case::another_image(json!({ "image": "mine" }), Some(8080), None)]
+#[case::another_image_that_answers(json!({ "image": "mine", "healthPort": 9000 }), None, Some(9000))]
+#[case::switched_off(json!({ "healthPort": 0 }), Some(8080), None)]
+fn who_answers_probes_is_probed(
+    #[case] fields: Value,
+    #[case] default: Option<u16>,
+    #[case] port: Option<u16>,
+) {
+    let mut world = world(None);
+    world.image = Arc::new(Image { name: IMAGE.into(), health_port: default });
+    let plan = plan(&with(&fields), &world, now());
+    let container = &applies(&plan).unwrap().0["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["ports"][0]["containerPort"].as_u64(), port.map(u64::from));
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        let expected = if port.is_some() { json!(path) } else { Value::Null };
+        assert_eq!(container[probe]["httpGet"]["path"], expected);
+    }
+}
+
+#[test]
+fn an_exclusive_subscription_is_recreated_and_a_foreign_rolling_update_goes_first() {
+    let exclusive = with(&json!({ "subscriptionType": "Exclusive" }));
+    assert_eq!(wanted(&exclusive)["spec"]["strategy"], json!({ "type": "Recreate" }));
+    let plan = plan(&exclusive, &world(Some(decoded(settled(&consumer())))), now());
+    let [first, second, _] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    let [Action::Merge { body, .. }] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(
+        *body,
+        json!({
+            "metadata": { "uid": "d", "resourceVersion": "7" },
+            "spec": { "strategy": { "type": "Recreate", "rollingUpdate": null } },
+        })
+    );
+    assert!(matches!(second[..], [Action::Apply { .. }]));
+}
+
+#[test]
+fn what_the_posts_operator_owned_is_made_ours_before_the_first_apply() {
+    let mut world = changed(&consumer(), "/metadata", "annotations", json!({}));
+    world.owned = serde_json::from_value(json!({ "metadata": {
+        "resourceVersion": "7",
+        "managedFields": [{ "manager": "manager", "operation": "Update", "fieldsV1": { "f:spec": {} } }],
+    } }))
+    .unwrap();
+    let plan = plan(&consumer(), &world, now());
+    let [first, second, _] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    let [Action::Patch { operations, .. }] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(operations[1]["value"][0]["manager"], "quintet");
+    assert!(matches!(second[..], [Action::Apply { force: true, .. }]));
+}
+
+fn figures(backlog: i64) -> Reading {
+    let figures = Figures { backlog, unacked: 0, consumers: 1, rate: 0.5 };
+    Reading { figures: Ok(figures), partitioned: Some(false) }
+}
+
+fn unknown() -> Reading {
+    let unknown = Unknown { reason: "TopicNotFound", message: "There is no topic x.".into() };
+    Reading { figures: Err(unknown), partitioned: None }
+}
+
+#[test]
+fn the_backlog_is_told_and_a_restart_writes_nothing() {
+    let asks = with(&json!({ "adminURL": "http://broker:8080" }));
+    let mut world = world(Some(decoded(settled(&asks))));
+    world.known.backlog = Some(figures(7));
+    let first = plan(&asks, &world, now());
+    let status = first.status.clone().unwrap();
+    assert_eq!((status.backlog, status.unacked, status.consumers), (Some(7), Some(0), Some(1)));
+    assert_eq!(condition(&first, "BacklogObserved").0, "True");
+
+    // A new process has not looked yet.
+    let asks = told(asks, &world, now());
+    world.known = Known::default();
+    let second = plan(&asks, &world, now() + SignedDuration::from_mins(5));
+    assert_eq!(second.status, asks.status);
+
+    world.known.backlog = Some(unknown());
+    let third = plan(&asks, &world, now());
+    assert_eq!(condition(&third, "BacklogObserved").1, "TopicNotFound");
+    assert_eq!(third.status.unwrap().backlog, Some(7));
+    assert_eq!(third.events.len(), 1);
+
+    // Who no longer asks is told nothing.
+    let mut quiet = asks;
+    quiet.spec.admin_url = None;
+    let fourth = plan(&quiet, &world, now()).status.unwrap();
+    assert_eq!((fourth.backlog, fourth.consumers, fourth.conditions.len()), (None, None, 2));
+}
+
+#[test]
+fn the_first_status_waits_for_the_first_look_but_not_for_ever() {
+    let asks = with(&json!({ "adminURL": "http://broker:8080" }));
+    let mut raw = settled(&asks);
+    raw["metadata"]["creationTimestamp"] = json!(START);
+    let world = world(Some(decoded(raw)));
+    assert_eq!(plan(&asks, &world, now()).status, None);
+    let later = plan(&asks, &world, now() + SignedDuration::from_secs(2));
+    assert_eq!(condition(&later, "BacklogObserved").0, "Unknown");
+}
+
+/// A PulsarConsumer that is scaled.
+fn scaled() -> PulsarConsumer {
+    with(&json!({
+        "adminURL": "https://broker:8443/",
+        "auth": { "tokenSecret": { "name": "credentials" } },
+        "autoscaling": { "maxReplicas": 30, "minReplicas": 1, "targetBacklog": 50, "activationBacklog": 5,
+            "pollingIntervalSeconds": 10, "cooldownSeconds": 100 },
+    }))
+}
+
+/// What is applied of KEDA's, in order, for a settled Deployment.
+fn keda_applies(consumer: &PulsarConsumer, keda: Keda, known: Option<Reading>) -> Vec<Value> {
+    let mut world = world(Some(decoded(settled(consumer))));
+    world.keda = Some(keda);
+    world.known.backlog = known;
+    let steps = plan(consumer, &world, now()).steps.into_iter().flatten();
+    steps
+        .filter_map(|action| match action {
+            Action::Apply { body, .. } => Some(body),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn keda_is_told_in_its_own_words() {
+    let bodies = keda_applies(&scaled(), Keda::default(), Some(figures(0)));
+    let [authentication, object] = &bodies[..] else { panic!("{bodies:?}") };
+    let owner = json!([{
+        "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer", "name": "sample",
+        "uid": "me", "controller": true, "blockOwnerDeletion": true,
+    }]);
+    assert_eq!(authentication["kind"], "TriggerAuthentication");
+    assert_eq!(authentication["metadata"]["ownerReferences"], owner);
+    assert_eq!(
+        authentication["spec"],
+        json!({ "secretTargetRef": [{ "parameter": "bearerToken", "name": "credentials", "key": "token" }] })
+    );
+    assert_eq!(
+        (&object["apiVersion"], &object["kind"]),
+        (&json!("keda.sh/v1alpha1"), &json!("ScaledObject"))
+    );
+    assert_eq!(object["metadata"]["name"], "sample-pulsarcrd");
+    assert_eq!(
+        object["spec"],
+        json!({
+            "scaleTargetRef": {
+                "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer", "name": "sample",
+            },
+            "minReplicaCount": 1, "maxReplicaCount": 30, "pollingInterval": 10, "cooldownPeriod": 100,
+            "triggers": [{
+                "type": "pulsar",
+                "metadata": {
+                    "adminURL": "https://broker:8443", "topic": "persistent://public/default/my-topic",
+                    "subscription": "first-subscription", "isPartitionedTopic": "false",
+                    "msgBacklogThreshold": "50", "activationMsgBacklogThreshold": "5", "authModes": "bearer",
+                },
+                "authenticationRef": { "name": authentication["metadata"]["name"] },
+            }],
+        })
+    );
+}
+
+#[test]
+fn keda_is_told_of_partitions_once_they_are_known() {
+    assert!(keda_applies(&scaled(), Keda::default(), None).is_empty(), "the topic is looked at first");
+    let partitioned = Reading { partitioned: Some(true), ..figures(0) };
+    let bodies = keda_applies(&scaled(), Keda::default(), Some(partitioned));
+    assert_eq!(bodies[1]["spec"]["triggers"][0]["metadata"]["isPartitionedTopic"], "true");
+    // What it was told stays while the topic cannot be read, after a restart or for another reason.
+    let stored = |body: &Value| Some(Arc::new(keda_object(body.clone())));
+    let keda = Keda { trigger_authentication: stored(&bodies[0]), scaled_object: stored(&bodies[1]) };
+    for known in [None, Some(unknown())] {
+        assert!(keda_applies(&scaled(), keda.clone(), known).is_empty());
+    }
+    // A topic that cannot be read from the beginning keeps nobody from being scaled later.
+    let bodies = keda_applies(&scaled(), Keda::default(), Some(unknown()));
+    assert_eq!(bodies[1]["spec"]["triggers"][0]["metadata"]["isPartitionedTopic"], "false");
+}
+
+/// A KEDA object as the server stores it.
+fn keda_object(mut body: Value) -> KedaObject {
+    body["metadata"]["uid"] = json!(body["kind"]);
+    serde_json::from_value(body).unwrap()
+}
+
+#[rstest]
+#[case::none(None, "False", "KedaMissing")]
+#[case::silent(Some(json!([])), "Unknown", "KedaPending")]
+#[case::unready(Some(json!([{ "type": "Ready", "status": "False", "message": "no token" }])), "False", "ScaledObjectNotReady")]
+#[case::ready(Some(json!([{ "type": "Ready", "status": "True", "message": "ok" }])), "True", "ScaledObjectReady")]
+fn autoscaling_says_what_keda_says(
+    #[case] conditions: Option<Value>,
+    #[case] status: &str,
+    #[case] reason: &str,
+) {
+    let consumer = scaled();
+    let mut world = world(Some(decoded(settled(&consumer))));
+    world.known.backlog = Some(figures(0));
+    world.keda = conditions.map(|conditions| {
+        let mut bodies = keda_applies(&consumer, Keda::default(), Some(figures(0)));
+        bodies[1]["status"] = json!({ "conditions": conditions });
+        let [authentication, object] = [0, 1].map(|at| Some(Arc::new(keda_object(bodies[at].clone()))));
+        Keda { scaled_object: object, trigger_authentication: authentication }
+    });
+    let plan = plan(&consumer, &world, now());
+    assert!(plan.steps.is_empty(), "{:?}", plan.steps);
+    let (found, why, _) = condition(&plan, "AutoscalingReady");
+    assert_eq!((&*found, &*why), (status, reason));
+}
+
+#[test]
+fn what_is_no_longer_scaled_leaves_nothing_and_a_strangers_stays() {
+    let bodies = keda_applies(&scaled(), Keda::default(), Some(figures(0)));
+    let [authentication, object] = [0, 1].map(|at| Some(Arc::new(keda_object(bodies[at].clone()))));
+    let mut world = world(Some(decoded(settled(&consumer()))));
+    world.keda = Some(Keda { scaled_object: object, trigger_authentication: authentication });
+    let plan = plan(&consumer(), &world, now());
+    let deleted: Vec<&str> = plan
+        .steps
+        .iter()
+        .flatten()
+        .map(|action| match action {
+            Action::Delete { resource, .. } => resource.kind,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(deleted, ["ScaledObject", "TriggerAuthentication"]);
+
+    let mut theirs = bodies[1].clone();
+    theirs["metadata"]["ownerReferences"] = json!([]);
+    world.keda =
+        Some(Keda { scaled_object: Some(Arc::new(keda_object(theirs))), trigger_authentication: None });
+    assert!(super::plan(&consumer(), &world, now()).steps.is_empty());
+    let mut asked = scaled();
+    asked.spec.auth = None;
+    world.deployment = Some(Arc::new(decoded(settled(&asked))));
+    world.known.backlog = Some(figures(0));
+    let plan = super::plan(&asked, &world, now());
+    assert!(plan.steps.is_empty());
+    assert_eq!(condition(&plan, "AutoscalingReady").1, "NotOwned");
+}
+
+#[test]
+fn replicas_are_the_autoscalers_to_write_and_ours_to_apply() {
+    let mut consumer = scaled();
+    consumer.spec.replicas = 17;
+    assert_eq!(wanted(&consumer)["spec"]["replicas"], 17);
+    let autoscaling: Autoscaling = serde_json::from_value(json!({ "maxReplicas": 2 })).unwrap();
+    assert_eq!((autoscaling.min_replicas, autoscaling.max_replicas), (None, 2));
+}
+
+/// Pods of the consumer that are not ready.
+fn unready(status: &Value) -> Vec<Arc<Pod>> {
+    let pod = json!({
+        "metadata": { "name": "pod-1", "namespace": "ns", "uid": "p", "creationTimestamp": START },
+        "spec": { "nodeName": "n" },
+        "status": status,
+    });
+    vec![Arc::new(serde_json::from_value(pod).unwrap())]
+}
+
+fn asked(complaint: Option<Complaint>) -> Inquiry {
+    Inquiry { pod: "pod-1".into(), uid: "p".into(), at: now(), complaint }
+}
+
+fn waiting(reason: &str) -> Value {
+    json!({ "phase": "Pending", "containerStatuses": [{ "name": "c", "state": { "waiting": { "reason": reason } } }] })
+}
+
+#[rstest]
+#[case::unschedulable(json!({ "phase": "Pending", "conditions": [
+    { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes" }] }), None,
+    "Unschedulable", "0/3 nodes")]
+#[case::no_image(waiting("ErrImagePull"), None, "ImagePullFailed", "pod-1")]
+#[case::still_no_image(waiting("ImagePullBackOff"), None, "ImagePullFailed", "pod-1")]
+#[case::crashed(json!({ "phase": "Running", "containerStatuses": [{ "name": "c",
+    "state": { "waiting": { "reason": "CrashLoopBackOff" } },
+    "lastState": { "terminated": { "exitCode": 2, "reason": "Error", "message": "log line\nthe broker refuses the token" } } }] }),
+    None, "ConsumerFailed", "exit code 2: the broker refuses the token")]
+#[case::absent_secret(waiting("ContainerCreating"),
+    Some(asked(Some(Complaint::Mount { volume: "pulsar-token".into(), message: "not found".into() }))),
+    "SecretMissing", "waits for key token of Secret credentials, which auth.tokenSecret names")]
+#[case::another_volume(waiting("ContainerCreating"),
+    Some(asked(Some(Complaint::Mount { volume: "data".into(), message: "not found".into() }))), "MountFailed", "volume data")]
+#[case::unreachable(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 502 }))),
+    "BrokerUnreachable", "pulsar://localhost:6650")]
+#[case::busy(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 409 }))), "SubscriptionBusy", "pod-1")]
+#[case::certificate(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 525 }))), "TlsHandshakeFailed", "pod-1")]
+#[case::nothing_said(json!({ "phase": "Running" }), Some(asked(None)), "ConsumersNotReady", "0 of 1 consumers are ready.")]
+fn a_consumer_that_is_not_ready_says_why(
+    #[case] status: Value,
+    #[case] asked: Option<Inquiry>,
+    #[case] reason: &str,
+    #[case] words: &str,
+) {
+    let consumer = with(&json!({ "auth": { "tokenSecret": { "name": "credentials" } } }));
+    let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
+    world.unready = unready(&status);
+    world.asked = asked;
+    let plan = plan(&consumer, &world, now());
+    let (_, why, message) = condition(&plan, "Available");
+    assert_eq!(why, reason, "{message}");
+    assert!(message.contains(words), "{message}");
+    assert_eq!(plan.events.len(), usize::from(reason != "ConsumersNotReady"));
+}
+
+#[test]
+fn a_kubelet_is_asked_when_a_pod_says_nothing_for_long() {
+    let consumer = consumer();
+    let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
+    world.unready = unready(&json!({ "phase": "Running" }));
+    let first = plan(&consumer, &world, now());
+    assert_eq!(first.again, Some(now() + SignedDuration::from_secs(30)));
+    world.asked = Some(asked(None));
+    let second = plan(&consumer, &world, now());
+    assert_eq!(second.again, Some(now() + SignedDuration::from_secs(60)));
+}
+
+#[test]
+fn pods_are_replaced_for_their_secrets_only_where_asked_for() {
+    let consumer =
+        with(&json!({ "auth": { "tokenSecret": { "name": "s" } }, "rolloutOnSecretChange": true }));
+    let annotation = |plan: &ConsumerPlan| {
+        let body = applies(plan).unwrap().0;
+        body["spec"]["template"]["metadata"]["annotations"]["pulsar.pulsarconsumer.krvarma.com/secrets"]
+            .clone()
+    };
+    let mut none = world(None);
+    let waits = plan(&consumer, &none, now());
+    assert!(waits.steps.is_empty() && waits.again.is_some());
+    none.known.secrets = Some(Ok("v1-a".into()));
+    let first = plan(&consumer, &none, now());
+    assert_eq!(annotation(&first), "v1-a");
+
+    let mut there = world(Some(decoded(stored(applies(&first).unwrap().0.clone(), 1))));
+    // A new process has not read them yet; one that may not read them takes nothing back.
+    let forbidden = Unknown { reason: "SecretForbidden", message: "No.".into() };
+    for secrets in [None, Some(Err(forbidden.clone())), Some(Ok("v1-a".to_owned()))] {
+        there.known.secrets = secrets;
+        assert!(plan(&consumer, &there, now()).steps.is_empty());
+    }
+    there.known.secrets = Some(Ok("v1-b".into()));
+    assert_eq!(annotation(&plan(&consumer, &there, now())), "v1-b");
+    none.known.secrets = Some(Err(forbidden));
+    assert!(annotation(&plan(&consumer, &none, now())).is_null());
+    there.known.secrets = Some(Ok("v1-a".into()));
+    assert_eq!(condition(&plan(&consumer, &there, now()), "SecretsObserved").0, "True");
 }

@@ -1,0 +1,196 @@
+//! What the broker says of a subscription, and how much of it is written into the status.
+//!
+//! Exact figures are metrics. The status is for people: it is written when a figure comes from or to 0, or has changed by
+//! more than a tenth and the last write is a while ago, so that a busy topic costs no write every half minute.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use quintet_kit::clock::whole_seconds;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+use crate::api::PulsarConsumerStatus;
+use crate::kept::in_future;
+
+/// How long a figure stands at least, unless it comes from or to 0.
+const LONG_ENOUGH: SignedDuration = SignedDuration::from_secs(60);
+
+/// The figures of a subscription.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// What is not acknowledged, in entries: a batch of messages is one.
+    pub backlog: i64,
+    /// What is delivered and not acknowledged.
+    pub unacked: i64,
+    /// How many consumers there are.
+    pub consumers: i32,
+    /// Messages that are delivered a second.
+    pub rate: f64,
+}
+
+/// Why the figures are not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// The condition's reason.
+    pub reason: &'static str,
+    /// What a person reads.
+    pub message: String,
+}
+
+/// What was read last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// The figures, or why they are not known.
+    pub figures: Result<Figures, Unknown>,
+    /// Whether the topic has partitions; none where that was never known.
+    pub partitioned: Option<bool>,
+}
+
+/// The broker's answer about a topic, as far as it is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Stats {
+    subscriptions: BTreeMap<String, SubscriptionStats>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SubscriptionStats {
+    msg_backlog: i64,
+    unacked_messages: i64,
+    msg_rate_out: f64,
+    consumers: Vec<serde::de::IgnoredAny>,
+}
+
+impl Stats {
+    /// The figures of a subscription; None where there is none of this name.
+    pub fn of(&self, subscription: &str) -> Option<Figures> {
+        let stats = self.subscriptions.get(subscription)?;
+        Some(Figures {
+            backlog: stats.msg_backlog.max(0),
+            unacked: stats.unacked_messages.max(0),
+            consumers: i32::try_from(stats.consumers.len()).unwrap_or(i32::MAX),
+            rate: stats.msg_rate_out,
+        })
+    }
+}
+
+/// What the status says of the backlog: the figures, when they were read, and when to look again because a change that is
+/// not told yet may be by then.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    /// See [`PulsarConsumerStatus::backlog`].
+    pub backlog: Option<i64>,
+    /// See [`PulsarConsumerStatus::unacked`].
+    pub unacked: Option<i64>,
+    /// See [`PulsarConsumerStatus::consumers`].
+    pub consumers: Option<i32>,
+    /// See [`PulsarConsumerStatus::backlog_time`].
+    pub time: Option<Time>,
+    /// When to look again.
+    pub again: Option<Timestamp>,
+}
+
+/// What to tell of the figures after `before` was told.
+pub fn told(before: &PulsarConsumerStatus, figures: Option<&Figures>, now: Timestamp) -> Told {
+    let stays = Told {
+        backlog: before.backlog,
+        unacked: before.unacked,
+        consumers: before.consumers,
+        time: before.backlog_time.clone(),
+        again: None,
+    };
+    // Figures that cannot be read any more are old and not wrong: they stay, with their time, and the condition tells.
+    let Some(figures) = figures else { return stays };
+    let pairs = [(before.backlog, figures.backlog), (before.unacked, figures.unacked)];
+    let at_once = before.consumers != Some(figures.consumers)
+        || pairs.iter().any(|(old, new)| old.is_none_or(|old| (old == 0) != (*new == 0)));
+    let notable = pairs.iter().any(|(old, new)| old.is_some_and(|old| (new - old).abs() * 10 > old));
+    let due = before.backlog_time.as_ref().map(|time| in_future(time.0, LONG_ENOUGH));
+    // A time that is far ahead of our clock must not silence the figures.
+    let waits = due.filter(|due| now < *due && *due <= in_future(now, LONG_ENOUGH * 2));
+    if at_once || notable && waits.is_none() {
+        return Told {
+            backlog: Some(figures.backlog),
+            unacked: Some(figures.unacked),
+            consumers: Some(figures.consumers),
+            time: Some(Time(whole_seconds(now))),
+            again: None,
+        };
+    }
+    Told { again: waits.filter(|_| notable), ..stays }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn status(backlog: i64, consumers: i32) -> PulsarConsumerStatus {
+        PulsarConsumerStatus {
+            backlog: Some(backlog),
+            unacked: Some(0),
+            consumers: Some(consumers),
+            backlog_time: Some(Time(at(0))),
+            ..PulsarConsumerStatus::default()
+        }
+    }
+
+    #[rstest]
+    // From and to 0: at once.
+    #[case(0, 1, 1, 1, Some(1))]
+    #[case(500, 0, 1, 1, Some(0))]
+    // More than a tenth: after a minute.
+    #[case(100, 111, 1, 59, None)]
+    #[case(100, 111, 1, 60, Some(111))]
+    #[case(100, 89, 1, 61, Some(89))]
+    // A tenth or less: never.
+    #[case(100, 110, 1, 3_600, None)]
+    #[case(100, 90, 1, 3_600, None)]
+    // Another number of consumers: at once, with everything.
+    #[case(100, 101, 2, 1, Some(101))]
+    fn figures_are_told_when_they_tell_something(
+        #[case] before: i64,
+        #[case] backlog: i64,
+        #[case] consumers: i32,
+        #[case] second: i64,
+        #[case] expected: Option<i64>,
+    ) {
+        let figures = Figures { backlog, unacked: 0, consumers, rate: 0.0 };
+        let told = told(&status(before, 1), Some(&figures), at(second));
+        assert_eq!(told.backlog, Some(expected.unwrap_or(before)));
+        assert_eq!(told.time.is_some_and(|time| time.0 == at(second)), expected.is_some());
+    }
+
+    #[test]
+    fn a_change_that_waits_is_told_in_time() {
+        let figures = Figures { backlog: 200, unacked: 0, consumers: 1, rate: 0.0 };
+        let waits = told(&status(100, 1), Some(&figures), at(10));
+        assert_eq!((waits.backlog, waits.again), (Some(100), Some(at(60))));
+        assert_eq!(told(&status(100, 1), Some(&figures), at(60)).backlog, Some(200));
+        // Our clock is an hour behind the one that wrote the time.
+        assert_eq!(told(&status(100, 1), Some(&figures), at(-3_600)).backlog, Some(200));
+    }
+
+    #[test]
+    fn the_first_figures_are_told_and_unreadable_ones_stay() {
+        let first = told(&PulsarConsumerStatus::default(), Some(&Figures::default()), at(0));
+        assert_eq!((first.backlog, first.unacked, first.consumers), (Some(0), Some(0), Some(0)));
+        assert_eq!(told(&status(7, 1), None, at(99)).backlog, Some(7));
+    }
+
+    #[test]
+    fn the_brokers_answer_is_read() {
+        let stats: Stats = serde_json::from_str(
+            r#"{"msgRateIn": 0.0, "subscriptions": {"s": {"msgBacklog": 102, "unackedMessages": 3, "msgRateOut": 1.5,
+                "consumers": [{"consumerName": "a"}, {}]}}, "x": [1]}"#,
+        )
+        .unwrap();
+        assert_eq!(stats.of("s"), Some(Figures { backlog: 102, unacked: 3, consumers: 2, rate: 1.5 }));
+        assert_eq!(stats.of("other"), None);
+    }
+}

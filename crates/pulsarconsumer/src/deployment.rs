@@ -1,0 +1,272 @@
+//! The Deployment of a PulsarConsumer, as it is applied: every field that we own and no other.
+
+use kube::Resource as _;
+use quintet_kit::KIND_LABEL;
+use quintet_kit::object::controller_reference;
+use quintet_kit::resource::{DEPLOYMENTS, Resource};
+use quintet_kit::types::Deployment;
+use serde_json::{Map, Value, json};
+
+use crate::api::{PulsarConsumer, PulsarConsumerSpec, SecretKey, SubscriptionType};
+use crate::topic::Topic;
+
+/// What follows the object's name in its Deployment's, as in the post.
+pub const DEPLOYMENT_SUFFIX: &str = "-deployment";
+/// Label: the object's name and `-pulsarcrd`, as in the post. It alone selects the pods: the object's own labels may
+/// change, a Deployment's selector may not.
+pub const NAME_LABEL: &str = "pulsarcrd";
+/// Label of the pods: the PulsarConsumer's UID.
+pub const UID_LABEL: &str = "pulsar.pulsarconsumer.krvarma.com/uid";
+/// Annotation of the pods: stands for the content of the Secrets that they mount.
+pub const SECRETS_ANNOTATION: &str = "pulsar.pulsarconsumer.krvarma.com/secrets";
+/// The name of the container, as in the post.
+pub const CONTAINER: &str = "pulsarconsumer";
+/// The volume of the token, and the folder that it is mounted at.
+pub const TOKEN: (&str, &str) = ("pulsar-token", "/var/run/secrets/pulsar/token");
+/// The volume of the authorities' certificates, and the folder that it is mounted at.
+pub const AUTHORITIES: (&str, &str) = ("pulsar-ca", "/var/run/secrets/pulsar/ca");
+/// The user and group of the consumer, unless the object gives a security context: nobody's in particular, as in images
+/// that have no users.
+const USER: i64 = 65_532;
+
+/// The image of consumers where their object names none, and the port on which it tells how it fares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// The image.
+    pub name: String,
+    /// The port of its /healthz and /readyz; none where it has none.
+    pub health_port: Option<u16>,
+}
+
+/// The name of the Deployment, as in the post.
+pub fn deployment_name(consumer: &PulsarConsumer) -> String {
+    format!("{}{DEPLOYMENT_SUFFIX}", name_of(consumer))
+}
+
+/// The value of [`NAME_LABEL`].
+pub fn label_value(consumer: &PulsarConsumer) -> String {
+    format!("{}-pulsarcrd", name_of(consumer))
+}
+
+fn name_of(consumer: &PulsarConsumer) -> &str {
+    consumer.meta().name.as_deref().unwrap_or_default()
+}
+
+/// The Secret behind a volume of ours, and the field that names it.
+pub fn secret_of<'a>(spec: &'a PulsarConsumerSpec, volume: &str) -> Option<(&'a SecretKey, &'static str)> {
+    match volume {
+        _ if volume == TOKEN.0 => spec.auth.as_ref().map(|auth| (&auth.token_secret, "auth.tokenSecret")),
+        _ if volume == AUTHORITIES.0 => spec.tls.as_ref().map(|tls| (&tls.ca_secret, "tls.caSecret")),
+        _ => None,
+    }
+}
+
+/// The key of a Secret that a volume shows.
+pub fn key_of<'a>(secret: &'a SecretKey, volume: &str) -> &'a str {
+    secret.key.as_deref().unwrap_or(if volume == TOKEN.0 { "token" } else { "ca.crt" })
+}
+
+/// The port on which the consumer of an object answers probes.
+pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
+    match (spec.health_port, &spec.image) {
+        (Some(port), _) => u16::try_from(port).ok().filter(|port| *port > 0),
+        (None, None) => default.health_port,
+        (None, Some(_)) => None,
+    }
+}
+
+/// The Deployment.
+///
+/// A selector cannot be changed. One that another operator gave to our Deployment is kept, and its labels go onto the
+/// pods. `secrets` stands for the content of the Secrets that the pods mount, where pods are replaced for it.
+pub fn deployment(
+    consumer: &PulsarConsumer,
+    own: Option<&Deployment>,
+    default: &Image,
+    secrets: Option<&str>,
+) -> Value {
+    let (meta, spec) = (consumer.meta(), &consumer.spec);
+    let selector = own
+        .and_then(|own| own.spec.get("selector").cloned())
+        .unwrap_or_else(|| json!({ "matchLabels": { NAME_LABEL: label_value(consumer) } }));
+    let pod = spec.pod.clone().unwrap_or_default();
+    let mut labels = json!(pod.labels);
+    for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
+        labels[key] = value.clone();
+    }
+    labels[NAME_LABEL] = label_value(consumer).into();
+    labels[KIND_LABEL] = "PulsarConsumer".into();
+    labels[UID_LABEL] = json!(meta.uid);
+    let mut template = json!({ "metadata": { "labels": labels } });
+    let mut annotations = pod.annotations.clone();
+    annotations.extend(secrets.map(|secrets| (SECRETS_ANNOTATION.to_owned(), secrets.to_owned())));
+    if !annotations.is_empty() {
+        template["metadata"]["annotations"] = json!(annotations);
+    }
+    template["spec"] = pod_spec(spec, default);
+    // The object's own labels are for finding the Deployment, as in the post; they select nothing.
+    let mut own_labels = json!(meta.labels.clone().unwrap_or_default());
+    own_labels[NAME_LABEL] = label_value(consumer).into();
+    json!({
+        "apiVersion": DEPLOYMENTS.api_version(),
+        "kind": DEPLOYMENTS.kind,
+        "metadata": {
+            "name": deployment_name(consumer),
+            "namespace": meta.namespace,
+            "labels": own_labels,
+            "ownerReferences": [controller_reference(&Resource::of::<PulsarConsumer>(), meta)],
+        },
+        "spec": {
+            "replicas": spec.replicas,
+            "selector": selector,
+            "strategy": strategy(spec),
+            "template": template,
+        },
+    })
+}
+
+/// An Exclusive subscription refuses a second consumer: the old pod goes before the new one comes. For all others the
+/// new one comes first, and both may consume for a while.
+fn strategy(spec: &PulsarConsumerSpec) -> Value {
+    if spec.subscription_type == Some(SubscriptionType::Exclusive) {
+        return json!({ "type": "Recreate" });
+    }
+    // Explicit, for a field that we do not own could not be taken away again.
+    json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } })
+}
+
+fn pod_spec(spec: &PulsarConsumerSpec, default: &Image) -> Value {
+    let pod = spec.pod.clone().unwrap_or_default();
+    let mut wanted = Map::new();
+    let mut set = |field: &str, value: Value| {
+        let is_empty = match &value {
+            Value::Null => true,
+            Value::Array(items) => items.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
+            _ => false,
+        };
+        if !is_empty {
+            wanted.insert(field.to_owned(), value);
+        }
+    };
+    set("nodeSelector", json!(pod.node_selector));
+    set("tolerations", json!(pod.tolerations));
+    set("affinity", json!(pod.affinity));
+    set("topologySpreadConstraints", json!(pod.topology_spread_constraints));
+    set("serviceAccountName", json!(pod.service_account_name));
+    set("imagePullSecrets", json!(pod.image_pull_secrets));
+    set("priorityClassName", json!(pod.priority_class_name));
+    set("terminationGracePeriodSeconds", json!(pod.termination_grace_period_seconds));
+    let ours = || {
+        json!({
+            "runAsNonRoot": true,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": { "type": "RuntimeDefault" },
+        })
+    };
+    set("securityContext", pod.security_context.unwrap_or_else(ours));
+    set("containers", json!([container(spec, default)]));
+    let volume = |volume: &(&str, &str), file: &str, secret: &SecretKey| {
+        json!({
+            "name": volume.0,
+            "secret": {
+                "secretName": secret.name,
+                "items": [{ "key": key_of(secret, volume.0), "path": file }],
+            },
+        })
+    };
+    let mut volumes = Vec::new();
+    volumes.extend(spec.auth.iter().map(|auth| volume(&TOKEN, "token", &auth.token_secret)));
+    volumes.extend(spec.tls.iter().map(|tls| volume(&AUTHORITIES, "ca.crt", &tls.ca_secret)));
+    set("volumes", Value::Array(volumes));
+    Value::Object(wanted)
+}
+
+fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
+    let port = health_port(spec, default);
+    let mut security = json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": { "drop": ["ALL"] },
+    });
+    if spec.image.is_none() {
+        // The posts' program and ours write no files; what another image needs is not known.
+        security["readOnlyRootFilesystem"] = true.into();
+    }
+    let mut container = json!({
+        "name": CONTAINER,
+        "image": spec.image.as_deref().unwrap_or(&default.name),
+        "env": env(spec, port),
+        // Where a consumer gives up, its last words tell why: they come into the pod's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": security,
+    });
+    if let Some(policy) = spec.image_pull_policy {
+        container["imagePullPolicy"] = json!(policy);
+    }
+    if let Some(resources) = &spec.resources {
+        container["resources"] = resources.clone();
+    }
+    if let Some(port) = port {
+        let probe = |path: &str, period: i32, failures: i32| {
+            json!({
+                "httpGet": { "path": path, "port": "health", "scheme": "HTTP" },
+                "periodSeconds": period,
+                "failureThreshold": failures,
+            })
+        };
+        container["ports"] = json!([{ "name": "health", "containerPort": port, "protocol": "TCP" }]);
+        container["livenessProbe"] = probe("/healthz", 20, 3);
+        container["readinessProbe"] = probe("/readyz", 5, 2);
+    }
+    let mounts = [spec.auth.as_ref().map(|_| TOKEN), spec.tls.as_ref().map(|_| AUTHORITIES)];
+    let mounts: Vec<Value> = mounts
+        .into_iter()
+        .flatten()
+        .map(|(name, path)| json!({ "name": name, "mountPath": path, "readOnly": true }))
+        .collect();
+    if !mounts.is_empty() {
+        container["volumeMounts"] = mounts.into();
+    }
+    container
+}
+
+/// The environment: the post's three variables, then one for each further field that is set. No secret is among them.
+fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
+    let text = |name: &str, value: &str| json!({ "name": name, "value": value });
+    let mut env = vec![
+        text("PULSAR_SERVER", &spec.server_address),
+        text("PULSAR_TOPIC", &spec.topic),
+        text("PULSAR_SUBSCRIPTION_NAME", &spec.subscription_name),
+    ];
+    env.extend(spec.subscription_type.map(|type_| text("PULSAR_SUBSCRIPTION_TYPE", type_.name())));
+    env.extend(spec.initial_position.map(|position| text("PULSAR_INITIAL_POSITION", position.name())));
+    if spec.auth.is_some() {
+        env.push(text("PULSAR_TOKEN_FILE", &format!("{}/token", TOKEN.1)));
+    }
+    if spec.tls.is_some() {
+        env.push(text("PULSAR_TLS_CA_FILE", &format!("{}/ca.crt", AUTHORITIES.1)));
+    }
+    if let Some(policy) = &spec.dead_letter_policy {
+        env.push(text("PULSAR_MAX_REDELIVER_COUNT", &policy.max_redeliver_count.to_string()));
+        let topic = policy.dead_letter_topic.clone();
+        let topic = topic.unwrap_or_else(|| Topic::of(&spec.topic).dead_letter(&spec.subscription_name));
+        env.push(text("PULSAR_DEAD_LETTER_TOPIC", &topic));
+    }
+    if let Some(delay) = &spec.negative_ack_redelivery_delay {
+        env.push(text("PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", delay));
+    }
+    if let Some(size) = spec.receiver_queue_size {
+        env.push(text("PULSAR_RECEIVER_QUEUE_SIZE", &size.to_string()));
+    }
+    if let Some(port) = port {
+        env.push(text("PULSAR_HTTP_BIND_ADDRESS", &format!("[::]:{port}")));
+        env.push(json!({
+            "name": "PULSAR_CONSUMER_NAME",
+            "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } },
+        }));
+    }
+    // Ours stand last against nothing: the schema keeps names like ours out.
+    env.extend(spec.env.iter().cloned());
+    env
+}

@@ -1,0 +1,106 @@
+//! What people alert on: consumers, summed over all PulsarConsumers, and the backlog of each. Series of an object go with
+//! it.
+
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use quintet_kit::informer::Informer;
+use quintet_kit::object::Key;
+use quintet_kit::sums::Sums;
+
+use crate::api::PulsarConsumer;
+use crate::backlog::Reading;
+
+/// The states of consumers that are summed up.
+const STATES: [&str; 2] = ["wanted", "ready"];
+/// The labels of what is told of one object.
+const OBJECT: [&str; 2] = ["namespace", "name"];
+
+/// The metrics of this kind. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics {
+    backlog: IntGaugeVec,
+    unacked: IntGaugeVec,
+    consumers: IntGaugeVec,
+    rate: GaugeVec,
+    looks: IntCounterVec,
+}
+
+impl Metrics {
+    /// Makes and registers them, and keeps the sums.
+    pub fn new(registry: &Registry, objects: &Informer<PulsarConsumer>) -> Result<Self, prometheus::Error> {
+        let pods = Sums::new(
+            registry,
+            "quintet_pulsarconsumer_pods",
+            "Consumers by state, summed over every PulsarConsumer: wanted, ready.",
+            STATES,
+        )?;
+        pods.follow(objects, counts);
+        let of_object = |name: &str, help: &str| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), &OBJECT)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let backlog = of_object(
+            "quintet_pulsarconsumer_backlog",
+            "What the subscription has not acknowledged, in entries: Pulsar counts a batch of messages as one.",
+        )?;
+        let unacked = of_object(
+            "quintet_pulsarconsumer_unacked",
+            "What was delivered to the subscription's consumers and is not acknowledged.",
+        )?;
+        let consumers = of_object(
+            "quintet_pulsarconsumer_consumers",
+            "Consumers of the subscription that the broker knows of.",
+        )?;
+        let rate = GaugeVec::new(
+            Opts::new(
+                "quintet_pulsarconsumer_delivered_per_second",
+                "Messages that the broker delivers to the subscription, per second, averaged over its last minute.",
+            ),
+            &OBJECT,
+        )?;
+        registry.register(Box::new(rate.clone()))?;
+        let looks = IntCounterVec::new(
+            Opts::new(
+                "quintet_pulsarconsumer_backlog_polls_total",
+                "Looks at a backlog by result: Observed, or the reason why it is not known.",
+            ),
+            &["result"],
+        )?;
+        registry.register(Box::new(looks.clone()))?;
+        Ok(Self { backlog, unacked, consumers, rate, looks })
+    }
+
+    /// Tells what was read of an object's backlog. Where it cannot be read, there are no figures: an old one would look
+    /// like a new one.
+    pub fn read(&self, key: &Key, reading: &Reading) {
+        let labels: [&str; 2] = [&key.namespace, &key.name];
+        match &reading.figures {
+            Ok(figures) => {
+                self.looks.with_label_values(&["Observed"]).inc();
+                self.backlog.with_label_values(&labels).set(figures.backlog);
+                self.unacked.with_label_values(&labels).set(figures.unacked);
+                self.consumers.with_label_values(&labels).set(figures.consumers.into());
+                self.rate.with_label_values(&labels).set(figures.rate);
+            }
+            Err(unknown) => {
+                self.looks.with_label_values(&[unknown.reason]).inc();
+                self.forget(key);
+            }
+        }
+    }
+
+    /// Removes the series of an object.
+    pub fn forget(&self, key: &Key) {
+        let labels: [&str; 2] = [&key.namespace, &key.name];
+        for gauge in [&self.backlog, &self.unacked, &self.consumers] {
+            // There may be none.
+            let _ = gauge.remove_label_values(&labels);
+        }
+        let _ = self.rate.remove_label_values(&labels);
+    }
+}
+
+fn counts(consumer: &PulsarConsumer) -> [i64; STATES.len()] {
+    let ready = consumer.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or_default();
+    [consumer.spec.replicas.into(), ready.into()]
+}

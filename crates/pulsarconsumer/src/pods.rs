@@ -1,0 +1,191 @@
+//! The pods of consumers, by the PulsarConsumer that their label names: their owner is a ReplicaSet.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_kit::controller::Waker;
+use quintet_kit::informer::{Change, Informer};
+use quintet_kit::object::{Key, Object as _};
+use quintet_kit::types::{Phase, Pod};
+
+use crate::api::PulsarConsumer;
+use crate::deployment::{NAME_LABEL, UID_LABEL};
+use crate::kept::in_future;
+use crate::observe::Inquiry;
+
+/// How long a pod may take to become ready before its kubelet's Events are asked for the reason.
+pub const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+
+/// How long an answer stands.
+pub const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+
+type ByConsumer = HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<Pod>>>;
+
+/// The pods that are not ready: what there is to say of a consumer is said of them.
+#[derive(Default)]
+pub struct Unready {
+    pods: Mutex<ByConsumer>,
+}
+
+impl Unready {
+    /// Follows the pods of the process and wakes the PulsarConsumer of each that comes or goes.
+    pub fn follow(self: Arc<Self>, pods: &Informer<Pod>, consumers: &Informer<PulsarConsumer>, waker: Waker) {
+        let consumers = consumers.clone();
+        pods.subscribe(move |change| {
+            let (pod, now) = match change {
+                Change::Applied { new, .. } => (new, is_unready(new).then(|| Arc::clone(new))),
+                Change::Deleted { old } => (old, None),
+                Change::Undecodable { .. } => return,
+            };
+            let Some(uid) = pod.label(UID_LABEL) else { return };
+            if self.set(uid, &pod.meta.name, now)
+                && let Some(consumer) = consumer_of(pod, &consumers)
+            {
+                waker.wake(consumer);
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ByConsumer> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a pod; true where that is news.
+    fn set(&self, uid: &str, name: &Arc<str>, pod: Option<Arc<Pod>>) -> bool {
+        let mut all = self.lock();
+        if let Some(pod) = pod {
+            let before = all.entry(uid.into()).or_default().insert(name.clone(), pod.clone());
+            return before.is_none_or(|before| !before.same(&pod));
+        }
+        let Some(pods) = all.get_mut(uid) else { return false };
+        let was = pods.remove(name).is_some();
+        if pods.is_empty() {
+            all.remove(uid);
+        }
+        was
+    }
+
+    /// Those of a PulsarConsumer, by name.
+    pub fn of(&self, consumer: &Key) -> Vec<Arc<Pod>> {
+        let all = self.lock();
+        let pods = all.get(&consumer.uid).into_iter().flat_map(BTreeMap::values);
+        pods.filter(|pod| pod.meta.namespace == consumer.namespace).cloned().collect()
+    }
+}
+
+/// The PulsarConsumer that a pod's labels name.
+fn consumer_of(pod: &Pod, consumers: &Informer<PulsarConsumer>) -> Option<Key> {
+    let name = pod.label(NAME_LABEL)?.strip_suffix("-pulsarcrd")?;
+    let consumer = consumers.find(&pod.meta.namespace, name)?.key();
+    (Some(&*consumer.uid) == pod.label(UID_LABEL)).then_some(consumer)
+}
+
+fn is_unready(pod: &Pod) -> bool {
+    pod.is_counted() && pod.ready_since.is_none()
+}
+
+/// When a pod is asked about, because it is not ready and does not say why itself; None where it says why, or where its
+/// turn has not come yet.
+pub fn asked_at(pod: &Pod) -> Option<Timestamp> {
+    let is_bound = pod.node.is_some();
+    let says_nothing = match pod.waiting.as_deref() {
+        None => pod.phase == Phase::Running,
+        Some("ContainerCreating" | "PodInitializing") => true,
+        Some(_) => false,
+    };
+    // A kubelet that has not reported yet says nothing either.
+    let is_new = pod.waiting.is_none() && pod.phase == Phase::Pending;
+    (is_bound && (says_nothing || is_new))
+        .then(|| in_future(pod.started.or(pod.meta.created).unwrap_or_default(), PATIENCE))
+}
+
+/// The pod that is to be asked about: the first one that says nothing for too long, unless it was asked about lately.
+pub fn whom_to_ask<'a>(
+    unready: &'a [Arc<Pod>],
+    last: Option<&Inquiry>,
+    now: Timestamp,
+) -> Option<&'a Arc<Pod>> {
+    let silent = unready.iter().find(|pod| asked_at(pod).is_some_and(|at| at <= now))?;
+    let is_fresh =
+        last.is_some_and(|last| last.uid == silent.meta.uid && in_future(last.at, ASK_AGAIN) > now);
+    (!is_fresh).then_some(silent)
+}
+
+/// What a kubelet says of a pod that is not ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Complaint {
+    /// A volume cannot be mounted.
+    Mount {
+        /// The volume's name.
+        volume: String,
+        /// The kubelet's words.
+        message: String,
+    },
+    /// The readiness probe is answered with this status code.
+    Unready {
+        /// The code.
+        code: u16,
+    },
+}
+
+/// Reads one Event of a kubelet about a pod.
+pub fn complaint(reason: &str, message: &str) -> Option<Complaint> {
+    match reason {
+        "FailedMount" => {
+            let (_, rest) = message.split_once("volume \"")?;
+            let (volume, rest) = rest.split_once('"')?;
+            let message = rest.trim_start_matches([' ', ':']).to_owned();
+            Some(Complaint::Mount { volume: volume.to_owned(), message })
+        }
+        "Unhealthy" => {
+            let (_, code) = message.strip_prefix("Readiness probe failed:")?.split_once("statuscode: ")?;
+            let digits = code.find(|c: char| !c.is_ascii_digit()).unwrap_or(code.len());
+            Some(Complaint::Unready { code: code[..digits].parse().ok()? })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[rstest]
+    #[case("FailedMount", "MountVolume.SetUp failed for volume \"pulsar-token\" : secret \"x\" not found",
+        Some(Complaint::Mount { volume: "pulsar-token".into(), message: "secret \"x\" not found".into() }))]
+    #[case("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 502",
+        Some(Complaint::Unready { code: 502 }))]
+    #[case("Unhealthy", "Liveness probe failed: HTTP probe failed with statuscode: 502", None)]
+    #[case(
+        "Unhealthy",
+        "Readiness probe failed: Get \"http://10.0.0.1:8080/readyz\": connection refused",
+        None
+    )]
+    #[case("BackOff", "Back-off restarting failed container", None)]
+    fn kubelets_are_understood(
+        #[case] reason: &str,
+        #[case] message: &str,
+        #[case] expected: Option<Complaint>,
+    ) {
+        assert_eq!(complaint(reason, message), expected);
+    }
+
+    #[rstest]
+    #[case(json!({ "phase": "Running" }), true)]
+    #[case(json!({ "phase": "Pending" }), true)]
+    #[case(json!({ "phase": "Pending", "containerStatuses": [{ "name": "c", "state": { "waiting": { "reason": "ContainerCreating" } } }] }), true)]
+    #[case(json!({ "phase": "Pending", "containerStatuses": [{ "name": "c", "state": { "waiting": { "reason": "ErrImagePull" } } }] }), false)]
+    fn who_says_nothing_is_asked_about(#[case] status: serde_json::Value, #[case] asked: bool) {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "p", "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": { "nodeName": "n" },
+            "status": status,
+        }))
+        .unwrap();
+        let at = asked.then(|| "2026-01-01T00:00:30Z".parse::<Timestamp>().unwrap());
+        assert_eq!(asked_at(&pod), at);
+    }
+}

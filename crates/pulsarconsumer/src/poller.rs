@@ -1,0 +1,249 @@
+//! What nobody reports and has to be asked for, object by object: the backlog, and whether Secrets have changed.
+//!
+//! Each object that wants it has a task of its own, so that an admin API that does not answer keeps nobody else waiting.
+//! A task asks only while this process leads, at intervals that are spread by jitter, and wakes its object when the answer
+//! is another one. What it knows is kept here and goes with the object.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quintet_kit::controller::Waker;
+use quintet_kit::informer::{Change, Informer};
+use quintet_kit::object::{Key, Object as _};
+use quintet_kit::shared::Shared;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::admin::{Access, Admin, Asked};
+use crate::api::{PulsarConsumer, PulsarConsumerSpec};
+use crate::backlog::{Reading, Unknown};
+use crate::deployment::{AUTHORITIES, TOKEN};
+use crate::metrics::Metrics;
+use crate::secrets::Mounted;
+use crate::topic::Topic;
+
+/// The time between two looks at a backlog where the object names none.
+const POLL: Duration = Duration::from_secs(30);
+/// The time between two looks at Secrets.
+const SECRETS: Duration = Duration::from_mins(1);
+/// The first look is this late at most, so that a new leader does not ask about everything in one moment.
+const SPREAD: Duration = Duration::from_secs(1);
+
+/// What is asked for an object: a change of it begins anew.
+#[derive(Clone, Debug, PartialEq)]
+struct Order {
+    backlog: Option<Asked>,
+    interval: Duration,
+    secrets: bool,
+    spec: Arc<PulsarConsumerSpec>,
+}
+
+impl Order {
+    /// What an object wants; None where it wants nothing.
+    fn of(consumer: &PulsarConsumer) -> Option<Self> {
+        let spec = &consumer.spec;
+        let backlog = spec.admin_url.as_ref().map(|url| Asked {
+            url: url.clone(),
+            topic: Topic::of(&spec.topic),
+            subscription: spec.subscription_name.clone(),
+        });
+        let secrets = spec.rollout_on_secret_change == Some(true);
+        let interval = spec.backlog_poll_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        // Of the rest only where to find the Secrets matters.
+        let spec =
+            PulsarConsumerSpec { auth: spec.auth.clone(), tls: spec.tls.clone(), ..Default::default() };
+        (backlog.is_some() || secrets).then(|| Self {
+            backlog,
+            interval: interval.map_or(POLL, Duration::from_secs),
+            secrets,
+            spec: spec.into(),
+        })
+    }
+}
+
+/// What is known of an object.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Known {
+    /// What was read of its backlog last; none where nothing was yet.
+    pub backlog: Option<Reading>,
+    /// What stands for the content of its Secrets, or why that is not known; none where nothing was read yet.
+    pub secrets: Option<Result<String, Unknown>>,
+}
+
+struct Running {
+    order: Order,
+    task: JoinHandle<()>,
+    known: Known,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The tasks, by the UIDs of their objects.
+#[derive(Default)]
+pub struct Poller {
+    running: Mutex<HashMap<Arc<str>, Running>>,
+}
+
+/// What every task needs.
+struct Tools {
+    shared: Shared,
+    admin: Admin,
+    metrics: Metrics,
+    waker: Waker,
+}
+
+impl Poller {
+    /// Follows the objects of a process.
+    pub fn follow(
+        self: Arc<Self>,
+        shared: &Shared,
+        objects: &Informer<PulsarConsumer>,
+        metrics: Metrics,
+        waker: Waker,
+    ) {
+        let tools = Arc::new(Tools { shared: shared.clone(), admin: Admin::default(), metrics, waker });
+        objects.subscribe(move |change| match change {
+            Change::Applied { new, .. } if !new.terminating() => self.order(new, &tools),
+            Change::Applied { new: gone, .. } | Change::Deleted { old: gone } => {
+                self.end(&gone.key(), &tools);
+            }
+            // What was asked for last stands until it can be read again.
+            Change::Undecodable { .. } => {}
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn order(self: &Arc<Self>, consumer: &PulsarConsumer, tools: &Arc<Tools>) {
+        let key = consumer.key();
+        let Some(order) = Order::of(consumer) else { return self.end(&key, tools) };
+        let mut running = self.lock();
+        if running.get(&key.uid).is_some_and(|running| running.order == order) {
+            return;
+        }
+        let known = match running.get(&key.uid) {
+            // What is known of another topic is not known of this one; Secrets are asked for anew in a moment.
+            Some(before) if before.order.backlog == order.backlog => before.known.clone(),
+            _ => Known::default(),
+        };
+        let task = tokio::spawn(poll(self.clone(), key.clone(), order.clone(), tools.clone()));
+        running.insert(key.uid, Running { order, task, known });
+    }
+
+    fn end(&self, key: &Key, tools: &Tools) {
+        if self.lock().remove(&key.uid).is_some() {
+            tools.metrics.forget(key);
+        }
+    }
+
+    /// What is known of an object.
+    pub fn known(&self, key: &Key) -> Known {
+        self.lock().get(&key.uid).map(|running| running.known.clone()).unwrap_or_default()
+    }
+
+    /// Takes note of an answer; true where it is another one than before.
+    fn learn(&self, key: &Key, change: impl FnOnce(&mut Known)) -> bool {
+        let mut running = self.lock();
+        let Some(running) = running.get_mut(&key.uid) else { return false };
+        let before = running.known.clone();
+        change(&mut running.known);
+        running.known != before
+    }
+}
+
+async fn poll(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
+    let random = RandomState::new();
+    let mut looks = 0_u64;
+    let mut jitter = |within: Duration| {
+        looks += 1;
+        let nanos = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Duration::from_nanos(random.hash_one(looks) % nanos)
+    };
+    let mut gate = tools.shared.gate.watch();
+    let mut mounted: Option<(Instant, Result<Mounted, Unknown>)> = None;
+    sleep(jitter(SPREAD)).await;
+    let (mut backlog_due, mut secrets_due) = (Instant::now(), Instant::now());
+    loop {
+        if tools.shared.gate.term().is_none() {
+            // Whoever leads tells the figures.
+            tools.metrics.forget(&key);
+            if gate.wait_for(Option::is_some).await.is_err() {
+                return;
+            }
+            sleep(jitter(SPREAD)).await;
+            continue;
+        }
+        let now = Instant::now();
+        let is_known = mounted.as_ref().is_some_and(|(at, _)| now < *at + SECRETS);
+        let wants_secrets = order.spec.auth.is_some() || order.spec.tls.is_some();
+        let looks_at_backlog = order.backlog.is_some() && backlog_due <= now;
+        if wants_secrets && !is_known && (looks_at_backlog || order.secrets && secrets_due <= now) {
+            let read = Mounted::read(&tools.shared.executor, &key.namespace, &order.spec).await;
+            mounted = Some((now, read));
+        }
+        if order.secrets && secrets_due <= now {
+            let read = mounted.as_ref().map_or_else(|| Ok(Mounted::default()), |(_, read)| read.clone());
+            let fingerprint = read.map(|mounted| mounted.fingerprint(&key.uid));
+            if poller.learn(&key, |known| known.secrets = Some(fingerprint)) {
+                tools.waker.wake(key.clone());
+            }
+            secrets_due = now + SECRETS - jitter(SECRETS / 8);
+        }
+        if let Some(asked) = &order.backlog
+            && looks_at_backlog
+        {
+            let partitioned = poller.known(&key).backlog.and_then(|reading| reading.partitioned);
+            let access = access(asked, &order.spec, mounted.as_ref().map(|(_, read)| read));
+            let mut reading = match access {
+                Ok(access) => tools.admin.read(asked, &access, partitioned).await,
+                Err(unknown) => Reading { figures: Err(unknown), partitioned: None },
+            };
+            // A topic that cannot be read for a while has not lost its partitions.
+            reading.partitioned = reading.partitioned.or(partitioned);
+            tools.metrics.read(&key, &reading);
+            if poller.learn(&key, |known| known.backlog = Some(reading)) {
+                tools.waker.wake(key.clone());
+            }
+            backlog_due = now + order.interval - jitter(order.interval / 8);
+        }
+        let next = match (&order.backlog, order.secrets) {
+            (Some(_), true) => backlog_due.min(secrets_due),
+            (Some(_), false) => backlog_due,
+            (None, _) => secrets_due,
+        };
+        tokio::select! {
+            () = sleep_until(next) => {}
+            _ = gate.wait_for(Option::is_none) => {}
+        }
+    }
+}
+
+/// How the admin API is talked to. Where it is encrypted, the authorities of `tls.caSecret` are trusted as they are for the
+/// broker; the token is sent wherever the object has one.
+fn access(
+    asked: &Asked,
+    spec: &PulsarConsumerSpec,
+    mounted: Option<&Result<Mounted, Unknown>>,
+) -> Result<Access, Unknown> {
+    let wants_authorities = spec.tls.is_some() && asked.url.starts_with("https://");
+    if spec.auth.is_none() && !wants_authorities {
+        return Ok(Access::default());
+    }
+    let mounted = match mounted {
+        Some(Ok(mounted)) => mounted,
+        Some(Err(unknown)) => return Err(unknown.clone()),
+        None => return Ok(Access::default()),
+    };
+    Ok(Access {
+        token: mounted.of(TOKEN.0).cloned(),
+        authorities: mounted.of(AUTHORITIES.0).filter(|_| wants_authorities).map(|pem| pem.bytes().to_vec()),
+    })
+}

@@ -1,0 +1,153 @@
+//! Secrets that an object names, where the manager may read them: for the token of the admin API, and for replacing pods
+//! when what they mount has changed.
+//!
+//! A value never leaves this process but to the admin API that the object names. What stands for it in the pods' annotation
+//! is keyed by the object's UID: a plain hash of a token could be tried out by whoever sees it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use futures::future::BoxFuture;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use http::HeaderValue;
+use k8s_openapi::ByteString;
+use quintet_kit::digest;
+use quintet_kit::executor::Executor;
+use quintet_kit::resource::Resource;
+use serde::Deserialize;
+use sha2::Sha256;
+
+use crate::api::{PulsarConsumerSpec, SecretKey};
+use crate::backlog::Unknown;
+use crate::deployment::{AUTHORITIES, TOKEN, key_of, secret_of};
+
+/// Secrets.
+const SECRETS: Resource =
+    Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true, custom: false };
+
+/// A value that no log and no message shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Sensitive(Vec<u8>);
+
+impl fmt::Debug for Sensitive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(a secret)")
+    }
+}
+
+impl Sensitive {
+    /// As the header that shows a token.
+    pub fn bearer(&self) -> Result<HeaderValue, String> {
+        let text = String::from_utf8_lossy(&self.0);
+        let mut header = HeaderValue::from_str(&format!("Bearer {}", text.trim()))
+            .map_err(|_| "the token in auth.tokenSecret has characters that no token has".to_owned())?;
+        header.set_sensitive(true);
+        Ok(header)
+    }
+
+    /// The value.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[derive(Deserialize)]
+struct Secret {
+    #[serde(default)]
+    data: BTreeMap<String, ByteString>,
+}
+
+/// The values that an object's volumes show, by volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mounted(BTreeMap<&'static str, Sensitive>);
+
+impl Mounted {
+    /// Reads them from the API server. A value that is not there is a reason, and so is a Secret that may not be read.
+    pub fn read<'a>(
+        executor: &'a Executor,
+        namespace: &'a str,
+        spec: &'a PulsarConsumerSpec,
+    ) -> BoxFuture<'a, Result<Self, Unknown>> {
+        Box::pin(async move {
+            let mut mounted = BTreeMap::new();
+            for volume in [TOKEN.0, AUTHORITIES.0] {
+                if let Some((secret, field)) = secret_of(spec, volume) {
+                    mounted.insert(volume, read(executor, namespace, secret, volume, field).await?);
+                }
+            }
+            Ok(Self(mounted))
+        })
+    }
+
+    /// The value that a volume shows.
+    pub fn of(&self, volume: &str) -> Option<&Sensitive> {
+        self.0.get(volume)
+    }
+
+    /// Stands for all of them, and tells nothing about them to whoever does not know them.
+    pub fn fingerprint(&self, uid: &str) -> String {
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(uid.as_bytes()) else { return String::new() };
+        for (volume, value) in &self.0 {
+            for part in [volume.as_bytes(), value.bytes()] {
+                mac.update(&part.len().to_be_bytes());
+                mac.update(part);
+            }
+        }
+        format!("v1-{}", digest::base32(&mac.finalize().into_bytes(), 26))
+    }
+}
+
+async fn read(
+    executor: &Executor,
+    namespace: &str,
+    secret: &SecretKey,
+    volume: &str,
+    field: &'static str,
+) -> Result<Sensitive, Unknown> {
+    let (name, key) = (&secret.name, key_of(secret, volume));
+    let found = executor.read::<Secret>(&SECRETS, namespace, name).await.map_err(|error| match error {
+        kube::Error::Api(status) if status.code == 403 => Unknown {
+            reason: "SecretForbidden",
+            message: format!(
+                "Secret {name} ({field}) may not be read by the manager: install the chart with \
+                 pulsarConsumer.readSecrets=true."
+            ),
+        },
+        other => Unknown {
+            reason: "SecretUnknown",
+            message: format!(
+                "Secret {name} ({field}) cannot be read: {}",
+                quintet_kit::client::brief(&other)
+            ),
+        },
+    })?;
+    let missing = |what: String| Unknown { reason: "SecretNotFound", message: what };
+    let found = found.ok_or_else(|| missing(format!("Secret {name} ({field}) does not exist.")))?;
+    let value = found.data.into_iter().find(|(one, _)| one == key).map(|(_, value)| Sensitive(value.0));
+    value.ok_or_else(|| missing(format!("Secret {name} ({field}) has no key {key}.")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_shows_a_value() {
+        let value = Sensitive(b"hunter2\n".to_vec());
+        assert_eq!(format!("{value:?}"), "(a secret)");
+        let header = value.bearer().unwrap();
+        assert_eq!(header, "Bearer hunter2");
+        assert!(!format!("{header:?}").contains("hunter2"));
+        assert!(Sensitive(b"a\0b".to_vec()).bearer().is_err());
+    }
+
+    #[test]
+    fn a_fingerprint_depends_on_the_values_and_on_the_object() {
+        let mounted = |token: &str| Mounted(BTreeMap::from([(TOKEN.0, Sensitive(token.into()))]));
+        let one = mounted("a").fingerprint("uid-1");
+        assert_eq!(one, mounted("a").fingerprint("uid-1"));
+        assert_ne!(one, mounted("b").fingerprint("uid-1"));
+        assert_ne!(one, mounted("a").fingerprint("uid-2"));
+        assert_eq!(one.len(), 29);
+    }
+}

@@ -1,0 +1,311 @@
+//! What is said of a PulsarConsumer: figures, and conditions with the reason that a person can act on.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use kube::Resource as _;
+use kube::core::Selector;
+use quintet_kit::conditions::{self, Wanted};
+use quintet_kit::plan::{Event, EventType};
+use quintet_kit::resource::DEPLOYMENTS;
+use quintet_kit::types::{Deployment, Pod};
+
+use crate::api::{PulsarConsumer, PulsarConsumerStatus};
+use crate::backlog::Told;
+use crate::deployment::{NAME_LABEL, deployment_name, key_of, label_value, secret_of};
+use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
+use crate::kept::{NOT_OWNED, OVERRULED, Standing};
+use crate::observe::{Inquiry, World};
+use crate::plan::Scaling;
+use crate::pods::Complaint;
+
+/// As many consumers are ready as are wanted.
+pub const AVAILABLE: &str = "Available";
+/// The Deployment is as the object asks.
+pub const APPLIED: &str = "Applied";
+/// The backlog is known.
+pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
+/// KEDA scales the object.
+pub const AUTOSCALING_READY: &str = "AutoscalingReady";
+/// Changes of the Secrets are seen.
+pub const SECRETS_OBSERVED: &str = "SecretsObserved";
+
+/// Whether the Deployment's figures are about its current spec.
+pub fn is_current(own: &Deployment) -> bool {
+    own.observed_generation >= own.meta.generation
+}
+
+/// The status.
+pub fn status(
+    consumer: &PulsarConsumer,
+    world: &World,
+    standing: &Standing<'_, Deployment>,
+    scaling: &Scaling<'_>,
+    told: Told,
+    before: &PulsarConsumerStatus,
+    now: Timestamp,
+) -> PulsarConsumerStatus {
+    let (meta, spec) = (consumer.meta(), &consumer.spec);
+    let own = standing.own();
+    let applied = applied(consumer, standing);
+    let available = match standing {
+        Standing::NotOwned(_) | Standing::Terminating(_) => Wanted { type_: AVAILABLE, ..applied.clone() },
+        _ => available(consumer, world, own),
+    };
+    let mut wanted = vec![Ok(available), Ok(applied)];
+    if spec.admin_url.is_some() {
+        wanted.push(backlog_observed(world));
+    }
+    wanted.extend(autoscaling_ready(consumer, scaling).map(Ok));
+    if spec.rollout_on_secret_change == Some(true) {
+        wanted.push(secrets_observed(world));
+    }
+    let known = spec.admin_url.is_some();
+    PulsarConsumerStatus {
+        observed_generation: meta.generation,
+        server: Some(spec.server_address.clone()),
+        topic: Some(spec.topic.clone()),
+        subscription: Some(spec.subscription_name.clone()),
+        replicas: Some(own.map_or(0, |own| own.replicas)),
+        ready_replicas: Some(own.map_or(0, |own| own.ready)),
+        selector: Some(
+            own.and_then(selector).unwrap_or_else(|| format!("{NAME_LABEL}={}", label_value(consumer))),
+        ),
+        backlog: told.backlog.filter(|_| known),
+        unacked: told.unacked.filter(|_| known),
+        consumers: told.consumers.filter(|_| known),
+        backlog_time: told.time.filter(|_| known),
+        conditions: next(&before.conditions, wanted, meta.generation, now),
+    }
+}
+
+/// The type of a condition of which nothing is known in this process yet: what was last said of it stands.
+type Unlooked = &'static str;
+
+/// The conditions of the next status, in their order.
+fn next(
+    before: &[Condition],
+    wanted: Vec<Result<Wanted, Unlooked>>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let mut all = Vec::new();
+    for one in wanted {
+        let wanted = match one {
+            Ok(wanted) => wanted,
+            Err(type_) => match before.iter().find(|condition| condition.type_ == type_) {
+                Some(stands) => {
+                    all.push(Condition { observed_generation: generation, ..stands.clone() });
+                    continue;
+                }
+                None => Wanted {
+                    type_,
+                    status: None,
+                    reason: "NotObservedYet",
+                    message: "This was not looked at yet.".to_owned(),
+                },
+            },
+        };
+        all.extend(conditions::next(before, [wanted], generation, now));
+    }
+    all
+}
+
+/// The Deployment's selector, as a query writes it.
+fn selector(own: &Deployment) -> Option<String> {
+    let selector: LabelSelector = serde_json::from_value(own.spec.get("selector")?.clone()).ok()?;
+    Some(Selector::try_from(selector).ok()?.to_string())
+}
+
+/// Whether as many consumers are ready as are wanted.
+fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>) -> Wanted {
+    let wanted = consumer.spec.replicas;
+    let Some(own) = own else {
+        return Wanted {
+            type_: AVAILABLE,
+            status: Some(false),
+            reason: "DeploymentMissing",
+            message: format!("There is no Deployment {}.", deployment_name(consumer)),
+        };
+    };
+    let counts = if wanted == 0 && own.ready == 0 {
+        "No consumer is wanted".to_owned()
+    } else {
+        format!("{} of {wanted} consumers are ready", own.ready)
+    };
+    if own.ready >= wanted && is_current(own) {
+        // A rollout may be stuck while the pods of the older template serve.
+        let message = match &own.trouble {
+            Some(trouble) => format!("{counts}: {trouble}"),
+            None => format!("{counts}."),
+        };
+        return Wanted { type_: AVAILABLE, status: Some(true), reason: "ConsumersReady", message };
+    }
+    let of_pods = world.unready.iter().find_map(|pod| trouble(pod, world.asked.as_ref(), consumer));
+    let of_deployment = || own.trouble.as_ref().map(|trouble| ("DeploymentTrouble", trouble.to_string()));
+    let (reason, message) = match of_pods.or_else(of_deployment) {
+        Some((reason, trouble)) => (reason, format!("{counts}: {trouble}")),
+        None => ("ConsumersNotReady", format!("{counts}.")),
+    };
+    Wanted { type_: AVAILABLE, status: Some(false), reason, message }
+}
+
+/// What is wrong with a pod, as far as it or its kubelet says.
+///
+/// Nothing in it may come and go while nothing changes: kubelets alternate between words for the same trouble.
+fn trouble(pod: &Pod, asked: Option<&Inquiry>, consumer: &PulsarConsumer) -> Option<(&'static str, String)> {
+    let name = &pod.meta.name;
+    if let Some(words) = &pod.unschedulable {
+        return Some(("Unschedulable", format!("pod {name} fits no node: {words}")));
+    }
+    if let Some(exit) = &pod.crashed {
+        let (code, last_words) = (exit.code, exit.message.lines().last().unwrap_or(&exit.reason));
+        return Some(("ConsumerFailed", format!("pod {name} has ended with exit code {code}: {last_words}")));
+    }
+    match pod.waiting.as_deref() {
+        Some(waiting) if waiting.contains("Image") => {
+            return Some(("ImagePullFailed", format!("the image of pod {name} cannot be had")));
+        }
+        Some("CreateContainerConfigError" | "CreateContainerError" | "RunContainerError") => {
+            return Some(("ContainerNotCreated", format!("the container of pod {name} cannot be made")));
+        }
+        _ => {}
+    }
+    let complaint = asked.filter(|asked| asked.uid == pod.meta.uid)?.complaint.as_ref()?;
+    Some(match complaint {
+        Complaint::Mount { volume, message } => match secret_of(&consumer.spec, volume) {
+            Some((secret, field)) => (
+                "SecretMissing",
+                format!(
+                    "pod {name} waits for key {} of Secret {}, which {field} names: {message}",
+                    key_of(secret, volume),
+                    secret.name
+                ),
+            ),
+            None => ("MountFailed", format!("pod {name} waits for its volume {volume}: {message}")),
+        },
+        Complaint::Unready { code } => {
+            let (reason, what) = unready(*code);
+            (
+                reason,
+                format!(
+                    "pod {name} {what} (readiness {code}); the server is {}",
+                    consumer.spec.server_address
+                ),
+            )
+        }
+    })
+}
+
+/// What a consumer says of itself by the status code of its /readyz.
+fn unready(code: u16) -> (&'static str, &'static str) {
+    match code {
+        401 => ("TokenRefused", "has a token that the broker refuses"),
+        404 => ("TopicNotFound", "finds no such topic or namespace"),
+        409 => ("SubscriptionBusy", "waits for another consumer to leave the Exclusive subscription"),
+        502 => ("BrokerUnreachable", "cannot reach the broker"),
+        525 => (
+            "TlsHandshakeFailed",
+            "does not trust the broker's certificate, or the broker does not speak TLS",
+        ),
+        503 => ("ConsumersNotReady", "is starting or ending"),
+        _ => ("ConsumersNotReady", "is not ready"),
+    }
+}
+
+/// Whether the Deployment is as this object asks.
+fn applied(consumer: &PulsarConsumer, standing: &Standing<'_, Deployment>) -> Wanted {
+    let name = deployment_name(consumer);
+    let (status, reason, message) = match standing.trouble(&DEPLOYMENTS, &name) {
+        None => (true, "AsSpecified", format!("Deployment {name} is as specified.")),
+        Some((reason, message)) => (false, reason, message),
+    };
+    Wanted { type_: APPLIED, status: Some(status), reason, message }
+}
+
+fn backlog_observed(world: &World) -> Result<Wanted, Unlooked> {
+    let reading = world.known.backlog.as_ref().ok_or(BACKLOG_OBSERVED)?;
+    let (status, reason, message) = match &reading.figures {
+        Ok(_) => (true, "Observed", "The backlog is read from the admin API.".to_owned()),
+        Err(unknown) => (false, unknown.reason, unknown.message.clone()),
+    };
+    Ok(Wanted { type_: BACKLOG_OBSERVED, status: Some(status), reason, message })
+}
+
+fn secrets_observed(world: &World) -> Result<Wanted, Unlooked> {
+    let secrets = world.known.secrets.as_ref().ok_or(SECRETS_OBSERVED)?;
+    let (status, reason, message) = match secrets {
+        Ok(_) => {
+            (true, "Observed", "Pods are replaced when a Secret that they mount has changed.".to_owned())
+        }
+        Err(unknown) => (false, unknown.reason, unknown.message.clone()),
+    };
+    Ok(Wanted { type_: SECRETS_OBSERVED, status: Some(status), reason, message })
+}
+
+fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option<Wanted> {
+    let (status, reason, message) = match scaling {
+        Scaling::Off => return None,
+        Scaling::NoKeda => (
+            Some(false),
+            "KedaMissing",
+            "The cluster has no ScaledObjects: install KEDA. It is found within a minute.".to_owned(),
+        ),
+        Scaling::Waiting => (None, "NotObservedYet", "The backlog was not looked at yet.".to_owned()),
+        Scaling::On { authentication, scaled_object } => {
+            let name = trigger_authentication_name(consumer);
+            let trouble =
+                authentication.as_ref().and_then(|one| one.trouble(&TRIGGER_AUTHENTICATIONS, &name));
+            let name = scaled_object_name(consumer);
+            match trouble.or_else(|| scaled_object.trouble(&SCALED_OBJECTS, &name)) {
+                Some((reason, message)) => (Some(false), reason, message),
+                None => match scaled_object.own().and_then(|own| own.ready.as_ref()) {
+                    Some(ready) if ready.is_true => {
+                        (Some(true), "ScaledObjectReady", format!("ScaledObject {name} is ready."))
+                    }
+                    Some(ready) => (
+                        Some(false),
+                        "ScaledObjectNotReady",
+                        format!("ScaledObject {name} is not ready: {}", ready.message),
+                    ),
+                    None => (None, "KedaPending", format!("KEDA has not looked at ScaledObject {name} yet.")),
+                },
+            }
+        }
+    };
+    Some(Wanted { type_: AUTOSCALING_READY, status, reason, message })
+}
+
+/// A condition of a status.
+pub fn condition<'a>(status: &'a PulsarConsumerStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|one| one.type_ == type_)
+}
+
+/// An Event where something is newly wrong that a person should look at, made from the difference of two statuses so that
+/// it comes once. (What the API server refuses is reported where it is sent.)
+pub fn announce(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> Vec<Event> {
+    /// What comes by itself, or has been said already.
+    const QUIET: [&str; 6] =
+        ["ConsumersNotReady", "DeploymentMissing", "Refused", "Terminating", "NotObservedYet", "KedaPending"];
+    let mut events: Vec<Event> = Vec::new();
+    for now in after.conditions.iter().filter(|now| now.status != "True") {
+        let was = condition(before, &now.type_);
+        let is_news = was.is_none_or(|was| was.status != now.status || was.reason != now.reason);
+        if !is_news || QUIET.contains(&now.reason.as_str()) {
+            continue;
+        }
+        let (reason, action) = match now.type_.as_str() {
+            APPLIED if now.reason == NOT_OWNED => (NOT_OWNED, "Apply"),
+            APPLIED if now.reason == OVERRULED => (OVERRULED, "Apply"),
+            AVAILABLE if now.reason != NOT_OWNED && now.reason != OVERRULED => {
+                ("ConsumersUnavailable", "Consume")
+            }
+            BACKLOG_OBSERVED => ("BacklogUnknown", "ObserveBacklog"),
+            AUTOSCALING_READY => ("AutoscalingNotReady", "Autoscale"),
+            SECRETS_OBSERVED => ("SecretsUnknown", "ObserveSecrets"),
+            _ => continue,
+        };
+        let note = format!("{}: {}", now.reason, now.message);
+        events.push(Event { type_: EventType::Warning, reason, action, note });
+    }
+    events
+}

@@ -1,0 +1,68 @@
+//! Names of topics, short and full.
+
+use std::fmt;
+
+/// A topic's full name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    domain: String,
+    tenant: String,
+    namespace: String,
+    name: String,
+}
+
+impl Topic {
+    /// The full name of a topic as a spec names it: a short name is one of tenant `public`, namespace `default`.
+    pub fn of(name: &str) -> Self {
+        let (domain, rest) = name.split_once("://").unwrap_or(("persistent", name));
+        let mut parts = rest.splitn(3, '/');
+        let (first, second, third) = (parts.next(), parts.next(), parts.next());
+        let (tenant, namespace, name) = match (first, second, third) {
+            (Some(tenant), Some(namespace), Some(name)) => (tenant, namespace, name),
+            _ => ("public", "default", rest),
+        };
+        Self {
+            domain: domain.to_owned(),
+            tenant: tenant.to_owned(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Where a subscription's dead letters go, named as Pulsar's clients name it.
+    pub fn dead_letter(&self, subscription: &str) -> String {
+        format!("{self}-{subscription}-DLQ")
+    }
+
+    /// Its path in the admin API, below `/admin/v2/`, without encoding what a name may not contain anyway.
+    pub fn segments(&self) -> [&str; 4] {
+        [&self.domain, &self.tenant, &self.namespace, &self.name]
+    }
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [domain, tenant, namespace, name] = self.segments();
+        write!(f, "{domain}://{tenant}/{namespace}/{name}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("my-topic", "persistent://public/default/my-topic")]
+    #[case("a/b/c", "persistent://a/b/c")]
+    #[case("non-persistent://a/b/c", "non-persistent://a/b/c")]
+    #[case("persistent://a/b/c", "persistent://a/b/c")]
+    fn short_names_are_in_public_default(#[case] name: &str, #[case] full: &str) {
+        assert_eq!(Topic::of(name).to_string(), full);
+    }
+
+    #[test]
+    fn dead_letters_have_the_clients_name() {
+        assert_eq!(Topic::of("t").dead_letter("s"), "persistent://public/default/t-s-DLQ");
+    }
+}
