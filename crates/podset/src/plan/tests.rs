@@ -851,7 +851,12 @@ fn a_new_template_replaces_within_its_limits_and_says_how_far_it_is() {
     let mut crashing = pod(&new, 0, "Running");
     crashing.ready_since = None;
     crashing.waiting = Some("CrashLoopBackOff".into());
-    let exit = quintet_kit::types::Exit { container: "c".into(), code: 3, reason: "Error".into() };
+    let exit = quintet_kit::types::Exit {
+        container: "c".into(),
+        code: 3,
+        reason: "Error".into(),
+        message: "".into(),
+    };
     crashing.crashed = Some(Box::new(exit));
     let half = world([crashing, (*world_of_old.pods[1]).clone()]);
     let new = told(new, &half, after(6));
