@@ -15,5 +15,6 @@ pub mod kube;
 pub mod manager;
 pub mod paths;
 pub mod progress;
+pub mod pulsar;
 pub mod run;
 pub mod test;

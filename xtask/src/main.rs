@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, build, cluster, demo, generate, interrupt, test};
+use xtask::{bench, build, cluster, demo, generate, interrupt, pulsar, test};
 
 /// Everything a developer of Quintet runs besides cargo itself
 #[derive(Parser)]
@@ -17,6 +17,8 @@ struct Cli {
 enum Command {
     /// A real Kubernetes control plane on this machine, with simulated nodes: no container engine, no root
     Cluster(cluster::cli::Args),
+    /// A real Apache Pulsar broker on this machine: no container engine, no root
+    Pulsar(pulsar::cli::Args),
     /// Write the files that follow from the kinds' types and rules: definitions and RBAC
     Generate(generate::GenerateArgs),
     Demo(demo::Args),
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = interrupt::install().and_then(|()| match cli.command {
         Command::Cluster(args) => cluster::cli::run(args),
+        Command::Pulsar(args) => pulsar::cli::run(args),
         Command::Generate(args) => generate::run(args.check),
         Command::Demo(args) => demo::run(&args),
         Command::Build(build::Args {}) => build::run(),

@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::progress::Step;
 
 /// Takes the lock of that file, waiting for its holder, who is named to the user. Held until the value is dropped.
-pub(super) fn take(file: &Path, holder: &str) -> Result<File> {
+pub(crate) fn take(file: &Path, holder: &str) -> Result<File> {
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
     }

@@ -8,7 +8,7 @@
 pub mod binaries;
 pub mod cli;
 pub mod components;
-mod lock;
+pub(crate) mod lock;
 pub mod nodes;
 mod pki;
 pub mod ports;

@@ -38,22 +38,24 @@ pub struct Ports {
 impl Ports {
     /// Chooses six that are free now and that no other cluster below `clusters` calls its own.
     pub(super) fn choose(clusters: &Path) -> Result<Self> {
-        let taken = of_all_clusters(clusters);
-        let mut free = free().filter(|port| !taken.contains(port));
-        let mut next = || free.next().map_or_else(none, Ok);
-        Ok(Self {
-            etcd: next()?,
-            etcd_peer: next()?,
-            apiserver: next()?,
-            controller_manager: next()?,
-            scheduler: next()?,
-            kwok: next()?,
-        })
+        let [etcd, etcd_peer, apiserver, controller_manager, scheduler, kwok] = choose(clusters, &[])?;
+        Ok(Self { etcd, etcd_peer, apiserver, controller_manager, scheduler, kwok })
     }
 
     fn all(self) -> [u16; 6] {
         [self.etcd, self.etcd_peer, self.apiserver, self.controller_manager, self.scheduler, self.kwok]
     }
+}
+
+/// Chooses some that are free now, are nobody's in `taken`, and that no cluster below `clusters` calls its own.
+pub(crate) fn choose<const N: usize>(clusters: &Path, taken: &[u16]) -> Result<[u16; N]> {
+    let of_clusters = of_all_clusters(clusters);
+    let mut free = free().filter(|port| !of_clusters.contains(port) && !taken.contains(port));
+    let mut chosen = [0; N];
+    for port in &mut chosen {
+        *port = free.next().map_or_else(none, Ok)?;
+    }
+    Ok(chosen)
 }
 
 /// Whether nobody listens on a port of the loopback interface.

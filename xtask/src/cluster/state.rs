@@ -22,6 +22,9 @@ pub struct Settings {
     pub ports: Ports,
 }
 
+/// What names may be, for messages.
+pub(crate) const VALID_NAMES: &str = "use up to 40 lower-case letters, digits and hyphens";
+
 /// The folder of one cluster.
 #[derive(Clone, Debug)]
 pub struct Dir(PathBuf);
@@ -30,7 +33,7 @@ impl Dir {
     /// The folder of the cluster of that name, which need not exist.
     pub fn of(name: &str) -> Result<Self> {
         if !is_valid_name(name) {
-            bail!("{name:?} is no name for a cluster: use up to 40 lower-case letters, digits and hyphens");
+            bail!("{name:?} is no name for a cluster: {VALID_NAMES}");
         }
         Ok(Self(all()?.join(name)))
     }
@@ -140,7 +143,8 @@ pub fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn is_valid_name(name: &str) -> bool {
+/// Whether a name can be that of a folder of ours.
+pub(crate) fn is_valid_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !name.is_empty() && name.len() <= 40 && name.chars().all(allowed) && !name.starts_with('-')
 }

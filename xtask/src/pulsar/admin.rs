@@ -1,0 +1,138 @@
+//! Pulsar's admin API, as far as tests need it: topics, subscriptions and their statistics.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use crate::http::{self, Request};
+
+/// The first use of a topic takes seconds on a busy machine.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// The administrator of a broker on this machine.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// The port of the broker's web service.
+    pub(super) port: u16,
+    /// The administrator's token, where the broker asks for one.
+    pub(super) token: Option<String>,
+}
+
+impl Admin {
+    /// Makes a topic without partitions. Topics are given by their short name, or as
+    /// `persistent://tenant/namespace/name`.
+    pub fn create_topic(&self, topic: &str) -> Result<()> {
+        self.put(&path(topic), "")
+    }
+
+    /// Makes a topic with partitions.
+    pub fn create_partitioned_topic(&self, topic: &str, partitions: u32) -> Result<()> {
+        self.put(&format!("{}/partitions", path(topic)), &partitions.to_string())
+    }
+
+    /// Makes a subscription at the beginning of a topic.
+    pub fn create_subscription(&self, topic: &str, name: &str) -> Result<()> {
+        self.put(&format!("{}/subscription/{name}", path(topic)), "\"earliest\"")
+    }
+
+    /// Makes a namespace, such as `public/mine`.
+    pub fn create_namespace(&self, namespace: &str) -> Result<()> {
+        self.put(&format!("namespaces/{namespace}"), "")
+    }
+
+    /// Whether topics of a namespace come into being when they are used.
+    pub fn set_automatic_topics(&self, namespace: &str, allowed: bool) -> Result<()> {
+        let body = format!("{{\"allowAutoTopicCreation\": {allowed}, \"topicType\": \"non-partitioned\"}}");
+        self.post(&format!("namespaces/{namespace}/autoTopicCreation"), &body)
+    }
+
+    /// Lets a role produce and consume in a namespace.
+    pub fn grant(&self, namespace: &str, role: &str) -> Result<()> {
+        self.post(&format!("namespaces/{namespace}/permissions/{role}"), "[\"produce\", \"consume\"]")
+    }
+
+    /// Takes all rights in a namespace from a role.
+    pub fn revoke(&self, namespace: &str, role: &str) -> Result<()> {
+        self.change("DELETE", &format!("namespaces/{namespace}/permissions/{role}"), "")
+    }
+
+    /// Has the broker close a topic, as it does to hand it to another one. Its clients come again.
+    pub fn unload(&self, topic: &str) -> Result<()> {
+        self.put(&format!("{}/unload", path(topic)), "")
+    }
+
+    /// What the broker counts for a topic; nothing where there is no such topic.
+    pub fn stats(&self, topic: &str) -> Result<Option<Value>> {
+        let path = format!("{}/stats?getPreciseBacklog=true", path(topic));
+        match self.send("GET", &path, "")? {
+            (200, body) => Ok(Some(serde_json::from_str(&body)?)),
+            (404, _) => Ok(None),
+            (status, body) => bail!("GET {path}: {status} {}", body.trim()),
+        }
+    }
+
+    /// The statistics of a subscription; null where there is none.
+    pub fn subscription(&self, topic: &str, name: &str) -> Result<Value> {
+        Ok(self.stats(topic)?.map(|mut stats| stats["subscriptions"][name].take()).unwrap_or_default())
+    }
+
+    /// How many entries, batches or messages sent alone, a subscription has not acknowledged; nothing where there is
+    /// no such subscription.
+    pub fn backlog(&self, topic: &str, subscription: &str) -> Result<Option<i64>> {
+        Ok(self.subscription(topic, subscription)?["msgBacklog"].as_i64())
+    }
+
+    /// Whether the broker answers for its namespaces, which it does last.
+    pub(super) fn is_well(&self) -> bool {
+        matches!(self.send("GET", "namespaces/public/default", ""), Ok((200, _)))
+    }
+
+    fn put(&self, path: &str, body: &str) -> Result<()> {
+        self.change("PUT", path, body)
+    }
+
+    fn post(&self, path: &str, body: &str) -> Result<()> {
+        self.change("POST", path, body)
+    }
+
+    fn change(&self, method: &str, path: &str, body: &str) -> Result<()> {
+        match self.send(method, path, body)? {
+            (200..=299, _) => Ok(()),
+            (status, body) => bail!("{method} {path}: {status} {}", body.trim()),
+        }
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> Result<(u16, String)> {
+        let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        let mut headers = vec![("Content-Type", "application/json"), ("Accept", "application/json")];
+        headers.extend(bearer.as_deref().map(|bearer| ("Authorization", bearer)));
+        let path = format!("/admin/v2/{path}");
+        let request = Request { method, port: self.port, path: &path, headers: &headers, body, limit: LIMIT };
+        match http::send(&request) {
+            Some(answer) => Ok(answer),
+            None => bail!("{method} {path}: the broker does not answer"),
+        }
+    }
+}
+
+/// `my-topic` as `persistent/public/default/my-topic`.
+fn path(topic: &str) -> String {
+    match topic.split_once("://") {
+        Some((domain, rest)) => format!("{domain}/{rest}"),
+        None if topic.contains('/') => format!("persistent/{topic}"),
+        None => format!("persistent/public/default/{topic}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_names_of_topics_are_completed() {
+        assert_eq!(path("a"), "persistent/public/default/a");
+        assert_eq!(path("t/n/a"), "persistent/t/n/a");
+        assert_eq!(path("non-persistent://t/n/a"), "non-persistent/t/n/a");
+    }
+}

@@ -1,0 +1,80 @@
+//! Certificates of one broker: a CA, whose key is kept so that the broker's certificate can be renewed, and the
+//! broker's own, which may be one that has ended. EC P-256 keys in PKCS#8, which Java reads too.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+use crate::cluster::state;
+
+const DAY: Duration = Duration::from_hours(24);
+
+/// How long a certificate is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// For a year from now.
+    Year,
+    /// Until yesterday.
+    Expired,
+}
+
+/// Makes a CA below `dir`: `ca.crt` and `ca.key`, where there is none.
+pub fn authority(dir: &Path) -> Result<()> {
+    // Written last.
+    let complete = dir.join("ca.crt");
+    if complete.exists() {
+        return Ok(());
+    }
+    let key = KeyPair::generate()?;
+    let certificate = authority_params().self_signed(&key)?;
+    state::write(&dir.join("ca.key"), key.serialize_pem().as_bytes())?;
+    state::write(&complete, certificate.pem().as_bytes())
+}
+
+/// Makes a certificate for 127.0.0.1 and localhost below `dir`, signed by the CA that is there: `broker.crt` and
+/// `broker.key`.
+pub fn broker(dir: &Path, lifetime: Lifetime) -> Result<()> {
+    let key = dir.join("ca.key");
+    let key = fs::read_to_string(&key).with_context(|| format!("cannot read {}", key.display()))?;
+    // The issuer's name and key are what its certificate is made of; its dates play no part here.
+    let issuer = Issuer::new(authority_params(), KeyPair::from_pem(&key)?);
+    let mut params = params("localhost", lifetime);
+    params.subject_alt_names =
+        vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)), SanType::DnsName("localhost".try_into()?)];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    state::write(&dir.join("broker.key"), key.serialize_pem().as_bytes())?;
+    state::write(&dir.join("broker.crt"), certificate.pem().as_bytes())
+}
+
+fn authority_params() -> CertificateParams {
+    let mut params = params("quintet-pulsar", Lifetime::Year);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn params(common_name: &str, lifetime: Lifetime) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.use_authority_key_identifier_extension = true;
+    let now = SystemTime::now();
+    let (from, until) = match lifetime {
+        // A day back, for clocks that are set back.
+        Lifetime::Year => (now - DAY, now + 365 * DAY),
+        Lifetime::Expired => (now - 10 * DAY, now - DAY),
+    };
+    params.not_before = from.into();
+    params.not_after = until.into();
+    params
+}

@@ -1,0 +1,344 @@
+//! The broker's process: a standalone Pulsar, which is broker, bookie and metadata in one Java program, with a
+//! configuration that keeps it small and on loopback.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use sha2::{Digest, Sha256};
+
+use super::admin::Admin;
+use super::distribution::Distribution;
+use super::{Ports, Settings};
+use crate::cluster::{ports, state};
+use crate::progress::Step;
+use crate::run::{self, Log};
+
+/// How long a broker may take until it is well, on a busy machine.
+pub const START_LIMIT: Duration = Duration::from_mins(3);
+
+/// Parts of Java's own library that Pulsar looks into.
+const OPENED: [&str; 7] = [
+    "java.base/java.io",
+    "java.base/java.util.zip",
+    "java.base/java.nio",
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.platform",
+    "java.management/sun.management",
+    "jdk.management/com.sun.management.internal",
+];
+
+/// Log lines on stdout, at a level that tells why something was refused.
+const LOG4J: &str = "status = warn
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %-5p %c{1} - %m%n
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+";
+
+/// Where the files of one broker are.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The folder of all of them.
+    pub dir: PathBuf,
+}
+
+impl Files {
+    /// The broker's configuration.
+    fn configuration(&self) -> PathBuf {
+        self.dir.join("standalone.conf")
+    }
+
+    fn log4j(&self) -> PathBuf {
+        self.dir.join("log4j2.properties")
+    }
+
+    /// Messages and what is known about them.
+    pub fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// Certificates and their keys.
+    pub fn tls(&self) -> PathBuf {
+        self.dir.join("tls")
+    }
+
+    /// Tokens, and the secret that signs them.
+    pub fn tokens(&self) -> PathBuf {
+        self.dir.join("tokens")
+    }
+
+    /// The secret that signs tokens.
+    pub fn secret(&self) -> PathBuf {
+        self.tokens().join("secret.key")
+    }
+
+    /// The administrator's token.
+    pub fn admin_token(&self) -> PathBuf {
+        self.tokens().join("admin.token")
+    }
+
+    /// The broker's log.
+    pub fn log(&self) -> PathBuf {
+        self.dir.join("broker.log")
+    }
+
+    /// The records of processes.
+    pub fn processes(&self) -> PathBuf {
+        self.dir.join("processes")
+    }
+
+    /// Makes the folders; keys are in them, so they are the user's alone.
+    pub fn create(&self) -> Result<()> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        for dir in [&self.dir, &self.data(), &self.tls(), &self.tokens(), &self.processes()] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(dir)
+                .with_context(|| format!("cannot create {}", dir.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The command that runs a broker, and what changes with it. Its configuration is written.
+pub fn command(java: &Distribution, files: &Files, settings: &Settings) -> Result<(Command, String)> {
+    let original = java.home.join("conf/standalone.conf");
+    let original =
+        fs::read_to_string(&original).with_context(|| format!("cannot read {}", original.display()))?;
+    let mut changes = common(settings.ports);
+    if settings.tls {
+        changes.extend(tls(settings.ports, &files.tls()));
+    }
+    if settings.auth {
+        let token = fs::read_to_string(files.admin_token()).context("the administrator has no token")?;
+        changes.extend(authentication(&files.secret(), &token));
+    }
+    let configuration = configuration(&original, &changes);
+    state::write(&files.configuration(), configuration.as_bytes())?;
+    state::write(&files.log4j(), LOG4J.as_bytes())?;
+    let mut command = Command::new(&java.java);
+    command.args(java_flags(settings.heap_mib));
+    command.arg(format!("-XX:SharedArchiveFile={}", java.classes.display()));
+    command.args(arguments(java, files, settings.ports)).current_dir(&files.dir);
+    let mut digest = Sha256::new().chain_update(&configuration);
+    for word in command.get_args() {
+        digest.update(word.as_encoded_bytes());
+        digest.update([0]);
+    }
+    Ok((command, run::short_hex(&digest.finalize())))
+}
+
+/// A heap, and as much memory again outside it. The flags for short lives are for the small one only: with them a
+/// broker starts sooner and is slower later.
+fn java_flags(heap_mib: u32) -> Vec<String> {
+    let mut flags = vec![
+        format!("-Xmx{heap_mib}m"),
+        format!("-XX:MaxDirectMemorySize={}m", heap_mib.max(256) / 2),
+        "-Xshare:auto".to_owned(),
+        "-Xlog:disable".to_owned(),
+        "-Xlog:all=warning:stderr".to_owned(),
+        "-Djava.net.preferIPv4Stack=true".to_owned(),
+        "-Dio.netty.tryReflectionSetAccessible=true".to_owned(),
+    ];
+    if heap_mib <= super::SMALL_HEAP_MIB {
+        flags.extend(["-XX:+UseSerialGC".to_owned(), "-XX:TieredStopAtLevel=1".to_owned()]);
+    }
+    let metadata = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata";
+    flags.push(format!("-Dbookkeeper.metadata.bookie.drivers={metadata}BookieDriver"));
+    flags.push(format!("-Dbookkeeper.metadata.client.drivers={metadata}ClientDriver"));
+    flags.extend(OPENED.map(|package| format!("--add-opens={package}=ALL-UNNAMED")));
+    flags
+}
+
+fn arguments(java: &Distribution, files: &Files, ports: Ports) -> Vec<String> {
+    let path = |path: PathBuf| path.to_string_lossy().into_owned();
+    vec![
+        format!("-Dlog4j.configurationFile=file://{}", files.log4j().display()),
+        "-cp".to_owned(),
+        class_path(java),
+        "org.apache.pulsar.PulsarStandaloneStarter".to_owned(),
+        "--config".to_owned(),
+        path(files.configuration()),
+        "--metadata-dir".to_owned(),
+        path(files.data().join("metadata")),
+        "--bookkeeper-dir".to_owned(),
+        path(files.data().join("bookkeeper")),
+        "--bookkeeper-port".to_owned(),
+        ports.bookie.to_string(),
+        "-nfw".to_owned(),
+        "-nss".to_owned(),
+        "-a".to_owned(),
+        "127.0.0.1".to_owned(),
+    ]
+}
+
+/// Every jar by name, sorted: recorded classes belong to one class path, in its order.
+fn class_path(java: &Distribution) -> String {
+    let mut jars: Vec<String> = fs::read_dir(java.home.join("lib"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().to_string_lossy().into_owned())
+        .filter(|path| Path::new(path).extension().is_some_and(|extension| extension == "jar"))
+        .collect();
+    jars.sort();
+    jars.join(":")
+}
+
+type Changes = Vec<(&'static str, String)>;
+
+fn common(ports: Ports) -> Changes {
+    let mut changes = vec![
+        ("brokerServicePort", ports.service.to_string()),
+        ("webServicePort", ports.web.to_string()),
+        ("webSocketServiceEnabled", "false".to_owned()),
+        ("managedLedgerCacheSizeMB", "32".to_owned()),
+        ("dbStorage_writeCacheMaxSizeMb", "16".to_owned()),
+        ("dbStorage_readAheadCacheMaxSizeMb", "16".to_owned()),
+        ("dbStorage_rocksDB_blockCacheSize", (8 << 20).to_string()),
+        // The bookie would else listen on all interfaces, at a random port whatever it is told.
+        ("allowEphemeralPorts", "true".to_owned()),
+        ("listeningInterface", "lo".to_owned()),
+    ];
+    changes.extend(["bindAddress", "advertisedAddress"].map(|name| (name, "127.0.0.1".to_owned())));
+    changes
+}
+
+fn tls(ports: Ports, certificates: &Path) -> Changes {
+    let file = |name: &str| certificates.join(name).to_string_lossy().into_owned();
+    vec![
+        ("brokerServicePortTls", ports.service_tls.to_string()),
+        ("tlsCertificateFilePath", file("broker.crt")),
+        ("tlsKeyFilePath", file("broker.key")),
+        ("tlsTrustCertsFilePath", file("ca.crt")),
+        // A renewed certificate is used without a restart.
+        ("tlsCertRefreshCheckDurationSec", "1".to_owned()),
+    ]
+}
+
+fn authentication(secret: &Path, admin_token: &str) -> Changes {
+    vec![
+        ("authenticationEnabled", "true".to_owned()),
+        (
+            "authenticationProviders",
+            "org.apache.pulsar.broker.authentication.AuthenticationProviderToken".to_owned(),
+        ),
+        ("tokenSecretKey", format!("file://{}", secret.display())),
+        ("authorizationEnabled", "true".to_owned()),
+        ("superUserRoles", "admin".to_owned()),
+        (
+            "brokerClientAuthenticationPlugin",
+            "org.apache.pulsar.client.impl.auth.AuthenticationToken".to_owned(),
+        ),
+        ("brokerClientAuthenticationParameters", format!("token:{admin_token}")),
+    ]
+}
+
+/// A configuration with some settings changed; those that it does not have are added.
+fn configuration(original: &str, changes: &Changes) -> String {
+    let is_changed = |line: &&str| {
+        let name = line.split('=').next().unwrap_or_default().trim();
+        changes.iter().any(|(changed, _)| *changed == name)
+    };
+    let mut lines: Vec<String> =
+        original.lines().filter(|line| !is_changed(line)).map(str::to_owned).collect();
+    lines.extend(changes.iter().map(|(name, value)| format!("{name}={value}")));
+    lines.join("\n") + "\n"
+}
+
+/// Runs a broker once, to record which classes it loads: later ones start in half the time.
+pub fn record_classes(java: &Distribution) -> Result<()> {
+    let mut step = Step::start_long("starting Apache Pulsar once, to start it faster later");
+    let dir = java.classes.with_extension("recording");
+    let _ = fs::remove_dir_all(&dir);
+    let files = Files { dir: dir.clone() };
+    let recorded = record(java, &files, &mut step);
+    let _ = fs::remove_dir_all(&dir);
+    recorded?;
+    step.done();
+    Ok(())
+}
+
+fn record(java: &Distribution, files: &Files, step: &mut Step) -> Result<()> {
+    files.create()?;
+    let ports = Ports { service: ports::one()?, service_tls: 0, web: ports::one()?, bookie: ports::one()? };
+    let settings = Settings { auth: false, tls: false, heap_mib: super::SMALL_HEAP_MIB, ports };
+    let recording = files.dir.join("classes.jsa");
+    let unrecorded = Distribution { classes: PathBuf::from("/nonexistent"), ..java.clone() };
+    let (command, _) = command(&unrecorded, files, &settings)?;
+    let log = Log::fresh(files.log())?;
+    let mut recorder = Command::new(command.get_program());
+    recorder
+        .arg(format!("-XX:ArchiveClassesAtExit={}", recording.display()))
+        .args(
+            command.get_args().filter(|word| !word.as_encoded_bytes().starts_with(b"-XX:SharedArchiveFile")),
+        )
+        .current_dir(&files.dir)
+        .stdin(Stdio::null())
+        .stdout(log.open()?)
+        .stderr(log.open()?);
+    let mut child = recorder.spawn().context("cannot run java")?;
+    let admin = Admin { port: settings.ports.web, token: None };
+    let well = run::poll("Apache Pulsar is well", START_LIMIT, Duration::from_millis(200), || {
+        step.tick();
+        if child.try_wait()?.is_some() {
+            bail!("Apache Pulsar ended while starting");
+        }
+        Ok(admin.is_well().then_some(()))
+    });
+    if let Err(error) = well {
+        let _ = child.kill();
+        let _ = child.wait();
+        bail!("{error}; {}", log.tail(15));
+    }
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+    run::wait(&mut child, || step.tick())?;
+    if recording.is_file() {
+        fs::rename(&recording, &java.classes)
+    } else {
+        // This Java records none: an empty file says that it was tried, and is passed over.
+        fs::write(&java.classes, "")
+    }
+    .with_context(|| format!("cannot write {}", java.classes.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORTS: Ports = Ports { service: 1, service_tls: 2, web: 3, bookie: 4 };
+
+    #[test]
+    fn settings_are_changed_in_place_of_the_originals() {
+        let changes = vec![("b", "3".to_owned()), ("d", "4".to_owned())];
+        let changed = configuration("a=1\n# b=0\nb=2\nc=", &changes);
+        assert_eq!(changed, "a=1\n# b=0\nc=\nb=3\nd=4\n");
+    }
+
+    #[test]
+    fn everything_that_listens_is_told_to_listen_on_loopback() {
+        let changes = common(PORTS);
+        let value = |name: &str| {
+            changes.iter().find(|(changed, _)| *changed == name).map(|(_, value)| value.as_str())
+        };
+        assert_eq!(value("bindAddress"), Some("127.0.0.1"));
+        assert_eq!(value("listeningInterface"), Some("lo"));
+        assert_eq!(value("allowEphemeralPorts"), Some("true"));
+    }
+
+    #[test]
+    fn only_small_brokers_are_made_for_short_lives() {
+        let has = |heap: u32| java_flags(heap).iter().any(|flag| flag.contains("TieredStopAtLevel"));
+        assert!(has(crate::pulsar::SMALL_HEAP_MIB));
+        assert!(!has(1024));
+    }
+}
