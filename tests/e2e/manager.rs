@@ -207,12 +207,17 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
     let start = |name: &str| {
         let options = ManagerOptions {
             name: format!("{}-{name}", arena.namespace()),
-            args: vec!["--controllers=book".to_owned(), format!("--watch-namespace={}", arena.namespace())],
+            args: vec![
+                "--controllers=book".to_owned(),
+                format!("--watch-namespace={}", arena.namespace()),
+                "--log-level=info,quintet_kit=debug".to_owned(),
+            ],
             program: Some(program()),
             ..ManagerOptions::default()
         };
         Manager::start(arena.kube(), &options).unwrap()
     };
+    let lists = |manager: &Manager| manager.logged().lines().filter(|line| line.contains(" listed ")).count();
     let leads = |manager: &Manager| {
         manager
             .metrics()
@@ -230,6 +235,8 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
     arena.apply_sample("book/david-copperfield.yaml").unwrap();
     arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert_eq!(arena.writes().len(), 1, "one of two wrote");
+    let listed = lists(&second);
+    assert_eq!(lists(&first), listed, "each has filled its caches once: {}", first.logged());
 
     assert_eq!(first.stop().unwrap(), Some(0));
     let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
@@ -249,5 +256,11 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
         book["status"]["observedGeneration"] == 2
     });
     assert_eq!(arena.writes().len(), 2);
+    // What the first one had seen was handed over, and the second one had seen it too.
+    assert!(second.logged().contains("handed_over=true"), "{}", second.logged());
+    assert_eq!(lists(&second), listed);
     assert_eq!(second.stop().unwrap(), Some(0));
+    let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
+    let seen = lease["metadata"]["annotations"]["quintet.dev/written"].as_str().unwrap();
+    assert!(seen.contains("books.christianb93.github.com"), "{seen}");
 }

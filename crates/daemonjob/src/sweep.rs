@@ -205,7 +205,9 @@ pub fn register(shared: &Shared, served: Option<Informer<DaemonJob>>) {
     let (everywhere, within) = (pods.clone(), shared.pods());
     let shared = shared.clone();
     shared.clone().spawn_controller(NAME, async move {
+        shared.gate.tried().await;
         if may_list_everywhere(&shared).await {
+            shared.hand_over(&everywhere);
             let keeps = everywhere.clone().run(shared.client.clone(), shared.metrics.clone());
             let sweeps = sweep(&shared, sweeper, everywhere, served).run();
             tokio::select! {

@@ -34,6 +34,10 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 const CHEAP: Duration = Duration::from_millis(1);
 /// The longest that events wait because a pass costs much.
 const LONGEST_REST: Duration = Duration::from_secs(1);
+/// How long a cache may lag behind what a predecessor had seen before it is listed anew.
+const HANDED: Duration = Duration::from_millis(200);
+/// How long the caches may take to show what was written last when the process is asked to end.
+const SHOWN: Duration = Duration::from_millis(500);
 /// How long passes in flight may take to end when the process is asked to.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -212,14 +216,24 @@ impl<R: Reconciler> Controller<R> {
         let mut batch = Vec::new();
         loop {
             let mut writes = matches!(*health.borrow(), Health::Synced { .. });
+            let mut coming = None;
             match self.shared.gate.term() {
                 None => writes = false,
                 Some(term) => {
                     for cache in self.followers.iter() {
-                        if cache.progress().listed < Some(term.since) {
-                            // What a predecessor wrote before it lost the lease may not have come yet.
+                        let (progress, seen) = (cache.progress(), self.shared.gate.handed(&cache.scope()));
+                        if progress.listed >= Some(term.since)
+                            || seen.is_some_and(|seen| progress.position >= seen)
+                        {
+                            continue;
+                        }
+                        // What a predecessor wrote before it lost the lease may not have come yet.
+                        writes = false;
+                        let soon = term.since + HANDED;
+                        if seen.is_some() && Instant::now() < soon {
+                            coming = Some(soon);
+                        } else {
                             cache.relist(term.since);
-                            writes = false;
                         }
                     }
                 }
@@ -272,6 +286,7 @@ impl<R: Reconciler> Controller<R> {
                     }
                 }
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
+                () = sleep_until(coming.unwrap_or_else(Instant::now)), if coming.is_some() => {}
                 _ = gate.changed() => {}
                 _ = health.changed(), if !may_write => {}
                 () = any_changed(&mut progress), if !may_write || !state.parked.is_empty() => {}
@@ -304,6 +319,13 @@ impl<R: Reconciler> Controller<R> {
                 "passes did not end in time and were cut off"
             );
         }
+        // A successor can be told what it must have seen only if this process has seen it.
+        let shown = async {
+            while !self.shared.executor.all_caught_up(&self.followers) {
+                any_changed(&mut progress).await;
+            }
+        };
+        let _ = timeout(SHOWN, shown).await;
     }
 
     /// Takes note of a wake. Who may not write keeps no queue: taking over begins with all objects.

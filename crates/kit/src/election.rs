@@ -4,31 +4,47 @@
 //! has seen the same record for the lease duration. The renew deadline is measured from before the request that
 //! last renewed. All writes of the Lease are updates with resourceVersion, so of two candidates one wins.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::AsyncBufReadExt as _;
 use http::Request;
 use jiff::Timestamp;
 use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::client::brief;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::resource::LEASES;
+use crate::resource::{LEASES, escape};
 
 /// The Lease's name.
 pub const LEASE_NAME: &str = "quintet-manager";
 
+/// How long one watch of the Lease lasts.
+const WATCH: Duration = Duration::from_mins(5);
 /// How long a process that never held the lease goes on while it may not even ask for it.
 const FORBIDDEN: Duration = Duration::from_secs(30);
+
+/// How far a holder that has released the lease had seen what each of its caches holds, by the cache's scope: a successor
+/// that has seen as much need not list it anew.
+pub type Seen = BTreeMap<String, u64>;
+
+/// Annotation of a released Lease: a [`Seen`] as JSON. Whoever acquires the Lease takes it off.
+pub const SEEN_ANNOTATION: &str = "quintet.dev/written";
 
 /// Whether this process may write. Cheap to clone; every clone is the same gate.
 #[derive(Clone, Debug)]
 pub struct Gate {
     state: watch::Sender<Option<Term>>,
+    /// What the predecessor of the current term had seen.
+    handed: Arc<Mutex<Seen>>,
+    /// Whether it was tried at least once to open it.
+    tried: watch::Sender<bool>,
 }
 
 /// How long this process has been and may go on writing.
@@ -43,7 +59,7 @@ pub struct Term {
 impl Gate {
     /// A gate that is closed until the lease is held.
     pub fn closed() -> Self {
-        Self { state: watch::Sender::new(None) }
+        Self { state: watch::Sender::new(None), handed: Arc::default(), tried: watch::Sender::new(false) }
     }
 
     /// A gate that is always open: election is switched off.
@@ -51,7 +67,29 @@ impl Gate {
         let gate = Self::closed();
         // Far enough to mean never, near enough not to overflow.
         gate.open_until(Instant::now() + Duration::from_hours(262_800));
+        gate.tried.send_replace(true);
         gate
+    }
+
+    /// Waits until it was tried at least once to open it: a list that begins then need not be repeated by a process that
+    /// leads from its start.
+    pub async fn tried(&self) {
+        let mut tried = self.tried.subscribe();
+        let _ = tried.wait_for(|tried| *tried).await;
+    }
+
+    /// How far the predecessor of the current term had seen what a cache of this scope holds; None where it did not say.
+    pub fn handed(&self, scope: &str) -> Option<u64> {
+        self.predecessor().get(scope).copied()
+    }
+
+    /// Says what the predecessor of the next term had seen.
+    pub fn hand_over(&self, seen: Seen) {
+        *self.predecessor() = seen;
+    }
+
+    fn predecessor(&self) -> MutexGuard<'_, Seen> {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The current term; None where this process may not write.
@@ -118,7 +156,7 @@ pub enum Error {
     /// RBAC.
     #[error(
         "this process may not {verb} leases in namespace {namespace}; it needs the rule: apiGroups \
-         [coordination.k8s.io], resources [leases], verbs [create, get, update]"
+         [coordination.k8s.io], resources [leases], verbs [create, get, update, watch]"
     )]
     Forbidden {
         /// What was tried.
@@ -155,24 +193,50 @@ struct Lease {
 struct Observed {
     spec: LeaseSpec,
     at: Option<Instant>,
+    /// The resourceVersion of what was read last.
+    version: String,
     /// The Lease as this process wrote it last: a healthy holder renews it without reading it first.
     ours: Option<Lease>,
 }
 
 impl Observed {
+    fn of(lease: &Lease) -> Self {
+        Self { spec: lease.spec.clone(), version: version(lease), ..Self::default() }
+    }
+
     fn written(lease: Lease) -> Self {
-        Self { spec: lease.spec.clone(), at: Some(Instant::now()), ours: Some(lease) }
+        let observed = Self::of(&lease);
+        Self { at: Some(Instant::now()), ours: Some(lease), ..observed }
+    }
+
+    /// Takes note of a record that the watch shows.
+    fn saw(&mut self, lease: &Lease) {
+        self.version = version(lease);
+        if self.spec != lease.spec {
+            self.spec = lease.spec.clone();
+            self.at = Some(Instant::now());
+        }
+    }
+
+    /// Whether nobody holds what was observed.
+    fn is_free(&self) -> bool {
+        self.spec.holder_identity.as_deref().unwrap_or_default().is_empty()
     }
 }
 
+fn version(lease: &Lease) -> String {
+    lease.metadata["resourceVersion"].as_str().unwrap_or_default().to_owned()
+}
+
 /// Holds the lease whenever it can, and opens and closes the gate. Ends when `stop` becomes true, with the lease
-/// released, or with an error that only a person can mend.
+/// released and what was `seen` handed over, or with an error that only a person can mend.
 pub async fn run(
     client: Client,
     settings: Settings,
     gate: Gate,
     clock: Clock,
     metrics: Metrics,
+    seen: impl Fn() -> Seen,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Error> {
     let leader = metrics.leader.with_label_values(&[LEASE_NAME]);
@@ -209,9 +273,14 @@ pub async fn run(
             outcome => outcome?,
         };
         let pause = match outcome {
-            Attempt::Held => {
+            Attempt::Held(handed) => {
                 if held_since.is_none() {
-                    tracing::info!(identity = settings.identity, "acquired the lease");
+                    tracing::info!(
+                        identity = settings.identity,
+                        handed_over = !handed.is_empty(),
+                        "acquired the lease"
+                    );
+                    gate.hand_over(handed);
                 }
                 held_since = Some(began);
                 held_before = true;
@@ -227,7 +296,11 @@ pub async fn run(
                 } else {
                     tracing::debug!(holder, "another process holds the lease");
                 }
-                settings.retry
+                gate.tried.send_replace(true);
+                tokio::select! {
+                    () = chance(&client, &settings, &mut observed) => continue,
+                    _ = stop.wait_for(|stop| *stop) => break,
+                }
             }
             Attempt::Unanswered(error) => {
                 tracing::warn!(error, "the lease could not be read or renewed");
@@ -242,6 +315,7 @@ pub async fn run(
                 settings.retry.saturating_sub(began.elapsed())
             }
         };
+        gate.tried.send_replace(true);
         tokio::select! {
             () = sleep(pause) => {}
             _ = stop.wait_for(|stop| *stop) => break,
@@ -250,15 +324,85 @@ pub async fn run(
     gate.close();
     leader.set(0.0);
     if held_since.is_some()
-        && timeout(Duration::from_secs(3), release(&client, &settings, &clock)).await.unwrap_or(false)
+        && timeout(Duration::from_secs(3), release(&client, &settings, &clock, &seen()))
+            .await
+            .unwrap_or(false)
     {
         tracing::info!("released the lease");
     }
     Ok(())
 }
 
+/// Waits until the Lease that another process holds may be had: it is released, gone, or its holder was silent for too
+/// long. Where it cannot be watched, a while later is time enough.
+async fn chance(client: &Client, settings: &Settings, observed: &mut Observed) {
+    let expiry =
+        |observed: &Observed| observed.at.unwrap_or_else(Instant::now) + duration(&observed.spec, settings);
+    let mut lines = match timeout_at(expiry(observed), watch_lease(client, settings, &observed.version)).await
+    {
+        Ok(Ok(lines)) => lines,
+        Ok(Err(error)) => {
+            tracing::debug!(error = brief(&error), "the Lease cannot be watched and is asked for instead");
+            sleep(settings.retry).await;
+            return;
+        }
+        Err(_elapsed) => return,
+    };
+    let mut line = String::new();
+    loop {
+        line.clear();
+        match timeout_at(expiry(observed), lines.read_line(&mut line)).await {
+            Ok(Ok(read)) if read > 0 => {}
+            // It has expired.
+            Err(_elapsed) => return,
+            // The watch has ended, as watches do.
+            Ok(_) => break,
+        }
+        match serde_json::from_str::<LeaseEvent>(&line) {
+            Ok(LeaseEvent { type_, object }) if type_ == "ADDED" || type_ == "MODIFIED" => {
+                observed.saw(&object);
+                if observed.is_free() {
+                    return;
+                }
+            }
+            Ok(LeaseEvent { type_, .. }) if type_ == "BOOKMARK" => {}
+            Ok(LeaseEvent { type_, .. }) if type_ == "DELETED" => return,
+            // The watch is too old, or what came is none.
+            _ => break,
+        }
+    }
+    // Whoever ends watches at once must not be asked in a circle.
+    sleep(settings.retry.min(Duration::from_millis(200))).await;
+}
+
+#[derive(Deserialize)]
+struct LeaseEvent {
+    #[serde(rename = "type")]
+    type_: String,
+    object: Lease,
+}
+
+async fn watch_lease(
+    client: &Client,
+    settings: &Settings,
+    version: &str,
+) -> Result<impl futures::AsyncBufRead + Unpin + use<>, kube::Error> {
+    let path = format!(
+        "{}?watch=true&fieldSelector={}&resourceVersion={version}&timeoutSeconds={}",
+        LEASES.path(&settings.namespace),
+        escape(&format!("metadata.name={LEASE_NAME}")),
+        WATCH.as_secs()
+    );
+    let request = Request::get(path)
+        .header(http::header::ACCEPT_ENCODING, "identity")
+        .body(Vec::new())
+        .map_err(kube::Error::HttpError)?;
+    client.request_stream(request).await
+}
+
 enum Attempt {
-    Held,
+    /// With what the predecessor had seen, where it has just released the lease.
+    Held(Seen),
     OthersHold(String),
     Unanswered(String),
 }
@@ -276,7 +420,7 @@ async fn attempt(
         match send::<Lease>(client, "PUT", &path, Some(&body)).await {
             Ok(lease) => {
                 *observed = Observed::written(lease);
-                return Ok(Attempt::Held);
+                return Ok(Attempt::Held(Seen::new()));
             }
             // It was changed, or is gone: a look says more.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
@@ -299,7 +443,7 @@ async fn attempt(
             return match send::<Lease>(client, "POST", &collection, Some(&body)).await {
                 Ok(lease) => {
                     *observed = Observed::written(lease);
-                    Ok(Attempt::Held)
+                    Ok(Attempt::Held(Seen::new()))
                 }
                 Err(error) => refused(error, "create", settings),
             };
@@ -307,18 +451,21 @@ async fn attempt(
         Err(error) => return refused(error, "get", settings),
     };
     if observed.at.is_none() || observed.spec != lease.spec {
-        *observed = Observed { spec: lease.spec.clone(), at: Some(Instant::now()), ours: None };
+        *observed = Observed { at: Some(Instant::now()), ..Observed::of(&lease) };
     }
+    observed.version = version(&lease);
     let holder = lease.spec.holder_identity.clone().unwrap_or_default();
     let expired = observed.at.is_some_and(|at| at.elapsed() >= duration(&observed.spec, settings));
     if !holder.is_empty() && holder != settings.identity && !expired {
         return Ok(Attempt::OthersHold(holder));
     }
-    let body = body(&lease, &held(settings, &lease.spec, clock));
+    // It is of use only while nobody has held the lease since.
+    let handed = if holder.is_empty() { handed_over(&lease) } else { Seen::new() };
+    let body = body(&without_seen(lease.clone()), &held(settings, &lease.spec, clock));
     match send::<Lease>(client, "PUT", &path, Some(&body)).await {
         Ok(lease) => {
             *observed = Observed::written(lease);
-            Ok(Attempt::Held)
+            Ok(Attempt::Held(handed))
         }
         // Somebody wrote the Lease meanwhile: the next look says who holds it. Ours it may still be.
         Err(kube::Error::Api(status)) if status.code == 409 && holder == settings.identity => {
@@ -361,9 +508,9 @@ fn held(settings: &Settings, before: &LeaseSpec, clock: &Clock) -> LeaseSpec {
 }
 
 /// Gives the lease up, so that a successor need not wait. True where it was ours and is free now.
-async fn release(client: &Client, settings: &Settings, clock: &Clock) -> bool {
+async fn release(client: &Client, settings: &Settings, clock: &Clock, seen: &Seen) -> bool {
     let path = format!("{}/{LEASE_NAME}", LEASES.path(&settings.namespace));
-    let Ok(lease) = send::<Lease>(client, "GET", &path, None).await else { return false };
+    let Ok(mut lease) = send::<Lease>(client, "GET", &path, None).await else { return false };
     if lease.spec.holder_identity.as_deref() != Some(&settings.identity) {
         return false;
     }
@@ -373,7 +520,22 @@ async fn release(client: &Client, settings: &Settings, clock: &Clock) -> bool {
         renew_time: Some(micros(clock.now())),
         ..lease.spec.clone()
     };
+    lease.metadata["annotations"][SEEN_ANNOTATION] = json!(json!(seen).to_string());
     send::<Lease>(client, "PUT", &path, Some(&body(&lease, &spec))).await.is_ok()
+}
+
+/// What the last holder had seen, by a Lease that it has released.
+fn handed_over(lease: &Lease) -> Seen {
+    let text = lease.metadata["annotations"][SEEN_ANNOTATION].as_str();
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// A Lease without what its last holder had seen.
+fn without_seen(mut lease: Lease) -> Lease {
+    if let Some(annotations) = lease.metadata["annotations"].as_object_mut() {
+        annotations.remove(SEEN_ANNOTATION);
+    }
+    lease
 }
 
 /// MicroTime, as the API server wants it: exactly six decimals.
@@ -422,6 +584,24 @@ mod tests {
         assert_eq!((second.lease_transitions, &second.acquire_time), (Some(1), &first.acquire_time));
         let other = LeaseSpec { holder_identity: Some("other".into()), ..first };
         assert_eq!(held(&settings(), &other, &clock).lease_transitions, Some(2));
+    }
+
+    #[test]
+    fn what_was_seen_is_read_once() {
+        let lease = |annotation: &str| Lease {
+            metadata: json!({ "name": "l", "annotations": { SEEN_ANNOTATION: annotation, "theirs": "x" } }),
+            spec: LeaseSpec::default(),
+        };
+        let seen = Seen::from([("pods.".to_owned(), 7)]);
+        let released = lease(&json!(seen).to_string());
+        assert_eq!(handed_over(&released), seen);
+        let taken = without_seen(released);
+        assert_eq!(taken.metadata["annotations"], json!({ "theirs": "x" }));
+        assert_eq!(handed_over(&taken), Seen::new());
+        for nonsense in ["", "[]", "{\"pods.\": -1}", "null"] {
+            assert_eq!(handed_over(&lease(nonsense)), Seen::new());
+        }
+        assert_eq!(handed_over(&Lease::default()), Seen::new());
     }
 
     #[test]

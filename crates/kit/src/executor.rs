@@ -4,7 +4,7 @@
 //! deadline. Writes run side by side in a sliding window. What the server answers is sorted into done, news,
 //! refusals (which count against one object and wait), and failures (which make the whole pass wait).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -137,10 +137,41 @@ struct Written {
     unclear: HashMap<Place, Option<Arc<str>>>,
 }
 
+impl Written {
+    /// Forgets what the caches show; whether that is all of their types.
+    fn is_shown(&mut self, followers: &[Arc<dyn Follower>]) -> bool {
+        for follower in followers {
+            let resource = follower.resource();
+            let progress = follower.progress();
+            let listed_since = |answered: Instant| progress.listed.is_some_and(|began| began > answered);
+            if let Some((version, answered)) = self.versions.get(&resource)
+                && (progress.position >= *version || listed_since(*answered))
+            {
+                self.versions.remove(&resource);
+            }
+            self.deletes.retain(|(of, key, answered)| {
+                *of != resource || !(follower.shows_deletion(key) || listed_since(*answered))
+            });
+        }
+        let followed =
+            |resource: &Resource| followers.iter().any(|follower| follower.resource() == *resource);
+        !self.versions.keys().any(followed) && !self.deletes.iter().any(|(resource, ..)| followed(resource))
+    }
+
+    /// The types of what is not shown.
+    fn resources(&self) -> impl Iterator<Item = Resource> {
+        let deleted = self.deletes.iter().map(|(resource, ..)| *resource);
+        let unclear = self.unclear.keys().map(|(resource, ..)| *resource);
+        self.versions.keys().copied().chain(deleted).chain(unclear)
+    }
+}
+
 /// A cache whose progress can be compared with what was written.
 pub trait Follower: Send + Sync {
     /// What it caches.
     fn resource(&self) -> Resource;
+    /// See [`Informer::scope`].
+    fn scope(&self) -> String;
     /// How far it has come.
     fn progress(&self) -> Progress;
     /// Wakes whenever it comes further.
@@ -154,6 +185,10 @@ pub trait Follower: Send + Sync {
 impl<T: Object> Follower for Informer<T> {
     fn resource(&self) -> Resource {
         self.resource()
+    }
+
+    fn scope(&self) -> String {
+        Informer::scope(self)
     }
 
     fn progress(&self) -> Progress {
@@ -189,7 +224,6 @@ struct Memory {
     refusals: Refusals,
     /// The generation that was refused: a changed spec deserves another try.
     generation: Option<i64>,
-    /// A quota is exceeded: nothing is created before.
     /// How often creations were stopped without one that went through.
     stops: u32,
     status_written: Option<Instant>,
@@ -229,24 +263,20 @@ impl Executor {
     /// Whether the caches show everything that was written for `owner`.
     pub fn caught_up(&self, owner: &Key, followers: &[Arc<dyn Follower>]) -> bool {
         let mut memory = self.memory();
-        let Some(memory) = memory.get_mut(&owner.uid) else { return true };
-        for follower in followers {
-            let resource = follower.resource();
-            let progress = follower.progress();
-            let listed_since = |answered: Instant| progress.listed.is_some_and(|began| began > answered);
-            if let Some((version, answered)) = memory.written.versions.get(&resource)
-                && (progress.position >= *version || listed_since(*answered))
-            {
-                memory.written.versions.remove(&resource);
-            }
-            memory.written.deletes.retain(|(of, key, answered)| {
-                *of != resource || !(follower.shows_deletion(key) || listed_since(*answered))
-            });
-        }
-        let followed =
-            |resource: &Resource| followers.iter().any(|follower| follower.resource() == *resource);
-        !memory.written.versions.keys().any(followed)
-            && !memory.written.deletes.iter().any(|(resource, ..)| followed(resource))
+        memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))
+    }
+
+    /// Whether the caches show everything that was written for anybody.
+    pub fn all_caught_up(&self, followers: &[Arc<dyn Follower>]) -> bool {
+        let mut memory = self.memory();
+        memory.values_mut().all(|memory| memory.written.is_shown(followers))
+    }
+
+    /// The types of which something was written, or may have been, that no cache has shown yet.
+    pub fn unshown(&self) -> HashSet<Resource> {
+        let memory = self.memory();
+        let written = memory.values().map(|memory| &memory.written);
+        written.flat_map(Written::resources).collect()
     }
 
     /// Reads what an unclear answer may have written, so that the next plan waits for it.

@@ -106,6 +106,9 @@ struct Inner<T> {
 pub struct Progress {
     /// The highest resourceVersion that its watch or list has shown.
     pub position: u64,
+    /// The highest resourceVersion of anything that it has seen happen: as `position`, without the bookmarks, which say that
+    /// nothing happens and reach each watch at a time of their own.
+    pub seen: u64,
     /// When the newest complete list was begun; a list shows every write answered before that.
     pub listed: Option<Instant>,
 }
@@ -251,6 +254,13 @@ impl<T: Object> Informer<T> {
         self.inner.resource
     }
 
+    /// What it caches, in a word that another process has for the same: the type, and the namespace if it is narrowed to
+    /// one.
+    pub fn scope(&self) -> String {
+        let (namespace, name) = (&self.inner.namespace, self.inner.resource.crd_name());
+        if namespace.is_empty() { name } else { format!("{namespace}/{name}") }
+    }
+
     /// Calls `subscriber` for every change, in order, from the watch's own task: it must be quick.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
         lock(&self.inner.subscribers).push(Box::new(subscriber));
@@ -376,11 +386,14 @@ impl<T: Object> Informer<T> {
         self.inner.cache.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn advance(&self, resource_version: &str) {
+    fn advance(&self, resource_version: &str, happened: bool) {
         if let Ok(version) = resource_version.parse::<u64>() {
             self.inner.progress.send_if_modified(|progress| {
                 let ahead = version > progress.position;
                 progress.position = progress.position.max(version);
+                if happened {
+                    progress.seen = progress.seen.max(version);
+                }
                 ahead
             });
         }
@@ -401,6 +414,8 @@ impl<T: Object> Informer<T> {
         let version = version.parse::<u64>().unwrap_or_default();
         self.inner.progress.send_modify(|progress| {
             progress.position = version.max(progress.position);
+            // What a list does not show has gone at some time before it.
+            progress.seen = version.max(progress.seen);
             progress.listed = Some(began);
         });
         self.heard();
@@ -588,6 +603,7 @@ impl<T: Object> Informer<T> {
             if &*event.type_ == "ERROR" {
                 return Err(Interrupted::Watch(serde_json::from_str(event.object.get())?));
             }
+            let happened = &*event.type_ != "BOOKMARK";
             *position = match &*event.type_ {
                 "ADDED" | "MODIFIED" => self.apply(event.object, metrics)?.1,
                 other => {
@@ -598,7 +614,7 @@ impl<T: Object> Informer<T> {
                     meta.resource_version.into()
                 }
             };
-            self.advance(position);
+            self.advance(position, happened);
             self.heard();
             cached.set(i64::try_from(self.read().objects.len()).unwrap_or(i64::MAX));
         }

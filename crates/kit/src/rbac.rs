@@ -49,6 +49,6 @@ pub const MANAGER_RULES: &[Rule] = &[
 pub const LEADER_ELECTION_RULES: &[Rule] = &[Rule {
     group: "coordination.k8s.io",
     resources: &["leases"],
-    verbs: &["create", "get", "update"],
-    why: "One Lease decides which manager may write.",
+    verbs: &["create", "get", "update", "watch"],
+    why: "One Lease decides which manager may write; those that stand by watch it.",
 }];

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::KIND_LABEL;
 use crate::clock::Clock;
-use crate::election::Gate;
+use crate::election::{Gate, Seen};
 use crate::events::Recorder;
 use crate::executor::Executor;
 use crate::informer::{Health, Informer, SILENCE};
@@ -20,6 +20,7 @@ use crate::types::{Deployment, Node, Pod};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Watched = Box<dyn Fn() -> Option<String> + Send + Sync>;
+type Position = Box<dyn Fn() -> (Resource, String, u64) + Send + Sync>;
 
 /// Shared by all controllers of the process. Cheap to clone.
 #[derive(Clone)]
@@ -46,6 +47,7 @@ struct Inner {
     tasks: Mutex<Vec<(&'static str, Task)>>,
     controllers: Mutex<Vec<(&'static str, Task)>>,
     watched: Mutex<Vec<Watched>>,
+    positions: Mutex<Vec<Position>>,
     pods: Mutex<Option<Informer<Pod>>>,
     nodes: Mutex<Option<Informer<Node>>>,
     deployments: Mutex<Option<Informer<Deployment>>>,
@@ -77,6 +79,7 @@ impl Shared {
                 tasks: Mutex::default(),
                 controllers: Mutex::default(),
                 watched: Mutex::default(),
+                positions: Mutex::default(),
                 pods: Mutex::default(),
                 nodes: Mutex::default(),
                 deployments: Mutex::default(),
@@ -124,6 +127,7 @@ impl Shared {
         selector: Option<&'static str>,
     ) -> Informer<T> {
         let informer = Informer::new(resource, &self.inner.namespace, selector).patient();
+        self.hand_over(&informer);
         self.spawn(name, informer.clone().run(self.client.clone(), self.metrics.clone()));
         informer
     }
@@ -152,8 +156,16 @@ impl Shared {
             Health::Synced { .. } => None,
         });
         self.inner.watched.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
+        self.hand_over(&informer);
         self.spawn(name, informer.clone().run(self.client.clone(), self.metrics.clone()));
         informer
+    }
+
+    /// Has a successor told what this cache has seen; see [`Self::seen`].
+    pub fn hand_over<T: Object>(&self, informer: &Informer<T>) {
+        let (resource, scope, progress) = (informer.resource(), informer.scope(), informer.progress());
+        let position: Position = Box::new(move || (resource, scope.clone(), progress.borrow().seen));
+        self.inner.positions.lock().unwrap_or_else(PoisonError::into_inner).push(position);
     }
 
     /// Adds a task that must run for as long as the process does.
@@ -175,6 +187,16 @@ impl Shared {
     /// Takes the controllers that were added, for the manager to run.
     pub fn take_controllers(&self) -> Vec<(&'static str, Task)> {
         std::mem::take(&mut *self.inner.controllers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What a successor must have seen of everything to go on where this process ends. A type of which a write of ours was
+    /// not seen yet is left out: nobody can say when it is.
+    pub fn seen(&self) -> Seen {
+        let unshown = self.executor.unshown();
+        let positions = self.inner.positions.lock().unwrap_or_else(PoisonError::into_inner);
+        let positions = positions.iter().map(|position| position());
+        let known = positions.filter(|(resource, _, seen)| *seen > 0 && !unshown.contains(resource));
+        known.map(|(_, scope, seen)| (scope, seen)).collect()
     }
 
     /// What keeps this process from being ready: one line for each cache that cannot be relied on.

@@ -219,7 +219,20 @@ async fn who_takes_over_lists_anew_what_it_relies_on() {
     gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
     sleep(Duration::from_secs(10)).await;
     assert_eq!((odd.passes("a"), *lists.lock().unwrap()), (2, 3));
+
+    // A predecessor that left in good order says what it had seen: who has seen as much begins at once.
+    for (seen, lists_then) in [(5, 3), (6, 4)] {
+        gate.close();
+        sleep(Duration::from_secs(1)).await;
+        gate.hand_over([(PODS.crd_name(), seen)].into());
+        let passes = odd.passes("a");
+        gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(odd.passes("a") - passes, u32::from(lists_then == 3), "seen {seen}");
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!((odd.passes("a") - passes, *lists.lock().unwrap()), (1, lists_then), "seen {seen}");
+    }
     stop.send(true).unwrap();
     running.await.unwrap();
-    assert_eq!((odd.passes("a"), odd.passes("foreign")), (3, 0));
+    assert_eq!((odd.passes("a"), odd.passes("foreign")), (5, 0));
 }

@@ -12,7 +12,7 @@ use kube::Client;
 use kube::client::Body;
 use quintet_kit::clock::Clock;
 use quintet_kit::departed::Departed;
-use quintet_kit::election::{self, Gate, Settings};
+use quintet_kit::election::{self, Gate, Seen, Settings};
 use quintet_kit::executor::{Error, Executor, Follower};
 use quintet_kit::informer::{Change, Informer};
 use quintet_kit::metrics::Metrics;
@@ -353,7 +353,8 @@ async fn elect(answers: &[(u16, String)], seconds: u64) -> (Vec<String>, Gate) {
     let settings = Settings::new("ns".into(), "me".into());
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
-    let election = election::run(client, settings, gate.clone(), clock, Metrics::new().unwrap(), stopped);
+    let election =
+        election::run(client, settings, gate.clone(), clock, Metrics::new().unwrap(), Seen::new, stopped);
     let _ = tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await;
     let asked =
         asked.lock().unwrap().iter().map(|asked| asked.split(' ').next().unwrap().to_owned()).collect();
@@ -377,14 +378,45 @@ async fn a_holder_renews_without_reading_and_looks_when_the_lease_was_changed() 
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_holder_is_waited_for_by_this_process_s_own_clock() {
-    // The record says that it was renewed long ago; only what is seen counts.
-    let mut answers: Vec<_> = (0..8).map(|_| (200, lease("other", 1, 0))).collect();
-    answers.push((200, lease("me", 2, 16)));
+    // The record says that it was renewed long ago; only what is seen counts. The watch shows nothing.
+    let answers = [(200, lease("other", 1, 0))];
+    let (asked, gate) = elect(&answers, 14).await;
+    assert_eq!((asked.len(), gate.deadline()), (2, None), "a look and a watch");
+    let (asked, _) = elect(&answers, 16).await;
+    assert_eq!(asked.len(), 3, "the next look is at the expiry");
+
+    // Without the right to watch, it is asked for, and had at the expiry.
+    let mut answers = Vec::new();
+    for _ in 0..8 {
+        answers.push((200, lease("other", 1, 0)));
+        answers.push(failure(403, "Forbidden", "no watch"));
+    }
+    answers.extend([(200, lease("other", 1, 0)), (200, lease("me", 2, 16))]);
     let (asked, gate) = elect(&answers, 13).await;
     assert!(asked.iter().all(|verb| verb == "GET") && gate.deadline().is_none(), "{asked:?}");
-    let (asked, gate) = elect(&answers[..], 17).await;
-    assert!(asked.contains(&"PUT".to_owned()), "{asked:?}");
-    let _ = gate;
+    let (asked, gate) = elect(&answers, 18).await;
+    assert_eq!(
+        (asked.last().map(String::as_str), gate.deadline().is_some()),
+        (Some("PUT"), true),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_lease_is_taken_at_once_with_what_was_handed_over() {
+    let mut released: Value = serde_json::from_str(&lease("", 3, 7)).unwrap();
+    released["metadata"]["annotations"] = json!({ "quintet.dev/written": "{\"pods.\": 41}" });
+    let renewed: Value = serde_json::from_str(&lease("other", 2, 5)).unwrap();
+    let answers = [
+        (200, lease("other", 1, 0)),
+        (200, event("MODIFIED", &renewed) + &event("MODIFIED", &released)),
+        (200, released.to_string()),
+        (200, lease("me", 4, 7)),
+    ];
+    let (asked, gate) = elect(&answers, 1).await;
+    assert_eq!(asked, ["GET", "GET", "GET", "PUT"]);
+    assert!(gate.deadline().is_some());
+    assert_eq!(gate.handed("pods."), Some(41));
 }
 
 #[tokio::test(start_paused = true)]

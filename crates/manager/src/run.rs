@@ -72,7 +72,10 @@ pub async fn run(args: Args) -> Result<()> {
     }
     let mut tasks: JoinSet<(&'static str, Result<()>)> = JoinSet::new();
     for (name, task) in shared.take_tasks() {
+        let gate = gate.clone();
         tasks.spawn(async move {
+            // Who leads from the start lists once.
+            gate.tried().await;
             task.await;
             (name, Ok(()))
         });
@@ -101,7 +104,9 @@ pub async fn run(args: Args) -> Result<()> {
     let (release, released) = watch::channel(false);
     let mut election = args.leader_elect.then(|| {
         let settings = Settings::new(namespace, identity);
-        tokio::spawn(election::run(election_client, settings, gate, clock, metrics, released))
+        let handing = shared.clone();
+        let seen = move || handing.seen();
+        tokio::spawn(election::run(election_client, settings, gate, clock, metrics, seen, released))
     });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
