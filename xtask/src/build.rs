@@ -1,4 +1,4 @@
-//! `cargo xtask build`: the release program as it is shipped, and how large it is.
+//! `cargo xtask build`: the release programs as they are shipped, and how large they are.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,17 +10,19 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::paths;
 use crate::run::{self, print};
+use crate::{paths, protoc};
 
 /// `cargo xtask build`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(
-    about = "Build the release program as it is shipped",
-    long_about = "Build the release program as it is shipped, and print its path and its size.\n\n\
-    On Linux with glibc, on x86_64 and aarch64, the program is static and position independent: it needs no loader and \
-    no library, and runs in an empty image. Elsewhere it is built as cargo does by itself. The flags that this takes \
-    are added to those in RUSTFLAGS, and leave what is built for debugging as it is."
+    about = "Build the release programs as they are shipped",
+    long_about = "Build the release programs as they are shipped, and print their paths and sizes: quintet, the manager, and \
+    pulsar-consumer and pulsar-producer, which PulsarConsumers run and are fed by.\n\n\
+    On Linux with glibc, on x86_64 and aarch64, they are static and position independent: they need no loader and no \
+    library, and run in an empty image. Elsewhere they are built as cargo does by itself. The flags that this takes are \
+    added to those in RUSTFLAGS, and leave what is built for debugging as it is. The Pulsar programs are left out where \
+    there is no protoc for this system (see cargo xtask protoc --help)."
 )]
 pub struct Args {}
 
@@ -38,42 +40,91 @@ const STATIC_TARGET: Option<&str> = if !cfg!(all(target_os = "linux", target_env
 /// What makes a program static; position independent it is by default.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
-/// Builds the program and says where it is and how large.
+/// The package of the programs for Pulsar, and their names.
+const PULSAR: (&str, [&str; 2]) = ("quintet-pulsar-client", ["pulsar-consumer", "pulsar-producer"]);
+
+/// Builds the programs and says where they are and how large.
 pub fn run() -> Result<()> {
-    let program = release()?;
-    let file = fs::metadata(&program).with_context(|| format!("cannot read {}", program.display()))?;
-    print(format!("{} ({})\n", program.display(), megabytes(file.len())))
+    let mut programs = vec![release()?];
+    match pulsar_release()? {
+        Some(more) => programs.extend(more),
+        None => eprintln!("pulsar-consumer and pulsar-producer are left out: {}", protoc::MISSING),
+    }
+    let mut lines = Vec::new();
+    for program in programs {
+        let file = fs::metadata(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        lines.push(format!("{} ({})\n", program.display(), megabytes(file.len())));
+    }
+    print(lines.concat())
 }
 
-/// Builds the program as it is shipped; cargo's progress is shown.
+/// Builds the manager as it is shipped; cargo's progress is shown.
 pub fn release() -> Result<PathBuf> {
     let mut cargo = cargo_build();
-    cargo.arg("--release");
-    if let Some(target) = STATIC_TARGET {
-        // With a target named, build scripts and macros do not get the flags, and the folder is one of its own.
-        let (variable, flags) = flags(env::var_os("CARGO_ENCODED_RUSTFLAGS"), env::var_os("RUSTFLAGS"));
-        cargo.args(["--target", target]).env(variable, flags);
-    } else {
+    if STATIC_TARGET.is_none() {
         eprintln!("this machine links no static program: the program will need this system's libraries");
     }
-    let (status, program) = program(&mut cargo, || ())?;
+    let (status, program) = program(as_shipped(&mut cargo), || ())?;
     if !status.success() {
         bail!("building quintet failed");
     }
     program
 }
 
+/// Builds the programs for Pulsar as they are shipped: the consumer and the producer. Nothing where there is no protoc.
+pub fn pulsar_release() -> Result<Option<Vec<PathBuf>>> {
+    if protoc::find().is_none() {
+        return Ok(None);
+    }
+    let (package, names) = PULSAR;
+    let mut cargo = cargo_build_of(package);
+    let (status, messages) = run_cargo(as_shipped(protoc::tell(&mut cargo)).arg("--bins"), || ())?;
+    if !status.success() {
+        bail!("building {package} failed");
+    }
+    let messages = messages?;
+    let programs = names.map(|name| {
+        executable(&messages, name)
+            .with_context(|| format!("cargo built {name} but does not say where it is"))
+    });
+    programs.into_iter().collect::<Result<Vec<_>>>().map(Some)
+}
+
+/// Adds what makes a release build one that is shipped.
+fn as_shipped(cargo: &mut Command) -> &mut Command {
+    cargo.arg("--release");
+    if let Some(target) = STATIC_TARGET {
+        // With a target named, build scripts and macros do not get the flags, and the folder is one of its own.
+        let (variable, flags) = flags(env::var_os("CARGO_ENCODED_RUSTFLAGS"), env::var_os("RUSTFLAGS"));
+        cargo.args(["--target", target]).env(variable, flags);
+    }
+    cargo
+}
+
 /// `cargo build` of the `quintet` program, for [`program`] to run.
 pub(crate) fn cargo_build() -> Command {
+    cargo_build_of("quintet")
+}
+
+fn cargo_build_of(package: &str) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
-        .args(["build", "--package", "quintet", "--message-format", "json-render-diagnostics"])
+        .args(["build", "--package", package, "--message-format", "json-render-diagnostics"])
         .current_dir(paths::workspace());
     cargo
 }
 
 /// Runs a [`cargo_build`], calling `tick` meanwhile: how it ended, and where the program is.
 pub(crate) fn program(cargo: &mut Command, tick: impl FnMut()) -> Result<(ExitStatus, Result<PathBuf>)> {
+    let (status, messages) = run_cargo(cargo, tick)?;
+    let program = messages.and_then(|messages| {
+        executable(&messages, "quintet").context("cargo built quintet but does not say where it is")
+    });
+    Ok((status, program))
+}
+
+/// How cargo ended, and its messages.
+fn run_cargo(cargo: &mut Command, tick: impl FnMut()) -> Result<(ExitStatus, Result<String>)> {
     let mut child = cargo.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let stdout = child.stdout.take();
     let (status, messages) = thread::scope(|scope| {
@@ -81,18 +132,15 @@ pub(crate) fn program(cargo: &mut Command, tick: impl FnMut()) -> Result<(ExitSt
         (run::wait(&mut child, tick), messages.join().ok().flatten())
     });
     let messages = messages.transpose().context("cannot read what cargo says");
-    let program = messages.and_then(|messages| {
-        executable(&messages.unwrap_or_default()).context("cargo built quintet but does not say where it is")
-    });
-    Ok((status?, program))
+    Ok((status?, messages.map(Option::unwrap_or_default)))
 }
 
 /// The executable that cargo's JSON messages name.
-fn executable(messages: &str) -> Option<PathBuf> {
+fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "quintet")
+        .filter(|message| message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
@@ -127,8 +175,8 @@ mod tests {
 not json
 {"reason":"compiler-artifact","target":{"name":"quintet"},"executable":"/t/debug/quintet"}
 {"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/debug/quintet")));
-        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(executable(messages, "quintet"), Some(PathBuf::from("/t/debug/quintet")));
+        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#, "quintet"), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod kube;
 pub mod manager;
 pub mod paths;
 pub mod progress;
+pub mod protoc;
 pub mod pulsar;
 pub mod run;
 pub mod test;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, build, cluster, demo, generate, interrupt, pulsar, test};
+use xtask::{bench, build, cluster, demo, generate, interrupt, protoc, pulsar, test};
 
 /// Everything a developer of Quintet runs besides cargo itself
 #[derive(Parser)]
@@ -23,6 +23,7 @@ enum Command {
     Generate(generate::GenerateArgs),
     Demo(demo::Args),
     Build(build::Args),
+    Protoc(protoc::Args),
     Test(test::Args),
     Bench(bench::Args),
 }
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => generate::run(args.check),
         Command::Demo(args) => demo::run(&args),
         Command::Build(build::Args {}) => build::run(),
+        Command::Protoc(protoc::Args {}) => protoc::run(),
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),
     });

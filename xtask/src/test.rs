@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::{Cluster, UpOptions, binaries};
-use crate::{demo, interrupt, manager, paths, run};
+use crate::{demo, interrupt, manager, paths, protoc, pulsar, run};
 
 /// The variable that tells the end-to-end tests which cluster is theirs.
 pub const CLUSTER_VARIABLE: &str = "QUINTET_E2E_CLUSTER";
@@ -22,23 +22,31 @@ pub const CLUSTER_VARIABLE: &str = "QUINTET_E2E_CLUSTER";
 /// The variable that tells the end-to-end tests which program to run as the manager.
 pub const PROGRAM_VARIABLE: &str = "QUINTET_E2E_PROGRAM";
 
+/// The variable that tells the tests of the Pulsar programs how the names of their brokers begin.
+pub const BROKERS_VARIABLE: &str = "QUINTET_PULSAR_BROKERS";
+
 /// `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Run every check and test, and say where the time went",
     long_about = "Run every check and test, and say where the time went.\n\n\
-    Formatting, lints, generated files, the workspace's tests, the release build (see `cargo xtask build --help`), the \
+    Formatting, lints, generated files, the workspace's tests, the Pulsar programs against real brokers (see `cargo xtask \
+    pulsar --help`; skipped where there is no Java or no Maven), the release build (see `cargo xtask build --help`), the \
     chart, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
     at the end. A failure does not keep the other parts from being run. The last line sums everything up: \"N passed, N \
     failed, N skipped\"; the exit code is 1 if anything failed."
 )]
 pub struct Args {
-    /// Leave out what takes long or needs Go: the release build, the chart, the demo and the end-to-end tests
+    /// Leave out what takes long or needs Go or Java: brokers, the release build, the chart, the demo and the end-to-end tests
     #[arg(long)]
     fast: bool,
     /// Run only the end-to-end tests whose names contain FILTER, on a cluster of their own; nothing else is counted
     #[arg(long, value_name = "FILTER", conflicts_with = "fast")]
     e2e: Option<String>,
+    /// Run only the tests of the Pulsar programs whose names contain FILTER, with brokers of their own; nothing else is
+    /// counted
+    #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e"])]
+    pulsar: Option<String>,
 }
 
 /// How many tests or checks went how.
@@ -145,12 +153,13 @@ impl Report {
 /// Runs everything, or the end-to-end tests that were asked for.
 pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
-    match &args.e2e {
-        Some(filter) => some_end_to_end(&mut report, filter)?,
-        None => everything(&mut report, args.fast)?,
+    match (&args.e2e, &args.pulsar) {
+        (Some(filter), _) => some_end_to_end(&mut report, filter)?,
+        (None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
+        (None, None) => everything(&mut report, args.fast)?,
     }
     println!("\n{}\n", report.table());
-    if args.e2e.is_none() {
+    if args.e2e.is_none() && args.pulsar.is_none() {
         println!("Long tier, not run: {LONG_TIER}.");
     }
     let total = report.total();
@@ -162,7 +171,11 @@ pub fn run(args: &Args) -> Result<()> {
 const LONG_TIER: &str =
     "the benches (cargo xtask bench daemonjob, cargo xtask bench podset), half an hour each";
 
+/// The package of the programs for Pulsar.
+const PULSAR_CLIENT: &str = "quintet-pulsar-client";
+
 /// The parts that --fast leaves out, with their budgets.
+const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_mins(8));
 const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(10));
 const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_mins(15));
 const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
@@ -173,17 +186,38 @@ const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(15
 fn everything(report: &mut Report, fast: bool) -> Result<()> {
     let minutes = Duration::from_mins;
     report.part("formatting", minutes(1), || check(cargo().args(["fmt", "--all", "--check"])))?;
-    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    report.part("lints", minutes(8), || check(cargo().args(clippy)))?;
+    // Without a protoc the programs for Pulsar cannot be built.
+    let without: &[&str] = if protoc::find().is_some() { &[] } else { &["--exclude", PULSAR_CLIENT] };
+    report.part("lints", minutes(8), || {
+        let clippy = ["clippy", "--workspace", "--all-targets"];
+        check(cargo().args(clippy).args(without).args(["--", "-D", "warnings"]))
+    })?;
     report.part("generated files", minutes(1), || check(xtask()?.args(["generate", "--check"])))?;
     let tests = ["test", "--workspace", "--exclude", "quintet-e2e", "--no-fail-fast"];
-    report.part("workspace tests", minutes(10), || cargo_test(cargo().args(tests)))?;
+    report.part("workspace tests", minutes(10), || {
+        let mut counts = cargo_test(cargo().args(tests).args(["--exclude", PULSAR_CLIENT]))?;
+        if without.is_empty() {
+            // Its other tests want a broker: see below.
+            counts += cargo_test(cargo().args([
+                "test",
+                "--package",
+                PULSAR_CLIENT,
+                "--lib",
+                "--bins",
+                "--no-fail-fast",
+            ]))?;
+        }
+        Ok(counts)
+    })?;
     if fast {
-        for (name, budget) in [RELEASE_BUILD, CONTROL_PLANE, CHART, DEMO, CLUSTER, END_TO_END] {
+        for (name, budget) in
+            [PULSAR_PROGRAMS, RELEASE_BUILD, CONTROL_PLANE, CHART, DEMO, CLUSTER, END_TO_END]
+        {
             report.skip(name, budget, "as --fast was given");
         }
         return Ok(());
     }
+    pulsar_programs(report, None)?;
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
     let Some(helm) = control_plane(report)? else {
         for (name, budget) in [CHART, DEMO, CLUSTER, END_TO_END] {
@@ -203,6 +237,47 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     })?;
     drop(shown);
     end_to_end(report, None)
+}
+
+/// The Pulsar programs against brokers of their own, where something here can run a broker: all tests, or those whose names
+/// contain `filter`.
+fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
+    let (name, budget) = PULSAR_PROGRAMS;
+    if protoc::find().is_none() {
+        report.skip(name, budget, &format!("as they cannot be built: {}", protoc::MISSING));
+    } else if let Some(missing) = pulsar::missing() {
+        report.skip(name, budget, &format!("as no broker can be run. {missing}"));
+    } else {
+        report.part(name, budget, || {
+            pulsar::distribution::ensure()?;
+            let brokers = TestBrokers(format!("test-{}", std::process::id()));
+            let tests = ["test", "--package", PULSAR_CLIENT, "--test", "broker", "--no-fail-fast"];
+            let counts = cargo_test(
+                cargo().args(tests).args(["--", "--ignored"]).args(filter).env(BROKERS_VARIABLE, &brokers.0),
+            )?;
+            match filter {
+                Some(filter) if counts == Counts::default() => {
+                    bail!("no test of the programs has {filter:?} in its name")
+                }
+                _ => Ok(counts),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// The brokers whose names begin so; they go with this value, whatever happens in between.
+struct TestBrokers(String);
+
+impl Drop for TestBrokers {
+    fn drop(&mut self) {
+        let names = pulsar::Broker::names().unwrap_or_default();
+        for name in names.iter().filter(|name| name.starts_with(&format!("{}-", self.0))) {
+            if let Err(error) = pulsar::Broker::open(name).and_then(pulsar::Broker::down) {
+                eprintln!("broker {name} could not be removed: {error:#}");
+            }
+        }
+    }
 }
 
 /// The end-to-end tests whose names contain `filter`, and what they need.
@@ -289,6 +364,7 @@ fn xtask() -> Result<Command> {
 fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     cargo.current_dir(paths::workspace());
+    protoc::tell(&mut cargo);
     cargo
 }
 

@@ -232,6 +232,8 @@ fn authentication(secret: &Path, admin_token: &str) -> Changes {
         ),
         ("tokenSecretKey", format!("file://{}", secret.display())),
         ("authorizationEnabled", "true".to_owned()),
+        // Those whose tokens run out are asked for others at once.
+        ("authenticationRefreshCheckSeconds", "1".to_owned()),
         ("superUserRoles", "admin".to_owned()),
         (
             "brokerClientAuthenticationPlugin",

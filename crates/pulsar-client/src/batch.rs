@@ -1,0 +1,159 @@
+//! The messages of an entry: one, or those of a batch, which stand behind each other, each with metadata of its own.
+
+use bytes::{Buf, Bytes};
+use prost::Message as _;
+use pulsar::message::proto::{CompressionType, SingleMessageMetadata};
+
+use crate::frame::{Damage, Entry};
+
+/// No entry is larger once it is unpacked, whatever it says of itself.
+const LARGEST: usize = 256 << 20;
+
+/// Hands on the payloads of an entry's messages, in their order, and says how many there were. `kept` says by a message's
+/// index whether it is still wanted: the broker may know that some of a batch are acknowledged. Where the entry turns out
+/// to be damaged, some may have been handed on before.
+pub fn each(
+    entry: &Entry,
+    kept: impl Fn(usize) -> bool,
+    mut hand_on: impl FnMut(&[u8]),
+) -> Result<u64, Damage> {
+    let metadata = &entry.metadata;
+    if !metadata.encryption_keys.is_empty() {
+        return Err(Damage("it is encrypted".to_owned()));
+    }
+    if metadata.num_chunks_from_msg.is_some_and(|chunks| chunks > 1) {
+        return Err(Damage("it is a part of a message that was sent in chunks".to_owned()));
+    }
+    let payload = unpacked(entry)?;
+    let Some(count) = metadata.num_messages_in_batch else {
+        if !kept(0) {
+            return Ok(0);
+        }
+        hand_on(&payload);
+        return Ok(1);
+    };
+    batch(&payload, count, kept, hand_on)
+}
+
+fn batch(
+    mut batch: &[u8],
+    count: i32,
+    kept: impl Fn(usize) -> bool,
+    mut hand_on: impl FnMut(&[u8]),
+) -> Result<u64, Damage> {
+    let broken = || Damage("its batch is broken".to_owned());
+    let mut handed_on = 0;
+    for index in 0..usize::try_from(count).map_err(|_| broken())? {
+        let length = batch.try_get_u32().ok().and_then(|length| usize::try_from(length).ok());
+        let (metadata, rest) = length.and_then(|length| batch.split_at_checked(length)).ok_or_else(broken)?;
+        let metadata = SingleMessageMetadata::decode(metadata).map_err(|_| broken())?;
+        let size = usize::try_from(metadata.payload_size).ok();
+        let (message, rest) = size.and_then(|size| rest.split_at_checked(size)).ok_or_else(broken)?;
+        batch = rest;
+        if kept(index) && metadata.compacted_out != Some(true) {
+            hand_on(message);
+            handed_on += 1;
+        }
+    }
+    Ok(handed_on)
+}
+
+/// Whether a message of a batch is not acknowledged, by the broker's set of those: bits, the lowest first. An empty one
+/// means all.
+pub fn is_kept(ack_set: &[i64], index: usize) -> bool {
+    ack_set.is_empty() || ack_set.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+}
+
+fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
+    let compression = CompressionType::try_from(entry.metadata.compression.unwrap_or_default())
+        .map_err(|_| Damage("it is compressed in a way that is not known".to_owned()))?;
+    let size = usize::try_from(entry.metadata.uncompressed_size.unwrap_or_default()).unwrap_or(usize::MAX);
+    if compression != CompressionType::None && size > LARGEST {
+        return Err(Damage(format!("it says that it has {size} bytes when it is unpacked")));
+    }
+    match compression {
+        CompressionType::None => Ok(entry.payload.clone()),
+        other => Err(Damage(format!("{} is not supported", other.as_str_name()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::{BufMut, BytesMut};
+    use proptest::prelude::*;
+    use pulsar::message::Metadata;
+    use pulsar::message::proto::EncryptionKeys;
+
+    use super::*;
+
+    fn messages(entry: &Entry, kept: impl Fn(usize) -> bool) -> Result<Vec<String>, Damage> {
+        let mut messages = Vec::new();
+        let count =
+            each(entry, kept, |payload| messages.push(String::from_utf8_lossy(payload).into_owned()))?;
+        assert_eq!(usize::try_from(count).unwrap(), messages.len());
+        Ok(messages)
+    }
+
+    fn packed(messages: &[(&str, bool)]) -> Entry {
+        let mut payload = BytesMut::new();
+        for (message, compacted_out) in messages {
+            let metadata = SingleMessageMetadata {
+                payload_size: i32::try_from(message.len()).unwrap(),
+                compacted_out: Some(*compacted_out),
+                partition_key: Some("key".to_owned()),
+                ..SingleMessageMetadata::default()
+            };
+            payload.put_u32(u32::try_from(metadata.encoded_len()).unwrap());
+            metadata.encode(&mut payload).unwrap();
+            payload.put_slice(message.as_bytes());
+        }
+        let count = i32::try_from(messages.len()).unwrap();
+        let metadata = Metadata { num_messages_in_batch: Some(count), ..Metadata::default() };
+        Entry { metadata, payload: payload.freeze() }
+    }
+
+    fn alone(metadata: Metadata) -> Entry {
+        Entry { metadata, payload: Bytes::from_static(b"alone") }
+    }
+
+    #[test]
+    fn a_batch_is_taken_apart() {
+        let entry = packed(&[("a", false), ("", false), ("gone", true), ("c", false)]);
+        assert_eq!(messages(&entry, |_| true).unwrap(), ["a", "", "c"]);
+        assert_eq!(messages(&entry, |index| index > 0).unwrap(), ["", "c"]);
+    }
+
+    #[test]
+    fn a_message_may_come_alone() {
+        assert_eq!(messages(&alone(Metadata::default()), |_| true).unwrap(), ["alone"]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        let reason = |entry: &Entry| messages(entry, |_| true).unwrap_err().to_string();
+        let encrypted = Metadata { encryption_keys: vec![EncryptionKeys::default()], ..Metadata::default() };
+        assert!(reason(&alone(encrypted)).contains("encrypted"));
+        let chunk = Metadata { num_chunks_from_msg: Some(2), ..Metadata::default() };
+        assert!(reason(&alone(chunk)).contains("chunks"));
+        let unknown = Metadata { compression: Some(99), ..Metadata::default() };
+        assert!(reason(&alone(unknown)).contains("not known"));
+        let count = Metadata { num_messages_in_batch: Some(2), ..Metadata::default() };
+        assert!(reason(&Entry { metadata: count, ..packed(&[("a", false)]) }).contains("broken"));
+    }
+
+    #[test]
+    fn the_brokers_set_has_a_bit_for_each_message_that_is_left() {
+        assert!(is_kept(&[], 1_000));
+        assert!(!is_kept(&[0b10], 0));
+        assert!(is_kept(&[0b10], 1));
+        assert!(is_kept(&[0, -1], 64));
+        assert!(!is_kept(&[-1], 64));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>, count: i32) {
+            let _ = batch(&bytes, count, |_| true, |_| ());
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! The consumer: entries become lines, lines are printed, what is printed is acknowledged; and when the subscription is
+//! lost, it is taken up again.
+//!
+//! Three things are bounded. The broker sends no more ahead than it was asked for; it is asked for more when entries
+//! become lines; and lines are made only while one piece of text is on its way to standard output and another is filled.
+//! So a slow reader slows the broker down, and costs no memory.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::time::Duration;
+
+use pulsar::message::proto::command_subscribe::SubType;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
+
+use crate::backoff;
+use crate::batch;
+use crate::dead_letters::{DeadLetters, Letter, Sender};
+use crate::exit::{Exit, Failure, note};
+use crate::frame::{Damage, Delivery};
+use crate::ledger::{Acks, EntryId, Ledger};
+use crate::line;
+use crate::metrics::Metrics;
+use crate::printer::Printer;
+use crate::probes::{self, State};
+use crate::problem::{Code, Problem};
+use crate::session::{Event, Session};
+use crate::settings::ConsumerSettings;
+
+/// Text of this length is printed before more is added to it.
+const CHUNK: usize = 64 << 10;
+
+/// How long what was received may take to be printed when the program is told to stop.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often the consumer looks around when nothing happens.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How often it asks whether its topic has more partitions.
+const GROWTH: Duration = Duration::from_mins(1);
+
+/// A subscription that held for so long is taken up again at once when it is lost.
+const STABLE: Duration = Duration::from_secs(10);
+
+/// Runs until told to stop.
+pub async fn run(settings: ConsumerSettings) -> Result<(), Failure> {
+    let mut stop = Stop::listen()?;
+    let metrics = Metrics::new().map_err(|error| Failure::other(error.to_string()))?;
+    let state = State::default();
+    let [server, topic] = &settings.given;
+    note(&format!("Server: {server}"));
+    note(&format!("Topic: {topic}"));
+    note(&format!("Subscription: {}", settings.subscription.name));
+    if let Some(address) = &settings.http {
+        let listener = probes::listen(address)
+            .await
+            .map_err(|error| Failure::other(format!("cannot listen on {address}: {error}")))?;
+        tokio::spawn(probes::serve(listener, state.clone(), metrics.clone()));
+    }
+    let printer = Printer::start().map_err(|error| Failure::other(format!("cannot print: {error}")))?;
+    let dead_letters = settings
+        .dead_letters
+        .as_ref()
+        .map(|policy| DeadLetters::start(policy.topic.clone(), settings.subscription.clone()));
+    let mut consumer = Consumer { settings, metrics, state, printer, dead_letters, said: None };
+    consumer.run(&mut stop).await
+}
+
+/// SIGTERM and SIGINT.
+struct Stop {
+    term: Signal,
+    int: Signal,
+}
+
+impl Stop {
+    fn listen() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::other(format!("cannot listen for signals: {error}")))
+        };
+        Ok(Self { term: listen(SignalKind::terminate())?, int: listen(SignalKind::interrupt())? })
+    }
+
+    /// Waits until the program is told to stop. May be dropped while it waits.
+    async fn wanted(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+struct Consumer {
+    settings: ConsumerSettings,
+    metrics: Metrics,
+    state: State,
+    printer: Printer,
+    dead_letters: Option<DeadLetters>,
+    /// What was said last: a problem that lasts is said once.
+    said: Option<Problem>,
+}
+
+/// How a subscription ended.
+enum End {
+    /// The program was told to stop.
+    Stopped,
+    /// It was lost.
+    Lost(Problem),
+}
+
+impl Consumer {
+    async fn run(&mut self, stop: &mut Stop) -> Result<(), Failure> {
+        let mut failures = 0_u32;
+        for number in 0.. {
+            let subscription = self.settings.subscription.clone();
+            let Some(opened) = watched(&self.state, stop, Session::open(&subscription)).await else { break };
+            let problem = match opened {
+                Ok(session) => {
+                    let since = Instant::now();
+                    self.state.set(Code::Subscribed, "subscribed");
+                    self.metrics.connected.set(1);
+                    self.said = None;
+                    note("Subscribed");
+                    let ended = self.consume(session, number, stop).await;
+                    self.metrics.connected.set(0);
+                    if since.elapsed() >= STABLE {
+                        failures = 0;
+                    }
+                    match ended? {
+                        End::Stopped => break,
+                        End::Lost(problem) => problem,
+                    }
+                }
+                Err(problem) => problem,
+            };
+            if let Some(failure) = problem.failure() {
+                return Err(failure);
+            }
+            failures = failures.saturating_add(1);
+            self.metrics.reconnects.inc();
+            self.report(problem);
+            if watched(&self.state, stop, sleep(backoff::pause(failures, backoff::random()))).await.is_none()
+            {
+                break;
+            }
+        }
+        note("Stopped");
+        Ok(())
+    }
+
+    /// Tells what is wrong, once.
+    fn report(&mut self, problem: Problem) {
+        self.state.set(problem.code, problem.sentence.clone());
+        if self.said.as_ref() != Some(&problem) {
+            note(&format!("Not subscribed, trying again: {problem}"));
+            self.said = Some(problem);
+        }
+    }
+
+    async fn consume(&mut self, session: Session, number: u64, stop: &mut Stop) -> Result<End, Failure> {
+        let mut flow = Flow::new(self, session, number);
+        match flow.run(stop).await {
+            Ok(()) => {
+                flow.consumer.state.set(Code::Starting, "shutting down");
+                flow.finish().await?;
+                Ok(End::Stopped)
+            }
+            Err(Broken::Stdout(failure)) => Err(failure),
+            Err(Broken::Session(problem)) => Ok(End::Lost(problem)),
+        }
+    }
+}
+
+/// Waits for something, unless the program is told to stop, and shows meanwhile that it does not hang.
+async fn watched<T>(state: &State, stop: &mut Stop, what: impl Future<Output = T>) -> Option<T> {
+    let mut look = interval(LOOK);
+    tokio::pin!(what);
+    loop {
+        tokio::select! {
+            done = &mut what => return Some(done),
+            () = stop.wanted() => return None,
+            _ = look.tick() => state.looked(),
+        }
+    }
+}
+
+/// Why messages stopped to flow.
+enum Broken {
+    Session(Problem),
+    Stdout(Failure),
+}
+
+impl From<Problem> for Broken {
+    fn from(problem: Problem) -> Self {
+        Self::Session(problem)
+    }
+}
+
+/// From one session to standard output.
+struct Flow<'a> {
+    consumer: &'a mut Consumer,
+    session: Session,
+    number: u64,
+    /// One for each of the session's consumers.
+    ledgers: Vec<Ledger>,
+    /// What waits to become lines.
+    waiting: VecDeque<Box<Delivery>>,
+    /// Lines that are not on their way yet.
+    text: Vec<u8>,
+    /// Whose messages they are, and how many.
+    in_text: Vec<u64>,
+    /// The same for those that are on their way.
+    printing: Vec<u64>,
+    /// Entries to be asked for again, the first ones first.
+    refused: VecDeque<(Instant, usize, EntryId)>,
+    /// Whether something may be acknowledged without anything being printed.
+    empty_entries: bool,
+}
+
+impl<'a> Flow<'a> {
+    fn new(consumer: &'a mut Consumer, session: Session, number: u64) -> Self {
+        let subscription = &consumer.settings.subscription;
+        let cumulative = matches!(subscription.kind, SubType::Exclusive | SubType::Failover);
+        let count = session.consumers();
+        Self {
+            ledgers: (0..count).map(|_| Ledger::new(cumulative)).collect(),
+            waiting: VecDeque::new(),
+            text: Vec::new(),
+            in_text: vec![0; count],
+            printing: vec![0; count],
+            refused: VecDeque::new(),
+            empty_entries: false,
+            consumer,
+            session,
+            number,
+        }
+    }
+
+    /// Runs until the program is told to stop.
+    async fn run(&mut self, stop: &mut Stop) -> Result<(), Broken> {
+        let mut look = interval(LOOK);
+        let mut grown = interval(GROWTH);
+        grown.reset();
+        loop {
+            self.fill().await?;
+            if !self.consumer.printer.is_busy() && !self.text.is_empty() {
+                self.print();
+            }
+            let asked_again = self.refused.front().map(|(due, ..)| *due);
+            let answer = async {
+                match &mut self.consumer.dead_letters {
+                    Some(dead_letters) => dead_letters.answer().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.wanted() => return Ok(()),
+                printed = self.consumer.printer.printed() => self.printed(printed).await?,
+                event = self.session.next() => self.happened(event?),
+                (sender, sent) = answer => self.dead_lettered(sender, sent).await?,
+                () = sleep_until(asked_again.unwrap_or_else(Instant::now)), if asked_again.is_some() => {
+                    self.ask_again().await?;
+                }
+                _ = look.tick() => {
+                    self.consumer.state.looked();
+                    self.session.keep_alive().await?;
+                }
+                _ = grown.tick() => {
+                    if self.session.has_grown(&self.consumer.settings.subscription.topic).await? {
+                        let problem = Problem::passing(Code::Starting, "the topic has more partitions now");
+                        return Err(problem.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes lines of what waits and of what has come already, as long as there is room.
+    async fn fill(&mut self) -> Result<(), Broken> {
+        while self.text.len() < CHUNK {
+            if let Some(delivery) = self.waiting.pop_front() {
+                self.take(*delivery).await?;
+            } else if let Some(event) = self.session.next_now().await? {
+                self.happened(event);
+            } else {
+                break;
+            }
+        }
+        if self.empty_entries && self.text.is_empty() && !self.consumer.printer.is_busy() {
+            self.empty_entries = false;
+            for consumer in 0..self.ledgers.len() {
+                self.done(consumer, 0).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn happened(&mut self, event: Event) {
+        match event {
+            Event::Messages(delivery) => self.waiting.push_back(delivery),
+            Event::Active(true) => note("Active: messages come to this consumer"),
+            Event::Active(false) => note("Standing by: messages go to another consumer"),
+            Event::EndOfTopic => note("The topic was terminated: there will be no more messages"),
+        }
+    }
+
+    /// Makes lines of an entry, or sends it elsewhere.
+    async fn take(&mut self, delivery: Delivery) -> Result<(), Broken> {
+        let Delivery { message, entry } = delivery;
+        let consumer = usize::try_from(message.consumer_id).unwrap_or(usize::MAX);
+        if consumer >= self.ledgers.len() {
+            let what = "the broker sent messages for a consumer that there is not";
+            return Err(Problem::passing(Code::Unreachable, what).into());
+        }
+        let id = EntryId { ledger: message.message_id.ledger_id, entry: message.message_id.entry_id };
+        let redeliveries = message.redelivery_count();
+        let ack_set = message.ack_set;
+        let batched = entry.as_ref().ok().and_then(|entry| entry.metadata.num_messages_in_batch);
+        let permits = batched.and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
+        let policy = self.consumer.settings.dead_letters.as_ref();
+        let too_often = policy.is_some_and(|policy| redeliveries > policy.max_redeliver_count);
+        if let (true, Ok(entry), Some(dead_letters)) = (too_often, &entry, &self.consumer.dead_letters) {
+            let from = Sender { session: self.number, consumer, entry: id, permits };
+            dead_letters.send(Letter { from, entry: entry.clone(), ack_set });
+            self.ledgers[consumer].withhold(id);
+            return Ok(());
+        }
+        let before = self.text.len();
+        let mut bytes = 0;
+        let text = &mut self.text;
+        let read = entry.and_then(|entry| {
+            batch::each(
+                &entry,
+                |index| batch::is_kept(&ack_set, index),
+                |payload| {
+                    bytes += payload.len();
+                    line::write(payload, text);
+                },
+            )
+        });
+        match read {
+            Ok(messages) => {
+                let metrics = &self.consumer.metrics;
+                metrics.received.inc_by(messages);
+                metrics.bytes.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
+                if redeliveries > 0 {
+                    metrics.redelivered.inc_by(messages);
+                }
+                self.ledgers[consumer].received(id, messages);
+                self.in_text[consumer] += messages;
+                self.empty_entries |= messages == 0;
+            }
+            Err(damage) => {
+                self.text.truncate(before);
+                self.refuse(consumer, id, &damage);
+            }
+        }
+        Ok(self.session.taken(consumer, permits).await?)
+    }
+
+    /// An entry cannot be read: perhaps another consumer can, later.
+    fn refuse(&mut self, consumer: usize, id: EntryId, damage: &Damage) {
+        let delay = self.consumer.settings.redelivery_delay;
+        note(&format!(
+            "Cannot read the message {}:{}: {damage}; asking for it again in {delay:?}",
+            id.ledger, id.entry
+        ));
+        self.consumer.metrics.unreadable.inc();
+        self.ledgers[consumer].withhold(id);
+        self.refused.push_back((Instant::now() + delay, consumer, id));
+    }
+
+    async fn ask_again(&mut self) -> Result<(), Broken> {
+        let now = Instant::now();
+        while self.refused.front().is_some_and(|(due, ..)| *due <= now) {
+            if let Some((_, consumer, id)) = self.refused.pop_front() {
+                self.session.redeliver(consumer, vec![id]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn dead_lettered(&mut self, from: Sender, sent: Result<u64, String>) -> Result<(), Broken> {
+        if let Ok(messages) = &sent {
+            self.consumer.metrics.dead_lettered.inc_by(*messages);
+        }
+        if from.session != self.number {
+            // Its session is gone: the entry comes again.
+            return Ok(());
+        }
+        if sent.is_ok() {
+            let acks = self.ledgers[from.consumer].settled(from.entry);
+            self.acknowledge(from.consumer, acks).await?;
+        } else {
+            let due = Instant::now() + self.consumer.settings.redelivery_delay;
+            self.refused.push_back((due, from.consumer, from.entry));
+        }
+        Ok(self.session.taken(from.consumer, from.permits).await?)
+    }
+
+    fn print(&mut self) {
+        let count = self.in_text.len();
+        self.printing = std::mem::replace(&mut self.in_text, vec![0; count]);
+        self.consumer.printer.print(std::mem::take(&mut self.text));
+    }
+
+    /// A text is printed, of this session or of one before it.
+    async fn printed(&mut self, printed: std::io::Result<Vec<u8>>) -> Result<(), Broken> {
+        match printed {
+            Ok(memory) if self.text.is_empty() => self.text = memory,
+            Ok(_) => {}
+            Err(error) => {
+                let line = format!("cannot print, so nothing more is acknowledged: {error}");
+                return Err(Broken::Stdout(Failure { exit: Exit::StdoutClosed, line }));
+            }
+        }
+        let count = self.printing.len();
+        let printing = std::mem::replace(&mut self.printing, vec![0; count]);
+        for (consumer, messages) in printing.into_iter().enumerate().filter(|(_, messages)| *messages > 0) {
+            self.done(consumer, messages).await?;
+            self.consumer.metrics.acknowledged.inc_by(messages);
+        }
+        Ok(())
+    }
+
+    async fn done(&mut self, consumer: usize, messages: u64) -> Result<(), Broken> {
+        match self.ledgers[consumer].done(messages) {
+            Some(acks) => self.acknowledge(consumer, acks).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn acknowledge(&mut self, consumer: usize, acks: Acks) -> Result<(), Broken> {
+        // What is not stored need not be acknowledged.
+        if self.consumer.settings.subscription.topic.persistent {
+            self.session.acknowledge(consumer, acks).await?;
+        }
+        Ok(())
+    }
+
+    /// Prints the lines that there are, acknowledges them, and gives the subscription back.
+    async fn finish(mut self) -> Result<(), Failure> {
+        let printing = async {
+            while self.consumer.printer.is_busy() || !self.text.is_empty() {
+                if !self.consumer.printer.is_busy() {
+                    self.print();
+                }
+                let printed = self.consumer.printer.printed().await;
+                self.printed(printed).await?;
+            }
+            Ok(())
+        };
+        match timeout(DRAIN_LIMIT, printing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(Broken::Stdout(failure))) => return Err(failure),
+            Ok(Err(Broken::Session(problem))) => note(&format!("Some messages will come again: {problem}")),
+            Err(_) => note("Some messages were not printed in time, and will come again"),
+        }
+        self.session.close().await;
+        Ok(())
+    }
+}

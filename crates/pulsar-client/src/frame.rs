@@ -1,0 +1,275 @@
+//! The frames of Pulsar's protocol: a command, and behind some commands a checksum, metadata and a payload, which is
+//! handed on without a copy.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use prost::Message as _;
+use pulsar::message::Metadata;
+use pulsar::message::proto::base_command::Type;
+use pulsar::message::proto::{BaseCommand, CommandMessage};
+use tokio_util::codec::{Decoder, Encoder};
+
+/// No frame is longer, whatever a broker may be set to.
+const LONGEST: usize = 128 << 20;
+
+/// Stands before a checksum.
+const CHECKSUM: u16 = 0x0e01;
+
+/// Stands before what a broker adds to an entry.
+const BROKER_METADATA: u16 = 0x0e02;
+
+/// What was received. Commands are large as data, whatever they say, and are kept out of the way.
+#[derive(Debug)]
+pub enum Frame {
+    /// Messages for a consumer.
+    Messages(Box<Delivery>),
+    /// Anything else.
+    Command(Box<BaseCommand>),
+}
+
+/// Messages for a consumer.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What the broker says of them.
+    pub message: CommandMessage,
+    /// Themselves.
+    pub entry: Result<Entry, Damage>,
+}
+
+/// Messages as they are stored: one, or a batch.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// What its producer said of it.
+    pub metadata: Metadata,
+    /// The message or the batch, perhaps compressed.
+    pub payload: Bytes,
+}
+
+/// Why an entry cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Damage(pub String);
+
+/// Why a connection is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It broke.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// What came is not Pulsar's protocol.
+    #[error("the broker does not speak Pulsar's protocol: {0}")]
+    Protocol(String),
+}
+
+/// Turns bytes into frames and commands into bytes.
+#[derive(Debug, Default)]
+pub struct Codec;
+
+impl Decoder for Codec {
+    type Item = Frame;
+    type Error = Error;
+
+    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frame>, Error> {
+        let Some(length) = source.first_chunk::<4>() else { return Ok(None) };
+        let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        if !(4..=LONGEST).contains(&length) {
+            return Err(Error::Protocol(format!("a frame of {length} bytes")));
+        }
+        if source.len() < length + 4 {
+            source.reserve(length + 4 - source.len());
+            return Ok(None);
+        }
+        source.advance(4);
+        let mut frame = source.split_to(length).freeze();
+        let protocol = |what: &str| Error::Protocol(what.to_owned());
+        let command = usize::try_from(frame.get_u32()).unwrap_or(usize::MAX);
+        if command > frame.len() {
+            return Err(protocol("a command that is longer than its frame"));
+        }
+        let command = frame.split_to(command);
+        let malformed =
+            |error: prost::DecodeError| Error::Protocol(format!("a command that is none ({error})"));
+        let message = match message(&command) {
+            Some(message) => Some(CommandMessage::decode(message).map_err(malformed)?),
+            None => None,
+        };
+        let frame = if let Some(message) = message {
+            let entry = if frame.is_empty() { Err(Damage("it is empty".to_owned())) } else { entry(frame) };
+            Frame::Messages(Box::new(Delivery { message, entry }))
+        } else {
+            Frame::Command(Box::new(BaseCommand::decode(command).map_err(malformed)?))
+        };
+        Ok(Some(frame))
+    }
+}
+
+/// The encoded message of a command that is one and has nothing else: its type, and one field. Most commands are that, and
+/// decoding any other field costs more than all of it.
+fn message(command: &[u8]) -> Option<&[u8]> {
+    const TYPE: u8 = 1 << 3;
+    const FIELD: u8 = (9 << 3) | 2;
+    let kind = u8::try_from(Type::Message as i32).ok()?;
+    let mut rest = command.strip_prefix(&[TYPE, kind, FIELD])?;
+    let length = prost::decode_length_delimiter(&mut rest).ok()?;
+    (length == rest.len()).then_some(rest)
+}
+
+fn entry(mut bytes: Bytes) -> Result<Entry, Damage> {
+    let damage = |what: &str| Damage(what.to_owned());
+    let short = || damage("it ends early");
+    if marker(&bytes) == Some(BROKER_METADATA) {
+        bytes.advance(2);
+        let length = take_length(&mut bytes).ok_or_else(short)?;
+        bytes.advance(length);
+    }
+    if marker(&bytes) == Some(CHECKSUM) {
+        bytes.advance(2);
+        let checksum = bytes.try_get_u32().map_err(|_| short())?;
+        if crc32c::crc32c(&bytes) != checksum {
+            return Err(damage("its checksum is wrong"));
+        }
+    }
+    let length = take_length(&mut bytes).ok_or_else(short)?;
+    let metadata = Metadata::decode(bytes.split_to(length))
+        .map_err(|error| Damage(format!("its metadata are none ({error})")))?;
+    Ok(Entry { metadata, payload: bytes })
+}
+
+fn marker(bytes: &Bytes) -> Option<u16> {
+    bytes.first_chunk().map(|marker| u16::from_be_bytes(*marker))
+}
+
+/// Takes a length off the front; nothing where less than that follows.
+fn take_length(bytes: &mut Bytes) -> Option<usize> {
+    let length = usize::try_from(bytes.try_get_u32().ok()?).ok()?;
+    (length <= bytes.len()).then_some(length)
+}
+
+impl Encoder<Box<BaseCommand>> for Codec {
+    type Error = Error;
+
+    fn encode(&mut self, command: Box<BaseCommand>, target: &mut BytesMut) -> Result<(), Error> {
+        let length = command.encoded_len();
+        let framed = u32::try_from(length + 4)
+            .map_err(|_| Error::Protocol("a command too long to send".to_owned()))?;
+        target.reserve(length + 8);
+        target.put_u32(framed);
+        target.put_u32(framed - 4);
+        command.encode(target).map_err(|error| Error::Protocol(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use pulsar::message::proto::{CommandPing, MessageIdData};
+
+    use super::*;
+
+    fn message() -> BaseCommand {
+        let message_id = MessageIdData { ledger_id: 1, entry_id: 2, ..MessageIdData::default() };
+        let message = CommandMessage { consumer_id: 3, message_id, ..CommandMessage::default() };
+        BaseCommand { r#type: Type::Message as i32, message: Some(message), ..BaseCommand::default() }
+    }
+
+    /// A frame as a broker sends it.
+    fn framed(
+        command: &BaseCommand,
+        prefix: &[u8],
+        entry: Option<&Entry>,
+        checksum: impl Fn(u32) -> u32,
+    ) -> BytesMut {
+        let mut body = BytesMut::new();
+        body.put_u32(u32::try_from(command.encoded_len()).unwrap());
+        command.encode(&mut body).unwrap();
+        body.put_slice(prefix);
+        if let Some(entry) = entry {
+            let mut summed = BytesMut::new();
+            summed.put_u32(u32::try_from(entry.metadata.encoded_len()).unwrap());
+            entry.metadata.encode(&mut summed).unwrap();
+            summed.put_slice(&entry.payload);
+            body.put_u16(CHECKSUM);
+            body.put_u32(checksum(crc32c::crc32c(&summed)));
+            body.put_slice(&summed);
+        }
+        let mut frame = BytesMut::new();
+        frame.put_u32(u32::try_from(body.len()).unwrap());
+        frame.put_slice(&body);
+        frame
+    }
+
+    fn next(frames: &mut BytesMut) -> Delivery {
+        match Codec.decode(frames).unwrap().unwrap() {
+            Frame::Messages(delivery) => *delivery,
+            Frame::Command(command) => panic!("{command:?}"),
+        }
+    }
+
+    fn hello() -> Entry {
+        let metadata = Metadata { producer_name: "p".to_owned(), ..Metadata::default() };
+        Entry { metadata, payload: Bytes::from_static(b"hello") }
+    }
+
+    #[test]
+    fn a_frame_is_read_once_it_is_complete() {
+        let whole = framed(&message(), &[], Some(&hello()), |sum| sum);
+        for length in 0..whole.len() {
+            let mut part = BytesMut::from(&whole[..length]);
+            assert!(Codec.decode(&mut part).unwrap().is_none(), "{length}");
+        }
+        let mut twice = whole.clone();
+        twice.extend_from_slice(&whole);
+        for _ in 0..2 {
+            let delivery = next(&mut twice);
+            assert_eq!(delivery.message.consumer_id, 3);
+            assert_eq!(delivery.entry.unwrap().payload, b"hello".as_slice());
+        }
+        assert!(twice.is_empty());
+    }
+
+    #[test]
+    fn what_a_broker_adds_is_passed_over() {
+        let prefix = [0x0e, 0x02, 0, 0, 0, 2, 8, 1];
+        let mut frame = framed(&message(), &prefix, Some(&hello()), |sum| sum);
+        assert_eq!(next(&mut frame).entry.unwrap().payload, b"hello".as_slice());
+    }
+
+    #[test]
+    fn a_damaged_entry_leaves_the_connection_as_it_is() {
+        let mut frames = framed(&message(), &[], Some(&hello()), |sum| !sum);
+        frames.extend_from_slice(&framed(&message(), &[0x0e, 0x01, 0], None, |sum| sum));
+        frames.extend_from_slice(&framed(&message(), &[], Some(&hello()), |sum| sum));
+        let mut entry = || next(&mut frames).entry;
+        assert!(entry().unwrap_err().to_string().contains("checksum"));
+        assert!(entry().unwrap_err().to_string().contains("ends early"));
+        assert!(entry().is_ok());
+    }
+
+    #[test]
+    fn what_is_not_pulsar_is_refused() {
+        let error = Codec.decode(&mut BytesMut::from("HTTP/1.1 400 Bad Request\r\n")).unwrap_err();
+        assert!(error.to_string().contains("does not speak"), "{error}");
+    }
+
+    #[test]
+    fn commands_are_written_as_they_are_read() {
+        let ping =
+            BaseCommand { r#type: Type::Ping as i32, ping: Some(CommandPing {}), ..BaseCommand::default() };
+        let mut bytes = BytesMut::new();
+        Codec.encode(Box::new(ping.clone()), &mut bytes).unwrap();
+        let read = Codec.decode(&mut bytes).unwrap().unwrap();
+        assert!(matches!(read, Frame::Command(command) if *command == ping));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let mut bytes = BytesMut::from(bytes.as_slice());
+            while let Ok(Some(_)) = Codec.decode(&mut bytes) {}
+        }
+
+        #[test]
+        fn no_entry_makes_it_panic(bytes: Vec<u8>) {
+            let _ = entry(Bytes::from(bytes));
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What may be acknowledged. Pulsar's unit is the entry: a message, or a batch of them. An entry is acknowledged when all
+//! of its messages are done, once, and as few acknowledgements are sent as the subscription's type allows.
+//!
+//! Pure data: entries come in, messages are done in the order in which they came, acknowledgements come out.
+
+use std::collections::{BTreeSet, VecDeque};
+
+/// The place of an entry in its topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId {
+    /// The segment of the topic's log.
+    pub ledger: u64,
+    /// The number in it.
+    pub entry: u64,
+}
+
+/// What to tell the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// These entries are done.
+    Each(Vec<EntryId>),
+    /// This entry is done and all that were received before it.
+    UpTo(EntryId),
+}
+
+/// The entries of one topic that are not acknowledged.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Whether one acknowledgement may stand for all before it, as in Exclusive and Failover.
+    cumulative: bool,
+    /// Received, in this order, with the messages of each that are not done.
+    open: VecDeque<(EntryId, u64)>,
+    /// Those that are kept back: nothing may be acknowledged in their name.
+    withheld: BTreeSet<EntryId>,
+}
+
+impl Ledger {
+    /// An empty one. `cumulative` says whether the subscription's type lets one acknowledgement stand for all before it.
+    pub fn new(cumulative: bool) -> Self {
+        Self { cumulative, ..Self::default() }
+    }
+
+    /// An entry was received, with so many messages to be done.
+    pub fn received(&mut self, entry: EntryId, messages: u64) {
+        self.withheld.remove(&entry);
+        self.open.push_back((entry, messages));
+    }
+
+    /// An entry was received that cannot be done: it is not acknowledged until it is received again or
+    /// [`settled`](Self::settled).
+    pub fn withhold(&mut self, entry: EntryId) {
+        self.withheld.insert(entry);
+    }
+
+    /// A withheld entry was dealt with elsewhere.
+    pub fn settled(&mut self, entry: EntryId) -> Acks {
+        self.withheld.remove(&entry);
+        Acks::Each(vec![entry])
+    }
+
+    /// The next so many messages are done, in the order in which they were received. What is to be acknowledged now, if
+    /// anything is.
+    pub fn done(&mut self, mut messages: u64) -> Option<Acks> {
+        let mut complete = Vec::new();
+        while let Some((entry, left)) = self.open.front_mut() {
+            let now = messages.min(*left);
+            *left -= now;
+            messages -= now;
+            if *left > 0 {
+                break;
+            }
+            complete.push(*entry);
+            self.open.pop_front();
+        }
+        let last = *complete.last()?;
+        if self.cumulative && self.withheld.is_empty() && complete.iter().all(|entry| *entry <= last) {
+            Some(Acks::UpTo(last))
+        } else {
+            Some(Acks::Each(complete))
+        }
+    }
+
+    /// How many entries are not acknowledged.
+    pub fn len(&self) -> usize {
+        self.open.len() + self.withheld.len()
+    }
+
+    /// Whether everything is acknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(entry: u64) -> EntryId {
+        EntryId { ledger: 1, entry }
+    }
+
+    #[test]
+    fn a_batch_is_acknowledged_when_its_last_message_is_done() {
+        let mut ledger = Ledger::new(false);
+        ledger.received(id(1), 3);
+        assert_eq!(ledger.done(2), None);
+        assert_eq!(ledger.done(1), Some(Acks::Each(vec![id(1)])));
+        assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn one_acknowledgement_stands_for_all_where_it_may() {
+        let receive = |cumulative| {
+            let mut ledger = Ledger::new(cumulative);
+            (1..4).for_each(|entry| ledger.received(id(entry), 2));
+            ledger.done(5)
+        };
+        assert_eq!(receive(true), Some(Acks::UpTo(id(2))));
+        assert_eq!(receive(false), Some(Acks::Each(vec![id(1), id(2)])));
+    }
+
+    #[test]
+    fn an_entry_without_messages_is_done_when_those_before_it_are() {
+        let mut ledger = Ledger::new(false);
+        ledger.received(id(1), 0);
+        ledger.received(id(2), 1);
+        ledger.received(id(3), 0);
+        assert_eq!(ledger.done(0), Some(Acks::Each(vec![id(1)])));
+        assert_eq!(ledger.done(1), Some(Acks::Each(vec![id(2), id(3)])));
+    }
+
+    #[test]
+    fn nothing_stands_for_an_entry_that_is_withheld() {
+        let mut ledger = Ledger::new(true);
+        ledger.withhold(id(1));
+        ledger.received(id(2), 1);
+        assert_eq!(ledger.done(1), Some(Acks::Each(vec![id(2)])));
+        assert_eq!(ledger.settled(id(1)), Acks::Each(vec![id(1)]));
+        ledger.received(id(3), 1);
+        assert_eq!(ledger.done(1), Some(Acks::UpTo(id(3))));
+    }
+
+    #[test]
+    fn an_older_entry_that_came_again_is_acknowledged_by_itself() {
+        let mut ledger = Ledger::new(true);
+        ledger.received(id(5), 1);
+        ledger.received(id(3), 1);
+        assert_eq!(ledger.done(2), Some(Acks::Each(vec![id(5), id(3)])));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Receive(u64),
+        Withhold,
+        Done(u64),
+        Settle,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            3 => (0_u64..5).prop_map(Step::Receive),
+            1 => Just(Step::Withhold),
+            4 => (0_u64..9).prop_map(Step::Done),
+            1 => Just(Step::Settle),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    fn acknowledge(
+        acks: Acks,
+        next: u64,
+        left: &BTreeMap<EntryId, u64>,
+        withheld: &BTreeSet<EntryId>,
+        acknowledged: &mut BTreeSet<EntryId>,
+    ) -> Result<(), TestCaseError> {
+        let entries: Vec<EntryId> = match acks {
+            Acks::Each(entries) => entries,
+            Acks::UpTo(last) => (0..next).map(id).filter(|entry| *entry <= last).collect(),
+        };
+        for entry in entries {
+            prop_assert_eq!(left.get(&entry).copied().unwrap_or_default(), 0, "{:?} is not done", entry);
+            prop_assert!(!withheld.contains(&entry), "{:?} is withheld", entry);
+            acknowledged.insert(entry);
+        }
+        Ok(())
+    }
+
+    proptest! {
+        /// Entries come in order; a model counts the messages of each that are not done.
+        #[test]
+        fn exactly_what_is_done_is_acknowledged(cumulative: bool, steps in steps()) {
+            let mut ledger = Ledger::new(cumulative);
+            let (mut next, mut left, mut withheld) = (0, BTreeMap::new(), BTreeSet::new());
+            let mut acknowledged = BTreeSet::new();
+            let finish = |left: &mut BTreeMap<EntryId, u64>, mut messages: u64| {
+                for count in left.values_mut() {
+                    let now = messages.min(*count);
+                    *count -= now;
+                    messages -= now;
+                }
+            };
+            for step in steps {
+                match step {
+                    Step::Receive(messages) => {
+                        ledger.received(id(next), messages);
+                        left.insert(id(next), messages);
+                        next += 1;
+                    }
+                    Step::Withhold => {
+                        ledger.withhold(id(next));
+                        withheld.insert(id(next));
+                        next += 1;
+                    }
+                    Step::Done(messages) => {
+                        finish(&mut left, messages);
+                        if let Some(acks) = ledger.done(messages) {
+                            acknowledge(acks, next, &left, &withheld, &mut acknowledged)?;
+                        }
+                    }
+                    Step::Settle => {
+                        if let Some(entry) = withheld.pop_first() {
+                            let acks = ledger.settled(entry);
+                            acknowledge(acks, next, &left, &withheld, &mut acknowledged)?;
+                        }
+                    }
+                }
+                // Nothing is forgotten, and nothing is kept that was acknowledged.
+                prop_assert_eq!(ledger.len() + acknowledged.len(), usize::try_from(next).unwrap());
+            }
+            let rest = left.values().sum();
+            finish(&mut left, rest);
+            if let Some(acks) = ledger.done(rest) {
+                acknowledge(acks, next, &left, &withheld, &mut acknowledged)?;
+            }
+            while let Some(entry) = withheld.pop_first() {
+                let acks = ledger.settled(entry);
+                acknowledge(acks, next, &left, &withheld, &mut acknowledged)?;
+            }
+            prop_assert!(ledger.is_empty());
+            prop_assert_eq!(acknowledged, (0..next).map(id).collect::<BTreeSet<_>>());
+        }
+    }
+}

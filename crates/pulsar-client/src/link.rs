@@ -1,0 +1,318 @@
+//! A connection to one broker: TLS and the handshake with the token, requests and their answers, and signs of life.
+//!
+//! It is made anew rather than mended: whatever goes wrong with it, its owner drops it and connects again.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::{SinkExt as _, StreamExt as _};
+use pulsar::message::proto::base_command::Type;
+use pulsar::message::proto::{
+    AuthData, BaseCommand, CommandAuthResponse, CommandConnect, CommandPing, CommandPong, FeatureFlags,
+    ServerError,
+};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_util::codec::Framed;
+
+use crate::address::Host;
+use crate::exit::Exit;
+use crate::frame::{self, Codec, Frame};
+use crate::problem::{Code, Problem};
+use crate::security::Files;
+
+/// How long connecting to one address may take, with TLS and the handshake.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a broker may take to answer, and to take what is sent.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// A broker that is silent for so long is asked whether it is there.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// After so long without an answer it is not.
+const LOST: Duration = Duration::from_secs(45);
+
+/// The protocol's version that this speaks: one with partial successes and authentication that is renewed.
+const PROTOCOL: i32 = 19;
+
+/// What is read at a time.
+const BUFFER: usize = 64 << 10;
+
+trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+
+/// A connection to a broker.
+pub struct Link {
+    host: Host,
+    files: Files,
+    framed: Framed<Box<dyn Transport>, Codec>,
+    /// Came while an answer was waited for.
+    inbox: VecDeque<Frame>,
+    requests: u64,
+    heard: Instant,
+    asked: bool,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// Connects to a host. `behind` is the broker that is meant, where the host is a proxy.
+    pub async fn connect(
+        tls: bool,
+        host: &Host,
+        behind: Option<String>,
+        files: &Files,
+    ) -> Result<Self, Problem> {
+        let unreachable =
+            |why: &str| Problem::passing(Code::Unreachable, format!("cannot connect to {host}: {why}"));
+        let found = timeout(CONNECT_LIMIT, tokio::net::lookup_host((host.name.as_str(), host.port))).await;
+        let addresses: Vec<_> = match found {
+            Ok(Ok(addresses)) => addresses.collect(),
+            Ok(Err(error)) => return Err(unreachable(&format!("the host is not known ({error})"))),
+            Err(_) => return Err(unreachable("the host's address was not found in time")),
+        };
+        let mut problem = unreachable("the host has no address");
+        for address in addresses {
+            let begun = timeout(CONNECT_LIMIT, async {
+                let stream =
+                    TcpStream::connect(address).await.map_err(|error| unreachable(&error.to_string()))?;
+                // Acknowledgements are small, and wait for nothing.
+                stream.set_nodelay(true).map_err(|error| unreachable(&error.to_string()))?;
+                Self::begin(tls, host, behind.clone(), files, stream).await
+            });
+            match begun.await {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(other)) => problem = other,
+                Err(_) => problem = unreachable("no answer in time"),
+            }
+            if problem.end.is_some() {
+                break;
+            }
+        }
+        Err(problem)
+    }
+
+    async fn begin(
+        tls: bool,
+        host: &Host,
+        behind: Option<String>,
+        files: &Files,
+        stream: TcpStream,
+    ) -> Result<Self, Problem> {
+        let transport: Box<dyn Transport> = if tls {
+            let failed = |why: &dyn fmt::Display| {
+                Problem::passing(Code::TlsFailed, format!("TLS with {host} failed: {why}"))
+            };
+            let name = ServerName::try_from(host.name.clone()).map_err(|error| failed(&error))?;
+            let stream = files.tls()?.connect(name, stream).await;
+            Box::new(stream.map_err(|error| failed(&error))?)
+        } else {
+            Box::new(stream)
+        };
+        let mut link = Self {
+            host: host.clone(),
+            files: files.clone(),
+            framed: Framed::with_capacity(transport, Codec, BUFFER),
+            inbox: VecDeque::new(),
+            requests: 0,
+            heard: Instant::now(),
+            asked: false,
+        };
+        link.shake_hands(behind).await?;
+        Ok(link)
+    }
+
+    async fn shake_hands(&mut self, behind: Option<String>) -> Result<(), Problem> {
+        let token = self.files.token()?;
+        let has_token = token.is_some();
+        let connect = CommandConnect {
+            client_version: client_version(),
+            auth_method_name: has_token.then(|| "token".to_owned()),
+            auth_data: token.map(String::into_bytes),
+            protocol_version: Some(PROTOCOL),
+            proxy_to_broker_url: behind,
+            feature_flags: Some(FeatureFlags {
+                supports_auth_refresh: Some(true),
+                ..FeatureFlags::default()
+            }),
+            ..CommandConnect::default()
+        };
+        self.send(command(Type::Connect, |c| c.connect = Some(connect))).await?;
+        loop {
+            let Frame::Command(answer) = self.next().await? else { continue };
+            if let Some(error) = &answer.error {
+                let kind = ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError);
+                if kind == ServerError::AuthenticationError && !has_token {
+                    return Err(Problem::last(
+                        Exit::TokenRefused,
+                        Code::TokenRefused,
+                        format!("{} asks for a token, and none is given", self.host),
+                    ));
+                }
+                return Err(Problem::answered(kind, &error.message));
+            }
+            if answer.connected.is_some() {
+                return Ok(());
+            }
+            self.attend(&answer).await?;
+        }
+    }
+
+    /// The host.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Sends a command.
+    pub async fn send(&mut self, command: Box<BaseCommand>) -> Result<(), Problem> {
+        match timeout(ANSWER_LIMIT, self.framed.send(command)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.broken(&error)),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
+    /// Sends a command with a number of its own, and waits for its answer. An error that is answered is a problem.
+    pub async fn request(
+        &mut self,
+        make: impl FnOnce(u64) -> Box<BaseCommand>,
+    ) -> Result<Box<BaseCommand>, Problem> {
+        let request = self.requests;
+        self.requests += 1;
+        self.send(make(request)).await?;
+        let answer = async {
+            loop {
+                match self.next().await? {
+                    Frame::Command(command) if answers(&command) == Some(request) => return Ok(command),
+                    Frame::Command(command) if self.attend(&command).await? => {}
+                    frame => self.inbox.push_back(frame),
+                }
+            }
+        };
+        let answer = match timeout(ANSWER_LIMIT, answer).await {
+            Ok(answer) => answer?,
+            Err(_) => return Err(self.silent()),
+        };
+        match &answer.error {
+            Some(error) => Err(Problem::answered(
+                ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError),
+                &error.message,
+            )),
+            None => Ok(answer),
+        }
+    }
+
+    /// The next frame from the network.
+    async fn next(&mut self) -> Result<Frame, Problem> {
+        let next = self.framed.next().await;
+        self.received(next)
+    }
+
+    /// The next frame, where there is one.
+    pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Result<Frame, Problem>> {
+        if let Some(frame) = self.inbox.pop_front() {
+            return Poll::Ready(Ok(frame));
+        }
+        self.framed.poll_next_unpin(context).map(|next| self.received(next))
+    }
+
+    fn received(&mut self, next: Option<Result<Frame, frame::Error>>) -> Result<Frame, Problem> {
+        match next {
+            Some(Ok(frame)) => {
+                self.heard = Instant::now();
+                self.asked = false;
+                Ok(frame)
+            }
+            Some(Err(error)) => Err(self.broken(&error)),
+            None => Err(self.broken(&frame::Error::Io(io::ErrorKind::UnexpectedEof.into()))),
+        }
+    }
+
+    /// Answers what a broker asks of every client, and says whether it was that.
+    pub async fn attend(&mut self, asked: &BaseCommand) -> Result<bool, Problem> {
+        if asked.ping.is_some() {
+            self.send(command(Type::Pong, |c| c.pong = Some(CommandPong {}))).await?;
+        } else if asked.auth_challenge.is_some() {
+            // The token runs out: perhaps the file holds a newer one.
+            let token = self.files.token()?.unwrap_or_default();
+            let response = CommandAuthResponse {
+                client_version: Some(client_version()),
+                response: Some(AuthData {
+                    auth_method_name: Some("token".to_owned()),
+                    auth_data: Some(token.into_bytes()),
+                }),
+                protocol_version: Some(PROTOCOL),
+            };
+            self.send(command(Type::AuthResponse, |c| c.auth_response = Some(response))).await?;
+        } else {
+            return Ok(asked.pong.is_some());
+        }
+        Ok(true)
+    }
+
+    /// Looks, from time to time, whether the broker is still there.
+    pub async fn keep_alive(&mut self) -> Result<(), Problem> {
+        let silence = self.heard.elapsed();
+        if silence >= LOST {
+            return Err(self.silent());
+        }
+        if silence >= SILENCE && !self.asked {
+            self.asked = true;
+            self.send(command(Type::Ping, |c| c.ping = Some(CommandPing {}))).await?;
+        }
+        // Whatever an interrupted wait has left behind.
+        match timeout(ANSWER_LIMIT, self.framed.flush()).await {
+            Ok(flushed) => flushed.map_err(|error| self.broken(&error)),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
+    fn broken(&self, error: &frame::Error) -> Problem {
+        let host = &self.host;
+        let sentence = match error {
+            frame::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                format!("{host} closed the connection")
+            }
+            frame::Error::Io(error) => format!("the connection to {host} broke: {error}"),
+            frame::Error::Protocol(why) => format!("{host} does not speak Pulsar's protocol: {why}"),
+        };
+        Problem::passing(Code::Unreachable, sentence)
+    }
+
+    fn silent(&self) -> Problem {
+        Problem::passing(Code::Unreachable, format!("{} does not answer", self.host))
+    }
+}
+
+/// A command of a type, filled by `fill`.
+pub fn command(kind: Type, fill: impl FnOnce(&mut BaseCommand)) -> Box<BaseCommand> {
+    let mut command = Box::new(BaseCommand { r#type: kind as i32, ..BaseCommand::default() });
+    fill(&mut command);
+    command
+}
+
+/// The number of the request that a command answers.
+fn answers(command: &BaseCommand) -> Option<u64> {
+    command
+        .success
+        .as_ref()
+        .map(|answer| answer.request_id)
+        .or_else(|| command.error.as_ref().map(|answer| answer.request_id))
+        .or_else(|| command.lookup_topic_response.as_ref().map(|answer| answer.request_id))
+        .or_else(|| command.partition_metadata_response.as_ref().map(|answer| answer.request_id))
+}
+
+fn client_version() -> String {
+    format!("quintet-pulsar-client-v{}", env!("CARGO_PKG_VERSION"))
+}

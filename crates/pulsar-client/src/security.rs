@@ -1,0 +1,114 @@
+//! The files that a client shows and trusts: a token and a CA. They are read anew for every connection, so that what is
+//! renewed is used without a restart.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+use crate::exit::Exit;
+use crate::problem::{Code, Problem};
+
+/// Where they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// Holds a token and nothing else.
+    pub token: Option<PathBuf>,
+    /// Holds certificates in PEM. Without it the CAs of the public internet are trusted; with it, these alone.
+    pub ca: Option<PathBuf>,
+}
+
+impl Files {
+    /// The token, where there is one.
+    pub fn token(&self) -> Result<Option<String>, Problem> {
+        let Some(file) = &self.token else { return Ok(None) };
+        let text = read(file, Code::TokenRefused, "token")?;
+        let token = String::from_utf8_lossy(&text).trim().to_owned();
+        if token.is_empty() || token.chars().any(char::is_whitespace) {
+            return Err(Problem::last(
+                Exit::File,
+                Code::TokenRefused,
+                format!("{} does not hold a token", file.display()),
+            ));
+        }
+        Ok(Some(token))
+    }
+
+    /// The CA's certificates, where some are given, as they are in the file.
+    pub fn ca(&self) -> Result<Option<Vec<u8>>, Problem> {
+        self.ca.as_deref().map(|file| read(file, Code::TlsFailed, "CA")).transpose()
+    }
+
+    /// What speaks TLS.
+    pub fn tls(&self) -> Result<TlsConnector, Problem> {
+        let mut roots = RootCertStore::empty();
+        if let (Some(file), Some(pem)) = (&self.ca, self.ca()?) {
+            let none = || {
+                Problem::last(Exit::File, Code::TlsFailed, format!("{} holds no certificate", file.display()))
+            };
+            for certificate in CertificateDer::pem_slice_iter(&pem) {
+                roots.add(certificate.map_err(|_| none())?).map_err(|_| none())?;
+            }
+            if roots.is_empty() {
+                return Err(none());
+            }
+        } else {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Problem::last(Exit::File, Code::TlsFailed, error.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(TlsConnector::from(Arc::new(config)))
+    }
+}
+
+fn read(file: &Path, code: Code, what: &str) -> Result<Vec<u8>, Problem> {
+    fs::read(file).map_err(|error| {
+        Problem::last(Exit::File, code, format!("cannot read the {what} file {}: {error}", file.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, text: &str) -> PathBuf {
+        let file = std::env::temp_dir().join(format!("quintet-security-{}-{name}", std::process::id()));
+        fs::write(&file, text).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_token_may_end_with_a_newline() {
+        let path = file("token", "a.b.c\n");
+        let files = Files { token: Some(path.clone()), ca: None };
+        assert_eq!(files.token().unwrap().as_deref(), Some("a.b.c"));
+        fs::write(&path, "renewed").unwrap();
+        assert_eq!(files.token().unwrap().as_deref(), Some("renewed"));
+        fs::write(&path, " \n").unwrap();
+        assert!(files.token().unwrap_err().sentence.contains("does not hold a token"));
+        fs::remove_file(&path).unwrap();
+        let problem = files.token().unwrap_err();
+        assert!(problem.end == Some(Exit::File) && problem.sentence.contains("cannot read"), "{problem}");
+    }
+
+    #[test]
+    fn a_ca_file_must_hold_a_certificate() {
+        let path = file("ca", "no certificate");
+        let files = Files { token: None, ca: Some(path.clone()) };
+        let problem = files.tls().err().unwrap();
+        assert!(
+            problem.end == Some(Exit::File) && problem.sentence.contains("holds no certificate"),
+            "{problem}"
+        );
+        fs::remove_file(&path).unwrap();
+        assert!(Files::default().tls().is_ok());
+    }
+}

@@ -1,0 +1,412 @@
+//! A subscription, from finding its brokers to closing it: one consumer for each partition of the topic, and a
+//! connection for each broker that serves some of them.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use pulsar::message::proto::base_command::Type;
+use pulsar::message::proto::command_ack::AckType;
+use pulsar::message::proto::command_lookup_topic_response::LookupType;
+use pulsar::message::proto::command_partitioned_topic_metadata_response::LookupType as Found;
+use pulsar::message::proto::command_subscribe::{InitialPosition, SubType};
+use pulsar::message::proto::{
+    BaseCommand, CommandAck, CommandCloseConsumer, CommandFlow, CommandLookupTopic,
+    CommandLookupTopicResponse, CommandPartitionedTopicMetadata, CommandRedeliverUnacknowledgedMessages,
+    CommandSubscribe, MessageIdData, ServerError,
+};
+use tokio::time::timeout;
+
+use crate::address::{Host, ServiceAddress};
+use crate::backoff;
+use crate::frame::{Delivery, Frame};
+use crate::ledger::{Acks, EntryId};
+use crate::link::{Link, command};
+use crate::problem::{Code, Problem};
+use crate::security::Files;
+use crate::topic::TopicName;
+
+/// How often brokers may send a client on to another one.
+const REDIRECTS: usize = 20;
+
+/// How long closing may take.
+const CLOSE_LIMIT: Duration = Duration::from_secs(3);
+
+/// What is subscribed to, and how.
+#[derive(Clone, Debug)]
+pub struct Subscription {
+    /// The service.
+    pub server: ServiceAddress,
+    /// The topic.
+    pub topic: TopicName,
+    /// The subscription's name.
+    pub name: String,
+    /// How consumers share it.
+    pub kind: SubType,
+    /// Where a new subscription begins.
+    pub position: InitialPosition,
+    /// The consumer's name, as the broker shows it.
+    pub consumer: Option<String>,
+    /// How many messages a broker may send ahead of those that are printed.
+    pub queue: u32,
+    /// Token and CA.
+    pub files: Files,
+}
+
+/// What came from a broker.
+#[derive(Debug)]
+pub enum Event {
+    /// Messages for one of the consumers.
+    Messages(Box<Delivery>),
+    /// Whether this consumer of a Failover subscription is the one that gets messages.
+    Active(bool),
+    /// There will be no more messages.
+    EndOfTopic,
+}
+
+#[derive(Debug)]
+struct Consumer {
+    link: usize,
+    /// Messages that the broker was not yet allowed to replace.
+    used: u32,
+}
+
+/// A running subscription.
+#[derive(Debug)]
+pub struct Session {
+    links: Vec<(Host, Option<String>, Link)>,
+    consumers: Vec<Consumer>,
+    partitions: u32,
+    queue: u32,
+    /// The link that is looked at first, so that none starves.
+    turn: usize,
+}
+
+impl Session {
+    /// Finds the brokers, subscribes, and lets messages come.
+    pub async fn open(subscription: &Subscription) -> Result<Self, Problem> {
+        let mut base = connect_any(&subscription.server, &subscription.files).await?;
+        let partitions = partitions(&mut base, &subscription.topic).await?;
+        let mut session = Self {
+            links: vec![(base.host().clone(), None, base)],
+            consumers: Vec::new(),
+            partitions,
+            queue: subscription.queue,
+            turn: 0,
+        };
+        for topic in subscription.topic.partitions(partitions) {
+            session.subscribe(subscription, topic).await?;
+        }
+        // A connection that only answered questions is not kept.
+        if session.consumers.iter().all(|consumer| consumer.link > 0) {
+            session.links.remove(0);
+            session.consumers.iter_mut().for_each(|consumer| consumer.link -= 1);
+        }
+        for consumer in 0..session.consumers.len() {
+            session.flow(consumer, session.queue).await?;
+        }
+        Ok(session)
+    }
+
+    async fn subscribe(&mut self, subscription: &Subscription, topic: String) -> Result<(), Problem> {
+        let link = self.find(subscription, &topic).await?;
+        let consumer_id = number(self.consumers.len());
+        let kind = subscription.kind as i32;
+        let subscribe = |request_id| CommandSubscribe {
+            topic,
+            subscription: subscription.name.clone(),
+            sub_type: kind,
+            consumer_id,
+            request_id,
+            consumer_name: subscription.consumer.clone(),
+            durable: Some(true),
+            initial_position: Some(subscription.position as i32),
+            force_topic_creation: Some(true),
+            ..CommandSubscribe::default()
+        };
+        self.links[link]
+            .2
+            .request(|request| command(Type::Subscribe, |c| c.subscribe = Some(subscribe(request))))
+            .await?;
+        self.consumers.push(Consumer { link, used: 0 });
+        Ok(())
+    }
+
+    /// Asks which broker serves a topic, and connects to it.
+    async fn find(&mut self, subscription: &Subscription, topic: &str) -> Result<usize, Problem> {
+        let (mut link, mut authoritative) = (0, false);
+        for _ in 0..REDIRECTS {
+            let lookup = |request_id| CommandLookupTopic {
+                topic: topic.to_owned(),
+                request_id,
+                authoritative: Some(authoritative),
+                ..CommandLookupTopic::default()
+            };
+            let answer = self.links[link]
+                .2
+                .request(|request| command(Type::Lookup, |c| c.lookup_topic = Some(lookup(request))))
+                .await?;
+            let answer = answer.lookup_topic_response.unwrap_or_default();
+            if answer.response() == LookupType::Failed {
+                return Err(Problem::answered(answer.error(), answer.message()));
+            }
+            let (host, behind) = target(&subscription.server, self.links[0].2.host(), &answer)?;
+            authoritative = answer.authoritative();
+            link = self.link_to(subscription, host, behind).await?;
+            if answer.response() == LookupType::Connect {
+                return Ok(link);
+            }
+        }
+        Err(Problem::passing(
+            Code::Unreachable,
+            format!("brokers send each other those who look for {topic}"),
+        ))
+    }
+
+    async fn link_to(
+        &mut self,
+        subscription: &Subscription,
+        host: Host,
+        behind: Option<String>,
+    ) -> Result<usize, Problem> {
+        if let Some(link) = self.links.iter().position(|(to, via, _)| (to, via) == (&host, &behind)) {
+            return Ok(link);
+        }
+        let link = Link::connect(subscription.server.tls, &host, behind.clone(), &subscription.files).await?;
+        self.links.push((host, behind, link));
+        Ok(self.links.len() - 1)
+    }
+
+    /// How many consumers there are: one for each partition.
+    pub fn consumers(&self) -> usize {
+        self.consumers.len()
+    }
+
+    /// The next event. May be dropped while it waits.
+    pub async fn next(&mut self) -> Result<Event, Problem> {
+        loop {
+            let (link, frame) = poll_fn(|context| self.poll_frame(context)).await?;
+            if let Some(event) = self.event(link, frame).await? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// The next event that is there already.
+    pub async fn next_now(&mut self) -> Result<Option<Event>, Problem> {
+        loop {
+            let now = poll_fn(|context| match self.poll_frame(context) {
+                Poll::Ready(frame) => Poll::Ready(frame.map(Some)),
+                Poll::Pending => Poll::Ready(Ok(None)),
+            });
+            let Some((link, frame)) = now.await? else { return Ok(None) };
+            if let Some(event) = self.event(link, frame).await? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// What a frame is for whoever uses the session, if it is anything.
+    async fn event(&mut self, link: usize, frame: Frame) -> Result<Option<Event>, Problem> {
+        match frame {
+            Frame::Messages(delivery) => Ok(Some(Event::Messages(delivery))),
+            Frame::Command(command) if self.links[link].2.attend(&command).await? => Ok(None),
+            Frame::Command(command) => event(&command),
+        }
+    }
+
+    fn poll_frame(&mut self, context: &mut std::task::Context<'_>) -> Poll<Result<(usize, Frame), Problem>> {
+        for step in 0..self.links.len() {
+            let link = (self.turn + step) % self.links.len();
+            if let Poll::Ready(frame) = self.links[link].2.poll_frame(context) {
+                self.turn = (link + 1) % self.links.len();
+                return Poll::Ready(frame.map(|frame| (link, frame)));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// So many messages of a consumer were taken: once they are half of what may be on the way, more are asked for.
+    pub async fn taken(&mut self, consumer: usize, messages: u32) -> Result<(), Problem> {
+        let used = self.consumers[consumer].used.saturating_add(messages);
+        self.consumers[consumer].used = used;
+        if used >= self.queue.div_ceil(2) { self.flow(consumer, used).await } else { Ok(()) }
+    }
+
+    async fn flow(&mut self, consumer: usize, messages: u32) -> Result<(), Problem> {
+        self.consumers[consumer].used = 0;
+        let flow = CommandFlow { consumer_id: number(consumer), message_permits: messages };
+        self.send(consumer, command(Type::Flow, |c| c.flow = Some(flow))).await
+    }
+
+    /// Acknowledges entries.
+    pub async fn acknowledge(&mut self, consumer: usize, acks: Acks) -> Result<(), Problem> {
+        let (kind, entries) = match acks {
+            Acks::Each(entries) => (AckType::Individual, entries),
+            Acks::UpTo(entry) => (AckType::Cumulative, vec![entry]),
+        };
+        let ack = CommandAck {
+            consumer_id: number(consumer),
+            ack_type: kind as i32,
+            message_id: entries.into_iter().map(message_id).collect(),
+            ..CommandAck::default()
+        };
+        self.send(consumer, command(Type::Ack, |c| c.ack = Some(ack))).await
+    }
+
+    /// Has entries delivered again.
+    pub async fn redeliver(&mut self, consumer: usize, entries: Vec<EntryId>) -> Result<(), Problem> {
+        let redeliver = CommandRedeliverUnacknowledgedMessages {
+            consumer_id: number(consumer),
+            message_ids: entries.into_iter().map(message_id).collect(),
+            ..CommandRedeliverUnacknowledgedMessages::default()
+        };
+        let kind = Type::RedeliverUnacknowledgedMessages;
+        self.send(consumer, command(kind, |c| c.redeliver_unacknowledged_messages = Some(redeliver))).await
+    }
+
+    async fn send(&mut self, consumer: usize, command: Box<BaseCommand>) -> Result<(), Problem> {
+        let link = self.consumers[consumer].link;
+        self.links[link].2.send(command).await
+    }
+
+    /// Looks, from time to time, whether the brokers are still there.
+    pub async fn keep_alive(&mut self) -> Result<(), Problem> {
+        for (_, _, link) in &mut self.links {
+            link.keep_alive().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the topic has more partitions than it had. One without partitions gets none.
+    pub async fn has_grown(&mut self, topic: &TopicName) -> Result<bool, Problem> {
+        if self.partitions == 0 {
+            return Ok(false);
+        }
+        Ok(partitions(&mut self.links[0].2, topic).await? > self.partitions)
+    }
+
+    /// Gives the subscription back. What was acknowledged before is acknowledged when this returns.
+    pub async fn close(mut self) {
+        let closing = async {
+            for (number, consumer) in (0_u64..).zip(&self.consumers) {
+                let close = |request_id| CommandCloseConsumer { consumer_id: number, request_id };
+                let link = &mut self.links[consumer.link].2;
+                link.request(|request| {
+                    command(Type::CloseConsumer, |c| c.close_consumer = Some(close(request)))
+                })
+                .await?;
+            }
+            Ok::<_, Problem>(())
+        };
+        // A broker that does not answer finds out by itself.
+        let _ = timeout(CLOSE_LIMIT, closing).await;
+    }
+}
+
+/// Connects to any host of a service, in an order that differs from time to time.
+pub async fn connect_any(server: &ServiceAddress, files: &Files) -> Result<Link, Problem> {
+    let count = server.hosts.len();
+    let first = usize::try_from(backoff::random() % u64::try_from(count).unwrap_or(1)).unwrap_or_default();
+    let mut problem = None;
+    for step in 0..count {
+        match Link::connect(server.tls, &server.hosts[(first + step) % count], None, files).await {
+            Ok(link) => return Ok(link),
+            Err(other) if other.end.is_some() => return Err(other),
+            Err(other) => problem = Some(other),
+        }
+    }
+    Err(problem.unwrap_or_else(|| Problem::passing(Code::Unreachable, "the server has no host")))
+}
+
+async fn partitions(link: &mut Link, topic: &TopicName) -> Result<u32, Problem> {
+    let ask = |request_id| CommandPartitionedTopicMetadata {
+        topic: topic.to_string(),
+        request_id,
+        ..CommandPartitionedTopicMetadata::default()
+    };
+    let answer = link
+        .request(|request| command(Type::PartitionedMetadata, |c| c.partition_metadata = Some(ask(request))))
+        .await?;
+    let answer = answer.partition_metadata_response.unwrap_or_default();
+    match (answer.response(), answer.error) {
+        (Found::Success, None) => Ok(answer.partitions()),
+        // The answer for a topic that is not there yet.
+        (_, Some(error)) if error == ServerError::TopicNotFound as i32 => Ok(0),
+        _ => Err(Problem::answered(answer.error(), answer.message())),
+    }
+}
+
+/// Where a lookup's answer sends a client: to which host, and to which broker behind it where that is a proxy.
+fn target(
+    server: &ServiceAddress,
+    base: &Host,
+    answer: &CommandLookupTopicResponse,
+) -> Result<(Host, Option<String>), Problem> {
+    let url = if server.tls { answer.broker_service_url_tls() } else { answer.broker_service_url() };
+    let broker = url.parse::<ServiceAddress>().ok().and_then(|address| address.hosts.into_iter().next());
+    let broker = broker.ok_or_else(|| {
+        let tls = if server.tls { " with TLS" } else { "" };
+        Problem::passing(
+            Code::Unreachable,
+            format!("the topic's broker does not say where it is reached{tls}"),
+        )
+    })?;
+    if answer.proxy_through_service_url() {
+        let behind = broker.to_string();
+        Ok((base.clone(), Some(behind)))
+    } else {
+        Ok((broker, None))
+    }
+}
+
+fn event(command: &BaseCommand) -> Result<Option<Event>, Problem> {
+    if command.close_consumer.is_some() {
+        return Err(Problem::passing(Code::Unreachable, "the broker closed the consumer: its topic moves"));
+    }
+    if let Some(error) = &command.error {
+        let kind = ServerError::try_from(error.error).unwrap_or(ServerError::UnknownError);
+        return Err(Problem::answered(kind, &error.message));
+    }
+    if let Some(change) = &command.active_consumer_change {
+        return Ok(Some(Event::Active(change.is_active())));
+    }
+    Ok(command.reached_end_of_topic.is_some().then_some(Event::EndOfTopic))
+}
+
+fn message_id(id: EntryId) -> MessageIdData {
+    MessageIdData { ledger_id: id.ledger, entry_id: id.entry, ..MessageIdData::default() }
+}
+
+fn number(index: usize) -> u64 {
+    u64::try_from(index).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(url: &str, tls: &str, proxy: bool) -> CommandLookupTopicResponse {
+        CommandLookupTopicResponse {
+            broker_service_url: Some(url.to_owned()),
+            broker_service_url_tls: Some(tls.to_owned()),
+            proxy_through_service_url: Some(proxy),
+            ..CommandLookupTopicResponse::default()
+        }
+    }
+
+    #[test]
+    fn a_client_goes_where_the_topics_broker_is() {
+        let base = Host { name: "proxy".to_owned(), port: 1 };
+        let find = |server: &str, answer: &CommandLookupTopicResponse| {
+            let server: ServiceAddress = server.parse().unwrap();
+            target(&server, &base, answer).map(|(host, behind)| (host.to_string(), behind))
+        };
+        let plain = answer("pulsar://b:2", "pulsar+ssl://b:3", false);
+        assert_eq!(find("pulsar://a", &plain), Ok(("b:2".to_owned(), None)));
+        assert_eq!(find("pulsar+ssl://a", &plain), Ok(("b:3".to_owned(), None)));
+        let proxied = answer("pulsar://b:2", "", true);
+        assert_eq!(find("pulsar://a", &proxied), Ok(("proxy:1".to_owned(), Some("b:2".to_owned()))));
+        assert!(find("pulsar+ssl://a", &proxied).unwrap_err().sentence.contains("with TLS"));
+    }
+}

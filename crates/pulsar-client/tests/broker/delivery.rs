@@ -1,0 +1,169 @@
+//! Messages arrive, all of them, and are acknowledged.
+
+use rstest::rstest;
+use xtask::cluster::ports;
+
+use crate::program::{Consumer, numbered, plain, produce, produce_with, send, sorted, until, until_backlog};
+
+const SUBSCRIPTION: &str = "first-subscription";
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn without_settings_the_programs_do_what_those_of_the_post_do() {
+    let broker = plain();
+    // An empty variable counts as one that is not set.
+    let consumer = Consumer::start(&broker.service_url(), "", &[("PULSAR_SUBSCRIPTION_NAME", "")]);
+    consumer.until_ready(200);
+    let output = produce(&broker.service_url(), "", &[]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "Published message\n");
+    assert_eq!(consumer.until_messages(1), ["Sample Message"]);
+    let subscription = broker.admin().unwrap().subscription("my-topic", SUBSCRIPTION).unwrap();
+    assert_eq!(subscription["type"], "Shared");
+    let output = produce_with(&broker.service_url(), "", &[("PULSAR_MESSAGE", "a\nb")], &[]);
+    assert!(output.status.success());
+    assert_eq!(consumer.until_messages(2)[1], "a\\nb");
+    assert_eq!((consumer.metric("messages_received_total"), consumer.metric("connected")), (2, 1));
+    assert_eq!(consumer.probe("/healthz").unwrap().0, 200);
+    let ended = consumer.stop();
+    for line in [
+        format!("Server: {}", broker.service_url()),
+        "Topic: my-topic".to_owned(),
+        format!("Subscription: {SUBSCRIPTION}"),
+    ] {
+        assert!(ended.stderr.contains(&line), "{line}: {:?}", ended.stderr);
+    }
+    assert_eq!(ended.well().len(), 2);
+    until_backlog(&broker, "my-topic", SUBSCRIPTION, 0);
+}
+
+#[rstest]
+#[case("Shared")]
+#[case("Exclusive")]
+#[case("Failover")]
+#[case("Key_Shared")]
+#[ignore = "needs a broker: cargo xtask test"]
+fn every_type_of_subscription_gets_every_message(#[case] kind: &str) {
+    let broker = plain();
+    let topic = &format!("type-{kind}");
+    let consumer = Consumer::start(&broker.service_url(), topic, &[("PULSAR_SUBSCRIPTION_TYPE", kind)]);
+    consumer.until_ready(200);
+    send(&broker, topic, "batched", 2_500, &[]);
+    send(&broker, topic, "alone", 100, &["--no-batching"]);
+    let expected = [numbered("batched", 2_500), numbered("alone", 100)].concat();
+    assert_eq!(sorted(consumer.until_messages(2_600)), sorted(expected));
+    assert_eq!(broker.admin().unwrap().subscription(topic, SUBSCRIPTION).unwrap()["type"], kind);
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    assert_eq!(consumer.metric("messages_acknowledged_total"), 2_600);
+    assert_eq!(consumer.stop().well().len(), 2_600);
+}
+
+#[rstest]
+#[case("Earliest", &["before 1", "before 2", "after 1", "after 2"])]
+#[case("Latest", &["after 1", "after 2"])]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_new_subscription_begins_where_it_is_told(#[case] position: &str, #[case] expected: &[&str]) {
+    let broker = plain();
+    let topic = &format!("position-{position}");
+    send(&broker, topic, "before", 2, &[]);
+    let consumer = Consumer::start(&broker.service_url(), topic, &[("PULSAR_INITIAL_POSITION", position)]);
+    consumer.until_ready(200);
+    send(&broker, topic, "after", 2, &[]);
+    assert_eq!(consumer.until_messages(expected.len()), expected);
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    assert_eq!(consumer.stop().well(), expected);
+}
+
+#[rstest]
+#[case("Shared")]
+#[case("Exclusive")]
+#[ignore = "needs a broker: cargo xtask test"]
+fn many_batches_arrive_once_each_and_in_order(#[case] kind: &str) {
+    let broker = plain();
+    let topic = &format!("batches-{kind}");
+    let variables = [("PULSAR_SUBSCRIPTION_TYPE", kind), ("PULSAR_RECEIVER_QUEUE_SIZE", "100")];
+    let consumer = Consumer::start(&broker.service_url(), topic, &variables);
+    consumer.until_ready(200);
+    send(&broker, topic, "m", 50_000, &[]);
+    assert!(consumer.until_messages(50_000) == numbered("m", 50_000));
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    // Nothing comes again to the next one.
+    assert_eq!(consumer.stop().well().len(), 50_000);
+    let consumer = Consumer::start(&broker.service_url(), topic, &variables);
+    consumer.until_ready(200);
+    send(&broker, topic, "last", 1, &[]);
+    assert_eq!(consumer.until_messages(1), ["last"]);
+    consumer.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn every_partition_is_consumed() {
+    let broker = plain();
+    let topic = "partitioned";
+    broker.admin().unwrap().create_partitioned_topic(topic, 3).unwrap();
+    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    for partition in 0..3 {
+        send(&broker, &format!("{topic}-partition-{partition}"), &format!("p{partition}"), 1_500, &[]);
+    }
+    let expected = (0..3).flat_map(|partition| numbered(&format!("p{partition}"), 1_500)).collect();
+    assert_eq!(sorted(consumer.until_messages(4_500)), sorted(expected));
+    for partition in 0..3 {
+        until_backlog(&broker, &format!("{topic}-partition-{partition}"), SUBSCRIPTION, 0);
+    }
+    consumer.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_topic_that_is_not_stored_is_consumed_too() {
+    let broker = plain();
+    let topic = "non-persistent://public/default/fleeting";
+    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    send(&broker, topic, "now", 3, &["--no-batching"]);
+    assert_eq!(consumer.until_messages(3), numbered("now", 3));
+    consumer.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn any_of_several_hosts_will_do() {
+    let broker = plain();
+    let alive = broker.service_url();
+    let dead = ports::one().unwrap();
+    let server =
+        format!("pulsar://127.0.0.1:{dead},{},no.such.host.invalid", alive.trim_start_matches("pulsar://"));
+    let consumer = Consumer::start(&server, "several-hosts", &[]);
+    consumer.until_ready(200);
+    send(&broker, "several-hosts", "m", 1, &[]);
+    assert_eq!(consumer.until_messages(1), ["m"]);
+    consumer.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_reader_that_takes_nothing_costs_no_memory() {
+    let broker = plain();
+    let topic = "slow-reader";
+    let mut consumer = Consumer::unread(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    send(&broker, topic, &"x".repeat(500), 60_000, &[]);
+    // The pipe is full; the broker keeps what does not fit.
+    let received = until("the consumer waits for its reader", || {
+        let before = consumer.metric("messages_received_total");
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        (before > 0 && consumer.metric("messages_received_total") == before).then_some(before)
+    });
+    assert!(received < 10_000, "{received} messages were taken, though nobody reads them");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", consumer.pid())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let resident: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(resident < 40_000, "{resident} KiB");
+    assert_eq!(consumer.probe("/healthz").unwrap().0, 200);
+    assert_eq!(consumer.probe("/readyz").unwrap().0, 200);
+    consumer.read();
+    consumer.until_messages(60_000);
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    assert_eq!(consumer.stop().well().len(), 60_000);
+}

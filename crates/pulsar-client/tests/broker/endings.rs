@@ -1,0 +1,109 @@
+//! How a consumer ends, and what it leaves to others.
+
+use rustix::process::Signal;
+
+use crate::program::{Consumer, numbered, plain, produce, send, sorted, until, until_backlog};
+use crate::raw;
+
+const SUBSCRIPTION: &str = "first-subscription";
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn what_is_printed_is_acknowledged_and_nothing_else() {
+    let broker = plain();
+    for (topic, signal) in [("stopped-by-term", Signal::TERM), ("stopped-by-int", Signal::INT)] {
+        let consumer = Consumer::start(&broker.service_url(), topic, &[("PULSAR_RECEIVER_QUEUE_SIZE", "50")]);
+        consumer.until_ready(200);
+        let sender = std::thread::spawn({
+            let broker = broker.clone();
+            move || send(&broker, topic, "m", 3_000, &["--no-batching"])
+        });
+        consumer.until_messages(200);
+        consumer.signal(signal);
+        let printed = consumer.ended().well();
+        sender.join().unwrap();
+        until_backlog(&broker, topic, SUBSCRIPTION, i64::try_from(3_000 - printed.len()).unwrap());
+        // The next one gets the rest.
+        let next = Consumer::start(&broker.service_url(), topic, &[]);
+        let rest = next.until_messages(3_000 - printed.len());
+        assert_eq!(sorted([printed, rest].concat()), sorted(numbered("m", 3_000)));
+        next.stop().well();
+    }
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_consumer_can_be_stopped_while_it_starts_and_while_nobody_reads() {
+    let broker = plain();
+    let consumer = Consumer::start("pulsar://no.such.host.invalid", "t", &[]);
+    consumer.until_ready(502);
+    consumer.stop().well();
+    let consumer = Consumer::unread(&broker.service_url(), "unread", &[]);
+    consumer.until_ready(200);
+    send(&broker, "unread", &"x".repeat(1_000), 500, &["--no-batching"]);
+    until("the pipe is full", || (consumer.metric("messages_received_total") > 64).then_some(()));
+    let ended = consumer.stop();
+    assert!(ended.stderr.iter().any(|line| line.contains("were not printed in time")), "{:?}", ended.stderr);
+    ended.well();
+    assert!(broker.admin().unwrap().backlog("unread", SUBSCRIPTION).unwrap() > Some(300));
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_closed_stdout_ends_the_consumer_and_the_message_stays() {
+    let broker = plain();
+    let mut consumer = Consumer::unread(&broker.service_url(), "closed-stdout", &[]);
+    consumer.until_ready(200);
+    drop(consumer.take_stdout());
+    send(&broker, "closed-stdout", "m", 1, &[]);
+    let ended = consumer.ended();
+    assert!(ended.badly(5).contains("cannot print"), "{:?}", ended.stderr);
+    until_backlog(&broker, "closed-stdout", SUBSCRIPTION, 1);
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn what_cannot_be_read_goes_to_the_dead_letter_topic() {
+    let broker = plain();
+    let (topic, dead) = ("letters", "dead-letters");
+    let reader = Consumer::start(&broker.service_url(), dead, &[]);
+    reader.until_ready(200);
+    let variables = [
+        ("PULSAR_DEAD_LETTER_TOPIC", dead),
+        ("PULSAR_MAX_REDELIVER_COUNT", "2"),
+        ("PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "100ms"),
+    ];
+    let consumer = Consumer::start(&broker.service_url(), topic, &variables);
+    consumer.until_ready(200);
+    raw::send_encrypted(&broker.service_url(), topic, b"sealed");
+    send(&broker, topic, "m", 1, &[]);
+    assert_eq!(consumer.until_messages(1), ["m"]);
+    assert_eq!(reader.until_messages(1), ["sealed"]);
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    // Delivered, and delivered again twice.
+    assert_eq!(consumer.metric("entries_unreadable_total"), 3);
+    assert_eq!(consumer.metric("messages_dead_lettered_total"), 1);
+    consumer.stop().well();
+    reader.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_consumer_that_is_killed_hands_over() {
+    let broker = plain();
+    let start =
+        || Consumer::start(&broker.service_url(), "handed-over", &[("PULSAR_SUBSCRIPTION_TYPE", "Failover")]);
+    let (first, second) = (start(), start());
+    first.until_ready(200);
+    second.until_ready(200);
+    produce(&broker.service_url(), "handed-over", &["--message", "one"]);
+    let (active, other) =
+        until("one of them prints", || match (first.messages().len(), second.messages().len()) {
+            (1, 0) => Some((&first, &second)),
+            (0, 1) => Some((&second, &first)),
+            _ => None,
+        });
+    active.signal(Signal::KILL);
+    produce(&broker.service_url(), "handed-over", &["--message", "two"]);
+    until("the other prints", || other.messages().contains(&"two".to_owned()).then_some(()));
+}

@@ -1,0 +1,108 @@
+//! Brokers that go away and come back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Stdio;
+
+use crate::program::{Consumer, numbered, own, plain, producer, send, until, until_backlog};
+
+const SUBSCRIPTION: &str = "first-subscription";
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn nothing_that_was_confirmed_is_lost_when_the_broker_is_killed() {
+    let broker = own("killed");
+    let topic = "killed";
+    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    let load = producer(
+        &broker.service_url(),
+        topic,
+        &[],
+        &["--message", "before", "--count", "1000000", "--rate", "2000", "--timeout", "2s"],
+    )
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    consumer.until_messages(2_000);
+    broker.kill().unwrap();
+    let output = load.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let confirmed: usize = said
+        .lines()
+        .last()
+        .and_then(|line| line.rsplit_once("; ")?.1.strip_suffix(" of 1000000 messages were confirmed"))
+        .and_then(|count| count.parse().ok())
+        .unwrap_or_else(|| panic!("{said}"));
+    assert!(confirmed >= 1_000, "{said}");
+    consumer.until_ready(502);
+    broker.restart().unwrap();
+    consumer.until_ready(200);
+    send(&broker, topic, "after", 1_000, &[]);
+    let missing = |printed: &BTreeSet<String>| {
+        let expected = numbered("before", confirmed).into_iter().chain(numbered("after", 1_000));
+        expected.filter(|message| !printed.contains(message)).count()
+    };
+    until("every confirmed message", || {
+        let printed: BTreeSet<String> = consumer.messages().into_iter().collect();
+        (missing(&printed) == 0).then_some(())
+    });
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    assert!(consumer.metric("reconnects_total") > 0);
+    consumer.stop().well();
+    broker.down().unwrap();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_topic_that_moves_is_followed() {
+    let broker = plain();
+    let topic = "moves";
+    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    for round in 1..4 {
+        let message = format!("round {round}:");
+        send(&broker, topic, &message, 500, &[]);
+        let seen = |consumer: &Consumer| {
+            let expected = numbered(&message, 500);
+            let printed: BTreeSet<String> = consumer.messages().into_iter().collect();
+            expected.iter().all(|message| printed.contains(message))
+        };
+        until("the round's messages", || seen(&consumer).then_some(()));
+        broker.admin().unwrap().unload(topic).unwrap();
+        until("it reconnects", || (consumer.metric("reconnects_total") >= round).then_some(()));
+        consumer.until_ready(200);
+    }
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    consumer.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn nothing_of_a_broker_listens_outside_loopback() {
+    let broker = own("listens");
+    let pid = broker.process().unwrap().unwrap().pid;
+    let sockets: BTreeSet<String> = fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let mut listening = BTreeMap::new();
+    for file in ["tcp", "tcp6", "udp", "udp6"] {
+        let Ok(table) = fs::read_to_string(format!("/proc/{pid}/net/{file}")) else { continue };
+        for line in table.lines().skip(1) {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            // Address, state and inode, as proc(5) has them. 0A is listening; UDP has no such state.
+            if sockets.contains(fields[9]) && (file.starts_with("udp") || fields[3] == "0A") {
+                listening.insert(fields[1].to_owned(), file);
+            }
+        }
+    }
+    assert!(listening.len() >= 3, "{listening:?}");
+    for (address, file) in &listening {
+        assert!(address.starts_with("0100007F:"), "{address} in {file}: {listening:?}");
+    }
+    broker.down().unwrap();
+}

@@ -1,0 +1,12 @@
+//! The programs against real brokers. `cargo xtask test` runs them; `cargo xtask test --pulsar FILTER` runs those whose
+//! names contain FILTER. Nothing here asserts how long something takes.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+mod delivery;
+mod endings;
+mod faults;
+mod program;
+mod raw;
+mod readiness;
+mod security;

@@ -1,0 +1,50 @@
+//! A producer of messages that no ordinary producer makes.
+
+use futures::{SinkExt as _, StreamExt as _};
+use pulsar::message::proto::base_command::Type;
+use pulsar::message::proto::{
+    BaseCommand, CommandConnect, CommandProducer, CommandSend, EncryptionKeys, KeyValue,
+};
+use pulsar::message::{Codec, Message, Metadata, Payload};
+use tokio::net::TcpStream;
+use tokio_util::codec::Framed;
+
+/// Sends a message that says that it is encrypted.
+pub fn send_encrypted(server: &str, topic: &str, data: &[u8]) {
+    let address = server.trim_start_matches("pulsar://").to_owned();
+    let topic = format!("persistent://public/default/{topic}");
+    let data = data.to_vec();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let mut broker = Framed::new(TcpStream::connect(address).await.unwrap(), Codec);
+        let connect = CommandConnect {
+            client_version: "test".to_owned(),
+            protocol_version: Some(12),
+            ..CommandConnect::default()
+        };
+        let command =
+            BaseCommand { r#type: Type::Connect as i32, connect: Some(connect), ..BaseCommand::default() };
+        broker.send(Message { command, payload: None }).await.unwrap();
+        let answer = broker.next().await.unwrap().unwrap();
+        assert!(answer.command.connected.is_some());
+        let producer = CommandProducer { topic, producer_id: 1, request_id: 1, ..CommandProducer::default() };
+        let command =
+            BaseCommand { r#type: Type::Producer as i32, producer: Some(producer), ..BaseCommand::default() };
+        broker.send(Message { command, payload: None }).await.unwrap();
+        let answer = broker.next().await.unwrap().unwrap();
+        let producer_name = answer.command.producer_success.unwrap().producer_name;
+        let send =
+            CommandSend { producer_id: 1, sequence_id: 0, num_messages: Some(1), ..CommandSend::default() };
+        let command = BaseCommand { r#type: Type::Send as i32, send: Some(send), ..BaseCommand::default() };
+        let metadata = Metadata {
+            producer_name,
+            publish_time: 1,
+            encryption_keys: vec![EncryptionKeys { key: "key".to_owned(), ..EncryptionKeys::default() }],
+            properties: vec![KeyValue { key: "colour".to_owned(), value: "red".to_owned() }],
+            ..Metadata::default()
+        };
+        broker.send(Message { command, payload: Some(Payload { metadata, data }) }).await.unwrap();
+        let answer = broker.next().await.unwrap().unwrap();
+        assert!(answer.command.send_receipt.is_some(), "{answer:?}");
+    });
+}

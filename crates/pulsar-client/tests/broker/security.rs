@@ -1,0 +1,146 @@
+//! Tokens and TLS.
+
+use std::time::{Duration, SystemTime};
+
+use xtask::pulsar::{Broker, Lifetime, ROLE};
+
+use crate::program::{Consumer, own_file, produce_with, replace, with_tls, with_tokens};
+
+fn path(file: &std::path::Path) -> String {
+    file.to_string_lossy().into_owned()
+}
+
+fn token_file(broker: &Broker, name: &str, token: &str) -> String {
+    path(&own_file(broker, name, token))
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_token_that_is_accepted_lets_messages_through() {
+    let broker = with_tokens();
+    let token = path(&broker.token_file());
+    let variables = [("PULSAR_TOKEN_FILE", token.as_str())];
+    let consumer = Consumer::start(&broker.service_url(), "tokens", &variables);
+    consumer.until_ready(200);
+    let output = produce_with(&broker.service_url(), "tokens", &variables, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(consumer.until_messages(1), ["Sample Message"]);
+    consumer.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_token_that_is_refused_ends_the_programs() {
+    let broker = with_tokens();
+    let past = SystemTime::now() - Duration::from_mins(1);
+    let tokens = [
+        token_file(&broker, "foreign", &broker.foreign_token(ROLE)),
+        token_file(&broker, "expired", &broker.token(ROLE, Some(past)).unwrap()),
+        token_file(&broker, "nonsense", "nonsense"),
+    ];
+    for token in &tokens {
+        let variables = [("PULSAR_TOKEN_FILE", token.as_str())];
+        let ended = Consumer::start(&broker.service_url(), "refused", &variables).ended();
+        assert!(ended.badly(3).contains("the token was refused"), "{:?}", ended.stderr);
+        let output = produce_with(&broker.service_url(), "refused", &variables, &[]);
+        assert_eq!(output.status.code(), Some(3));
+        assert!(output.stdout.is_empty());
+    }
+    let ended = Consumer::start(&broker.service_url(), "refused", &[]).ended();
+    assert!(ended.badly(3).contains("asks for a token"), "{:?}", ended.stderr);
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn files_that_are_missing_end_the_consumer() {
+    let broker = with_tokens();
+    let ended =
+        Consumer::start(&broker.service_url(), "t", &[("PULSAR_TOKEN_FILE", "/nonexistent/token")]).ended();
+    assert!(ended.badly(4).contains("cannot read the token file /nonexistent/token"), "{:?}", ended.stderr);
+    let server = broker.service_url().replace("pulsar://", "pulsar+ssl://");
+    let ended = Consumer::start(&server, "t", &[("PULSAR_TLS_CA_FILE", "/nonexistent/ca")]).ended();
+    assert!(ended.badly(4).contains("cannot read the CA file /nonexistent/ca"), "{:?}", ended.stderr);
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_role_without_rights_waits_for_them() {
+    let broker = with_tokens();
+    let admin = broker.admin().unwrap();
+    admin.create_namespace("public/others").unwrap();
+    let token = path(&broker.token_file());
+    let consumer =
+        Consumer::start(&broker.service_url(), "public/others/t", &[("PULSAR_TOKEN_FILE", &token)]);
+    consumer.until_ready(403);
+    admin.grant("public/others", ROLE).unwrap();
+    consumer.until_ready(200);
+    consumer.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_token_that_runs_out_is_read_anew() {
+    let broker = with_tokens();
+    let short = || {
+        let ends = SystemTime::now() + Duration::from_secs(8);
+        broker.token(ROLE, Some(ends)).unwrap()
+    };
+    let renewed = own_file(&broker, "renewed", &short());
+    let forgotten = own_file(&broker, "forgotten", &short());
+    let [renewed_path, forgotten_path] = [path(&renewed), path(&forgotten)];
+    let start =
+        |file: &str| Consumer::start(&broker.service_url(), "runs-out", &[("PULSAR_TOKEN_FILE", file)]);
+    let (first, second) = (start(&renewed_path), start(&forgotten_path));
+    first.until_ready(200);
+    second.until_ready(200);
+    replace(&renewed, &broker.token(ROLE, None).unwrap());
+    // The broker asks both for another token, and lets one stay.
+    let ended = second.ended();
+    assert!(ended.badly(3).contains("the token was refused"), "{:?}", ended.stderr);
+    assert_eq!((first.metric("reconnects_total"), first.metric("connected")), (0, 1));
+    // A new connection shows the new token too.
+    broker.admin().unwrap().unload("runs-out").unwrap();
+    first.until_said("trying again");
+    first.until_ready(200);
+    first.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn tls_needs_the_brokers_ca() {
+    let broker = with_tls("tls", Lifetime::Year);
+    let ca = path(&broker.ca_file());
+    let other = with_tls("tls-expired", Lifetime::Expired);
+    let other_ca = path(&other.ca_file());
+    for server in [broker.service_url(), broker.service_url().replace("127.0.0.1", "localhost")] {
+        let consumer = Consumer::start(&server, "tls", &[("PULSAR_TLS_CA_FILE", &ca)]);
+        consumer.until_ready(200);
+        let output = produce_with(&server, "tls", &[("PULSAR_TLS_CA_FILE", &ca)], &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(consumer.until_messages(1), ["Sample Message"]);
+        consumer.stop().well();
+    }
+    for variables in [&[("PULSAR_TLS_CA_FILE", other_ca.as_str())][..], &[]] {
+        let consumer = Consumer::start(&broker.service_url(), "tls", variables);
+        assert!(consumer.until_ready(525).contains("UnknownIssuer"), "{variables:?}");
+        consumer.stop().well();
+    }
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn an_expired_certificate_is_waited_for_until_it_is_renewed() {
+    let broker = with_tls("tls-expired", Lifetime::Expired);
+    let ca = path(&broker.ca_file());
+    let consumer = Consumer::start(&broker.service_url(), "renewed", &[("PULSAR_TLS_CA_FILE", &ca)]);
+    assert!(consumer.until_ready(525).contains("expired"));
+    broker.renew_certificate(Lifetime::Year).unwrap();
+    consumer.until_ready(200);
+    consumer.stop().well();
+    send_over_tls(&broker, &ca);
+}
+
+fn send_over_tls(broker: &Broker, ca: &str) {
+    let output = produce_with(&broker.service_url(), "renewed", &[("PULSAR_TLS_CA_FILE", ca)], &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
