@@ -113,7 +113,7 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     let mut child = Command::new(program())
         .arg("--kubeconfig")
         .arg(cluster.get().kubeconfig())
-        .args(["--controllers=greeting,book", "--metrics-bind-address=0", "--log-format=json"])
+        .args(["--controllers=greeting,book,podset", "--metrics-bind-address=0", "--log-format=json"])
         .arg(format!("--health-probe-bind-address={health}"))
         .stderr(std::fs::File::create(&log).unwrap())
         .stdout(std::fs::File::create(cluster.get().kube().log("bare.out")).unwrap())
@@ -150,13 +150,22 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     for (name, message) in [("number", json!(5)), ("good", json!("Hi")), ("silent", Value::Null)] {
         kubectl(&["apply", "-f", "-"], Some(&object(name, message))).unwrap();
     }
+    let podsets = loose.to_string().replace("greetings.example.com", "podsets.batch.tutorial.kubebuilder.io");
+    let podsets = podsets.replace("\"example.com\"", "\"batch.tutorial.kubebuilder.io\"");
+    let podsets = podsets.replace("greeting", "podset").replace("Greeting", "PodSet");
+    kubectl(&["apply", "-f", "-"], Some(&podsets)).unwrap();
+    let many = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+        "metadata": { "name": "many", "namespace": "default" }, "spec": { "replicas": "many" } });
+    wait("a PodSet can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&many.to_string())).is_ok());
     let greeting =
         |name: &str| cluster.get().kube().get("default", "greeting", name).unwrap().unwrap_or_default();
     wait("the good one is greeted", &|| condition(&greeting("good"), "Ready").0 == "True");
-    wait("the silent one has a condition", &|| condition(&greeting("silent"), "Ready").1 == "NoMessage");
+    for name in ["silent", "number"] {
+        wait("one without a text has a condition", &|| condition(&greeting(name), "Ready").1 == "NoMessage");
+    }
     wait("the bad one has an event", &|| {
         kubectl(&["get", "events.events.k8s.io", "-o", "json"], None)
-            .is_ok_and(|events| events.contains("Undecodable") && events.contains("\"number\""))
+            .is_ok_and(|events| events.contains("Undecodable") && events.contains("\"many\""))
     });
     kubectl(&["delete", "greeting", "--all", "--timeout=30s"], None).unwrap();
 

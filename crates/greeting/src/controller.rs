@@ -8,33 +8,35 @@ use jiff::{SignedDuration, Timestamp};
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::Error;
 use quintet_kit::object::{Key, Object as _};
-use quintet_kit::plan::{Action, Plan, Refusals};
+use quintet_kit::plan::{Plan, Refusals};
 use quintet_kit::resource::Resource;
 use quintet_kit::shared::Shared;
 
 use crate::CONTROLLER;
 use crate::api::{Greeting, GreetingStatus};
-use crate::observe::World;
-use crate::plan::{Say, plan};
+use crate::line::most_bytes;
+use crate::metrics::Said;
+use crate::observe::{Memory, World};
+use crate::plan::{Effect, plan};
 use crate::printer::Printer;
 
 struct Greetings {
     shared: Shared,
     printer: Printer,
+    said: Said,
     identity: String,
-    passes: AtomicU64,
-    ticked: Mutex<HashMap<Arc<str>, Timestamp>>,
-    /// The tokens of claims that were sent and whose lines are not said yet.
-    claimed: Mutex<HashMap<Arc<str>, String>>,
+    claims: AtomicU64,
+    memory: Mutex<HashMap<Arc<str>, Memory>>,
 }
 
 impl Greetings {
-    fn claimed(&self) -> MutexGuard<'_, HashMap<Arc<str>, String>> {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory(&self) -> MutexGuard<'_, HashMap<Arc<str>, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ticked(&self) -> MutexGuard<'_, HashMap<Arc<str>, Timestamp>> {
-        self.ticked.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A token that no other process and no other claim has.
+    fn token(&self) -> String {
+        format!("{}-{}", self.identity, self.claims.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -42,7 +44,7 @@ impl Reconciler for Greetings {
     type Object = Greeting;
     type Status = GreetingStatus;
     type World = World;
-    type Effect = Say;
+    type Effect = Effect;
 
     fn name(&self) -> &'static str {
         CONTROLLER
@@ -59,58 +61,59 @@ impl Reconciler for Greetings {
     async fn observe(&self, object: &Greeting, _refusals: Refusals) -> Result<World, Error> {
         let term = self.shared.gate.term().ok_or(Error::NotLeading)?;
         let led = SignedDuration::try_from(term.since.elapsed()).unwrap_or_default();
-        let pass = self.passes.fetch_add(1, Ordering::Relaxed);
+        let recalled = self.memory().get_mut(&object.key().uid).map(|memory| memory.recall(object));
+        let (ticked, owed, attempt) = recalled.unwrap_or_default();
+        let room = match &owed {
+            Some(owed) => Ok(owed.say.room.clone()),
+            None => self.printer.reserve(most_bytes(object.spec.message.as_deref().unwrap_or_default())),
+        };
         Ok(World {
-            token: self
-                .claimed()
-                .get(&object.key().uid)
-                .cloned()
-                .unwrap_or_else(|| format!("{}-{pass}", self.identity)),
+            // A claim that may still be written is sent again as the same claim.
+            token: owed.as_ref().map_or_else(|| self.token(), |owed| owed.token.clone()),
             leading_since: self.shared.clock.now().checked_sub(led).unwrap_or(Timestamp::MIN),
-            ticked: self.ticked().get(&object.key().uid).copied(),
+            ticked,
+            owed,
+            attempt,
+            room,
         })
     }
 
-    fn plan(&self, object: &Greeting, world: &World, now: Timestamp) -> Plan<GreetingStatus, Say> {
-        let plan = plan(object, world, now);
-        if plan.steps.iter().flatten().any(|action| matches!(action, Action::Claim { .. })) {
-            self.claimed().insert(object.key().uid, world.token.clone());
-        }
-        plan
+    fn plan(&self, object: &Greeting, world: &World, now: Timestamp) -> Plan<GreetingStatus, Effect> {
+        plan(object, world, now)
     }
 
-    fn effect(&self, object: &Greeting, say: Say) -> Result<(), String> {
-        self.claimed().remove(&object.key().uid);
-        if let Some(tick) = say.tick {
-            self.ticked().insert(object.key().uid, tick);
-        }
-        self.printer.print(say.lines)
+    fn effect(&self, object: &Greeting, effect: Effect) -> Result<(), String> {
+        let say = self.memory().entry(object.key().uid).or_default().take(effect);
+        say.map_or(Ok(()), |say| {
+            self.said.count(&say);
+            self.printer.print(say.lines, say.room)
+        })
     }
 
     fn forget(&self, key: &Key) {
-        self.ticked().remove(&key.uid);
-        self.claimed().remove(&key.uid);
+        self.memory().remove(&key.uid);
     }
 }
 
 /// Adds the Greeting controller to the process, which is known to others by `identity`.
-pub fn register(shared: &Shared, identity: &str, printer: Printer) {
+pub fn register(shared: &Shared, identity: &str, printer: Printer) -> Result<(), prometheus::Error> {
     let objects = shared.informer::<Greeting>("greetings", Resource::of::<Greeting>(), None);
     let reconciler = Greetings {
         shared: shared.clone(),
+        said: Said::register(&shared.metrics.registry, printer.clone())?,
         printer: printer.clone(),
         identity: identity.to_owned(),
-        passes: AtomicU64::new(0),
-        ticked: Mutex::default(),
-        claimed: Mutex::default(),
+        claims: AtomicU64::new(0),
+        memory: Mutex::default(),
     };
     let controller = Controller::new(shared, reconciler, objects, []);
     shared.spawn_controller(CONTROLLER, async move {
         controller.run().await;
         // An orderly end loses no line that was claimed.
-        let flushed = tokio::task::spawn_blocking(move || printer.flush()).await.unwrap_or(false);
-        if !flushed {
-            tracing::warn!("standard output did not take all lines in time");
+        let flushed = tokio::task::spawn_blocking(move || printer.flush()).await;
+        if let Ok(Err(lines)) = flushed {
+            tracing::error!(lines, "standard output did not take all lines in time: these are lost");
         }
     });
+    Ok(())
 }

@@ -1,12 +1,14 @@
 //! Greeting: says its message on create, update, delete and every minute, each at most once.
 //!
-//! kopf's handlers made level-triggered. What was said is a claim in the status, written with resourceVersion
-//! *before* the line is printed: of several processes the API server lets one win, and a restart finds the claim.
-//! A line is lost only if the process dies between the server's answer and the print.
+//! kopf's handlers ([`handlers`]) made level-triggered. What was said is a claim in the status, written with
+//! resourceVersion *before* the line is printed: of several processes the API server lets one win, and a restart finds
+//! the claim. A line is lost only if the process dies between the server's answer and the print.
 
 pub mod api;
 pub mod controller;
+pub mod handlers;
 pub mod line;
+pub mod metrics;
 pub mod observe;
 pub mod plan;
 pub mod printer;

@@ -1,8 +1,14 @@
-//! A message as one line: what would break the line or the terminal is escaped.
+//! A message as one line: what would break the line or the terminal, or show it in another order, is escaped.
 
 use std::fmt::Write as _;
 
-/// `prefix: message`, with control characters and Unicode's own line ends escaped as in Rust source.
+/// `Greeting: ` and the end of the line, in bytes.
+const LONGEST_PREFIX: usize = 11;
+/// `\u{2028}`, in bytes.
+const LONGEST_ESCAPE: usize = 8;
+
+/// `prefix: message`, with control characters, Unicode's own line ends and its overrides of direction escaped as in Rust
+/// source. What right-to-left text and emoji need (marks, joiners, variants) is printed as it is.
 pub fn line(prefix: &str, message: &str) -> String {
     let mut line = String::with_capacity(prefix.len() + 2 + message.len());
     line.push_str(prefix);
@@ -12,13 +18,26 @@ pub fn line(prefix: &str, message: &str) -> String {
             '\n' => line.push_str("\\n"),
             '\r' => line.push_str("\\r"),
             '\t' => line.push_str("\\t"),
-            broken if broken.is_control() || matches!(broken, '\u{2028}' | '\u{2029}') => {
+            broken if is_escaped(broken) => {
                 let _ = write!(line, "\\u{{{:x}}}", u32::from(broken));
             }
             plain => line.push(plain),
         }
     }
     line
+}
+
+/// Control characters, line and paragraph separators, and what embeds, overrides or isolates a direction: with these a
+/// message could end its line, or look like the message of another one.
+fn is_escaped(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The most bytes that all lines of a message take that are said together: three at creation.
+pub fn most_bytes(message: &str) -> usize {
+    let escaped = message.chars().filter(|&character| is_escaped(character)).count();
+    3 * (message.len() + LONGEST_ESCAPE * escaped + LONGEST_PREFIX)
 }
 
 #[cfg(test)]
@@ -34,6 +53,10 @@ mod tests {
     #[case("\u{1b}[31mred", "Greeting: \\u{1b}[31mred")]
     #[case("a\u{2028}b", "Greeting: a\\u{2028}b")]
     #[case("שלום 👋", "Greeting: שלום 👋")]
+    #[case("\u{200f}שלום\u{200e} x", "Greeting: \u{200f}שלום\u{200e} x")]
+    #[case("👩\u{200d}🚀❤\u{fe0f}", "Greeting: 👩\u{200d}🚀❤\u{fe0f}")]
+    #[case("a\u{202e}b\u{2066}c", "Greeting: a\\u{202e}b\\u{2066}c")]
+    #[case("C:\\new", "Greeting: C:\\new")]
     fn one_line(#[case] message: &str, #[case] expected: &str) {
         assert_eq!(line("Greeting", message), expected);
     }
@@ -43,7 +66,8 @@ mod tests {
         fn always_one_line(message in any::<String>()) {
             let line = line("Timer", &message);
             prop_assert_eq!(line.lines().count(), 1);
-            prop_assert!(!line.chars().any(char::is_control));
+            prop_assert!(!line.chars().any(is_escaped));
+            prop_assert!(3 * (line.len() + 1) <= most_bytes(&message), "{}", line);
         }
     }
 }

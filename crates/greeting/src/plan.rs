@@ -1,7 +1,8 @@
 //! What should be done for one Greeting: a pure function of what is observed and the time.
 //!
-//! kopf's handlers and their counterparts here: `on.create` and `on.update` are a claim followed by lines;
-//! `on.delete` is the removal of the finalizer followed by a line; `on.resume` says nothing; `timer` is a tick.
+//! The cause follows from what is there, not from what happened: no claim means create, a claim of another message
+//! update, a claim of this one resume, a deletion with our finalizer on delete. Its handlers are called, and what they
+//! say is claimed and then printed: create and update by a claim in the status, delete by taking the finalizer off.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,9 +16,10 @@ use quintet_kit::resource::Resource;
 use serde_json::json;
 
 use crate::FINALIZER;
-use crate::api::{Claim, Greeting, GreetingStatus};
-use crate::line::line;
-use crate::observe::World;
+use crate::api::{Claim, Greeting, GreetingStatus, LONGEST_INTERVAL};
+use crate::handlers::{self, Attempt, Cause, Kwargs, Output, TIMED_OUT, Verdict};
+use crate::observe::{Owed, Say, World};
+use crate::printer::Room;
 
 /// The post's interval.
 const INTERVAL: i64 = 60;
@@ -26,146 +28,251 @@ const MARK: &str = "v1-";
 /// Bytes of the message that the status keeps.
 const KEPT: usize = 256;
 
-/// What a plan does besides writing: it says lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Say {
-    /// The lines, in order.
-    pub lines: Vec<String>,
-    /// The tick that they are, if any.
-    pub tick: Option<Timestamp>,
+/// What a plan does besides writing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Remembers what a claim owes that is about to be sent: its answer may not come.
+    Owe(Owed),
+    /// Says lines.
+    Say(Say),
+    /// Remembers a try that has failed for now.
+    Retry(Attempt),
 }
 
+type Planned = Plan<GreetingStatus, Effect>;
+
 /// Makes the plan.
-pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Plan<GreetingStatus, Say> {
+pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Planned {
+    let pass = Pass { greeting, world, now, before: greeting.status.clone().unwrap_or_default() };
     let mut plan = Plan { fenced: true, ..Plan::default() };
-    let message = greeting.spec.message.as_deref().filter(|message| !message.is_empty());
-    let ours = greeting.meta().finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER);
-    if greeting.terminating() {
-        if ours {
-            plan.steps.push(vec![let_go(greeting)]);
-            if let Some(message) = message {
-                let lines = vec![line("Delete", message)];
-                plan.steps.push(vec![Action::Effect(Say { lines, tick: None })]);
-                plan.events.push(news("Deleted", "Delete", "Said farewell."));
-            }
-        }
-        return plan;
-    }
-    let before = greeting.status.clone().unwrap_or_default();
-    let Some(message) = message else {
-        plan.status = Some(with_condition(greeting, before, false, now));
-        return plan;
-    };
-    if !ours {
-        // The finalizer first: from the first line on, the last one is owed.
-        plan.steps.push(vec![hold(greeting)]);
-        return plan;
-    }
-    let hash = format!("{MARK}{}", digest::short(&[message], 16));
-    let kind = match &before.claim {
-        Some(claim) if claim.message_hash == hash => None,
-        Some(claim) if !claim.message_hash.starts_with(MARK) => {
-            // A newer version's claim: whether this message was said is not ours to judge.
-            return plan;
-        }
-        Some(_) => Some("Update"),
-        None => Some("Create"),
-    };
-    let interval = SignedDuration::from_secs(greeting.spec.interval_seconds.unwrap_or(INTERVAL).max(1));
-    if let Some(claim) = before.claim.as_ref().filter(|claim| kind.is_none() && claim.token == world.token) {
-        // Our own claim, whose answer was lost: what it owes is said now.
-        let greeted_at = before.greeted_at.as_ref().map_or(now, |time| time.0);
-        plan.steps.push(vec![Action::Effect(owed(&claim.kind, message, greeted_at))]);
-        return plan;
-    }
-    let Some(kind) = kind else {
-        plan.status = Some(with_condition(greeting, before.clone(), true, now));
-        tick(&mut plan, &before, message, interval, world, now);
-        return plan;
-    };
-    let at = whole_seconds(now);
-    let claimed = GreetingStatus {
-        greeted_at: before.greeted_at.clone().or(Some(Time(at))),
-        last_greeting: Some(shorten(message.to_owned(), KEPT)),
-        claim: Some(Claim {
-            message_hash: hash,
-            kind: kind.to_owned(),
-            token: world.token.clone(),
-            at: Some(Time(at)),
-        }),
-        ..before
-    };
-    let status = with_condition(greeting, claimed, true, now);
-    let greeted_at = status.greeted_at.as_ref().map_or(at, |time| time.0);
-    plan.steps.push(vec![Action::Claim { status, token: world.token.clone() }]);
-    plan.steps.push(vec![Action::Effect(owed(kind, message, greeted_at))]);
-    plan.events.push(if kind == "Create" {
-        news("Greeted", "Create", "Said the message for the first time.")
+    if let Some(owed) = world.owed.as_ref().filter(|owed| owed.is_claimed(greeting)) {
+        // Our own claim, whose answer was lost: what it owes is said first, whatever has happened since.
+        plan.events.push(said(owed.say.cause));
+        plan.steps.push(vec![Action::Effect(Effect::Say(owed.say.clone()))]);
+        plan.look_again(now);
+    } else if greeting.terminating() {
+        pass.farewell(&mut plan);
     } else {
-        news("Updated", "Update", "Said the changed message.")
-    });
+        pass.greet(&mut plan);
+    }
     plan
 }
 
-/// What a claim owes.
-fn owed(kind: &str, message: &str, greeted_at: Timestamp) -> Say {
-    if kind == "Create" {
-        // The timer's first tick is due at once.
-        let lines = ["Greeting", "Create", "Timer"].map(|prefix| line(prefix, message)).to_vec();
-        Say { lines, tick: Some(greeted_at) }
-    } else {
-        Say { lines: vec![line("Update", message)], tick: None }
+/// One look at one Greeting.
+struct Pass<'a> {
+    greeting: &'a Greeting,
+    world: &'a World,
+    now: Timestamp,
+    before: GreetingStatus,
+}
+
+/// What a cause comes to.
+enum Called {
+    /// These lines are to be claimed and said, in this room.
+    Said(Vec<String>, Room),
+    /// It is tried again; that is in the plan already.
+    Again,
+    /// It has failed for good.
+    GivenUp(&'static str, String),
+}
+
+impl Pass<'_> {
+    /// It is being deleted: taking our finalizer off claims the last line.
+    fn farewell(&self, plan: &mut Planned) {
+        if !self.is_held() {
+            return;
+        }
+        match self.call(plan, Cause::Delete) {
+            Called::Said(lines, room) => {
+                plan.steps.push(vec![let_go(self.greeting)]);
+                let say = Say { cause: Cause::Delete, lines, tick: None, room };
+                plan.steps.push(vec![Action::Effect(Effect::Say(say))]);
+                plan.events.push(said(Cause::Delete));
+            }
+            Called::Again => {}
+            Called::GivenUp(reason, message) => {
+                plan.steps.push(vec![let_go(self.greeting)]);
+                if reason == TIMED_OUT {
+                    plan.events.push(unsaid(reason, "Delete", message));
+                }
+            }
+        }
+    }
+
+    fn greet(&self, plan: &mut Planned) {
+        let (cause, hash) = match (&self.before.claim, self.message().map(hash)) {
+            // A newer version's claim: whether this message was said is not ours to judge.
+            (Some(claim), _) if !claim.message_hash.starts_with(MARK) => return,
+            (Some(claim), Some(hash)) if claim.message_hash == hash => (Cause::Resume, hash),
+            (Some(_), hash) => (Cause::Update, hash.unwrap_or_default()),
+            (None, hash) => (Cause::Create, hash.unwrap_or_default()),
+        };
+        if cause != Cause::Resume && self.has_timed_out() {
+            self.tick(plan);
+            return;
+        }
+        match self.call(plan, cause) {
+            Called::Said(..) if cause == Cause::Resume => {
+                plan.status = Some(self.with_condition(self.before.clone(), GREETED));
+                self.tick(plan);
+            }
+            // The finalizer first: from the first line on, the last one is owed.
+            Called::Said(..) if !self.is_held() => plan.steps.push(vec![hold(self.greeting)]),
+            Called::Said(lines, room) => self.claim(plan, cause, hash, lines, room),
+            Called::Again => {}
+            Called::GivenUp(reason, mut message) => {
+                if reason == TIMED_OUT {
+                    message.push_str(" Change spec.message to have it said.");
+                }
+                let told = self.before.conditions.iter().any(|condition| condition.reason == reason);
+                if !told {
+                    plan.events.push(unsaid(reason, "Greet", message.clone()));
+                }
+                plan.status = Some(self.with_condition(self.before.clone(), (false, reason, &message)));
+                self.tick(plan);
+            }
+        }
+    }
+
+    /// Claims lines, and then says them.
+    fn claim(&self, plan: &mut Planned, cause: Cause, hash: String, mut lines: Vec<String>, room: Room) {
+        let at = whole_seconds(self.now);
+        let created = cause == Cause::Create;
+        let greeted_at = Some(Time(at)).filter(|_| created).or(self.before.greeted_at.clone());
+        if created {
+            // The timer's first tick is due at once. It fails only where creation would have failed, too.
+            lines.extend(handlers::call(Cause::Timer, &self.kwargs()).unwrap_or_default());
+        }
+        let token = self.world.token.clone();
+        let claimed = GreetingStatus {
+            greeted_at,
+            last_greeting: self.message().map(|message| shorten(message.to_owned(), KEPT)),
+            updates: Some(self.before.updates.unwrap_or_default().saturating_add(i64::from(!created)))
+                .filter(|updates| *updates > 0),
+            claim: Some(Claim {
+                message_hash: hash,
+                kind: if created { "Create" } else { "Update" }.to_owned(),
+                token: token.clone(),
+                at: Some(Time(at)),
+            }),
+            ..self.before.clone()
+        };
+        let status = self.with_condition(claimed, GREETED);
+        let say = Say { cause, lines, tick: Some(at).filter(|_| created), room };
+        let owed =
+            Owed { token: token.clone(), version: self.greeting.resource_version().into(), say: say.clone() };
+        plan.steps.push(vec![Action::Effect(Effect::Owe(owed))]);
+        plan.steps.push(vec![Action::Claim { status, token }]);
+        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);
+        // The claim will be seen, and then the next tick is waited for.
+        plan.events.push(said(cause));
+    }
+
+    /// Says a tick that is due, and asks to be woken for the next. Ticks are at greetedAt and every interval after it:
+    /// their phase needs no write. One that was due before this process led is not made up.
+    fn tick(&self, plan: &mut Planned) {
+        let (now, World { leading_since, ticked, .. }) = (self.now, self.world);
+        let (Some(Time(origin)), Some(_)) = (self.before.greeted_at.as_ref(), self.message()) else { return };
+        let seconds = self.greeting.spec.interval_seconds.unwrap_or(INTERVAL).clamp(1, LONGEST_INTERVAL);
+        let interval = SignedDuration::from_secs(seconds).as_millis();
+        let passed = now.duration_since(*origin).as_millis().max(0) / interval;
+        let offset = |ticks: i128| {
+            let millis = i64::try_from(ticks.saturating_mul(interval)).unwrap_or(i64::MAX);
+            origin.checked_add(SignedDuration::from_millis(millis)).unwrap_or(Timestamp::MAX)
+        };
+        let latest = offset(passed);
+        plan.look_again(offset(passed + 1));
+        if latest < *leading_since || latest > now || ticked.is_some_and(|ticked| latest <= ticked) {
+            return;
+        }
+        if let Called::Said(lines, room) = self.call_about(plan, Cause::Timer, latest.as_second()) {
+            let say = Say { cause: Cause::Timer, lines, tick: Some(latest), room };
+            plan.steps.push(vec![Action::Effect(Effect::Say(say))]);
+        }
+    }
+
+    fn call(&self, plan: &mut Planned, cause: Cause) -> Called {
+        self.call_about(plan, cause, self.greeting.generation())
+    }
+
+    /// Calls the handlers of a cause; where they fail for now, the plan has what follows from that.
+    fn call_about(&self, plan: &mut Planned, cause: Cause, about: i64) -> Called {
+        let failure = match (handlers::call(cause, &self.kwargs()), &self.world.room) {
+            (Ok(lines), Ok(room)) => return Called::Said(lines, room.clone()),
+            // Nothing to say needs no room.
+            (Ok(lines), Err(_)) => return Called::Said(lines, Room::unbounded()),
+            (Err(failure), _) => failure,
+        };
+        let uid = self.greeting.meta().uid.as_deref().unwrap_or_default();
+        match handlers::verdict(&failure, (cause, about), self.world.attempt.as_ref(), uid, self.now) {
+            Verdict::Again { at, attempt } => {
+                plan.look_again(at);
+                plan.steps.push(vec![Action::Effect(Effect::Retry(attempt))]);
+                Called::Again
+            }
+            Verdict::GivenUp { reason, message } => Called::GivenUp(reason, message),
+        }
+    }
+
+    fn kwargs(&self) -> Kwargs<'_> {
+        let output = self.world.room.as_ref().map_or_else(|output| *output, |_| Output::Ready);
+        Kwargs { message: self.message(), output }
+    }
+
+    /// The message that can be said.
+    fn message(&self) -> Option<&str> {
+        self.greeting.spec.message.as_deref().filter(|message| !message.is_empty())
+    }
+
+    /// Whether our finalizer is on.
+    fn is_held(&self) -> bool {
+        self.greeting.meta().finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
+    }
+
+    /// Whether saying what this generation says was given up before.
+    fn has_timed_out(&self) -> bool {
+        let generation = self.greeting.meta().generation;
+        self.before
+            .conditions
+            .iter()
+            .any(|condition| condition.reason == TIMED_OUT && condition.observed_generation == generation)
+    }
+
+    fn with_condition(
+        &self,
+        mut status: GreetingStatus,
+        (said, reason, message): (bool, &'static str, &str),
+    ) -> GreetingStatus {
+        let generation = self.greeting.meta().generation;
+        let wanted = Wanted { type_: "Ready", status: Some(said), reason, message: message.to_owned() };
+        status.observed_generation = generation;
+        status.conditions = conditions::next(&status.conditions, [wanted], generation, self.now);
+        status
     }
 }
 
-/// Says a tick that is due, and asks to be woken for the next. Ticks are at greetedAt and every interval after it:
-/// their phase needs no write. One that was due before this process led is not made up.
-fn tick(
-    plan: &mut Plan<GreetingStatus, Say>,
-    status: &GreetingStatus,
-    message: &str,
-    interval: SignedDuration,
-    world: &World,
-    now: Timestamp,
-) {
-    let Some(Time(origin)) = status.greeted_at else { return };
-    let elapsed = now.duration_since(origin).as_millis().max(0);
-    let passed = elapsed / interval.as_millis().max(1);
-    let offset = |ticks: i128| {
-        let millis = i64::try_from(ticks.saturating_mul(interval.as_millis())).unwrap_or(i64::MAX);
-        origin.checked_add(SignedDuration::from_millis(millis)).unwrap_or(Timestamp::MAX)
-    };
-    let latest = offset(passed);
-    if latest >= world.leading_since && latest <= now && world.ticked.is_none_or(|ticked| latest > ticked) {
-        let lines = vec![line("Timer", message)];
-        plan.steps.push(vec![Action::Effect(Say { lines, tick: Some(latest) })]);
-    }
-    plan.look_again(offset(passed + 1));
+/// The condition of a Greeting that was said.
+const GREETED: (bool, &str, &str) = (true, "Greeted", "The message was said.");
+
+fn hash(message: &str) -> String {
+    format!("{MARK}{}", digest::short(&[message], 16))
 }
 
-fn with_condition(
-    greeting: &Greeting,
-    mut status: GreetingStatus,
-    said: bool,
-    now: Timestamp,
-) -> GreetingStatus {
-    let (reason, message) = if said {
-        ("Greeted", "The message was said.")
-    } else {
-        ("NoMessage", "spec.message is missing or empty: nothing is said until it is set.")
+fn said(cause: Cause) -> Event {
+    let (reason, action, note) = match cause {
+        Cause::Create => ("Greeted", "Create", "Said the message for the first time."),
+        Cause::Delete => ("Deleted", "Delete", "Said farewell."),
+        _ => ("Updated", "Update", "Said the changed message."),
     };
-    let wanted = Wanted { type_: "Ready", status: Some(said), reason, message: message.to_owned() };
-    status.observed_generation = greeting.meta().generation;
-    status.conditions = conditions::next(&status.conditions, [wanted], greeting.meta().generation, now);
-    status
-}
-
-fn news(reason: &'static str, action: &'static str, note: &str) -> Event {
     Event { type_: EventType::Normal, reason, action, note: note.to_owned() }
 }
 
+fn unsaid(reason: &'static str, action: &'static str, note: String) -> Event {
+    Event { type_: EventType::Warning, reason, action, note }
+}
+
 /// Puts our finalizer on. A metadata patch, so that nothing of the spec is touched.
-fn hold(greeting: &Greeting) -> Action<GreetingStatus, Say> {
+fn hold(greeting: &Greeting) -> Action<GreetingStatus, Effect> {
     let operation = if greeting.meta().finalizers.as_ref().is_none_or(Vec::is_empty) {
         json!({ "op": "add", "path": "/metadata/finalizers", "value": [FINALIZER] })
     } else {

@@ -1,70 +1,134 @@
 //! Standard output: one thread writes it, so that a blocked pipe stops no pass.
+//!
+//! Room for a line is reserved before it is claimed, in bytes: what was claimed always has its place in the queue, and
+//! the queue has a bound. While writing fails there is no room, so that no more is claimed than can be said.
 
-use std::io::Write;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-/// Lines that may wait for a slow reader.
-const WAITING: usize = 16_384;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::handlers::Output;
+
+/// Bytes that may wait for a slow reader.
+const WAITING: u32 = 4 << 20;
 /// How long an orderly end waits for a slow reader.
-const FLUSH: Duration = Duration::from_secs(3);
+const FLUSH: Duration = Duration::from_secs(8);
+/// How long until what could not be written is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The same where the reader only has to catch up.
+const SOON: Duration = Duration::from_millis(10);
+
+/// A place in the queue, for as long as one of its clones lives.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// None where there is no bound.
+    _permit: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl Room {
+    /// A place in a queue without a bound.
+    pub fn unbounded() -> Self {
+        Self { _permit: None }
+    }
+}
+
+impl PartialEq for Room {
+    /// One place is as good as another.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
 
 /// Where lines go. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Printer {
-    sender: SyncSender<Message>,
+    sender: Sender<Message>,
+    room: Arc<Semaphore>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    failing: AtomicBool,
+    unwritten: AtomicUsize,
 }
 
 #[derive(Debug)]
 enum Message {
-    Lines(Vec<String>),
+    Lines { lines: Vec<String>, room: Room },
     Flush(SyncSender<()>),
 }
 
 impl Printer {
+    /// Starts the thread that writes to standard output.
+    pub fn stdout() -> std::io::Result<Self> {
+        // Past the buffer of `Stdout`, which keeps no account of what was written when a write fails.
+        Self::start(File::from(std::io::stdout().as_fd().try_clone_to_owned()?))
+    }
+
     /// Starts the thread that writes to `output`.
     pub fn start(output: impl Write + Send + 'static) -> std::io::Result<Self> {
-        let (sender, receiver) = sync_channel(WAITING);
+        let (sender, receiver) = channel();
+        let shared = Arc::<Shared>::default();
+        let state = shared.clone();
         std::thread::Builder::new()
             .name("printer".to_owned())
             .stack_size(64 * 1024)
-            .spawn(move || print_all(output, &receiver))?;
-        Ok(Self { sender })
+            .spawn(move || print_all(output, &receiver, &state))?;
+        let room = Arc::new(Semaphore::new(usize::try_from(WAITING).unwrap_or(usize::MAX)));
+        Ok(Self { sender, room, shared })
     }
 
-    /// Prints lines, in order and without others in between. Never waits.
-    pub fn print(&self, lines: Vec<String>) -> Result<(), String> {
-        self.sender.try_send(Message::Lines(lines)).map_err(|error| match error {
-            TrySendError::Full(_) => {
-                format!("{WAITING} lines wait for whoever reads standard output: a line is lost")
-            }
-            TrySendError::Disconnected(_) => "standard output is closed: a line is lost".to_owned(),
-        })
+    /// A place for so many bytes, or why there is none. More than the whole queue takes it all.
+    pub fn reserve(&self, bytes: usize) -> Result<Room, Output> {
+        if self.shared.failing.load(Ordering::Relaxed) {
+            return Err(Output::Failing);
+        }
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(WAITING);
+        match self.room.clone().try_acquire_many_owned(bytes) {
+            Ok(permit) => Ok(Room { _permit: Some(Arc::new(permit)) }),
+            Err(_) => Err(Output::Full),
+        }
     }
 
-    /// Waits until everything printed so far is written, but not for ever. True where it is.
-    pub fn flush(&self) -> bool {
+    /// Prints lines in the room that was reserved for them, in order and without others in between. Never waits.
+    pub fn print(&self, lines: Vec<String>, room: Room) -> Result<(), String> {
+        self.shared.unwritten.fetch_add(lines.len(), Ordering::Relaxed);
+        let sent = self.sender.send(Message::Lines { lines, room });
+        sent.map_err(|_| "the printer has ended: a line is lost".to_owned())
+    }
+
+    /// Bytes that are reserved by lines that wait.
+    pub fn waiting(&self) -> usize {
+        usize::try_from(WAITING).unwrap_or(usize::MAX).saturating_sub(self.room.available_permits())
+    }
+
+    /// Waits until everything printed so far is written, but not for ever. The error is how many lines are not.
+    pub fn flush(&self) -> Result<(), usize> {
         let (done, written) = sync_channel(1);
-        self.sender.try_send(Message::Flush(done)).is_ok() && written.recv_timeout(FLUSH).is_ok()
+        let failing = self.shared.failing.load(Ordering::Relaxed);
+        let flushed =
+            !failing && self.sender.send(Message::Flush(done)).is_ok() && written.recv_timeout(FLUSH).is_ok();
+        if flushed { Ok(()) } else { Err(self.shared.unwritten.load(Ordering::Relaxed)) }
     }
 }
 
-fn print_all(mut output: impl Write, receiver: &Receiver<Message>) {
-    let mut broken = false;
+fn print_all(mut output: impl Write, receiver: &Receiver<Message>, shared: &Shared) {
     while let Ok(message) = receiver.recv() {
         match message {
-            Message::Lines(lines) => {
+            Message::Lines { lines, room } => {
+                let count = lines.len();
                 let mut text = lines.join("\n");
                 text.push('\n');
-                let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
-                match written {
-                    Ok(()) => broken = false,
-                    Err(error) if !broken => {
-                        tracing::error!(%error, "standard output cannot be written: lines are lost");
-                        broken = true;
-                    }
-                    Err(_) => {}
-                }
+                write_out(&mut output, text.as_bytes(), &shared.failing);
+                shared.unwritten.fetch_sub(count, Ordering::Relaxed);
+                drop(room);
             }
             Message::Flush(done) => {
                 let _ = done.try_send(());
@@ -73,47 +137,139 @@ fn print_all(mut output: impl Write, receiver: &Receiver<Message>) {
     }
 }
 
+/// Writes every byte once, however long that takes: what the system did not take was not said.
+fn write_out(output: &mut impl Write, mut rest: &[u8], failing: &AtomicBool) {
+    while !rest.is_empty() {
+        let written = output.write(rest).and_then(|count| match count {
+            0 => Err(ErrorKind::WriteZero.into()),
+            count => Ok(count),
+        });
+        match written {
+            Ok(count) => {
+                rest = rest.get(count..).unwrap_or_default();
+                if failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!("standard output can be written again");
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // Somebody who shares it has made it non-blocking.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(SOON),
+            Err(error) => {
+                if !failing.swap(true, Ordering::Relaxed) {
+                    tracing::error!(%error, "standard output cannot be written: nothing is said until it can");
+                }
+                std::thread::sleep(AGAIN);
+            }
+        }
+    }
+    let _ = output.flush();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use std::io;
+    use std::sync::Mutex;
 
+    /// Takes what its script says, then everything.
     #[derive(Clone, Default)]
-    struct Buffer(Arc<Mutex<Vec<u8>>>);
+    struct Scripted {
+        script: Arc<Mutex<Vec<io::Result<usize>>>>,
+        taken: Arc<Mutex<Vec<u8>>>,
+    }
 
-    impl Write for Buffer {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+    impl Write for Scripted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = self.script.lock().unwrap().pop().unwrap_or(Ok(bytes.len()))?.min(bytes.len());
+            self.taken.lock().unwrap().extend_from_slice(&bytes[..count]);
+            Ok(count)
         }
-        fn flush(&mut self) -> std::io::Result<()> {
+        fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
     }
 
-    #[test]
-    fn a_flush_comes_after_what_was_printed() {
-        let buffer = Buffer::default();
-        let printer = Printer::start(buffer.clone()).unwrap();
-        printer.print(vec!["a".into(), "b".into()]).unwrap();
-        printer.print(vec!["c".into()]).unwrap();
-        assert!(printer.flush());
-        assert_eq!(*buffer.0.lock().unwrap(), b"a\nb\nc\n");
+    /// Takes nothing until it is let.
+    struct Blocked(Receiver<()>);
+
+    impl Write for Blocked {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn print(printer: &Printer, lines: &[&str]) {
+        let lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
+        let room = printer.reserve(lines.iter().map(String::len).sum()).unwrap();
+        printer.print(lines, room).unwrap();
     }
 
     #[test]
-    fn a_blocked_reader_blocks_nobody() {
-        struct Blocked;
-        impl Write for Blocked {
-            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
-                std::thread::park();
-                Ok(0)
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
+    fn a_flush_comes_after_what_was_printed() {
+        let output = Scripted::default();
+        let printer = Printer::start(output.clone()).unwrap();
+        print(&printer, &["a", "b"]);
+        print(&printer, &["c"]);
+        assert_eq!(printer.flush(), Ok(()));
+        assert_eq!(*output.taken.lock().unwrap(), b"a\nb\nc\n");
+        assert_eq!(printer.waiting(), 0, "their room is free again");
+    }
+
+    #[test]
+    fn a_blocked_reader_blocks_nobody_and_takes_no_more_than_the_queue_has() {
+        let (read, blocked) = channel();
+        let printer = Printer::start(Blocked(blocked)).unwrap();
+        let line = "x".repeat(64 * 1024);
+        let mut printed = 0;
+        while let Ok(room) = printer.reserve(line.len()) {
+            printer.print(vec![line.clone()], room).unwrap();
+            printed += 1;
         }
-        let printer = Printer::start(Blocked).unwrap();
-        let lost = (0..=WAITING + 1).filter(|_| printer.print(vec!["x".into()]).is_err()).count();
-        assert!(lost > 0);
+        assert_eq!(printed, 64, "4 MiB");
+        assert_eq!(printer.reserve(1).unwrap_err(), Output::Full);
+        // The reader goes on, and with it everything that waited.
+        for _ in 0..printed {
+            read.send(()).unwrap();
+        }
+        assert_eq!(printer.flush(), Ok(()));
+        assert!(printer.reserve(1).is_ok());
+    }
+
+    #[test]
+    fn what_is_larger_than_the_queue_takes_all_of_it() {
+        let printer = Printer::start(Scripted::default()).unwrap();
+        let all = printer.reserve(usize::MAX).unwrap();
+        assert_eq!(printer.reserve(1).unwrap_err(), Output::Full);
+        drop(all);
+        assert!(printer.reserve(1).is_ok());
+    }
+
+    #[test]
+    fn every_byte_is_written_once_whatever_fails_in_between() {
+        let output = Scripted::default();
+        *output.script.lock().unwrap() = vec![
+            Ok(2),
+            Err(ErrorKind::WouldBlock.into()),
+            Err(ErrorKind::Interrupted.into()),
+            Ok(1),
+            Err(ErrorKind::BrokenPipe.into()),
+        ];
+        let printer = Printer::start(output.clone()).unwrap();
+        print(&printer, &["abcdef"]);
+        // It fails at first: nothing more is taken on meanwhile.
+        while printer.reserve(1).is_ok() {
+            std::thread::yield_now();
+        }
+        assert_eq!(printer.reserve(1).unwrap_err(), Output::Failing);
+        assert_eq!(printer.flush(), Err(1), "an end does not wait for what fails");
+        while printer.reserve(1).is_err() {
+            std::thread::yield_now();
+        }
+        assert_eq!(printer.flush(), Ok(()));
+        assert_eq!(*output.taken.lock().unwrap(), b"abcdef\n");
     }
 }

@@ -193,9 +193,10 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
                     .context("the metrics of PulsarConsumers cannot be registered")?;
             }
             Kind::Greeting => {
-                let printer = quintet_greeting::printer::Printer::start(std::io::stdout())
+                let printer = quintet_greeting::printer::Printer::stdout()
                     .context("the printer's thread cannot be started")?;
-                quintet_greeting::register(shared, identity, printer);
+                quintet_greeting::register(shared, identity, printer)
+                    .context("the metrics of Greetings cannot be registered")?;
             }
             Kind::Book => quintet_book::register(shared),
         }

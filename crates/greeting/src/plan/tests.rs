@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 const START: &str = "2026-01-01T00:00:00Z";
+const FIRST: [&str; 3] = ["Greeting: Hi", "Create: Hi", "Timer: Hi"];
 
 fn at(seconds: i64) -> Timestamp {
     START.parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
@@ -27,7 +28,37 @@ fn held(message: &str) -> Greeting {
 }
 
 fn world(leading_since: Timestamp) -> World {
-    World { token: "me-1".into(), leading_since, ticked: None }
+    World {
+        token: "me-1".into(),
+        leading_since,
+        ticked: None,
+        owed: None,
+        attempt: None,
+        room: Ok(Room::unbounded()),
+    }
+}
+
+/// Another process, that leads since then.
+fn other(leading_since: Timestamp) -> World {
+    World { token: "other-1".into(), ..world(leading_since) }
+}
+
+/// The claim of a plan, and what it says after it.
+fn claimed(plan: &Planned) -> (&GreetingStatus, &str, &Say) {
+    match &plan.steps[..] {
+        [owe, claim, say] => match (&owe[..], &claim[..], &say[..]) {
+            (
+                [Action::Effect(Effect::Owe(owed))],
+                [Action::Claim { status, token }],
+                [Action::Effect(Effect::Say(say))],
+            ) => {
+                assert_eq!((&owed.say, &owed.token), (say, token), "what it owes is what it says");
+                (status, token, say)
+            }
+            _ => panic!("{:?}", plan.steps),
+        },
+        steps => panic!("{steps:?}"),
+    }
 }
 
 /// The greeting as it is once the plan's claim or status was written, and the lines that were said.
@@ -37,8 +68,11 @@ fn carried(mut greeting: Greeting, world: &mut World, now: Timestamp) -> (Greeti
     for action in plan.steps.into_iter().flatten() {
         match action {
             Action::Claim { status, .. } => greeting.status = Some(status),
-            Action::Effect(say) => {
+            Action::Effect(Effect::Owe(owed)) => world.owed = Some(owed),
+            Action::Effect(Effect::Retry(attempt)) => world.attempt = Some(attempt),
+            Action::Effect(Effect::Say(say)) => {
                 world.token.push('+');
+                (world.owed, world.attempt) = (None, None);
                 said.extend(say.lines);
                 world.ticked = say.tick.or(world.ticked);
             }
@@ -63,12 +97,12 @@ fn the_finalizer_comes_before_the_first_line() {
 #[test]
 fn a_new_greeting_is_claimed_and_then_said() {
     let plan = plan(&held("Hi"), &world(at(0)), at(0));
-    let [Action::Claim { status, token }] = &plan.steps[0][..] else { panic!() };
+    let (status, token, say) = claimed(&plan);
     assert_eq!(token, "me-1");
     assert_eq!(status.claim.as_ref().unwrap().kind, "Create");
     assert_eq!(status.greeted_at, Some(Time(at(0))));
-    let [Action::Effect(say)] = &plan.steps[1][..] else { panic!() };
-    assert_eq!(say.lines, ["Greeting: Hi", "Create: Hi", "Timer: Hi"]);
+    assert_eq!((&say.lines[..], say.tick), (&FIRST.map(str::to_owned)[..], Some(at(0))));
+    assert_eq!(plan.events[0].reason, "Greeted");
 }
 
 #[test]
@@ -77,7 +111,7 @@ fn nothing_is_said_twice_and_nothing_written_after_a_restart() {
     let (told, said) = carried(held("Hi"), &mut first, at(0));
     assert_eq!(said.len(), 3);
     // Another process, later: the claim is found.
-    let again = plan(&told, &World { token: "other-1".into(), ..world(at(10)) }, at(10));
+    let again = plan(&told, &other(at(10)), at(10));
     assert!(again.steps.is_empty());
     assert_eq!(again.status, told.status, "and equal to what is stored, so nothing is written");
     assert_eq!(again.again, Some(at(60)));
@@ -85,10 +119,43 @@ fn nothing_is_said_twice_and_nothing_written_after_a_restart() {
 
 #[test]
 fn a_claim_whose_answer_was_lost_is_said_when_the_cache_shows_it() {
-    let (told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
-    let again = plan(&told, &world(at(0)), at(1));
-    let [Action::Effect(say)] = &again.steps[0][..] else { panic!("{:?}", again.steps) };
-    assert_eq!(say.lines, ["Greeting: Hi", "Create: Hi", "Timer: Hi"], "the token is ours and was not said");
+    let mut mine = world(at(0));
+    let first = plan(&held("Hi"), &mine, at(0));
+    let (status, _, _) = claimed(&first);
+    let Action::Effect(Effect::Owe(owed)) = &first.steps[0][0] else { panic!() };
+    mine.owed = Some(owed.clone());
+    let mut told = held("Hi");
+    assert!(owed.is_pending(&told) && !owed.is_claimed(&told));
+    told.status = Some(status.clone());
+    told.metadata.resource_version = Some("6".into());
+    assert!(!owed.is_pending(&told) && owed.is_claimed(&told));
+    let (_, said) = carried(told.clone(), &mut mine.clone(), at(1));
+    assert_eq!(said, FIRST);
+    assert_eq!(plan(&told, &mine, at(1)).again, Some(at(1)), "and then what else is due is looked at");
+    // Also where the message has changed since, and where it is being deleted: what was claimed comes first.
+    told.spec.message = Some("Changed".into());
+    let (told, said) = carried(told, &mut mine, at(1));
+    assert_eq!(said, FIRST);
+    assert_eq!(carried(told.clone(), &mut mine, at(1)).1, ["Update: Changed"]);
+    // Another process does not know of it.
+    assert_eq!(carried(told, &mut other(at(2)), at(2)).1, ["Update: Changed"]);
+}
+
+#[test]
+fn what_was_claimed_is_said_before_the_farewell() {
+    let mut mine = world(at(0));
+    let first = plan(&held("Hi"), &mine, at(0));
+    let (status, _, _) = claimed(&first);
+    let Action::Effect(Effect::Owe(owed)) = &first.steps[0][0] else { panic!() };
+    mine.owed = Some(owed.clone());
+    let mut told = held("Hi");
+    told.status = Some(status.clone());
+    told.metadata.deletion_timestamp = Some(Time(at(1)));
+    let (told, said) = carried(told, &mut mine, at(1));
+    assert_eq!(said, FIRST);
+    let plan = plan(&told, &mine, at(1));
+    let [Action::Effect(Effect::Say(say))] = &plan.steps[1][..] else { panic!("{:?}", plan.steps) };
+    assert_eq!(say.lines, ["Delete: Hi"]);
 }
 
 #[test]
@@ -121,7 +188,7 @@ fn ticks_keep_their_phase_and_come_once() {
 #[test]
 fn ticks_missed_while_nobody_led_are_not_made_up() {
     let (told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
-    let mut later = World { token: "other-1".into(), ..world(at(130)) };
+    let mut later = other(at(130));
     assert!(carried(told.clone(), &mut later, at(131)).1.is_empty());
     assert_eq!(plan(&told, &later, at(131)).again, Some(at(180)));
     assert_eq!(carried(told, &mut later, at(180)).1, ["Timer: Hi"]);
@@ -147,8 +214,9 @@ fn deletion_is_claimed_by_the_finalizer_and_then_said() {
     let plan = plan(&going, &world(at(0)), at(0));
     let [Action::Patch { operations, .. }] = &plan.steps[0][..] else { panic!() };
     assert_eq!(operations[2], json!({"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER}));
-    let [Action::Effect(say)] = &plan.steps[1][..] else { panic!() };
+    let [Action::Effect(Effect::Say(say))] = &plan.steps[1][..] else { panic!() };
     assert_eq!(say.lines, ["Delete: Bye"]);
+    assert_eq!(plan.events[0].reason, "Deleted");
     let without = greeting(Some("Bye"), &json!({"metadata": {"deletionTimestamp": START}}));
     assert!(super::plan(&without, &world(at(0)), at(0)).steps.is_empty());
 }
@@ -163,6 +231,151 @@ fn without_a_message_nothing_is_said_and_deletion_is_free() {
     }
     let going = greeting(None, &json!({"metadata": {"finalizers": [FINALIZER], "deletionTimestamp": START}}));
     assert_eq!(plan(&going, &world(at(0)), at(0)).steps.len(), 1, "the finalizer goes, no line is said");
+}
+
+#[test]
+fn a_missing_message_is_told_once_and_may_be_set() {
+    let mut mine = world(at(0));
+    let mut silent = greeting(None, &json!({}));
+    let first = plan(&silent, &mine, at(0));
+    assert_eq!((first.events[0].type_, first.events[0].reason), (EventType::Warning, "NoMessage"));
+    silent = carried(silent, &mut mine, at(0)).0;
+    let again = plan(&silent, &mine, at(1));
+    assert_eq!(
+        (again.status.as_ref(), again.events.len()),
+        (silent.status.as_ref(), 0),
+        "nothing is written"
+    );
+    // Set for the first time it is a creation.
+    silent.spec.message = Some("Hi".into());
+    silent.metadata.finalizers = Some(vec![FINALIZER.into()]);
+    let (mut told, said) = carried(silent, &mut mine, at(5));
+    assert_eq!(said, FIRST);
+    // Taken away, the timer rests; set again to what was said, it goes on in its phase, and nothing else is said.
+    told.spec.message = None;
+    let (mut told, said) = carried(told, &mut mine, at(65));
+    assert!(said.is_empty());
+    assert_eq!(told.status.as_ref().unwrap().conditions[0].reason, "NoMessage");
+    told.spec.message = Some("Hi".into());
+    let (told, said) = carried(told, &mut mine, at(70));
+    assert_eq!(said, ["Timer: Hi"], "the tick of second 65 is due");
+    assert_eq!(plan(&told, &mine, at(71)).again, Some(at(125)));
+    assert_eq!(told.status.unwrap().conditions[0].reason, "Greeted");
+}
+
+/// Where there is no room nothing is claimed and nothing put on; it is tried again until the limit has passed, which is
+/// told once; another message begins anew.
+#[test]
+fn without_room_nothing_is_claimed() {
+    for full in [Output::Full, Output::Failing] {
+        let mut mine = World { room: Err(full), ..world(at(0)) };
+        let bare = greeting(Some("Hi"), &json!({}));
+        let (mut now, mut waits) = (at(0), 0);
+        let given_up = loop {
+            let plan = plan(&bare, &mine, now);
+            let Some(again) = plan.again else { break plan };
+            assert!(plan.status.is_none() && plan.events.is_empty());
+            let [Action::Effect(Effect::Retry(attempt))] = &plan.steps[0][..] else { panic!() };
+            (mine.attempt, now, waits) = (Some(attempt.clone()), again, waits + 1);
+        };
+        assert!((60..90).contains(&waits), "{waits} in an hour");
+        assert!(given_up.steps.is_empty());
+        assert_eq!(given_up.events[0].reason, TIMED_OUT);
+        let mut told = bare;
+        told.status = given_up.status;
+        let condition = &told.status.as_ref().unwrap().conditions[0];
+        assert_eq!((condition.reason.as_str(), condition.status.as_str()), (TIMED_OUT, "False"));
+        assert!(condition.message.ends_with("Change spec.message to have it said."), "{}", condition.message);
+        // Also by another process that has room: given up is given up.
+        assert_eq!(plan(&told, &other(now), now), Plan { fenced: true, ..Plan::default() });
+        told.spec.message = Some("Ho".into());
+        told.metadata.generation = Some(2);
+        told.metadata.finalizers = Some(vec![FINALIZER.into()]);
+        assert_eq!(carried(told, &mut other(now), now).1, ["Greeting: Ho", "Create: Ho", "Timer: Ho"]);
+    }
+}
+
+#[test]
+fn what_had_no_room_is_said_when_there_is() {
+    let mut mine = World { room: Err(Output::Full), ..world(at(0)) };
+    let (hi, said) = carried(held("Hi"), &mut mine, at(0));
+    assert!(said.is_empty() && mine.attempt.is_some());
+    mine.room = Ok(Room::unbounded());
+    let (mut told, said) = carried(hi, &mut mine, at(9));
+    assert_eq!(said, FIRST);
+    assert!(mine.attempt.is_none());
+    // A tick waits as well, until the next one takes its place.
+    mine.room = Err(Output::Full);
+    for second in [69, 70, 129] {
+        let (next, said) = carried(told, &mut mine, at(second));
+        assert!(said.is_empty());
+        assert!(plan(&next, &mine, at(second)).again <= Some(at(second + 60)));
+        told = next;
+    }
+    mine.room = Ok(Room::unbounded());
+    assert_eq!(carried(told, &mut mine, at(130)).1, ["Timer: Hi"], "once, not twice");
+}
+
+#[test]
+fn a_farewell_without_room_waits_a_minute_and_no_longer() {
+    let going =
+        greeting(Some("Bye"), &json!({"metadata": {"finalizers": [FINALIZER], "deletionTimestamp": START}}));
+    let mut mine = World { room: Err(Output::Full), ..world(at(0)) };
+    let (_, said) = carried(going.clone(), &mut mine, at(0));
+    assert!(said.is_empty());
+    assert!(plan(&going, &mine, at(59)).again.is_some());
+    let last = plan(&going, &mine, at(60));
+    assert!(
+        matches!(&last.steps[0][..], [Action::Patch { .. }]) && last.steps.len() == 1,
+        "{:?}",
+        last.steps
+    );
+    assert_eq!((last.events[0].type_, last.events[0].reason), (EventType::Warning, TIMED_OUT));
+    assert_eq!(
+        last.events[0].note,
+        "Not said: for 1m lines wait for whoever reads the manager's standard output."
+    );
+}
+
+#[test]
+fn updates_are_counted_with_the_claim() {
+    let mut mine = world(at(0));
+    let (mut told, _) = carried(held("A"), &mut mine, at(0));
+    assert_eq!(told.status.as_ref().unwrap().updates, None);
+    for (message, updates) in [("B", 1), ("A", 2)] {
+        told.spec.message = Some(message.into());
+        told = carried(told, &mut mine, at(1)).0;
+        assert_eq!(told.status.as_ref().unwrap().updates, Some(updates));
+    }
+}
+
+#[test]
+fn odd_intervals_and_clocks_do_no_harm() {
+    let mut mine = world(at(0));
+    let (mut told, _) = carried(held("Hi"), &mut mine, at(0));
+    for (interval, next) in [(0, Some(at(1))), (-5, Some(at(1))), (i64::MAX, Some(at(LONGEST_INTERVAL)))] {
+        told.spec.interval_seconds = Some(interval);
+        assert_eq!(plan(&told, &mine, at(0)).again, next, "{interval}");
+    }
+    told.spec.interval_seconds = None;
+    // The clock goes back: what was said is not said again, and nothing is said before its time.
+    assert_eq!(carried(told.clone(), &mut mine, at(60)).1, ["Timer: Hi"]);
+    for second in [30, 59, 60, -100] {
+        assert!(carried(told.clone(), &mut mine, at(second)).1.is_empty(), "{second}");
+    }
+    // It goes ahead by a day: one tick, not all that were missed.
+    assert_eq!(carried(told, &mut mine, at(86_401)).1, ["Timer: Hi"]);
+}
+
+/// Somebody took the claim out of the status: it is a creation again, with a timer that begins anew.
+#[test]
+fn a_claim_that_somebody_removed_is_made_again() {
+    let mut mine = world(at(0));
+    let (mut told, _) = carried(held("Hi"), &mut mine, at(0));
+    told.status.as_mut().unwrap().claim = None;
+    let (told, said) = carried(told, &mut mine, at(90));
+    assert_eq!(said, FIRST);
+    assert_eq!(told.status.unwrap().greeted_at, Some(Time(at(90))));
 }
 
 #[test]
@@ -207,7 +420,7 @@ proptest! {
                 0 => greeting.spec.message = Some(messages[message].into()),
                 1 => {
                     processes += 1;
-                    process = World { token: format!("p{processes}"), leading_since: at(now), ticked: None };
+                    process = World { token: format!("p{processes}"), ..world(at(now)) };
                 }
                 _ => {}
             }

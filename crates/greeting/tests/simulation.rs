@@ -1,0 +1,490 @@
+//! One Greeting after another under two processes that both believe that they may write, with stale caches, answers
+//! that are lost, writes that come late, crashes between any two steps, a reader that stalls, and a user who edits.
+//!
+//! Why: the rules of the plan are tested one by one beside it; that no line is said twice is a promise about all of
+//! them together. A failure is shrunk by proptest to a short list of [`Op`]s. More of them with
+//! `PROPTEST_CASES=100000 cargo test -p quintet-greeting --test simulation`.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+use quintet_greeting::api::{Greeting, GreetingStatus};
+use quintet_greeting::handlers::{Cause, Output};
+use quintet_greeting::observe::{Memory, Say, World};
+use quintet_greeting::plan::{Effect, plan};
+use quintet_greeting::printer::Room;
+use quintet_kit::plan::Action;
+use serde_json::{Value, json};
+
+/// What becomes of a write.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    /// It is carried out and answered.
+    Well,
+    /// It is carried out, and the answer is lost; a look at the object afterwards is answered.
+    NoAnswer,
+    /// The same, and the API server then cannot be asked either.
+    Silence,
+    /// It gets stuck on its way, and may arrive later.
+    Late,
+    /// It never arrives.
+    Lost,
+    /// The process dies before it sends it.
+    DiesBefore,
+    /// The process dies when it is carried out, before it hears of it.
+    DiesAfter,
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// A process sees so many more changes and makes a pass. Its second write, if it makes one, goes well.
+    Pass { who: usize, sees: usize, fate: Fate },
+    /// A write that got stuck arrives.
+    Arrive(usize),
+    /// A process is replaced by another one.
+    Restart(usize),
+    /// The reader of a process's output stalls, or goes on.
+    Stall { who: usize, full: bool },
+    /// The user sets the message.
+    Message(Option<&'static str>),
+    /// The user sets a label.
+    Label,
+    /// The user deletes it; or makes a new one, where there is none.
+    DeleteOrCreate,
+    /// Time passes.
+    Wait(i64),
+}
+
+fn op(two: bool) -> impl Strategy<Value = Op> {
+    let who = || if two { (0..2_usize).boxed() } else { Just(0).boxed() };
+    let fate = prop_oneof![
+        8 => Just(Fate::Well), 2 => Just(Fate::NoAnswer), 2 => Just(Fate::Silence), 2 => Just(Fate::Late),
+        1 => Just(Fate::Lost), 1 => Just(Fate::DiesBefore), 1 => Just(Fate::DiesAfter),
+    ];
+    let sees = prop_oneof![3 => Just(usize::MAX), 2 => 0..3_usize];
+    prop_oneof![
+        12 => (who(), sees, fate).prop_map(|(who, sees, fate)| Op::Pass { who, sees, fate }),
+        2 => any::<usize>().prop_map(Op::Arrive),
+        1 => who().prop_map(Op::Restart),
+        1 => (who(), any::<bool>()).prop_map(|(who, full)| Op::Stall { who, full }),
+        3 => prop_oneof![4 => Just(Some("a")), 4 => Just(Some("b")), 1 => Just(None)].prop_map(Op::Message),
+        1 => Just(Op::Label),
+        1 => Just(Op::DeleteOrCreate),
+        2 => (1..25_i64).prop_map(Op::Wait),
+    ]
+}
+
+/// A write that was sent.
+#[derive(Clone, Debug)]
+enum Write {
+    Claim { status: GreetingStatus, version: String, uid: String, token: String },
+    Status { status: GreetingStatus, version: String, uid: String },
+    Patch { operations: Value },
+}
+
+/// Every state that the object was in; None where there was none.
+#[derive(Default)]
+struct Server {
+    history: Vec<Option<Value>>,
+    version: u64,
+    objects: u64,
+    /// Claims that were written: token, message and cause.
+    claims: Vec<(String, String, String)>,
+}
+
+impl Server {
+    fn now(&self) -> Option<&Value> {
+        self.history.last().and_then(Option::as_ref)
+    }
+
+    fn store(&mut self, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let gone = !object["metadata"]["deletionTimestamp"].is_null()
+            && object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+        self.history.push((!gone).then_some(object));
+    }
+
+    fn create(&mut self) {
+        self.objects += 1;
+        let uid = format!("uid-{}", self.objects);
+        self.store(json!({
+            "apiVersion": "example.com/v1", "kind": "Greeting",
+            "metadata": {"name": "g", "namespace": "n", "uid": uid, "generation": 1},
+            "spec": {"message": "a"},
+        }));
+    }
+
+    fn edit(&mut self, change: impl FnOnce(&mut Value)) {
+        let Some(before) = self.now().cloned() else { return };
+        let mut object = before.clone();
+        change(&mut object);
+        if object["spec"] != before["spec"] {
+            object["metadata"]["generation"] = json!(before["metadata"]["generation"].as_u64().unwrap() + 1);
+        }
+        if object != before {
+            self.store(object);
+        }
+    }
+
+    /// Carries a write out, if its preconditions hold.
+    fn carry_out(&mut self, write: &Write) -> bool {
+        let Some(mut object) = self.now().cloned() else { return false };
+        match write {
+            Write::Claim { status, version, uid, .. } | Write::Status { status, version, uid } => {
+                if object["metadata"]["resourceVersion"] != **version || object["metadata"]["uid"] != **uid {
+                    return false;
+                }
+                object["status"] = serde_json::to_value(status).unwrap();
+                if let Write::Claim { token, .. } = write {
+                    let message = object["spec"]["message"].as_str().unwrap().to_owned();
+                    let kind = status.claim.as_ref().unwrap().kind.clone();
+                    assert!(status.last_greeting.as_deref() == Some(&message), "a claim is of what is there");
+                    self.claims.push((token.clone(), message, kind));
+                }
+            }
+            Write::Patch { operations } => {
+                for operation in operations.as_array().unwrap() {
+                    let path = operation["path"].as_str().unwrap();
+                    match operation["op"].as_str().unwrap() {
+                        "test" if object.pointer(path) != Some(&operation["value"]) => return false,
+                        "test" => {}
+                        "add" if path == "/metadata/finalizers" => {
+                            object["metadata"]["finalizers"] = operation["value"].clone();
+                        }
+                        "remove" => {
+                            let at: usize = path.rsplit_once('/').unwrap().1.parse().unwrap();
+                            object["metadata"]["finalizers"].as_array_mut().unwrap().remove(at);
+                        }
+                        other => panic!("{other} {path}"),
+                    }
+                }
+            }
+        }
+        self.store(object);
+        true
+    }
+}
+
+/// A manager.
+struct Process {
+    identity: String,
+    tokens: u64,
+    since: Timestamp,
+    memory: Memory,
+    /// The uid that the memory is about.
+    about: String,
+    /// How much of the history it has seen.
+    seen: usize,
+    /// How much it must have seen before it plans: its own writes.
+    must_see: usize,
+    /// Whether it does not know what became of its last write.
+    unclear: bool,
+    full: bool,
+    ticks: BTreeSet<(String, Timestamp)>,
+}
+
+struct Simulation {
+    server: Server,
+    processes: [Process; 2],
+    born: u64,
+    stuck: Vec<Write>,
+    now: Timestamp,
+    /// Tokens of claims whose lines were said.
+    said: BTreeSet<String>,
+    /// UIDs whose creation, and whose deletion, was said.
+    created: BTreeSet<String>,
+    deleted: BTreeSet<String>,
+    /// Tokens of claims whose process has died since it sent them.
+    dead: BTreeSet<String>,
+    log: Vec<String>,
+}
+
+impl Simulation {
+    fn new() -> Self {
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let process = |number: u64| Process {
+            identity: format!("p{number}"),
+            tokens: 0,
+            since: now,
+            memory: Memory::default(),
+            about: String::new(),
+            seen: 0,
+            must_see: 0,
+            unclear: false,
+            full: false,
+            ticks: BTreeSet::new(),
+        };
+        let mut server = Server::default();
+        server.create();
+        Self {
+            server,
+            processes: [process(0), process(1)],
+            born: 2,
+            stuck: Vec::new(),
+            now,
+            said: BTreeSet::new(),
+            created: BTreeSet::new(),
+            deleted: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn restart(&mut self, who: usize) {
+        let process = &mut self.processes[who];
+        let prefix = format!("{}-", process.identity);
+        let theirs = self.server.claims.iter().filter(|(token, ..)| token.starts_with(&prefix));
+        self.dead.extend(theirs.map(|(token, ..)| token.clone()));
+        for write in &self.stuck {
+            if let Write::Claim { token, .. } = write
+                && token.starts_with(&prefix)
+            {
+                self.dead.insert(token.clone());
+            }
+        }
+        *process = Process {
+            identity: format!("p{}", self.born),
+            tokens: 0,
+            since: self.now,
+            memory: Memory::default(),
+            about: String::new(),
+            // It lists.
+            seen: self.server.history.len(),
+            must_see: 0,
+            unclear: false,
+            full: false,
+            ticks: BTreeSet::new(),
+        };
+        self.born += 1;
+    }
+
+    fn run(&mut self, op: &Op) {
+        self.log.push(format!("{op:?}"));
+        match op {
+            Op::Pass { who, sees, fate } => self.pass(*who, *sees, *fate),
+            Op::Arrive(which) => {
+                if !self.stuck.is_empty() {
+                    let write = self.stuck.remove(which % self.stuck.len());
+                    self.server.carry_out(&write);
+                }
+            }
+            Op::Restart(who) => self.restart(*who),
+            Op::Stall { who, full } => self.processes[*who].full = *full,
+            Op::Message(message) => self.server.edit(|object| {
+                object["spec"] = message.map_or(json!({}), |message| json!({"message": message}));
+            }),
+            Op::Label => {
+                let label = self.server.version;
+                self.server.edit(|object| object["metadata"]["labels"] = json!({"l": label.to_string()}));
+            }
+            Op::DeleteOrCreate if self.server.now().is_none() => self.server.create(),
+            Op::DeleteOrCreate => {
+                let at = self.now.to_string();
+                self.server.edit(|object| {
+                    if object["metadata"]["deletionTimestamp"].is_null() {
+                        object["metadata"]["deletionTimestamp"] = json!(at);
+                    }
+                });
+            }
+            Op::Wait(seconds) => self.now += SignedDuration::from_secs(*seconds),
+        }
+    }
+
+    /// One pass, as the controller and the executor make it.
+    fn pass(&mut self, who: usize, sees: usize, first: Fate) {
+        let process = &mut self.processes[who];
+        let last = self.server.history.len();
+        process.seen = process.seen.saturating_add(sees).clamp(1, last);
+        if process.unclear {
+            if first == Fate::Silence {
+                return;
+            }
+            process.unclear = false;
+            process.must_see = last;
+        }
+        if process.seen < process.must_see {
+            return;
+        }
+        let object = self.server.history[process.seen - 1].clone();
+        let Some(greeting) = object.map(|object| serde_json::from_value::<Greeting>(object).unwrap()) else {
+            process.memory = Memory::default();
+            return;
+        };
+        let uid = greeting.metadata.uid.clone().unwrap();
+        if process.about != uid {
+            (process.memory, process.about) = (Memory::default(), uid.clone());
+        }
+        let (ticked, owed, attempt) = process.memory.recall(&greeting);
+        let token = owed
+            .as_ref()
+            .map_or_else(|| format!("{}-{}", process.identity, process.tokens), |owed| owed.token.clone());
+        process.tokens += 1;
+        let room = if process.full && owed.is_none() { Err(Output::Full) } else { Ok(Room::unbounded()) };
+        let world = World { token, leading_since: process.since, ticked, owed, attempt, room };
+        let version = greeting.metadata.resource_version.clone().unwrap();
+        let plan = plan(&greeting, &world, self.now);
+        let mut fate = first;
+        for action in plan.steps.into_iter().flatten() {
+            let write = match action {
+                Action::Effect(effect) => {
+                    self.effect(who, &uid, effect);
+                    continue;
+                }
+                Action::Claim { status, token } => {
+                    Write::Claim { status, token, version: version.clone(), uid: uid.clone() }
+                }
+                Action::Patch { operations, .. } => Write::Patch { operations },
+                other => panic!("{other:?}"),
+            };
+            if !self.send(who, write, std::mem::replace(&mut fate, Fate::Well)) {
+                return;
+            }
+        }
+        if let Some(status) = plan.status.filter(|status| greeting.status.as_ref() != Some(status)) {
+            self.send(who, Write::Status { status, version, uid }, fate);
+        }
+    }
+
+    /// Sends a write. True where the process knows that it was carried out.
+    fn send(&mut self, who: usize, write: Write, fate: Fate) -> bool {
+        match fate {
+            Fate::DiesBefore => {
+                self.restart(who);
+                return false;
+            }
+            Fate::DiesAfter => {
+                self.server.carry_out(&write);
+                self.restart(who);
+                return false;
+            }
+            Fate::Late => self.stuck.push(write),
+            Fate::Lost => {}
+            Fate::Well | Fate::NoAnswer | Fate::Silence => {
+                let done = self.server.carry_out(&write);
+                let process = &mut self.processes[who];
+                if fate == Fate::Well {
+                    process.must_see = if done { self.server.history.len() } else { process.must_see };
+                    return done;
+                }
+                process.unclear = true;
+                // Of a claim the object itself tells.
+                if let (Write::Claim { token, .. }, Fate::NoAnswer) = (&write, fate) {
+                    let now = self.server.now().map(|object| object["status"]["claim"]["token"].clone());
+                    return now == Some(json!(token));
+                }
+                return false;
+            }
+        }
+        // A look at the object does not find what is not there yet.
+        self.processes[who].unclear = true;
+        false
+    }
+
+    fn effect(&mut self, who: usize, uid: &str, effect: Effect) {
+        let process = &mut self.processes[who];
+        let token = process.memory.owed().map(|owed| owed.token.clone());
+        let Some(say) = process.memory.take(effect) else { return };
+        self.log.push(format!("{} says {:?}", process.identity, say.lines));
+        if let Some(tick) = say.tick {
+            assert!(
+                process.ticks.insert((uid.to_owned(), tick)),
+                "tick {tick} twice\n{}",
+                self.log.join("\n")
+            );
+        }
+        self.judge(uid, token, &say);
+    }
+
+    fn judge(&mut self, uid: &str, token: Option<String>, say: &Say) {
+        let log = self.log.join("\n");
+        match say.cause {
+            Cause::Timer => {}
+            Cause::Delete => assert!(self.deleted.insert(uid.to_owned()), "deleted twice\n{log}"),
+            cause => {
+                let token = token.unwrap();
+                let claim = self.server.claims.iter().find(|(claimed, ..)| *claimed == token);
+                let (_, message, kind) = claim.unwrap_or_else(|| panic!("{token} was not claimed\n{log}"));
+                assert_eq!(say.lines.last().unwrap().split_once(": ").unwrap().1, message, "{log}");
+                assert_eq!(*kind, format!("{cause:?}"), "{log}");
+                if cause == Cause::Create {
+                    assert!(self.created.insert(uid.to_owned()), "created twice\n{log}");
+                }
+                assert!(self.said.insert(token), "said twice\n{log}");
+            }
+        }
+    }
+
+    /// Everything goes well from now on.
+    fn heal(&mut self, who: &[usize], arrive: bool) {
+        self.log.push("heals".to_owned());
+        for write in std::mem::take(&mut self.stuck) {
+            if arrive {
+                self.server.carry_out(&write);
+            }
+        }
+        for _ in 0..12 {
+            for &who in who {
+                self.processes[who].full = false;
+                self.pass(who, usize::MAX, Fate::Well);
+            }
+        }
+        let log = self.log.join("\n");
+        let version = self.server.version;
+        for &who in who {
+            self.pass(who, usize::MAX, Fate::Well);
+        }
+        assert_eq!(self.server.version, version, "it is quiet\n{log}");
+        let Some(object) = self.server.now() else { return };
+        assert!(object["metadata"]["deletionTimestamp"].is_null(), "it is let go\n{log}");
+        let (ready, reason) =
+            (&object["status"]["conditions"][0]["status"], &object["status"]["conditions"][0]["reason"]);
+        match object["spec"]["message"].as_str() {
+            None => assert_eq!(reason, "NoMessage", "{log}"),
+            Some(message) => {
+                assert_eq!(
+                    (ready.as_str(), &object["status"]["lastGreeting"]),
+                    (Some("True"), &json!(message)),
+                    "{log}"
+                );
+                let token = object["status"]["claim"]["token"].as_str().unwrap();
+                assert!(
+                    self.said.contains(token) || self.dead.contains(token),
+                    "{token} is claimed by one who lives, and not said\n{log}"
+                );
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    /// No line twice, whatever happens; and in the end everything is claimed, and said if its process lives.
+    #[test]
+    fn two_leaders_say_nothing_twice(ops in prop::collection::vec(op(true), 1..60), arrive in any::<bool>()) {
+        let mut simulation = Simulation::new();
+        for op in &ops {
+            simulation.run(op);
+        }
+        simulation.heal(&[0, 1], arrive);
+    }
+
+    /// The same of one leader at a time; and every claim of its that was written was said, unless it died.
+    #[test]
+    fn one_leader_says_all_that_it_claimed(ops in prop::collection::vec(op(false), 1..60), arrive in any::<bool>()) {
+        let mut simulation = Simulation::new();
+        for op in &ops {
+            simulation.run(op);
+        }
+        simulation.heal(&[0], arrive);
+        for (token, message, kind) in &simulation.server.claims {
+            prop_assert!(
+                simulation.said.contains(token) || simulation.dead.contains(token),
+                "{} of {} by {} was not said\n{}", kind, message, token, simulation.log.join("\n")
+            );
+        }
+    }
+}
