@@ -1,9 +1,18 @@
 //! Greeting: every line at most once, by claim before print.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, condition};
+use quintet_e2e::{Arena, Dice, condition};
 use serde_json::{Value, json};
+use xtask::manager::Manager;
+use xtask::run;
+
+use crate::daemonjob_samples::{promise, samples};
 
 fn greeting(name: &str, message: &str) -> Value {
     json!({ "apiVersion": "example.com/v1", "kind": "Greeting", "metadata": { "name": name },
@@ -50,6 +59,7 @@ fn create_update_delete_and_the_timer_are_said_once_over_restarts() {
     let manager = arena.manager("greeting");
     arena.wait("the deletion is let through", || arena.get("greeting", "hello-world").is_none());
     arena.wait("the other one is said", || manager.printed().contains("Timer: two"));
+    arena.wait("the deletion is said", || manager.printed().contains("Delete: Hello again!"));
     let printed = manager.printed();
     assert_eq!(printed.matches("Delete: Hello again!").count(), 1, "{printed}");
     assert_eq!(printed.matches("Create: two").count(), 1, "{printed}");
@@ -61,8 +71,270 @@ fn create_update_delete_and_the_timer_are_said_once_over_restarts() {
     let row = arena.kubectl(&["get", "gr", "other", "--no-headers"]).unwrap();
     assert!(row.contains("two"), "{row}");
     arena.wait("events tell", || {
-        arena.kubectl(&["get", "events.events.k8s.io"]).is_ok_and(|events| events.contains("Greeted"))
+        arena.kubectl(&["get", "events.events.k8s.io"]).is_ok_and(|events| {
+            ["Greeted", "Updated", "Deleted"].iter().all(|reason| events.contains(reason))
+        })
     });
+}
+
+#[test]
+fn back_and_forth_while_down_and_what_is_no_message_say_nothing() {
+    let arena = Arena::new("gr-still");
+    let manager = arena.manager("greeting");
+    let mut still = greeting("still", "one");
+    still["metadata"]["finalizers"] = json!(["example.com/of-another"]);
+    arena.apply(&still).unwrap();
+    arena.wait("it is said", || manager.printed().contains("Timer: one"));
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    for message in ["two", "one"] {
+        arena.patch("greeting", "still", &json!({ "spec": { "message": message } }));
+    }
+    let manager = arena.manager("greeting");
+    arena.kubectl(&["label", "greeting", "still", "a=b"]).unwrap();
+    arena.patch("greeting/status", "still", &json!({ "status": { "lastGreeting": "nonsense" } }));
+    arena.patch("greeting", "still", &json!({ "spec": { "intervalSeconds": 3000 } }));
+    let told = arena.wait_for("greeting", "still", "the last generation is observed", |still| {
+        still["status"]["observedGeneration"] == still["metadata"]["generation"]
+    });
+    assert!(told["status"]["updates"].is_null(), "{told:#}");
+    assert_eq!(lines(&manager.printed()), ["Greeting: one", "Create: one", "Timer: one"]);
+
+    // Our finalizer is the second one: the farewell is said once, and what it waits for then is not ours.
+    arena.patch("greeting", "still", &json!({ "spec": { "message": "three" } }));
+    arena.wait("the update is said", || manager.printed().contains("Update: three"));
+    arena.kubectl(&["delete", "greeting", "still", "--wait=false"]).unwrap();
+    arena.wait("the farewell is said", || manager.printed().ends_with("Delete: three\n"));
+    assert_eq!(manager.kill().unwrap(), None);
+    let manager = arena.manager("greeting");
+    let told = arena.get("greeting", "still").expect("another finalizer holds it");
+    assert_eq!(told["metadata"]["finalizers"], json!(["example.com/of-another"]));
+    arena.patch("greeting", "still", &json!({ "metadata": { "finalizers": null } }));
+    arena.wait("it is gone", || arena.get("greeting", "still").is_none());
+    let expected = ["Greeting: one", "Create: one", "Timer: one", "Update: three", "Delete: three"];
+    assert_eq!(lines(&manager.printed()), expected);
+}
+
+/// Many at once, as a list for kubectl.
+fn list(greetings: impl IntoIterator<Item = Value>) -> Value {
+    let items: Vec<Value> = greetings.into_iter().collect();
+    json!({ "apiVersion": "v1", "kind": "List", "items": items })
+}
+
+/// How often each line was said, ticks left out.
+fn said(printed: &str) -> BTreeMap<&str, usize> {
+    let mut said = BTreeMap::new();
+    for line in printed.lines().filter(|line| !line.starts_with("Timer: ")) {
+        *said.entry(line).or_default() += 1;
+    }
+    said
+}
+
+/// What all lines of some Greetings are that lived in full: created as v1, changed to v2, deleted.
+fn lives(count: usize) -> BTreeMap<String, usize> {
+    let of = |number| {
+        ["Greeting: g{} v1", "Create: g{} v1", "Update: g{} v2", "Delete: g{} v2"]
+            .map(|line| (line.replace("{}", &format!("{number}")), 1))
+    };
+    (0..count).flat_map(of).collect()
+}
+
+fn versions(count: usize, version: &str) -> Value {
+    list((0..count).map(|number| greeting(&format!("g{number}"), &format!("g{number} {version}"))))
+}
+
+fn owned(said: BTreeMap<&str, usize>) -> BTreeMap<String, usize> {
+    said.into_iter().map(|(line, count)| (line.to_owned(), count)).collect()
+}
+
+const MANY: usize = 20;
+
+/// Stopped as a rollout does while it creates, changes and deletes: every line comes, and comes once.
+#[test]
+fn orderly_restarts_lose_no_line() {
+    let arena = Arena::new("gr-term");
+    let mut manager = Some(arena.manager("greeting"));
+    let restart = |manager: Option<Manager>, what: &str| {
+        let manager = manager.unwrap();
+        arena.wait("a few are said", || manager.printed().matches(what).count() > 2);
+        assert_eq!(manager.stop().unwrap(), Some(0));
+        Some(arena.manager("greeting"))
+    };
+    for (version, what) in [("v1", "Create: "), ("v2", "Update: ")] {
+        let applied = in_background(&arena, &["apply", "-f", "-"], &versions(MANY, version));
+        manager = restart(manager, what);
+        applied.join().unwrap();
+        arena.wait("all are said", || {
+            manager.as_ref().is_some_and(|manager| manager.printed().matches(what).count() >= MANY)
+        });
+    }
+    arena.kubectl(&["delete", "greetings", "--all", "--wait=false"]).unwrap();
+    manager = restart(manager, "Delete: ");
+    arena.wait("all are gone", || arena.list("greetings", "").is_empty());
+    assert_eq!(manager.unwrap().stop().unwrap(), Some(0));
+    let manager = arena.manager("greeting");
+    assert_eq!(owned(said(&manager.printed())), lives(MANY));
+}
+
+/// kubectl, with an object on its standard input, while something else is done.
+fn in_background(arena: &Arena, args: &[&str], object: &Value) -> JoinHandle<()> {
+    let mut command = arena.kube().kubectl();
+    command.args(["-n", arena.namespace()]).args(args);
+    let text = object.to_string();
+    std::thread::spawn(move || {
+        run::stdout_with_input(&mut command, Some(&text)).unwrap();
+    })
+}
+
+/// Two managers that both believe that they may write: each line is said by one of them.
+#[test]
+fn two_managers_at_once_say_each_line_once() {
+    let arena = Arena::new("gr-two");
+    let (first, second) =
+        (arena.manager_with("first", "greeting", &[]), arena.manager_with("second", "greeting", &[]));
+    let printed = || first.printed() + &second.printed();
+    for (version, what) in [("v1", "Create: "), ("v2", "Update: ")] {
+        arena.apply(&versions(MANY, version)).unwrap();
+        arena.wait("all are said", || printed().matches(what).count() >= MANY);
+    }
+    arena.kubectl(&["delete", "greetings", "--all", "--timeout=60s"]).unwrap();
+    arena.wait("all are said", || printed().matches("Delete: ").count() >= MANY);
+    assert_eq!(owned(said(&printed())), lives(MANY));
+}
+
+/// Killed at 50 random moments while Greetings are created, changed and deleted: whatever was lost, nothing is said
+/// twice, and in the end every claim is about what is there.
+#[test]
+fn fifty_kills_say_nothing_twice() {
+    let arena = Arena::new("gr-kills");
+    let path = arena.kube().log(&format!("{}-killed.out", arena.namespace()));
+    let mut dice = Dice::new();
+    for round in 0..50 {
+        let out = File::options().create(true).append(true).open(&path).unwrap();
+        let mut manager = arena.bare_manager_printing("greeting", out);
+        let fresh = (0..2).map(|one| greeting(&format!("g{round}-{one}"), &format!("g{round}-{one} v1")));
+        let name = |of: u64| format!("g{of}-{}", round % 2);
+        let changed = (round > 0).then(|| dice.below(round)).map(name);
+        let changed = changed.map(|name| greeting(&name, &format!("{name} v{}", round + 2)));
+        let mut all: Vec<Value> = fresh.collect();
+        if let Some(changed) =
+            changed.filter(|one| all.iter().all(|other| one["metadata"] != other["metadata"]))
+        {
+            all.push(changed);
+        }
+        let applied = in_background(&arena, &["apply", "-f", "-"], &list(all));
+        if round % 3 == 2 {
+            let gone = format!("g{}-1", dice.below(round));
+            let _ = arena.kubectl(&["delete", "greeting", &gone, "--wait=false", "--ignore-not-found"]);
+        }
+        std::thread::sleep(Duration::from_millis(dice.below(400)));
+        manager.kill().unwrap();
+        manager.wait().unwrap();
+        applied.join().unwrap();
+    }
+    let manager = arena.manager("greeting");
+    arena.wait("all are said or gone", || {
+        arena.list("greetings", "").iter().all(|one| {
+            one["metadata"]["deletionTimestamp"].is_null()
+                && condition(one, "Ready").0 == "True"
+                && one["status"]["lastGreeting"] == one["spec"]["message"]
+        })
+    });
+    let printed = std::fs::read_to_string(&path).unwrap() + &manager.printed();
+    let doubled: Vec<(&str, usize)> = said(&printed).into_iter().filter(|(_, count)| *count > 1).collect();
+    assert_eq!(doubled, [], "{printed}");
+}
+
+/// Nobody reads standard output: nothing more is claimed than can be said, other kinds go on, and what waited is said
+/// when somebody reads.
+#[test]
+fn a_blocked_reader_stops_nobody_and_loses_nothing() {
+    const LARGE: usize = 110;
+    let arena = Arena::new("gr-blocked");
+    let mut manager = arena.bare_manager_printing("greeting,book", Stdio::piped());
+    let large = |number: usize| {
+        let message = format!("{number:03} {}", "long ".repeat(3_200));
+        greeting(&format!("g{number}"), message.trim_end())
+    };
+    // Together more than the queue and a pipe hold.
+    let all = list((0..LARGE).map(large)).to_string();
+    let create = ["-n", arena.namespace(), "create", "-f", "-"];
+    run::stdout_with_input(arena.kube().kubectl().args(create), Some(&all)).unwrap();
+    let claimed = || {
+        let all = arena.list("greetings", "");
+        all.iter().filter(|one| !one["status"]["claim"].is_null()).count()
+    };
+    arena.wait("the queue is full", || claimed() > 50);
+    arena.apply_sample("book/david-copperfield.yaml").unwrap();
+    arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    assert!(claimed() < LARGE, "what has no room is not claimed");
+
+    let stdout = manager.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let mut said: BTreeMap<String, usize> = BTreeMap::new();
+        for line in lines {
+            let (prefix, rest) = line.split_once(": ").unwrap();
+            assert_eq!(rest.len(), "000 ".len() + "long ".len() * 3_200 - 1);
+            *said.entry(format!("{prefix} {}", &rest[..3])).or_default() += 1;
+        }
+        said
+    });
+    arena.wait("all are claimed", || claimed() == LARGE);
+    stop(&mut manager);
+    let said = reader.join().unwrap();
+    let expected: BTreeMap<String, usize> = (0..LARGE)
+        .flat_map(|number| ["Greeting", "Create", "Timer"].map(|line| (format!("{line} {number:03}"), 1)))
+        .collect();
+    assert_eq!(said, expected);
+}
+
+/// The reader is gone: nothing is claimed any more, and a manager that can print says it.
+#[test]
+fn a_closed_output_claims_nothing() {
+    let arena = Arena::new("gr-closed");
+    let manager = arena.manager("greeting");
+    let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    let mut closed = arena.bare_manager_printing("greeting", Stdio::piped());
+    drop(closed.stdout.take());
+    arena.apply(&greeting("first", "lost")).unwrap();
+    arena.wait("it is noticed", || {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("standard output cannot be written"))
+    });
+    arena.apply(&greeting("second", "kept")).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let second = arena.get("greeting", "second").unwrap();
+    assert!(second["status"]["claim"].is_null(), "{second:#}");
+    stop(&mut closed);
+    let manager = arena.manager("greeting");
+    arena.wait("it is said by another one", || manager.printed().contains("Create: kept"));
+    assert!(!manager.printed().contains("lost"), "{}", manager.printed());
+}
+
+#[test]
+fn every_sample_comes_to_what_it_promises() {
+    let arena = Arena::new("gr-samples");
+    let manager = arena.manager("greeting");
+    for file in samples("greeting") {
+        let path = file.display().to_string();
+        arena.kubectl(&["apply", "-f", &path]).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let name = text.lines().find_map(|line| line.strip_prefix("  name: ")).unwrap();
+        let promised = promise(&text, "Ready (Greeted)");
+        arena.wait_for("greeting", name, &format!("{path} comes to {promised:?}"), |greeting| {
+            condition(greeting, &promised.0) == ("True".into(), promised.1.clone())
+        });
+        for says in text.lines().filter_map(|line| line.strip_prefix("# Says: ")) {
+            arena.wait(&format!("{path} says {says}"), || manager.printed().lines().any(|line| line == says));
+        }
+    }
+}
+
+/// Ends a bare manager as a rollout does.
+fn stop(manager: &mut Child) {
+    let pid = manager.id().to_string();
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    assert_eq!(manager.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -87,6 +359,14 @@ fn one_line_stays_one_line_and_bad_input_is_refused() {
     arena.apply(&greeting("odd", "two\nlines \u{1b}[31m שלום 👋")).unwrap();
     arena.wait("it is said", || manager.printed().contains("Timer: "));
     assert_eq!(lines(&manager.printed())[0], "Greeting: two\\nlines \\u{1b}[31m שלום 👋");
+    let long = format!("{} ende", "ä👩\u{200d}🚀".repeat(800));
+    assert!(long.len() > 10_000);
+    arena.apply(&greeting("long", &long)).unwrap();
+    let said = format!("Create: {long}");
+    arena.wait("it is said in full", || manager.printed().lines().any(|line| line == said));
+    let told = arena.get("greeting", "long").unwrap();
+    let kept = told["status"]["lastGreeting"].as_str().unwrap();
+    assert!(kept.len() <= 256 && long.starts_with(kept.trim_end_matches('…')), "{kept}");
 
     let none = json!({ "apiVersion": "example.com/v1", "kind": "Greeting", "metadata": { "name": "none" }, "spec": {} });
     let text = arena.apply(&none).unwrap_err();

@@ -130,7 +130,26 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
             && body.contains("greetings.example.com")
             && body.contains("books.christianb93.github.com")
     });
-    // The post's own definition of the Greeting had a schema, an older one may have had none.
+    let object = |name: &str, message: Value| {
+        json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
+            "metadata": { "name": name, "namespace": "default" }, "spec": { "message": message } })
+        .to_string()
+    };
+    // The post's definition of the Greeting asks for nothing, and has no status to claim in: nothing is said.
+    let posts = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "greetings.example.com" },
+        "spec": { "group": "example.com", "scope": "Namespaced",
+            "names": { "plural": "greetings", "singular": "greeting", "kind": "Greeting" },
+            "versions": [{ "name": "v1", "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": {
+                    "type": "object", "properties": { "message": { "type": "string" } } } } } } }] } });
+    kubectl(&["apply", "-f", "-"], Some(&posts.to_string())).unwrap();
+    let bare = json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
+        "metadata": { "name": "bare", "namespace": "default" } });
+    for object in [object("early", json!("Hi")), object("mended", Value::Null), bare.to_string()] {
+        wait("a Greeting can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&object)).is_ok());
+    }
+    // One without any schema.
     let loose = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "greetings.example.com" },
         "spec": { "group": "example.com", "scope": "Namespaced",
@@ -142,11 +161,6 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
         let (code, body) = ready();
         code == 503 && !body.contains("greetings") && body.contains("books")
     });
-    let object = |name: &str, message: Value| {
-        json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
-            "metadata": { "name": name, "namespace": "default" }, "spec": { "message": message } })
-        .to_string()
-    };
     for (name, message) in [("number", json!(5)), ("good", json!("Hi")), ("silent", Value::Null)] {
         kubectl(&["apply", "-f", "-"], Some(&object(name, message))).unwrap();
     }
@@ -159,14 +173,27 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     wait("a PodSet can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&many.to_string())).is_ok());
     let greeting =
         |name: &str| cluster.get().kube().get("default", "greeting", name).unwrap().unwrap_or_default();
-    wait("the good one is greeted", &|| condition(&greeting("good"), "Ready").0 == "True");
-    for name in ["silent", "number"] {
+    for name in ["good", "early"] {
+        wait("one with a message is greeted", &|| condition(&greeting(name), "Ready").0 == "True");
+    }
+    for name in ["silent", "number", "mended", "bare"] {
         wait("one without a text has a condition", &|| condition(&greeting(name), "Ready").1 == "NoMessage");
     }
     wait("the bad one has an event", &|| {
         kubectl(&["get", "events.events.k8s.io", "-o", "json"], None)
             .is_ok_and(|events| events.contains("Undecodable") && events.contains("\"many\""))
     });
+    // Under our definition what was stored stays: it may be mended, and it may be deleted.
+    let definition = workspace().join("config/crd/greetings.example.com.yaml");
+    kubectl(&["replace", "-f", &definition.display().to_string()], None).unwrap();
+    for name in ["mended", "number"] {
+        let message = format!(r#"{{"spec":{{"message":"{name} at last"}}}}"#);
+        kubectl(&["patch", "greeting", name, "--type=merge", "-p", &message], None).unwrap();
+        wait("the mended Greeting is said", &|| {
+            std::fs::read_to_string(cluster.get().kube().log("bare.out"))
+                .is_ok_and(|printed| printed.contains(&format!("Create: {name} at last")))
+        });
+    }
     kubectl(&["delete", "greeting", "--all", "--timeout=30s"], None).unwrap();
 
     // A Book stored before there was a schema, of types that the schema does not know: it is told, and may be mended.

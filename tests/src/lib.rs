@@ -105,6 +105,11 @@ impl Arena {
     /// The bare program, for this namespace and these kinds, which nobody waits for to be ready: to be killed also while
     /// it starts. It has the rights of a manager that was started before.
     pub fn bare_manager(&self, controllers: &str) -> Child {
+        self.bare_manager_printing(controllers, Stdio::null())
+    }
+
+    /// The same, with a standard output of its own.
+    pub fn bare_manager_printing(&self, controllers: &str, stdout: impl Into<Stdio>) -> Child {
         let name = format!("{}-manager", self.namespace);
         let kubeconfig = self.kube().dir().join(format!("{name}.kubeconfig"));
         if !kubeconfig.exists() {
@@ -118,7 +123,7 @@ impl Arena {
             .arg(format!("--watch-namespace={}", self.namespace))
             .arg(format!("--controllers={controllers}"))
             .args(["--metrics-bind-address=0", "--health-probe-bind-address=0"])
-            .stdout(Stdio::null())
+            .stdout(stdout)
             .stderr(log)
             .spawn()
             .expect("the manager's program runs")

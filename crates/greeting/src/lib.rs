@@ -21,7 +21,7 @@ pub use controller::register;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "greeting";
 
-/// The finalizer on every Greeting that has a message: taking it off is the claim of its `Delete:` line.
+/// The finalizer on every Greeting that was said: it keeps a Greeting that is deleted until its last line is claimed.
 pub const FINALIZER: &str = "example.com/farewell";
 
 /// What this kind may do.

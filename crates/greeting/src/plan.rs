@@ -2,7 +2,7 @@
 //!
 //! The cause follows from what is there, not from what happened: no claim means create, a claim of another message
 //! update, a claim of this one resume, a deletion with our finalizer on delete. Its handlers are called, and what they
-//! say is claimed and then printed: create and update by a claim in the status, delete by taking the finalizer off.
+//! say is claimed in the status and then printed.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -25,6 +25,10 @@ use crate::printer::Room;
 const INTERVAL: i64 = 60;
 /// How the message's hash is made; another mark was written by another version and is left alone.
 const MARK: &str = "v1-";
+/// The kinds of a claim, and the actions of Events.
+const CREATE: &str = "Create";
+const UPDATE: &str = "Update";
+const DELETE: &str = "Delete";
 /// Bytes of the message that the status keeps.
 const KEPT: usize = 256;
 
@@ -77,26 +81,24 @@ enum Called {
 }
 
 impl Pass<'_> {
-    /// It is being deleted: taking our finalizer off claims the last line.
+    /// It is being deleted: the last line is claimed and said, and then our finalizer goes. Taking it off is no claim:
+    /// where it is the last one, the API server answers all who take it off at once with success.
     fn farewell(&self, plan: &mut Planned) {
         if !self.is_held() {
             return;
         }
-        match self.call(plan, Cause::Delete) {
-            Called::Said(lines, room) => {
-                plan.steps.push(vec![let_go(self.greeting)]);
-                let say = Say { cause: Cause::Delete, lines, tick: None, room };
-                plan.steps.push(vec![Action::Effect(Effect::Say(say))]);
-                plan.events.push(said(Cause::Delete));
-            }
-            Called::Again => {}
-            Called::GivenUp(reason, message) => {
-                plan.steps.push(vec![let_go(self.greeting)]);
-                if reason == TIMED_OUT {
-                    plan.events.push(unsaid(reason, "Delete", message));
-                }
+        let said = self.before.claim.as_ref().is_some_and(|claim| {
+            // Whether a newer version has said it is not ours to judge, and it must go in any case.
+            claim.kind == DELETE || !claim.message_hash.starts_with(MARK)
+        });
+        if let Some(message) = self.message().filter(|_| !said) {
+            match self.call(plan, Cause::Delete) {
+                Called::Said(lines, room) => self.claim(plan, Cause::Delete, hash(message), lines, room),
+                Called::Again => return,
+                Called::GivenUp(reason, message) => plan.events.push(unsaid(reason, DELETE, message)),
             }
         }
+        plan.steps.push(vec![let_go(self.greeting)]);
     }
 
     fn greet(&self, plan: &mut Planned) {
@@ -137,28 +139,33 @@ impl Pass<'_> {
     /// Claims lines, and then says them.
     fn claim(&self, plan: &mut Planned, cause: Cause, hash: String, mut lines: Vec<String>, room: Room) {
         let at = whole_seconds(self.now);
-        let created = cause == Cause::Create;
-        let greeted_at = Some(Time(at)).filter(|_| created).or(self.before.greeted_at.clone());
-        if created {
-            // The timer's first tick is due at once. It fails only where creation would have failed, too.
-            lines.extend(handlers::call(Cause::Timer, &self.kwargs()).unwrap_or_default());
+        let mut status = self.before.clone();
+        let mut tick = None;
+        let kind = match cause {
+            Cause::Create => {
+                // The timer's first tick is due at once. It fails only where creation would have failed, too.
+                lines.extend(handlers::call(Cause::Timer, &self.kwargs()).unwrap_or_default());
+                (tick, status.greeted_at) = (Some(at), Some(Time(at)));
+                CREATE
+            }
+            Cause::Delete => DELETE,
+            _ => {
+                status.updates = Some(status.updates.unwrap_or_default().saturating_add(1));
+                UPDATE
+            }
+        };
+        if cause != Cause::Delete {
+            status.last_greeting = self.message().map(|message| shorten(message.to_owned(), KEPT));
+            status = self.with_condition(status, GREETED);
         }
         let token = self.world.token.clone();
-        let claimed = GreetingStatus {
-            greeted_at,
-            last_greeting: self.message().map(|message| shorten(message.to_owned(), KEPT)),
-            updates: Some(self.before.updates.unwrap_or_default().saturating_add(i64::from(!created)))
-                .filter(|updates| *updates > 0),
-            claim: Some(Claim {
-                message_hash: hash,
-                kind: if created { "Create" } else { "Update" }.to_owned(),
-                token: token.clone(),
-                at: Some(Time(at)),
-            }),
-            ..self.before.clone()
-        };
-        let status = self.with_condition(claimed, GREETED);
-        let say = Say { cause, lines, tick: Some(at).filter(|_| created), room };
+        status.claim = Some(Claim {
+            message_hash: hash,
+            kind: kind.to_owned(),
+            token: token.clone(),
+            at: Some(Time(at)),
+        });
+        let say = Say { cause, lines, tick, room };
         let owed =
             Owed { token: token.clone(), version: self.greeting.resource_version().into(), say: say.clone() };
         plan.steps.push(vec![Action::Effect(Effect::Owe(owed))]);
@@ -260,9 +267,9 @@ fn hash(message: &str) -> String {
 
 fn said(cause: Cause) -> Event {
     let (reason, action, note) = match cause {
-        Cause::Create => ("Greeted", "Create", "Said the message for the first time."),
-        Cause::Delete => ("Deleted", "Delete", "Said farewell."),
-        _ => ("Updated", "Update", "Said the changed message."),
+        Cause::Create => ("Greeted", CREATE, "Said the message for the first time."),
+        Cause::Delete => ("Deleted", DELETE, "Said farewell."),
+        _ => ("Updated", UPDATE, "Said the changed message."),
     };
     Event { type_: EventType::Normal, reason, action, note: note.to_owned() }
 }
@@ -271,17 +278,19 @@ fn unsaid(reason: &'static str, action: &'static str, note: String) -> Event {
     Event { type_: EventType::Warning, reason, action, note }
 }
 
-/// Puts our finalizer on. A metadata patch, so that nothing of the spec is touched.
+/// Puts our finalizer on, if the Greeting is as it was seen. A metadata patch, so that nothing of the spec is touched.
 fn hold(greeting: &Greeting) -> Action<GreetingStatus, Effect> {
     let operation = if greeting.meta().finalizers.as_ref().is_none_or(Vec::is_empty) {
         json!({ "op": "add", "path": "/metadata/finalizers", "value": [FINALIZER] })
     } else {
         json!({ "op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER })
     };
-    patch(greeting, vec![operation])
+    let version = greeting.resource_version();
+    let unchanged = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version });
+    patch(greeting, [unchanged, operation])
 }
 
-/// Takes our finalizer off, if it is still where it was seen.
+/// Takes our finalizer off, if it is still where it was seen. Whoever does that again or late does no harm.
 pub fn let_go<E>(greeting: &Greeting) -> Action<GreetingStatus, E> {
     let at = greeting
         .meta()
@@ -291,28 +300,20 @@ pub fn let_go<E>(greeting: &Greeting) -> Action<GreetingStatus, E> {
         .position(|finalizer| finalizer == FINALIZER)
         .unwrap_or_default();
     let path = format!("/metadata/finalizers/{at}");
-    patch(
-        greeting,
-        vec![
-            json!({ "op": "test", "path": path, "value": FINALIZER }),
-            json!({ "op": "remove", "path": path }),
-        ],
-    )
+    let there = json!({ "op": "test", "path": path, "value": FINALIZER });
+    patch(greeting, [there, json!({ "op": "remove", "path": path })])
 }
 
-/// A patch that fails unless the Greeting is as it was seen: of two who claim, one wins.
-fn patch<E>(greeting: &Greeting, operations: Vec<serde_json::Value>) -> Action<GreetingStatus, E> {
+/// A patch of this very Greeting.
+fn patch<E>(greeting: &Greeting, operations: [serde_json::Value; 2]) -> Action<GreetingStatus, E> {
     let key = greeting.key();
-    let mut all = vec![
-        json!({ "op": "test", "path": "/metadata/uid", "value": &*key.uid }),
-        json!({ "op": "test", "path": "/metadata/resourceVersion", "value": greeting.resource_version() }),
-    ];
-    all.extend(operations);
+    let [first, second] = operations;
+    let uid = json!({ "op": "test", "path": "/metadata/uid", "value": &*key.uid });
     Action::Patch {
         resource: Resource::of::<Greeting>(),
         namespace: key.namespace,
         name: key.name,
-        operations: all.into(),
+        operations: json!([uid, first, second]),
     }
 }
 

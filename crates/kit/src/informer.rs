@@ -332,7 +332,8 @@ impl<T: Object> Informer<T> {
     /// Takes in one object as the server sent it.
     fn apply(&self, raw: &RawValue, metrics: &Metrics) -> Result<(Key, String), Interrupted> {
         match serde_json::from_str::<T>(raw.get()) {
-            Ok(object) => {
+            Ok(mut object) => {
+                object.slim();
                 let key = object.key();
                 let version = object.resource_version().to_owned();
                 lock(&self.inner.undecodable).remove(&key);

@@ -45,6 +45,9 @@ pub struct Owner {
     pub at: u8,
 }
 
+/// Where `kubectl apply` keeps the manifest.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// An object that an informer can keep.
 pub trait Object: DeserializeOwned + Send + Sync + 'static {
     /// Its identity.
@@ -61,6 +64,8 @@ pub trait Object: DeserializeOwned + Send + Sync + 'static {
     }
     /// Whether its deletion was asked for.
     fn terminating(&self) -> bool;
+    /// Drops what no plan reads, before it is kept.
+    fn slim(&mut self) {}
     /// Whether `other` differs from it in nothing that is read. Such a change wakes nobody.
     fn same(&self, other: &Self) -> bool {
         self.resource_version() == other.resource_version()
@@ -91,6 +96,15 @@ where
 
     fn terminating(&self) -> bool {
         self.meta().deletion_timestamp.is_some()
+    }
+
+    fn slim(&mut self) {
+        let meta = self.meta_mut();
+        // Most of what a small object takes, decoded: who wrote which field, and what was applied, once more.
+        meta.managed_fields = None;
+        if let Some(annotations) = &mut meta.annotations {
+            annotations.remove(LAST_APPLIED);
+        }
     }
 }
 
@@ -334,5 +348,21 @@ mod tests {
         assert_eq!(meta.labels.get("a"), Some("1"));
         assert_eq!(meta.labels.get("b"), Some("2"));
         assert_eq!(meta.labels.get("c"), None);
+    }
+    #[test]
+    fn a_custom_resource_is_kept_without_what_nobody_reads() {
+        // Any derived type will do; this one is its metadata and little else.
+        let mut object: k8s_openapi::api::core::v1::ConfigMap = serde_json::from_value(json!({
+            "metadata": {
+                "name": "a", "uid": "u", "labels": {"l": "1"},
+                "annotations": {LAST_APPLIED: "{}", "kept": "1"},
+                "managedFields": [{"manager": "m", "fieldsV1": {"f:x": {}}}],
+            },
+        }))
+        .unwrap();
+        Object::slim(&mut object);
+        let kept = serde_json::to_value(&object.metadata).unwrap();
+        let expected = json!({"name": "a", "uid": "u", "labels": {"l": "1"}, "annotations": {"kept": "1"}});
+        assert_eq!(kept, expected);
     }
 }

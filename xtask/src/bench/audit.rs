@@ -21,6 +21,8 @@ pub enum Author {
     Quintet,
     /// This bench.
     Bench,
+    /// kopf.
+    Kopf,
     /// The Job controller of kube-controller-manager.
     JobController,
     /// The DaemonSet controller of kube-controller-manager.
@@ -131,6 +133,7 @@ fn author(user: &str, agent: &str) -> Author {
         Some("replicaset-controller") => Author::ReplicaSetController,
         _ if agent.starts_with("quintet/") => Author::Quintet,
         _ if agent == USER_AGENT => Author::Bench,
+        _ if agent.starts_with("kopf/") => Author::Kopf,
         _ => Author::Other,
     }
 }
@@ -303,6 +306,7 @@ mod tests {
         );
         assert_eq!(of("system:serviceaccount:kube-system:generic-garbage-collector", agent), Author::Other);
         assert_eq!(of("system:kube-scheduler", "kube-scheduler/v1.37.1"), Author::Other);
+        assert_eq!(of("system:serviceaccount:default:kopf", "kopf/1"), Author::Kopf);
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //!
 //! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
 //! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
-//! bench shares; a bench is a module of its own: [`daemonjob`] and [`podset`].
+//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`] and [`podset`].
 
 mod audit;
 mod client;
 mod contest;
 mod daemonjob;
+mod greeting;
 mod host;
 mod optimised;
 mod podset;
@@ -42,6 +43,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Daemonjob(daemonjob::Args),
+    Greeting(greeting::Args),
     Podset(podset::Args),
 }
 
@@ -50,6 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     optimised::go_on_there()?;
     match &args.command {
         Command::Daemonjob(args) => daemonjob::run(args),
+        Command::Greeting(args) => greeting::run(args),
         Command::Podset(args) => podset::run(args),
     }
 }

@@ -305,6 +305,19 @@ impl Rig {
         }
     }
 
+    /// A client of its own, as the cluster's administrator.
+    pub fn api(&self) -> Api {
+        self.admin.clone()
+    }
+
+    /// Runs something in the background.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<T> {
+        self.runtime.spawn(future)
+    }
+
     fn make_nodes(&self) -> Result<()> {
         let mut step =
             Step::start_long(format!("making {} simulated nodes", table::count(u64::try_from(self.nodes)?)));
@@ -320,7 +333,8 @@ impl Rig {
         Ok(())
     }
 
-    fn wait_for<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+    /// Waits for requests, or for Ctrl-C.
+    pub fn wait_for<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
         self.runtime.block_on(async {
             tokio::select! {
                 done = future => done,

@@ -27,6 +27,14 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     Some(Spread { median, worst, rounds: values.len() })
 }
 
+/// The value that this part of the values does not exceed, such as 0.5 for the median; nothing where there are none.
+pub fn quantile(values: &[f64], part: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let below = sorted.iter().enumerate().find(|(index, _)| float(index + 1) >= part * float(values.len()));
+    below.map(|(_, value)| *value)
+}
+
 /// How many of `this` make one of `that`; nothing where `that` is nothing.
 pub fn ratio(this: f64, that: f64) -> Option<f64> {
     (that > 0.0).then(|| this / that)
@@ -63,6 +71,15 @@ mod tests {
         assert_eq!(of(&[2.0]), Some(Spread { median: 2.0, worst: 2.0, rounds: 1 }));
         assert_eq!(of(&[3.0, 1.0]), Some(Spread { median: 2.0, worst: 3.0, rounds: 2 }));
         assert_eq!(of(&[9.0, 1.0, 2.0]), Some(Spread { median: 2.0, worst: 9.0, rounds: 3 }));
+    }
+
+    #[test]
+    fn a_quantile_is_one_of_the_values() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!(quantile(&values, 0.5), Some(100.0));
+        assert_eq!(quantile(&values, 0.99), Some(198.0));
+        assert_eq!(quantile(&values, 1.0), Some(200.0));
+        assert_eq!(quantile(&[], 0.5), None);
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn other(leading_since: Timestamp) -> World {
 /// The claim of a plan, and what it says after it.
 fn claimed(plan: &Planned) -> (&GreetingStatus, &str, &Say) {
     match &plan.steps[..] {
-        [owe, claim, say] => match (&owe[..], &claim[..], &say[..]) {
+        [owe, claim, say, ..] => match (&owe[..], &claim[..], &say[..]) {
             (
                 [Action::Effect(Effect::Owe(owed))],
                 [Action::Claim { status, token }],
@@ -153,9 +153,7 @@ fn what_was_claimed_is_said_before_the_farewell() {
     told.metadata.deletion_timestamp = Some(Time(at(1)));
     let (told, said) = carried(told, &mut mine, at(1));
     assert_eq!(said, FIRST);
-    let plan = plan(&told, &mine, at(1));
-    let [Action::Effect(Effect::Say(say))] = &plan.steps[1][..] else { panic!("{:?}", plan.steps) };
-    assert_eq!(say.lines, ["Delete: Hi"]);
+    assert_eq!(claimed(&plan(&told, &mine, at(1))).2.lines, ["Delete: Hi"]);
 }
 
 #[test]
@@ -206,19 +204,32 @@ fn another_interval_is_followed_from_the_same_origin() {
 }
 
 #[test]
-fn deletion_is_claimed_by_the_finalizer_and_then_said() {
-    let going = greeting(
+fn the_farewell_is_claimed_and_said_and_then_the_finalizer_goes() {
+    let mut going = greeting(
         Some("Bye"),
         &json!({"metadata": {"finalizers": ["other", FINALIZER], "deletionTimestamp": START}}),
     );
-    let plan = plan(&going, &world(at(0)), at(0));
-    let [Action::Patch { operations, .. }] = &plan.steps[0][..] else { panic!() };
-    assert_eq!(operations[2], json!({"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER}));
-    let [Action::Effect(Effect::Say(say))] = &plan.steps[1][..] else { panic!() };
+    let first = plan(&going, &world(at(0)), at(0));
+    let (status, _, say) = claimed(&first);
     assert_eq!(say.lines, ["Delete: Bye"]);
-    assert_eq!(plan.events[0].reason, "Deleted");
+    assert_eq!(first.events[0].reason, "Deleted");
+    let [Action::Patch { operations, .. }] = &first.steps[3][..] else { panic!() };
+    // Not the resourceVersion: the claim has changed it, and letting go again or late does no harm.
+    let expected = json!([
+        {"op": "test", "path": "/metadata/uid", "value": "u"},
+        {"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER},
+        {"op": "remove", "path": "/metadata/finalizers/1"},
+    ]);
+    assert_eq!(*operations, expected);
+    // Whoever comes later only lets go.
+    going.status = Some(status.clone());
+    for mine in [world(at(0)), other(at(1))] {
+        let again = plan(&going, &mine, at(1));
+        assert!(matches!(&again.steps[0][..], [Action::Patch { .. }]) && again.steps.len() == 1);
+        assert!(again.events.is_empty() && again.status.is_none());
+    }
     let without = greeting(Some("Bye"), &json!({"metadata": {"deletionTimestamp": START}}));
-    assert!(super::plan(&without, &world(at(0)), at(0)).steps.is_empty());
+    assert!(plan(&without, &world(at(0)), at(0)).steps.is_empty());
 }
 
 #[test]
@@ -385,8 +396,11 @@ fn a_claim_of_a_newer_version_is_left_alone() {
         claim: Some(Claim { message_hash: "v2-x".into(), ..Claim::default() }),
         ..GreetingStatus::default()
     });
-    let plan = plan(&told, &world(at(0)), at(0));
-    assert!(plan.steps.is_empty() && plan.status.is_none());
+    let quiet = plan(&told, &world(at(0)), at(0));
+    assert!(quiet.steps.is_empty() && quiet.status.is_none());
+    told.metadata.deletion_timestamp = Some(Time(at(1)));
+    let plan = plan(&told, &world(at(0)), at(1));
+    assert!(matches!(&plan.steps[0][..], [Action::Patch { .. }]) && plan.steps.len() == 1, "it may go");
 }
 
 #[test]
