@@ -21,3 +21,4 @@ mod podset_faults;
 mod podset_rollout;
 mod pulsarconsumer;
 mod pulsarconsumer_autoscaling;
+mod pulsarconsumer_broker;

@@ -73,12 +73,26 @@ pub fn release() -> Result<PathBuf> {
 
 /// Builds the programs for Pulsar as they are shipped: the consumer and the producer. Nothing where there is no protoc.
 pub fn pulsar_release() -> Result<Option<Vec<PathBuf>>> {
+    pulsar(|cargo| {
+        as_shipped(cargo);
+    })
+}
+
+/// Builds the programs for Pulsar for tests and for the demo: the consumer and the producer. Nothing where there is no
+/// protoc.
+pub fn pulsar_programs() -> Result<Option<Vec<PathBuf>>> {
+    pulsar(|_| ())
+}
+
+fn pulsar(how: impl FnOnce(&mut Command)) -> Result<Option<Vec<PathBuf>>> {
     if protoc::find().is_none() {
         return Ok(None);
     }
     let (package, names) = PULSAR;
     let mut cargo = cargo_build_of(package);
-    let (status, messages) = run_cargo(as_shipped(protoc::tell(&mut cargo)).arg("--bins"), || ())?;
+    protoc::tell(&mut cargo).arg("--bins");
+    how(&mut cargo);
+    let (status, messages) = run_cargo(&mut cargo, || ())?;
     if !status.success() {
         bail!("building {package} failed");
     }

@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod build;
 pub mod cluster;
+pub mod consumers;
 pub mod demo;
 pub mod generate;
 pub mod http;

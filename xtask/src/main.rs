@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, build, cluster, demo, generate, interrupt, protoc, pulsar, test};
+use xtask::{bench, build, cluster, consumers, demo, generate, interrupt, protoc, pulsar, test};
 
 /// Everything a developer of Quintet runs besides cargo itself
 #[derive(Parser)]
@@ -21,6 +21,7 @@ enum Command {
     Pulsar(pulsar::cli::Args),
     /// Write the files that follow from the kinds' types and rules: definitions and RBAC
     Generate(generate::GenerateArgs),
+    Consumers(consumers::Args),
     Demo(demo::Args),
     Build(build::Args),
     Protoc(protoc::Args),
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => cluster::cli::run(args),
         Command::Pulsar(args) => pulsar::cli::run(args),
         Command::Generate(args) => generate::run(args.check),
+        Command::Consumers(args) => consumers::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Build(build::Args {}) => build::run(),
         Command::Protoc(protoc::Args {}) => protoc::run(),

@@ -1,0 +1,247 @@
+//! PulsarConsumer with a real broker and real consumers.
+//!
+//! Nodes are simulated, but the containers of these pods are not: each is the `pulsar-consumer` program, a process of this
+//! machine with the pod's own environment and Secrets, and what its /readyz answers is written into the pod's status and
+//! Events as a kubelet does (`xtask::consumers`).
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use quintet_e2e::{Arena, condition};
+use serde_json::{Value, json};
+use xtask::consumers::Kubelet;
+use xtask::manager::Manager;
+use xtask::pulsar::{Broker, Options};
+use xtask::run;
+use xtask::test::PULSAR_PROGRAMS_VARIABLE;
+
+use crate::pulsarconsumer::{consumer, is_available};
+
+fn program(name: &str) -> PathBuf {
+    let folder = std::env::var_os(PULSAR_PROGRAMS_VARIABLE).expect("run by `cargo xtask test`");
+    PathBuf::from(folder).join(name)
+}
+
+/// A broker that goes with the test.
+struct TestBroker(Option<Broker>);
+
+impl TestBroker {
+    fn up(arena: &Arena, what: &str, auth: bool) -> Self {
+        let options = Options { auth, ..Options::new(format!("{}-{what}", arena.cluster().name())) };
+        Self(Some(Broker::up(&options).expect("the broker comes up").0))
+    }
+}
+
+impl std::ops::Deref for TestBroker {
+    type Target = Broker;
+
+    fn deref(&self) -> &Broker {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl Drop for TestBroker {
+    fn drop(&mut self) {
+        if let Some(broker) = self.0.take() {
+            let _ = broker.down();
+        }
+    }
+}
+
+/// What plays the kubelets, for as long as it lives.
+struct Kubelets {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Kubelets {
+    fn start(arena: &Arena) -> Self {
+        let kubelet = Kubelet::new(arena.kube(), &program("pulsar-consumer")).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let go_on = move || {
+            anyhow::ensure!(!stopped.load(Ordering::Relaxed), "the test is over");
+            Ok(())
+        };
+        let thread = thread::spawn(move || {
+            let _ = kubelet.run(go_on);
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Kubelets {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sends so many messages, each an entry of its own.
+fn produce(server: &str, topic: &str, message: &str, count: u32, token: Option<&std::path::Path>) {
+    let mut producer = Command::new(program("pulsar-producer"));
+    producer.env("PULSAR_SERVER", server).env("PULSAR_TOPIC", topic);
+    if let Some(token) = token {
+        producer.env("PULSAR_TOKEN_FILE", token);
+    }
+    producer.args(["--message", message, "--count", &count.to_string(), "--no-batching"]);
+    run::stdout(&mut producer).expect("the messages are sent");
+}
+
+/// How often the consumers of a PulsarConsumer have printed a line that begins so.
+fn printed(arena: &Arena, name: &str, line: &str) -> usize {
+    let logs = fs::read_dir(arena.kube().log("")).unwrap().flatten();
+    let prefix = format!("{name}-deployment-");
+    let of_it = logs.filter(|file| file.file_name().to_string_lossy().starts_with(&prefix));
+    let text: String = of_it.map(|file| fs::read_to_string(file.path()).unwrap_or_default()).collect();
+    text.lines().filter(|printed| printed.starts_with(line)).count()
+}
+
+/// Waits for a condition's reason.
+fn comes_to(arena: &Arena, name: &str, type_: &str, reason: &str) -> Value {
+    arena.wait_for("pulsarconsumer", name, &format!("{type_} ({reason})"), |consumer| {
+        condition(consumer, type_).1 == reason
+    })
+}
+
+fn manager(arena: &Arena) -> Manager {
+    let flags = ["--pulsar-consumer-image=quintet/pulsar-consumer", "--pulsar-consumer-health-port=8080"];
+    arena.manager_with("manager", "pulsarconsumer", &flags)
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn consumers_consume_and_what_is_said_of_them_is_so() {
+    let arena = Arena::alone("pb-plain");
+    arena.node("one");
+    let broker = TestBroker::up(&arena, "plain", false);
+    let _kubelets = Kubelets::start(&arena);
+    let manager = manager(&arena);
+    let server = broker.service_url();
+    let of = |name: &str, topic: &str, fields: &Value| {
+        let mut consumer = consumer(name, fields);
+        consumer["spec"]["serverAddress"] = json!(server);
+        consumer["spec"]["topic"] = json!(topic);
+        consumer["spec"]["adminURL"] = json!(broker.admin_url());
+        consumer["spec"]["backlogPollSeconds"] = json!(10);
+        consumer
+    };
+    // The post's own sample: its localhost is the pod itself, where no broker is.
+    arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
+
+    arena.apply(&of("live", "live", &json!({}))).unwrap();
+    arena.wait_for("pulsarconsumer", "live", "it consumes", |one| {
+        is_available(one) && one["status"]["consumers"] == 1
+    });
+    produce(&server, "live", "hello", 50, None);
+    arena.wait("all was printed", || printed(&arena, "live", "Message Received: hello") == 50);
+
+    // Nobody consumes: the backlog is what was sent.
+    arena.kubectl(&["scale", "pcon", "live", "--replicas=0"]).unwrap();
+    arena.wait_for("pulsarconsumer", "live", "nobody consumes", |one| one["status"]["consumers"] == 0);
+    produce(&server, "live", "later", 20, None);
+    arena.wait_for("pulsarconsumer", "live", "the backlog is told", |one| one["status"]["backlog"] == 20);
+    let columns = arena.kubectl(&["get", "pcon", "live"]).unwrap();
+    assert!(columns.contains("BACKLOG") && columns.contains(" 20 "), "{columns}");
+    let metric =
+        format!("quintet_pulsarconsumer_backlog{{name=\"live\",namespace=\"{}\"}} 20", arena.namespace());
+    assert!(manager.metrics().unwrap().contains(&metric), "{}", manager.metrics().unwrap());
+    arena.kubectl(&["scale", "pcon", "live", "--replicas=2"]).unwrap();
+    arena.wait_for("pulsarconsumer", "live", "the backlog is gone", |one| {
+        one["status"]["backlog"] == 0 && one["status"]["consumers"] == 2
+    });
+    assert_eq!(printed(&arena, "live", "Message Received: later"), 20);
+
+    // Two objects, one Exclusive subscription.
+    let exclusive = json!({ "subscriptionType": "Exclusive" });
+    arena.apply(&of("first", "taken", &exclusive)).unwrap();
+    arena.wait_for("pulsarconsumer", "first", "it consumes", is_available);
+    arena.apply(&of("second", "taken", &exclusive)).unwrap();
+    comes_to(&arena, "second", "Available", "SubscriptionBusy");
+    comes_to(&arena, "pulsarconsumer-sample-1", "Available", "BrokerUnreachable");
+
+    // What the admin API says of topics.
+    let admin = broker.admin().unwrap();
+    admin.create_topic("empty").unwrap();
+    admin.create_partitioned_topic("parts", 3).unwrap();
+    for (name, topic, reason) in
+        [("no-topic", "absent", "TopicNotFound"), ("no-subscription", "empty", "SubscriptionNotFound")]
+    {
+        arena.apply(&of(name, topic, &json!({ "replicas": 0 }))).unwrap();
+        comes_to(&arena, name, "BacklogObserved", reason);
+    }
+    arena.apply(&of("parts", "parts", &json!({ "initialPosition": "Earliest" }))).unwrap();
+    arena.wait_for("pulsarconsumer", "parts", "it consumes every partition", |one| {
+        is_available(one) && condition(one, "BacklogObserved").0 == "True" && one["status"]["consumers"] == 1
+    });
+
+    // A broker that is gone for a while is said, and nothing has to be done when it is back.
+    broker.kill().unwrap();
+    comes_to(&arena, "live", "BacklogObserved", "AdminUnreachable");
+    comes_to(&arena, "live", "Available", "BrokerUnreachable");
+    broker.restart().unwrap();
+    arena.wait_for("pulsarconsumer", "live", "all is well again", |one| {
+        is_available(one) && condition(one, "BacklogObserved").0 == "True"
+    });
+    produce(&server, "live", "again", 5, None);
+    arena.wait("it consumes again", || printed(&arena, "live", "Message Received: again") >= 5);
+
+    // Its series go with an object.
+    arena.kubectl(&["delete", "pcon", "live", "--timeout=60s"]).unwrap();
+    arena.wait("no figure of it is left", || !manager.metrics().unwrap().contains("name=\"live\""));
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn tokens_are_mounted_and_their_refusal_is_said() {
+    let arena = Arena::alone("pb-tokens");
+    arena.node("one");
+    let broker = TestBroker::up(&arena, "tokens", true);
+    let _kubelets = Kubelets::start(&arena);
+    let manager = manager(&arena);
+    let good = fs::read_to_string(broker.token_file()).unwrap().trim().to_owned();
+    let bad = broker.foreign_token("app");
+    for (name, token) in [("good", &good), ("bad", &bad)] {
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
+            "stringData": { "token": token } });
+        arena.apply(&secret).unwrap();
+    }
+    for name in ["good", "bad", "absent"] {
+        let mut consumer = consumer(name, &json!({ "auth": { "tokenSecret": { "name": name } } }));
+        consumer["spec"]["serverAddress"] = json!(broker.service_url());
+        consumer["spec"]["adminURL"] = json!(broker.admin_url());
+        consumer["spec"]["backlogPollSeconds"] = json!(10);
+        arena.apply(&consumer).unwrap();
+    }
+    arena.wait_for("pulsarconsumer", "good", "it consumes", is_available);
+    produce(&broker.service_url(), "t", "hello", 3, Some(&broker.token_file()));
+    arena.wait("all was printed", || printed(&arena, "good", "Message Received: hello") == 3);
+    comes_to(&arena, "bad", "Available", "ConsumerFailed");
+    let absent = comes_to(&arena, "absent", "Available", "SecretMissing");
+    let words = absent["status"]["conditions"].to_string();
+    assert!(words.contains("key token of Secret absent, which auth.tokenSecret names"), "{words}");
+
+    // The manager may read no Secret until it is let.
+    comes_to(&arena, "good", "BacklogObserved", "SecretForbidden");
+    arena.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
+    let account = "--serviceaccount=quintet-system:quintet";
+    arena.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
+    comes_to(&arena, "good", "BacklogObserved", "Observed");
+    comes_to(&arena, "bad", "BacklogObserved", "AdminRefused");
+    comes_to(&arena, "absent", "BacklogObserved", "SecretNotFound");
+    // A Secret that comes later is taken: the kubelet has waited for it.
+    let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "absent" },
+        "stringData": { "token": good } });
+    arena.apply(&secret).unwrap();
+    arena.wait_for("pulsarconsumer", "absent", "it consumes", is_available);
+
+    let events = arena.kubectl(&["get", "events,pods,deployments,pcon", "-o", "json"]).unwrap();
+    let shown = [manager.logged(), manager.metrics().unwrap(), events].concat();
+    assert!(!shown.contains(&good) && !shown.contains(&bad), "no token is shown anywhere");
+}
