@@ -149,6 +149,15 @@ fn bad_input_is_refused_at_apply() {
         ),
         (json!({ "negativeAckRedeliveryDelay": "soon" }), "must be a duration such as 500ms"),
         (json!({ "env": [{ "name": "PULSAR_TOPIC", "value": "x" }] }), "names that begin with PULSAR_"),
+        (json!({ "env": [{ "name": "A" }, { "name": "A" }] }), "Duplicate value"),
+        (json!({ "serverAddress": "pulsar://broker:0" }), "must look like pulsar://host:6650"),
+        (json!({ "adminURL": "http://b:99999" }), "adminURL must look like http://host:8080"),
+        (json!({ "subscriptionName": " " }), "subscriptionName must have no slash"),
+        (json!({ "auth": { "tokenSecret": { "name": "../x" } } }), "a Secret's name has lower-case letters"),
+        (
+            json!({ "adminURL": "http://b", "topic": "non-persistent://a/b/c", "autoscaling": { "maxReplicas": 1 } }),
+            "autoscaling needs a persistent topic",
+        ),
     ];
     for (fields, words) in cases {
         let text = arena.apply(&consumer("bad", &fields)).expect_err(&fields.to_string());
@@ -254,12 +263,13 @@ fn a_deployment_of_the_posts_operator_is_taken_over_with_one_rollout() {
 fn fields_come_and_go_and_a_thief_keeps_nothing() {
     let arena = Arena::new("pc-fields");
     let _manager = arena.manager("pulsarconsumer");
+    arena.kubectl(&["create", "serviceaccount", "special"]).unwrap();
     let everything = json!({
         "subscriptionType": "Exclusive",
         "resources": { "requests": { "cpu": "0.25", "memory": "1024Ki" } },
         "auth": { "tokenSecret": { "name": "credentials" } },
         "env": [{ "name": "A", "value": "b" }],
-        "pod": { "annotations": { "x": "y" }, "tolerations": [{ "key": "k", "operator": "Exists" }],
+        "pod": { "serviceAccountName": "special", "annotations": { "x": "y" }, "tolerations": [{ "key": "k", "operator": "Exists" }],
             "affinity": { "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
                 { "weight": 1, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } }] } } },
     });
@@ -274,6 +284,7 @@ fn fields_come_and_go_and_a_thief_keeps_nothing() {
     arena.wait_for("pulsarconsumer", "one", "it is there without", is_available);
     let deployment = arena.get("deployment", "one-deployment").unwrap();
     let spec = &deployment["spec"]["template"]["spec"];
+    assert!(spec["serviceAccountName"].is_null() && spec["serviceAccount"].is_null(), "{spec:#}");
     assert!(
         spec["volumes"].is_null() && spec["tolerations"].is_null() && spec["affinity"].is_null(),
         "{spec:#}"
@@ -400,7 +411,7 @@ fn a_pod_that_does_not_become_ready_says_why() {
         let text = consumer["status"]["conditions"].to_string();
         let words = match name {
             "secret" => "Secret credentials, which auth.tokenSecret names",
-            "crash" => "exit code 1: the broker refuses the token",
+            "crash" => "exit code 1, with the words: the broker refuses the token",
             "broker" => "cannot reach the broker",
             _ => "cannot be had",
         };
@@ -446,7 +457,9 @@ fn pods_are_replaced_for_their_secrets_where_asked_for() {
     let second = arena.wait_for("deployment", "one-deployment", "the pods are replaced", |one| {
         annotation(one) != annotation(&first)
     });
-    arena.wait_for("pulsarconsumer", "one", "the new ones are ready", is_available);
+    arena.wait_for("pulsarconsumer", "one", "the old one is gone", |consumer| {
+        is_available(consumer) && consumer["status"]["replicas"] == 1
+    });
     assert_eq!(manager.stop().unwrap(), Some(0));
     let writes = arena.writes().split_off(before.len());
     assert_eq!(writes.iter().filter(|write| write.contains("deployments")).count(), 1, "{writes:?}");

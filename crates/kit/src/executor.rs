@@ -330,11 +330,12 @@ impl Executor {
         namespace: &str,
         name: &str,
     ) -> Result<Option<T>, kube::Error> {
-        let path = format!("{}/{}", resource.path(namespace), name);
+        let path = format!("{}/{}", resource.path(namespace), escape(name));
         let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
-        let answer = timeout_at(Instant::now() + CALL, self.client.request::<T>(request)).await;
+        // As text: the client would log what it cannot decode, and it may be a Secret.
+        let answer = timeout_at(Instant::now() + CALL, self.client.request_text(request)).await;
         match answer {
-            Ok(Ok(object)) => Ok(Some(object)),
+            Ok(Ok(text)) => serde_json::from_str(&text).map(Some).map_err(kube::Error::SerdeError),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 && status.reason == "NotFound" => {
                 Ok(None)
             }

@@ -51,6 +51,8 @@ pub struct Pod {
     pub waiting: Option<Box<str>>,
     /// How a container ended last that waits to be started again.
     pub crashed: Option<Box<Exit>>,
+    /// How a container ended last that is not ready, whatever it does now.
+    pub last_exit: Option<Box<Exit>>,
     /// When the first of its containers started: none has before.
     pub started: Option<Timestamp>,
     /// The containers that have ended badly and were not started again.
@@ -120,6 +122,7 @@ impl Object for Pod {
             restarts,
             waiting,
             crashed,
+            last_exit,
             started,
             exits,
             finished,
@@ -135,6 +138,7 @@ impl Object for Pod {
             && *restarts == other.restarts
             && *waiting == other.waiting
             && *crashed == other.crashed
+            && *last_exit == other.last_exit
             && *started == other.started
             && *exits == other.exits
             && *finished == other.finished
@@ -182,6 +186,7 @@ struct WireCondition {
 #[serde(rename_all = "camelCase", default)]
 struct WireContainer {
     name: Box<str>,
+    ready: bool,
     restart_count: u32,
     state: WireState,
     last_state: WireState,
@@ -295,6 +300,11 @@ impl From<WirePod> for Pod {
             crashed: containers()
                 .filter(|container| container.state.waiting.is_some())
                 .find_map(|container| exit(container, &container.last_state).map(Box::new)),
+            last_exit: containers().filter(|container| !container.ready).find_map(|container| {
+                exit(container, &container.state)
+                    .or_else(|| exit(container, &container.last_state))
+                    .map(Box::new)
+            }),
             exits: containers().filter_map(|container| exit(container, &container.state)).collect(),
             conditions: kept.into(),
             finished: ended().filter_map(|ended| ended.finished_at).max(),

@@ -63,6 +63,8 @@ use std::collections::BTreeMap;
         .message("tls needs an encrypted serverAddress, as in pulsar+ssl://broker:6651"),
     validation = Rule::new("!has(self.autoscaling) || has(self.adminURL)")
         .message("autoscaling needs adminURL, where the backlog is read"),
+    validation = Rule::new("!has(self.autoscaling) || !self.topic.startsWith('non-persistent://')")
+        .message("autoscaling needs a persistent topic: KEDA reads the backlog of no other"),
     validation = Rule::new(
         "!has(self.deadLetterPolicy) || !has(self.subscriptionType) || self.subscriptionType in ['Shared', 'Key_Shared']"
     )
@@ -74,7 +76,7 @@ pub struct PulsarConsumerSpec {
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(
         validation = Rule::new(
-            r"self.matches(r'^pulsar(\+ssl)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[0-9]{1,5})?(,(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[0-9]{1,5})?)*/?$')"
+            r"self.matches(r'^pulsar(\+ssl)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(,(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?)*/?$')"
         )
         .message("serverAddress must look like pulsar://host:6650 or pulsar+ssl://host:6651")
     )]
@@ -93,6 +95,10 @@ pub struct PulsarConsumerSpec {
 
     /// The subscription that all pods share. It is made when the first of them connects.
     #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(
+        validation = Rule::new(r"self.matches(r'^[^\s/]([^\n\r/]*[^\s/])?$')")
+            .message("subscriptionName must have no slash, and no blank at its ends")
+    )]
     pub subscription_name: String,
 
     /// How many pods consume. 0 stops consuming and keeps the subscription. Leave it out where something scales this
@@ -155,7 +161,7 @@ pub struct PulsarConsumerSpec {
     /// Further environment variables of the consumer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "without_descriptions::<Vec<EnvVar>>")]
-    #[schemars(length(max = 200))]
+    #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[x_kube(
         validation = Rule::new("self.all(one, !one.name.startsWith('PULSAR_'))")
             .message("names that begin with PULSAR_ are set from the other fields: use those")
@@ -176,7 +182,7 @@ pub struct PulsarConsumerSpec {
     #[schemars(length(max = 2048))]
     #[x_kube(
         validation = Rule::new(
-            r"self.matches(r'^https?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[0-9]{1,5})?(/[A-Za-z0-9_./~-]*)?$')"
+            r"self.matches(r'^https?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(/[A-Za-z0-9_./~-]*)?$')"
         )
         .message("adminURL must look like http://host:8080 or https://host:8443, without a query, a user or a password")
     )]
@@ -277,19 +283,27 @@ pub struct Tls {
 }
 
 /// A value in a Secret of the same namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretKey {
     /// The Secret's name.
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(
+        validation = Rule::new(r"self.matches(r'^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
+            .message("a Secret's name has lower-case letters, digits, dots and dashes")
+    )]
     pub name: String,
     /// The key in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(
+        validation = Rule::new(r"self.matches(r'^[A-Za-z0-9._-]+$')")
+            .message("a Secret's key has letters, digits, dots, dashes and underscores")
+    )]
     pub key: Option<String>,
 }
 
 /// Where messages go that were delivered in vain too often.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetterPolicy {
     /// How often a message is delivered again before it goes there.
@@ -298,6 +312,12 @@ pub struct DeadLetterPolicy {
     /// The topic. Default: the topic's own name, the subscription's and DLQ, joined by dashes, as Pulsar's clients name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(
+        validation = Rule::new(
+            r"self.matches(r'^((persistent|non-persistent)://[^/:\s]+/[^/:\s]+/[^/\s]+|[^/:\s]+/[^/:\s]+/[^/\s]+|[^/\s]+)$')"
+        )
+        .message("deadLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
+    )]
     pub dead_letter_topic: Option<String>,
 }
 
@@ -371,6 +391,10 @@ pub struct Autoscaling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub activation_backlog: Option<i64>,
+    /// Whether the topic has partitions, which KEDA must be told. Default: as it is found out from adminURL; say it where the
+    /// manager may not ask there, for want of the token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitioned: Option<bool>,
     /// Seconds between two looks of KEDA's. Default: KEDA's, 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]

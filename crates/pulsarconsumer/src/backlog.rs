@@ -6,8 +6,11 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_kit::clock::whole_seconds;
-use serde::Deserialize;
-use std::collections::BTreeMap;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
 use crate::api::PulsarConsumerStatus;
 use crate::kept::in_future;
@@ -46,11 +49,75 @@ pub struct Reading {
     pub partitioned: Option<bool>,
 }
 
-/// The broker's answer about a topic, as far as it is read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Stats {
-    subscriptions: BTreeMap<String, SubscriptionStats>,
+/// The figures of a subscription, by the broker's answer about its topic; None where there is none of this name. All else in
+/// the answer is skipped while it is read: whoever answers may have made it as large as it likes.
+pub fn figures(answer: &[u8], subscription: &str) -> Result<Option<Figures>, serde_json::Error> {
+    let mut reader = serde_json::Deserializer::from_slice(answer);
+    let found = Member { name: "subscriptions", of: Member { name: subscription, of: PhantomData } };
+    let stats: Option<Option<SubscriptionStats>> = found.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(stats.flatten().map(|stats| Figures {
+        backlog: stats.msg_backlog.max(0),
+        unacked: stats.unacked_messages.max(0),
+        consumers: i32::try_from(stats.consumers).unwrap_or(i32::MAX),
+        rate: stats.msg_rate_out,
+    }))
+}
+
+/// Reads one member of a JSON object and skips the others.
+struct Member<'a, S> {
+    name: &'a str,
+    of: S,
+}
+
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Member<'_, S> {
+    type Value = Option<S::Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de>> Visitor<'de> for Member<'_, S> {
+    type Value = Option<S::Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let (mut of, mut found) = (Some(self.of), None);
+        while let Some(name) = members.next_key::<Cow<'de, str>>()? {
+            match of.take_if(|_| *name == *self.name) {
+                Some(of) => found = Some(members.next_value_seed(of)?),
+                None => {
+                    members.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Counts the items of a JSON array.
+fn count<'de, D: Deserializer<'de>>(reader: D) -> Result<usize, D::Error> {
+    struct Count;
+    impl<'de> Visitor<'de> for Count {
+        type Value = usize;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<usize, A::Error> {
+            let mut count = 0;
+            while items.next_element::<IgnoredAny>()?.is_some() {
+                count += 1;
+            }
+            Ok(count)
+        }
+    }
+    reader.deserialize_seq(Count)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -59,20 +126,8 @@ struct SubscriptionStats {
     msg_backlog: i64,
     unacked_messages: i64,
     msg_rate_out: f64,
-    consumers: Vec<serde::de::IgnoredAny>,
-}
-
-impl Stats {
-    /// The figures of a subscription; None where there is none of this name.
-    pub fn of(&self, subscription: &str) -> Option<Figures> {
-        let stats = self.subscriptions.get(subscription)?;
-        Some(Figures {
-            backlog: stats.msg_backlog.max(0),
-            unacked: stats.unacked_messages.max(0),
-            consumers: i32::try_from(stats.consumers.len()).unwrap_or(i32::MAX),
-            rate: stats.msg_rate_out,
-        })
-    }
+    #[serde(deserialize_with = "count")]
+    consumers: usize,
 }
 
 /// What the status says of the backlog: the figures, when they were read, and when to look again because a change that is
@@ -185,12 +240,16 @@ mod tests {
 
     #[test]
     fn the_brokers_answer_is_read() {
-        let stats: Stats = serde_json::from_str(
-            r#"{"msgRateIn": 0.0, "subscriptions": {"s": {"msgBacklog": 102, "unackedMessages": 3, "msgRateOut": 1.5,
-                "consumers": [{"consumerName": "a"}, {}]}}, "x": [1]}"#,
-        )
-        .unwrap();
-        assert_eq!(stats.of("s"), Some(Figures { backlog: 102, unacked: 3, consumers: 2, rate: 1.5 }));
-        assert_eq!(stats.of("other"), None);
+        let answer =
+            br#"{"msgRateIn": 0.0, "subscriptions": {"o": {}, "s": {"msgBacklog": 102, "unackedMessages": 3,
+            "msgRateOut": 1.5, "consumers": [{"consumerName": "a"}, {}]}, "\u0061b": {}}, "x": [1]}"#;
+        let read = |subscription: &str| figures(answer, subscription).unwrap();
+        assert_eq!(read("s"), Some(Figures { backlog: 102, unacked: 3, consumers: 2, rate: 1.5 }));
+        assert_eq!(read("ab"), Some(Figures::default()));
+        assert_eq!(read("other"), None);
+        assert_eq!(figures(b"{}", "s").unwrap(), None);
+        for nonsense in [&b"[]"[..], b"{\"subscriptions\": 1}", b"{} x", b"<html>"] {
+            assert!(figures(nonsense, "s").is_err());
+        }
     }
 }

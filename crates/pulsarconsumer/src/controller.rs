@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
+use quintet_kit::client::brief;
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::{Error, Executor, Follower};
 use quintet_kit::informer::{Change, Health, Informer};
@@ -21,10 +22,10 @@ use crate::deployment::{DEPLOYMENT_SUFFIX, Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
-use crate::kept::{APPLIED_ANNOTATION, AllTried, Tried};
+use crate::kept::{APPLIED_ANNOTATION, AllTried, FOLLOW_UP, LOOK_AGAIN, Tried, in_future};
 use crate::metrics::Metrics;
 use crate::observe::{Inquiry, Keda, World};
-use crate::plan::{overruled, plan};
+use crate::plan::plan;
 use crate::pods::{Complaint, Unready, complaint, whom_to_ask};
 use crate::poller::Poller;
 
@@ -87,9 +88,9 @@ impl Reconciler for PulsarConsumers {
         {
             world.owned = self.executor().read::<Owned>(&DEPLOYMENTS, &key.namespace, &own.meta.name).await?;
         }
-        world.keda = self.keda(object, &key, &world.tried).await?;
+        world.keda = self.keda(object, &key, &world.tried).await;
         world.unready = self.unready.of(&key);
-        world.asked = self.ask(&key, &world.unready).await?;
+        world.asked = self.ask(&key, &world.unready).await;
         Ok(world)
     }
 
@@ -99,16 +100,15 @@ impl Reconciler for PulsarConsumers {
         world: &World,
         now: Timestamp,
     ) -> Plan<PulsarConsumerStatus, Tried> {
-        let plan = plan(object, world, now);
-        let overruled = overruled(&plan);
         let mut tried = lock(&self.tried);
         if let Some(all) = tried.get_mut(&object.key().uid) {
-            all.retain(|resource, _| overruled.contains(resource));
+            all.retain(|_, tried| in_future(tried.at, LOOK_AGAIN) > now);
             if all.is_empty() {
                 tried.remove(&object.key().uid);
             }
         }
-        plan
+        drop(tried);
+        plan(object, world, now)
     }
 
     fn effect(&self, object: &PulsarConsumer, tried: Tried) -> Result<(), String> {
@@ -142,35 +142,41 @@ impl PulsarConsumers {
         }
     }
 
-    /// KEDA's objects of its name, where the cluster has KEDA's types.
-    async fn keda(
-        &self,
-        object: &PulsarConsumer,
-        key: &Key,
-        tried: &AllTried,
-    ) -> Result<Option<Keda>, Error> {
-        if !are_there(&self.keda) {
-            return Ok(None);
+    /// KEDA's objects of its name. What cannot be found out of them keeps nothing else from being done.
+    async fn keda(&self, object: &PulsarConsumer, key: &Key, tried: &AllTried) -> Keda {
+        match presence(&self.keda) {
+            Some(true) => {}
+            Some(false) => return Keda::Absent,
+            None => return Keda::Unknown,
         }
+        let scales = object.spec.autoscaling.is_some();
+        let wanted = [scales, scales && object.spec.auth.is_some()];
         let names = [scaled_object_name(object), trigger_authentication_name(object)];
         let mut found = [None, None];
         for (at, (cache, name)) in self.keda.iter().zip(names).enumerate() {
             let resource = cache.resource();
             let cached = cache.find(&key.namespace, &name);
             // Nobody waits for these caches: one that shows nothing, or something that was just applied, may be behind.
-            let is_doubtful = cached.is_none() || tried.contains_key(&resource);
-            found[at] = if is_doubtful && object.spec.autoscaling.is_some() {
-                self.executor().read::<KedaObject>(&resource, &key.namespace, &name).await?.map(Arc::new)
+            let now = self.shared.clock.now();
+            let is_young = tried.get(&resource).is_some_and(|tried| in_future(tried.at, FOLLOW_UP * 2) > now);
+            found[at] = if wanted[at] && (cached.is_none() || is_young) {
+                match self.executor().read::<KedaObject>(&resource, &key.namespace, &name).await {
+                    Ok(read) => read.map(Arc::new),
+                    Err(error) => {
+                        tracing::warn!(object = %key, error = brief(&error), "an object of KEDA's cannot be read");
+                        return Keda::Unknown;
+                    }
+                }
             } else {
                 cached
             };
         }
         let [scaled_object, trigger_authentication] = found;
-        Ok(Some(Keda { scaled_object, trigger_authentication }))
+        Keda::There { scaled_object, trigger_authentication }
     }
 
     /// Asks kubelets' Events about a pod that is not ready for long and does not say why.
-    async fn ask(&self, key: &Key, unready: &[Arc<Pod>]) -> Result<Option<Inquiry>, Error> {
+    async fn ask(&self, key: &Key, unready: &[Arc<Pod>]) -> Option<Inquiry> {
         let last = lock(&self.asked).get(&key.uid).cloned();
         let now = self.shared.clock.now();
         let Some(pod) = whom_to_ask(unready, last.as_ref(), now) else {
@@ -178,24 +184,22 @@ impl PulsarConsumers {
             if still.is_none() {
                 lock(&self.asked).remove(&key.uid);
             }
-            return Ok(still);
+            return still;
         };
         let fields = format!("involvedObject.uid={},type=Warning", pod.meta.uid);
-        let events =
-            match self.executor().list_fields::<KubeletEvent>(&CORE_EVENTS, &key.namespace, &fields).await {
-                Ok(events) => events,
-                // Without the right to see Events their words are missing, and nothing else.
-                Err(kube::Error::Api(status)) if status.code == 403 => Vec::new(),
-                Err(error) => return Err(error.into()),
-            };
-        let inquiry = Inquiry {
-            pod: pod.meta.name.clone(),
-            uid: pod.meta.uid.clone(),
-            at: now,
-            complaint: latest(&events),
+        let events = self.executor().list_fields::<KubeletEvent>(&CORE_EVENTS, &key.namespace, &fields).await;
+        let complaint = match events {
+            Ok(events) => latest(&events, pod.started),
+            // Without Events their words are missing, and nothing else: what was said of this pod stands.
+            Err(error) => {
+                tracing::debug!(object = %key, error = brief(&error), "the Events of a pod cannot be read");
+                last.filter(|last| last.uid == pod.meta.uid).and_then(|last| last.complaint)
+            }
         };
+        let uid = pod.meta.uid.clone();
+        let inquiry = Inquiry { pod: pod.meta.name.clone(), uid, at: now, complaint };
         lock(&self.asked).insert(key.uid.clone(), inquiry.clone());
-        Ok(Some(inquiry))
+        Some(inquiry)
     }
 }
 
@@ -216,14 +220,14 @@ struct KubeletEventMeta {
     creation_timestamp: Option<Timestamp>,
 }
 
-/// What was complained of last.
-fn latest(events: &[KubeletEvent]) -> Option<Complaint> {
+/// What was complained of last, since the pod has started if it has.
+fn latest(events: &[KubeletEvent], started: Option<Timestamp>) -> Option<Complaint> {
     let at = |event: &KubeletEvent| {
         event.last_timestamp.or(event.event_time).or(event.metadata.creation_timestamp)
     };
     let complaints =
         events.iter().filter_map(|event| Some((at(event), complaint(&event.reason, &event.message)?)));
-    complaints.max_by_key(|(at, _)| *at).map(|(_, complaint)| complaint)
+    complaints.filter(|(at, _)| *at >= started).max_by_key(|(at, _)| *at).map(|(_, complaint)| complaint)
 }
 
 /// Wakes whoever wants to be scaled when KEDA's types come or go.
@@ -233,12 +237,13 @@ async fn follow_keda(
     waker: quintet_kit::controller::Waker,
 ) {
     let [mut first, mut second] = caches.each_ref().map(Informer::health);
-    let mut was = false;
+    let mut was = None;
     loop {
-        let is = are_there(&caches);
+        let is = presence(&caches);
         if is != was {
             was = is;
-            for object in objects.all().iter().filter(|object| object.spec.autoscaling.is_some()) {
+            // Also who wants it no longer: what was made for it must go.
+            for object in objects.all() {
                 waker.look_again(object.key());
             }
         }
@@ -249,9 +254,13 @@ async fn follow_keda(
     }
 }
 
-/// Whether the cluster has KEDA's types.
-fn are_there(caches: &[Informer<KedaObject>; 2]) -> bool {
-    caches.iter().all(|cache| matches!(*cache.health().borrow(), Health::Synced { .. }))
+/// Whether the cluster has KEDA's types; None where that is not known.
+fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
+    let health = caches.each_ref().map(|cache| cache.health().borrow().clone());
+    if health.contains(&Health::Absent) {
+        return Some(false);
+    }
+    health.iter().all(|health| matches!(health, Health::Synced { .. })).then_some(true)
 }
 
 /// Adds the PulsarConsumer controller to the process. `image` is what consumers run where their object names none.
@@ -261,9 +270,9 @@ pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> 
     let objects = shared.informer::<PulsarConsumer>("pulsarconsumers", resource, None);
     let keda = [("scaledobjects", SCALED_OBJECTS), ("triggerauthentications", TRIGGER_AUTHENTICATIONS)]
         .map(|(name, resource)| shared.patient_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
-    let reads: [Arc<dyn Follower>; 1] = [Arc::new(deployments.clone())];
     let metrics = Metrics::new(&shared.metrics.registry, &objects)?;
     let pods = shared.pods();
+    let reads: [Arc<dyn Follower>; 2] = [Arc::new(deployments.clone()), Arc::new(pods.clone())];
     let (unready, poller) = (Arc::new(Unready::default()), Arc::new(Poller::default()));
     let reconciler = PulsarConsumers {
         shared: shared.clone(),

@@ -7,7 +7,7 @@ use quintet_kit::resource::{DEPLOYMENTS, Resource};
 use quintet_kit::types::Deployment;
 use serde_json::{Map, Value, json};
 
-use crate::api::{PulsarConsumer, PulsarConsumerSpec, SecretKey, SubscriptionType};
+use crate::api::{ImagePullPolicy, PulsarConsumer, PulsarConsumerSpec, SecretKey, SubscriptionType};
 use crate::topic::Topic;
 
 /// What follows the object's name in its Deployment's, as in the post.
@@ -154,6 +154,8 @@ fn pod_spec(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     set("affinity", json!(pod.affinity));
     set("topologySpreadConstraints", json!(pod.topology_spread_constraints));
     set("serviceAccountName", json!(pod.service_account_name));
+    // The server mirrors it into its deprecated name, which would stay behind when it is taken away.
+    set("serviceAccount", json!(pod.service_account_name));
     set("imagePullSecrets", json!(pod.image_pull_secrets));
     set("priorityClassName", json!(pod.priority_class_name));
     set("terminationGracePeriodSeconds", json!(pod.termination_grace_period_seconds));
@@ -185,6 +187,7 @@ fn pod_spec(spec: &PulsarConsumerSpec, default: &Image) -> Value {
 
 fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     let port = health_port(spec, default);
+    let image = spec.image.as_deref().unwrap_or(&default.name);
     let mut security = json!({
         "allowPrivilegeEscalation": false,
         "capabilities": { "drop": ["ALL"] },
@@ -195,15 +198,13 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     }
     let mut container = json!({
         "name": CONTAINER,
-        "image": spec.image.as_deref().unwrap_or(&default.name),
+        "image": image,
+        "imagePullPolicy": spec.image_pull_policy.unwrap_or_else(|| pull_policy(image)),
         "env": env(spec, port),
         // Where a consumer gives up, its last words tell why: they come into the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": security,
     });
-    if let Some(policy) = spec.image_pull_policy {
-        container["imagePullPolicy"] = json!(policy);
-    }
     if let Some(resources) = &spec.resources {
         container["resources"] = resources.clone();
     }
@@ -231,9 +232,34 @@ fn container(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     container
 }
 
+/// When an image is pulled that nobody says it of, as the API server decides for a new pod. It is stated: what the server has
+/// filled in for one image would stay for the next.
+fn pull_policy(image: &str) -> ImagePullPolicy {
+    let name = image.rsplit('/').next().unwrap_or(image);
+    match name.split_once(':') {
+        _ if name.contains('@') => ImagePullPolicy::IfNotPresent,
+        None | Some((_, "latest")) => ImagePullPolicy::Always,
+        Some(_) => ImagePullPolicy::IfNotPresent,
+    }
+}
+
+/// What the volumes of ours in a pod's spec show: volume, Secret and key.
+pub fn mounted(pod: &Value) -> Vec<(&str, &str, &str)> {
+    let ours = |name: &&Value| [TOKEN.0, AUTHORITIES.0].iter().any(|one| name["name"] == *one);
+    let volumes = pod["volumes"].as_array().into_iter().flatten().filter(ours);
+    volumes
+        .filter_map(|volume| {
+            let secret = &volume["secret"];
+            let key = secret["items"][0]["key"].as_str()?;
+            Some((volume["name"].as_str()?, secret["secretName"].as_str()?, key))
+        })
+        .collect()
+}
+
 /// The environment: the post's three variables, then one for each further field that is set. No secret is among them.
 fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
-    let text = |name: &str, value: &str| json!({ "name": name, "value": value });
+    // A kubelet would expand $(NAME); what it finds doubled it leaves single.
+    let text = |name: &str, value: &str| json!({ "name": name, "value": value.replace('$', "$$") });
     let mut env = vec![
         text("PULSAR_SERVER", &spec.server_address),
         text("PULSAR_TOPIC", &spec.topic),
@@ -266,7 +292,7 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
             "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "metadata.name" } },
         }));
     }
-    // Ours stand last against nothing: the schema keeps names like ours out.
+    // The schema keeps names like ours out.
     env.extend(spec.env.iter().cloned());
     env
 }

@@ -10,8 +10,8 @@ use quintet_kit::resource::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::api::{Autoscaling, PulsarConsumer};
-use crate::deployment::{NAME_LABEL, TOKEN, key_of, label_value};
+use crate::api::{Autoscaling, PulsarConsumer, SecretKey};
+use crate::deployment::{AUTHORITIES, NAME_LABEL, TOKEN, key_of, label_value};
 use crate::kept::{APPLIED_ANNOTATION, Kept};
 use crate::topic::Topic;
 
@@ -146,6 +146,7 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
         activation_backlog,
         polling_interval_seconds,
         cooldown_seconds,
+        partitioned: _,
     } = autoscaling;
     // Values in a trigger's metadata are text.
     let mut metadata = json!({
@@ -184,14 +185,14 @@ pub fn scaled_object(consumer: &PulsarConsumer, autoscaling: &Autoscaling, parti
 
 /// The TriggerAuthentication; None where there is nothing to authenticate with.
 pub fn trigger_authentication(consumer: &PulsarConsumer) -> Option<Value> {
-    let secret = &consumer.spec.auth.as_ref()?.token_secret;
-    let wanted = json!({
-        "secretTargetRef": [{
-            "parameter": "bearerToken",
-            "name": secret.name,
-            "key": key_of(secret, TOKEN.0),
-        }],
-    });
+    let spec = &consumer.spec;
+    let parameter = |name: &str, secret: &SecretKey, volume: &str| json!({ "parameter": name, "name": secret.name, "key": key_of(secret, volume) });
+    let mut parameters = vec![parameter("bearerToken", &spec.auth.as_ref()?.token_secret, TOKEN.0)];
+    let is_encrypted = spec.admin_url.as_ref().is_some_and(|url| url.starts_with("https://"));
+    if let Some(tls) = spec.tls.as_ref().filter(|_| is_encrypted) {
+        parameters.push(parameter("ca", &tls.ca_secret, AUTHORITIES.0));
+    }
+    let wanted = json!({ "secretTargetRef": parameters });
     Some(object(consumer, &TRIGGER_AUTHENTICATIONS, &trigger_authentication_name(consumer), &wanted))
 }
 

@@ -133,9 +133,9 @@ impl<'a, T: Kept> Standing<'a, T> {
         if let (Some(own), Some(None)) = (own, &difference) {
             return Self::Settled(own);
         }
-        if let Some(refusal) = refusals.of("apply", &name)
-            && refusal.until > now
-        {
+        let refused = |verb| refusals.of(verb, &name).filter(|refusal| refusal.until > now);
+        // What prepares an apply is part of it.
+        if let Some(refusal) = ["apply", "patch", "merge"].into_iter().find_map(refused) {
             return Self::Refused(refusal, own);
         }
         let over = own.map(|own| fingerprint(&applied, own));
@@ -196,8 +196,8 @@ impl<'a, T: Kept> Standing<'a, T> {
             Self::Overruled(path, _) => Some((
                 OVERRULED,
                 format!(
-                    "{what} was applied, but its {path} is not what was asked for: look for an admission webhook \
-                     that changes it."
+                    "{what} was applied, but its {path} is not what was asked for: look for an admission webhook or an \
+                     autoscaler that changes it."
                 ),
             )),
             Self::Terminating(_) => Some((TERMINATING, format!("{what} is being deleted, then made again."))),
@@ -268,7 +268,17 @@ fn missing(wanted: &Value, found: Option<&Value>, path: &str) -> Option<String> 
                 missing(item, same, &format!("{path}[{}]", name.as_str().unwrap_or_default()))
             })
         }
-        // Lists without names are compared item by item: the server puts its defaults into their items too.
+        (Value::Array(wanted), Some(Value::Array(found)))
+            if !wanted.is_empty() && wanted.iter().all(|item| item["topologyKey"].is_string()) =>
+        {
+            // These are keyed too, by two members.
+            let key = |item: &Value| (item["topologyKey"].clone(), item["whenUnsatisfiable"].clone());
+            wanted.iter().enumerate().find_map(|(at, item)| {
+                let same = found.iter().find(|other| key(other) == key(item));
+                missing(item, same, &format!("{path}[{at}]"))
+            })
+        }
+        // Other lists are compared item by item: the server puts its defaults into their items too.
         (Value::Array(wanted), Some(Value::Array(found))) if wanted.len() == found.len() => {
             let pairs = wanted.iter().zip(found).enumerate();
             let mut differences = pairs
@@ -287,7 +297,7 @@ fn missing(wanted: &Value, found: Option<&Value>, path: &str) -> Option<String> 
 
 /// Whether two values are one quantity, written in two ways: the server writes quantities anew in a way of its own.
 fn is_same_quantity(wanted: &Value, found: &Value, path: &str) -> bool {
-    if !path.contains(".resources.") {
+    if !path.contains(".resources.") && !path.ends_with(".divisor") {
         return false;
     }
     let of = |value: &Value| match value {
@@ -298,8 +308,8 @@ fn is_same_quantity(wanted: &Value, found: &Value, path: &str) -> bool {
     of(wanted).is_some_and(|wanted| Some(wanted) == of(found))
 }
 
-/// A quantity in thousandths, as `100m`, `1.5`, `2Gi` or `1e3` have it; None where it is none or not a whole number of
-/// thousandths that fits.
+/// A quantity in thousandths, rounded up as the server does, as `100m`, `1.5`, `2Gi` or `1e3` have it; None where it is none or
+/// does not fit.
 fn quantity(text: &str) -> Option<i128> {
     let digits =
         text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-' || c == '+')).unwrap_or(text.len());
@@ -314,11 +324,13 @@ fn quantity(text: &str) -> Option<i128> {
         "G" => (1_000_000_000, 1),
         "T" => (1_000_000_000_000, 1),
         "P" => (1_000_000_000_000_000, 1),
+        "E" => (1_000_000_000_000_000_000, 1),
         "Ki" => (1 << 10, 1),
         "Mi" => (1 << 20, 1),
         "Gi" => (1 << 30, 1),
         "Ti" => (1 << 40, 1),
         "Pi" => (1 << 50, 1),
+        "Ei" => (1 << 60, 1),
         exponent => {
             let exponent = exponent.strip_prefix(['e', 'E'])?.parse::<u32>().ok()?;
             (10_i128.checked_pow(exponent)?, 1)
@@ -329,7 +341,7 @@ fn quantity(text: &str) -> Option<i128> {
     let value = format!("{whole}{fraction}").parse::<i128>().ok()?;
     let thousandths = value.checked_mul(numerator)?.checked_mul(1_000)?;
     let divisor = scale.checked_mul(denominator)?;
-    (thousandths % divisor == 0).then(|| thousandths / divisor)
+    Some(thousandths / divisor + i128::from(thousandths % divisor > 0))
 }
 
 /// Identifies an apply: what, and onto what.
@@ -353,6 +365,8 @@ mod tests {
     #[case("1024Mi", "1Gi", true)]
     #[case("1000Mi", "1Gi", false)]
     #[case("1e3", "1k", true)]
+    #[case("0.0001", "1m", true)]
+    #[case("1024Pi", "1Ei", true)]
     #[case("x", "x", false)]
     fn quantities_are_compared_by_value(#[case] one: &str, #[case] other: &str, #[case] same: bool) {
         let path = "spec.template.spec.containers[c].resources.limits.cpu";
@@ -367,6 +381,9 @@ mod tests {
     #[case(json!({ "a": [{ "key": "k" }] }), json!({ "a": [] }), Some("spec.a"))]
     #[case(json!({ "a": { "b": 1 } }), json!({ "a": { "b": 2 } }), Some("spec.a.b"))]
     #[case(json!({ "a": "" }), json!({}), None)]
+    #[case(json!({ "divisor": "1000m" }), json!({ "divisor": "1" }), None)]
+    #[case(json!({ "a": [{ "topologyKey": "k", "whenUnsatisfiable": "w", "maxSkew": 1 }] }),
+        json!({ "a": [{ "topologyKey": "theirs" }, { "topologyKey": "k", "whenUnsatisfiable": "w", "maxSkew": 1 }] }), None)]
     fn what_is_missing_is_named(#[case] wanted: Value, #[case] found: Value, #[case] path: Option<&str>) {
         assert_eq!(missing(&wanted, Some(&found), "spec").as_deref(), path);
     }

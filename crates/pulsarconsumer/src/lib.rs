@@ -34,7 +34,7 @@ pub const SECRET_RULES: &[Rule] = &[Rule {
     group: "",
     resources: &["secrets"],
     verbs: &["get"],
-    why: "The token of PulsarConsumers with adminURL and auth, and Secrets with rolloutOnSecretChange, are read.",
+    why: "Token and authorities of PulsarConsumers with adminURL, and Secrets with rolloutOnSecretChange, are read.",
 }];
 
 /// What this kind may do.

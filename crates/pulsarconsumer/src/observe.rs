@@ -25,8 +25,8 @@ pub struct World {
     pub unready: Vec<Arc<Pod>>,
     /// What kubelets said of one of them, where they were asked.
     pub asked: Option<Inquiry>,
-    /// KEDA's objects of its name; None where the cluster does not have KEDA's types.
-    pub keda: Option<Keda>,
+    /// KEDA's objects of its name.
+    pub keda: Keda,
     /// What its backlog is, and what stands for the content of its Secrets.
     pub known: Known,
     /// The image where the object names none, and its port.
@@ -37,13 +37,21 @@ pub struct World {
     pub tried: AllTried,
 }
 
-/// KEDA's objects of one name, whoever they belong to.
+/// What is known of KEDA.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Keda {
-    /// The ScaledObject.
-    pub scaled_object: Option<Arc<KedaObject>>,
-    /// The TriggerAuthentication.
-    pub trigger_authentication: Option<Arc<KedaObject>>,
+pub enum Keda {
+    /// Nothing yet, or nothing now.
+    #[default]
+    Unknown,
+    /// The cluster does not have its types.
+    Absent,
+    /// These are its objects of one name, whoever they belong to.
+    There {
+        /// The ScaledObject.
+        scaled_object: Option<Arc<KedaObject>>,
+        /// The TriggerAuthentication.
+        trigger_authentication: Option<Arc<KedaObject>>,
+    },
 }
 
 /// What kubelets were asked, and what they said.

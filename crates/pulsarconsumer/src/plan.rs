@@ -1,26 +1,24 @@
 //! What should be done for one PulsarConsumer: a pure function of what is observed and the time.
 
-use std::collections::BTreeSet;
-
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::object::Object as _;
 use quintet_kit::plan::{Action, Plan};
-use quintet_kit::resource::{DEPLOYMENTS, Resource};
+use quintet_kit::resource::DEPLOYMENTS;
 use quintet_kit::types::Deployment;
 use serde_json::{Value, json};
 
 use crate::adoption::adoption;
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::{Told, told};
-use crate::deployment::{SECRETS_ANNOTATION, deployment, deployment_name};
+use crate::deployment::{Image, SECRETS_ANNOTATION, deployment, deployment_name, mounted};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
 };
-use crate::kept::{Kept, OVERRULED, Standing, Target, Tried, in_future, is_of};
+use crate::kept::{FOLLOW_UP, Kept, LOOK_AGAIN, Standing, Target, Tried, in_future, is_of};
 use crate::observe::{Keda, World};
-use crate::pods::{ASK_AGAIN, asked_at};
-use crate::status::{APPLIED, AUTOSCALING_READY, announce, condition, is_current, status};
+use crate::pods::ask_next;
+use crate::status::{announce, is_current, status};
 
 /// How long the first status waits for the pods of a new Deployment to be counted, and for the first look at a backlog:
 /// usually a fraction of this.
@@ -32,8 +30,8 @@ pub type ConsumerPlan = Plan<PulsarConsumerStatus, Tried>;
 /// Makes the plan.
 pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> ConsumerPlan {
     let mut plan = Plan::default();
-    if consumer.terminating() {
-        // Owner references take away what was made for it.
+    if consumer.terminating() || world.refusals.namespace_terminating {
+        // Owner references take away what was made for it, and in a namespace that goes nothing can be made.
         return plan;
     }
     let before = consumer.status.clone().unwrap_or_default();
@@ -59,15 +57,23 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         plan.steps.extend(due.steps(now));
     }
     plan.steps.extend(scaling.steps(now));
-    plan.steps.extend(leftovers(consumer, world));
+    plan.steps.extend(leftovers(consumer, world, now));
     if !plan.steps.is_empty() {
         // Nothing is said now: what comes of this will be.
-        plan.look_again(in_future(now, crate::kept::FOLLOW_UP));
+        plan.look_again(in_future(now, FOLLOW_UP));
+        return plan;
+    }
+    if let Some(own) = standing.own()
+        && let Some(until) = counting(own, world, now)
+    {
+        plan.look_again(until);
         return plan;
     }
     let figures = world.known.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
     let told = match &consumer.spec.admin_url {
-        Some(_) => told(&before, figures, now),
+        Some(_) if is_about(consumer, &before) => told(&before, figures, now),
+        // Another topic's backlog is not this one's.
+        Some(_) => told(&PulsarConsumerStatus::default(), figures, now),
         None => Told::default(),
     };
     if let Some(own) = standing.own()
@@ -79,11 +85,8 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     if let Some(again) = told.again {
         plan.look_again(again);
     }
-    for pod in &world.unready {
-        if let Some(at) = asked_at(pod) {
-            let asked = world.asked.as_ref().filter(|asked| asked.uid == pod.meta.uid);
-            plan.look_again(asked.map_or(at, |asked| in_future(asked.at, ASK_AGAIN)).max(now));
-        }
+    if let Some(at) = ask_next(&world.unready, world.asked.as_ref(), now) {
+        plan.look_again(at);
     }
     let after = status(consumer, world, &standing, &scaling, told, &before, now);
     plan.events = announce(&before, &after);
@@ -91,15 +94,10 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     plan
 }
 
-/// The types of what a plan leaves as somebody else keeps making it.
-pub fn overruled(plan: &ConsumerPlan) -> BTreeSet<Resource> {
-    let Some(status) = &plan.status else { return BTreeSet::new() };
-    let is_overruled = |type_| condition(status, type_).is_some_and(|one| one.reason == OVERRULED);
-    let of =
-        |type_, resources: &[Resource]| if is_overruled(type_) { resources.to_vec() } else { Vec::new() };
-    let mut all = of(APPLIED, &[DEPLOYMENTS]);
-    all.extend(of(AUTOSCALING_READY, &[SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS]));
-    all.into_iter().collect()
+/// Until when nothing is said, because the Deployment has just been applied and its figures are of the spec before.
+fn counting(own: &Deployment, world: &World, now: Timestamp) -> Option<Timestamp> {
+    let tried = world.tried.get(&DEPLOYMENTS).filter(|_| !is_current(own))?;
+    Some(in_future(tried.at, SETTLING)).filter(|until| now < *until)
 }
 
 /// What is not known yet, and will be in a moment.
@@ -120,9 +118,17 @@ fn secrets(
         Some(Ok(fingerprint)) => Ok(Some(fingerprint.clone())),
         // What cannot be read has not changed.
         Some(Err(_)) => Ok(has()),
-        None if own.is_some() => Ok(has()),
+        // Another Secret has another content: what stands for the old one would be replaced at once.
+        None if own.is_some_and(|own| mounts_the_same(consumer, own, &world.image)) => Ok(has()),
         None => Err(NotYet),
     }
+}
+
+/// Whether the pods of a Deployment mount the Secrets that they should.
+fn mounts_the_same(consumer: &PulsarConsumer, own: &Deployment, image: &Image) -> bool {
+    let wanted = deployment(consumer, Some(own), image, None);
+    let pod = |spec: &Value| spec["template"]["spec"].clone();
+    mounted(&pod(&wanted["spec"])) == mounted(&pod(&own.spec))
 }
 
 /// What has to be done before an apply: taking over what the post's operator made, and taking away what could otherwise
@@ -152,6 +158,8 @@ fn prepare(plan: &mut ConsumerPlan, world: &World, own: Option<&Deployment>, rec
 pub enum Scaling<'a> {
     /// The object wants none.
     Off,
+    /// Nothing is known of KEDA.
+    Unknown,
     /// The cluster has no KEDA.
     NoKeda,
     /// The topic is looked at first.
@@ -181,6 +189,8 @@ impl Scaling<'_> {
     fn look_again(&self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Off | Self::NoKeda => None,
+            // Its coming is told; a look that failed is not.
+            Self::Unknown => Some(in_future(now, LOOK_AGAIN)),
             Self::Waiting => Some(in_future(now, SETTLING)),
             Self::On { authentication, scaled_object } => {
                 let standings = authentication.iter().chain([scaled_object]);
@@ -192,16 +202,17 @@ impl Scaling<'_> {
 
 fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> Scaling<'a> {
     let Some(autoscaling) = &consumer.spec.autoscaling else { return Scaling::Off };
-    let Some(keda) = &world.keda else { return Scaling::NoKeda };
-    let Keda { scaled_object: scaled, trigger_authentication: authentication } = keda;
+    let (scaled, authentication) = match &world.keda {
+        Keda::Unknown => return Scaling::Unknown,
+        Keda::Absent => return Scaling::NoKeda,
+        Keda::There { scaled_object, trigger_authentication } => (scaled_object, trigger_authentication),
+    };
     let key = consumer.key();
     let said = scaled.as_deref().filter(|scaled| is_of(*scaled, &key)).and_then(is_partitioned);
-    let partitioned = match &world.known.backlog {
-        Some(reading) => reading.partitioned.or(said).unwrap_or_default(),
-        None => match said {
-            Some(said) => said,
-            None => return Scaling::Waiting,
-        },
+    let partitioned = match (autoscaling.partitioned, &world.known.backlog, said) {
+        (Some(partitioned), ..) | (None, None, Some(partitioned)) => partitioned,
+        (None, Some(reading), said) => reading.partitioned.or(said).unwrap_or_default(),
+        (None, None, None) => return Scaling::Waiting,
     };
     let standing = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
         let target = Target { resource, owner: &key, name, body };
@@ -221,18 +232,24 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> S
 }
 
 /// Deletes what was made for KEDA and is no longer wanted.
-fn leftovers(consumer: &PulsarConsumer, world: &World) -> Vec<Vec<Action<PulsarConsumerStatus, Tried>>> {
-    let Some(keda) = &world.keda else { return Vec::new() };
+fn leftovers(
+    consumer: &PulsarConsumer,
+    world: &World,
+    now: Timestamp,
+) -> Vec<Vec<Action<PulsarConsumerStatus, Tried>>> {
+    let Keda::There { scaled_object, trigger_authentication } = &world.keda else { return Vec::new() };
     let (key, spec) = (consumer.key(), &consumer.spec);
     let scales = spec.autoscaling.is_some();
     let candidates = [
-        (SCALED_OBJECTS, &keda.scaled_object, scales),
-        (TRIGGER_AUTHENTICATIONS, &keda.trigger_authentication, scales && spec.auth.is_some()),
+        (SCALED_OBJECTS, scaled_object, scales),
+        (TRIGGER_AUTHENTICATIONS, trigger_authentication, scales && spec.auth.is_some()),
     ];
     let mut steps = Vec::new();
     for (resource, found, wanted) in candidates {
         if let Some(own) = found.as_deref().filter(|found| !wanted && is_of(*found, &key))
             && !own.terminating()
+            // What is refused is said by an Event, and tried again by the executor's own time.
+            && world.refusals.of("delete", &own.meta().name).is_none_or(|refusal| refusal.until <= now)
         {
             steps.push(vec![Action::Delete {
                 resource,
@@ -244,6 +261,13 @@ fn leftovers(consumer: &PulsarConsumer, world: &World) -> Vec<Vec<Action<PulsarC
         }
     }
     steps
+}
+
+/// Whether a status is about the topic and the subscription that the object has now.
+pub fn is_about(consumer: &PulsarConsumer, before: &PulsarConsumerStatus) -> bool {
+    let spec = &consumer.spec;
+    before.topic.as_ref() == Some(&spec.topic)
+        && before.subscription.as_ref() == Some(&spec.subscription_name)
 }
 
 /// Until when the first status waits, because its Deployment is new and its pods are about to be counted, or because the

@@ -15,10 +15,12 @@ use crate::kept::in_future;
 use crate::observe::Inquiry;
 
 /// How long a pod may take to become ready before its kubelet's Events are asked for the reason.
-pub const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
+const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
+/// The shortest time between two looks.
+const BREATH: SignedDuration = SignedDuration::from_secs(5);
 /// How long an answer stands.
-pub const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
+const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
 type ByConsumer = HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<Pod>>>;
 
@@ -38,6 +40,13 @@ impl Unready {
                 Change::Deleted { old } => (old, None),
                 Change::Undecodable { .. } => return,
             };
+            if let Change::Applied { old: Some(old), .. } = change
+                && let Some(before) = old.label(UID_LABEL)
+                && pod.label(UID_LABEL) != Some(before)
+            {
+                // It is nobody's any more.
+                self.set(before, &old.meta.name, None);
+            }
             let Some(uid) = pod.label(UID_LABEL) else { return };
             if self.set(uid, &pod.meta.name, now)
                 && let Some(consumer) = consumer_of(pod, &consumers)
@@ -87,7 +96,7 @@ fn is_unready(pod: &Pod) -> bool {
 
 /// When a pod is asked about, because it is not ready and does not say why itself; None where it says why, or where its
 /// turn has not come yet.
-pub fn asked_at(pod: &Pod) -> Option<Timestamp> {
+fn asked_at(pod: &Pod) -> Option<Timestamp> {
     let is_bound = pod.node.is_some();
     let says_nothing = match pod.waiting.as_deref() {
         None => pod.phase == Phase::Running,
@@ -112,6 +121,15 @@ pub fn whom_to_ask<'a>(
     (!is_fresh).then_some(silent)
 }
 
+/// When to look again, because a pod's turn to be asked about comes, or an answer is no longer fresh.
+pub fn ask_next(unready: &[Arc<Pod>], last: Option<&Inquiry>, now: Timestamp) -> Option<Timestamp> {
+    let turns = || unready.iter().filter_map(|pod| asked_at(pod));
+    let silent = turns().any(|at| at <= now);
+    // One that is silent was asked about before this plan was made: see `whom_to_ask`.
+    let again = last.filter(|_| silent).map(|last| in_future(last.at, ASK_AGAIN).max(in_future(now, BREATH)));
+    again.into_iter().chain(turns().filter(|at| *at > now)).min()
+}
+
 /// What a kubelet says of a pod that is not ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Complaint {
@@ -127,6 +145,13 @@ pub enum Complaint {
         /// The code.
         code: u16,
     },
+}
+
+impl Complaint {
+    /// Whether it is about a container that has not started.
+    pub fn is_of_a_start(&self) -> bool {
+        matches!(self, Self::Mount { .. })
+    }
 }
 
 /// Reads one Event of a kubelet about a pod.

@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use quintet_kit::controller::Waker;
 use quintet_kit::informer::{Change, Informer};
 use quintet_kit::object::{Key, Object as _};
@@ -21,7 +23,7 @@ use crate::api::{PulsarConsumer, PulsarConsumerSpec};
 use crate::backlog::{Reading, Unknown};
 use crate::deployment::{AUTHORITIES, TOKEN};
 use crate::metrics::Metrics;
-use crate::secrets::Mounted;
+use crate::secrets::{self, Mounted};
 use crate::topic::Topic;
 
 /// The time between two looks at a backlog where the object names none.
@@ -113,8 +115,8 @@ impl Poller {
             Change::Applied { new: gone, .. } | Change::Deleted { old: gone } => {
                 self.end(&gone.key(), &tools);
             }
-            // What was asked for last stands until it can be read again.
-            Change::Undecodable { .. } => {}
+            // What it asks for cannot be read.
+            Change::Undecodable { key, .. } => self.end(key, &tools),
         });
     }
 
@@ -129,12 +131,19 @@ impl Poller {
         if running.get(&key.uid).is_some_and(|running| running.order == order) {
             return;
         }
-        let known = match running.get(&key.uid) {
-            // What is known of another topic is not known of this one; Secrets are asked for anew in a moment.
-            Some(before) if before.order.backlog == order.backlog => before.known.clone(),
-            _ => Known::default(),
-        };
-        let task = tokio::spawn(poll(self.clone(), key.clone(), order.clone(), tools.clone()));
+        let mut known = Known::default();
+        if let Some(before) = running.get(&key.uid) {
+            // What is known of another topic is not known of this one, nor of another Secret.
+            if before.order.backlog == order.backlog {
+                known.backlog.clone_from(&before.known.backlog);
+            } else {
+                tools.metrics.forget(&key);
+            }
+            if before.order.secrets && before.order.spec == order.spec {
+                known.secrets.clone_from(&before.known.secrets);
+            }
+        }
+        let task = tokio::spawn(keep_polling(self.clone(), key.clone(), order.clone(), tools.clone()));
         running.insert(key.uid, Running { order, task, known });
     }
 
@@ -159,7 +168,19 @@ impl Poller {
     }
 }
 
-async fn poll(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
+/// Polls for ever; a panic costs one object a minute.
+async fn keep_polling(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
+    loop {
+        let polling = poll(&poller, &key, &order, &tools);
+        if AssertUnwindSafe(polling).catch_unwind().await.is_ok() {
+            return;
+        }
+        tracing::error!(object = %key, "polling for this object has panicked and begins anew in a minute");
+        sleep(SECRETS).await;
+    }
+}
+
+async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
     let random = RandomState::new();
     let mut looks = 0_u64;
     let mut jitter = |within: Duration| {
@@ -169,30 +190,35 @@ async fn poll(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
     };
     let mut gate = tools.shared.gate.watch();
     let mut mounted: Option<(Instant, Result<Mounted, Unknown>)> = None;
+    let mut failures = 0_u32;
     sleep(jitter(SPREAD)).await;
     let (mut backlog_due, mut secrets_due) = (Instant::now(), Instant::now());
     loop {
         if tools.shared.gate.term().is_none() {
-            // Whoever leads tells the figures.
-            tools.metrics.forget(&key);
+            // Whoever leads tells the figures, and what was known before is old by the time that this process leads again.
+            tools.metrics.forget(key);
+            poller.learn(key, |known| *known = Known::default());
+            mounted = None;
             if gate.wait_for(Option::is_some).await.is_err() {
                 return;
             }
             sleep(jitter(SPREAD)).await;
+            (backlog_due, secrets_due) = (Instant::now(), Instant::now());
             continue;
         }
         let now = Instant::now();
         let is_known = mounted.as_ref().is_some_and(|(at, _)| now < *at + SECRETS);
         let wants_secrets = order.spec.auth.is_some() || order.spec.tls.is_some();
         let looks_at_backlog = order.backlog.is_some() && backlog_due <= now;
-        if wants_secrets && !is_known && (looks_at_backlog || order.secrets && secrets_due <= now) {
+        let looks_at_secrets = order.secrets && secrets_due <= now;
+        if wants_secrets && (looks_at_secrets || looks_at_backlog && !is_known) {
             let read = Mounted::read(&tools.shared.executor, &key.namespace, &order.spec).await;
             mounted = Some((now, read));
         }
-        if order.secrets && secrets_due <= now {
+        if looks_at_secrets {
             let read = mounted.as_ref().map_or_else(|| Ok(Mounted::default()), |(_, read)| read.clone());
             let fingerprint = read.map(|mounted| mounted.fingerprint(&key.uid));
-            if poller.learn(&key, |known| known.secrets = Some(fingerprint)) {
+            if poller.learn(key, |known| known.secrets = Some(soften(known.secrets.take(), fingerprint))) {
                 tools.waker.wake(key.clone());
             }
             secrets_due = now + SECRETS - jitter(SECRETS / 8);
@@ -200,7 +226,7 @@ async fn poll(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
         if let Some(asked) = &order.backlog
             && looks_at_backlog
         {
-            let partitioned = poller.known(&key).backlog.and_then(|reading| reading.partitioned);
+            let partitioned = poller.known(key).backlog.and_then(|reading| reading.partitioned);
             let access = access(asked, &order.spec, mounted.as_ref().map(|(_, read)| read));
             let mut reading = match access {
                 Ok(access) => tools.admin.read(asked, &access, partitioned).await,
@@ -208,8 +234,17 @@ async fn poll(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
             };
             // A topic that cannot be read for a while has not lost its partitions.
             reading.partitioned = reading.partitioned.or(partitioned);
-            tools.metrics.read(&key, &reading);
-            if poller.learn(&key, |known| known.backlog = Some(reading)) {
+            tools.metrics.read(key, &reading);
+            failures = if reading.figures.is_err() { failures + 1 } else { 0 };
+            let learnt = poller.learn(key, |known| {
+                // One answer that does not come is no news; the next one may be.
+                let is_first =
+                    failures == 1 && known.backlog.as_ref().is_some_and(|before| before.figures.is_ok());
+                if !is_first {
+                    known.backlog = Some(next(known.backlog.take(), reading));
+                }
+            });
+            if learnt {
                 tools.waker.wake(key.clone());
             }
             backlog_due = now + order.interval - jitter(order.interval / 8);
@@ -223,6 +258,25 @@ async fn poll(poller: Arc<Poller>, key: Key, order: Order, tools: Arc<Tools>) {
             () = sleep_until(next) => {}
             _ = gate.wait_for(Option::is_none) => {}
         }
+    }
+}
+
+/// What is known after another look at a backlog. How fast messages are delivered is for the metrics alone, and the words of a
+/// failure stay while its reason does: both would change with every look.
+fn next(before: Option<Reading>, mut reading: Reading) -> Reading {
+    match (&mut reading.figures, before.map(|before| before.figures)) {
+        (Ok(figures), _) => figures.rate = 0.0,
+        (Err(now), Some(Err(before))) if now.reason == before.reason => *now = before,
+        (Err(_), _) => {}
+    }
+    reading
+}
+
+/// What is known after another look at Secrets: an answer that does not come takes nothing away from what was seen.
+fn soften(before: Option<Result<String, Unknown>>, now: Result<String, Unknown>) -> Result<String, Unknown> {
+    match (before, now) {
+        (Some(before), Err(unknown)) if unknown.reason == secrets::UNKNOWN => before,
+        (_, now) => now,
     }
 }
 
@@ -246,4 +300,55 @@ fn access(
         token: mounted.of(TOKEN.0).cloned(),
         authorities: mounted.of(AUTHORITIES.0).filter(|_| wants_authorities).map(|pem| pem.bytes().to_vec()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backlog::Figures;
+
+    fn unknown(reason: &'static str, message: &str) -> Unknown {
+        Unknown { reason, message: message.to_owned() }
+    }
+
+    fn reading(figures: Result<Figures, Unknown>) -> Reading {
+        Reading { figures, partitioned: None }
+    }
+
+    #[test]
+    fn what_changes_with_every_look_is_no_news() {
+        let busy = |rate: f64| reading(Ok(Figures { rate, ..Figures::default() }));
+        assert_eq!(next(Some(next(None, busy(1.0))), busy(2.0)), next(None, busy(1.0)));
+        let refused = reading(Err(unknown("AdminUnreachable", "connection refused")));
+        let silent = reading(Err(unknown("AdminUnreachable", "no answer")));
+        assert_eq!(next(Some(refused.clone()), silent), refused);
+        let other = reading(Err(unknown("AdminFailed", "500")));
+        assert_eq!(next(Some(refused), other.clone()), other);
+    }
+
+    #[test]
+    fn an_api_server_that_is_away_takes_nothing_back() {
+        let seen = Ok("v1-a".to_owned());
+        let away = Err(unknown(secrets::UNKNOWN, "timeout"));
+        assert_eq!(soften(Some(seen.clone()), away.clone()), seen);
+        assert_eq!(soften(None, away.clone()), away);
+        let gone = Err(unknown("SecretNotFound", "gone"));
+        assert_eq!(soften(Some(seen), gone.clone()), gone);
+    }
+
+    #[test]
+    fn only_what_is_asked_for_makes_an_order() {
+        let mut consumer = PulsarConsumer::default();
+        assert!(Order::of(&consumer).is_none());
+        consumer.spec.rollout_on_secret_change = Some(true);
+        assert!(Order::of(&consumer).is_some_and(|order| order.secrets && order.backlog.is_none()));
+        consumer.spec.admin_url = Some("http://broker".to_owned());
+        let before = Order::of(&consumer).unwrap();
+        assert_eq!(before.interval, POLL);
+        // A scale begins nothing anew.
+        consumer.spec.replicas = 5;
+        assert_eq!(Order::of(&consumer).unwrap(), before);
+        consumer.spec.backlog_poll_seconds = Some(10);
+        assert_ne!(Order::of(&consumer).unwrap(), before);
+    }
 }

@@ -25,6 +25,9 @@ use crate::deployment::{AUTHORITIES, TOKEN, key_of, secret_of};
 const SECRETS: Resource =
     Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true, custom: false };
 
+/// The reason where nobody can say what is in a Secret.
+pub const UNKNOWN: &str = "SecretUnknown";
+
 /// A value that no log and no message shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sensitive(Vec<u8>);
@@ -32,6 +35,12 @@ pub struct Sensitive(Vec<u8>);
 impl fmt::Debug for Sensitive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(a secret)")
+    }
+}
+
+impl From<&str> for Sensitive {
+    fn from(value: &str) -> Self {
+        Self(value.as_bytes().to_vec())
     }
 }
 
@@ -114,7 +123,7 @@ async fn read(
             ),
         },
         other => Unknown {
-            reason: "SecretUnknown",
+            reason: UNKNOWN,
             message: format!(
                 "Secret {name} ({field}) cannot be read: {}",
                 quintet_kit::client::brief(&other)

@@ -7,7 +7,7 @@ use kube::core::Selector;
 use quintet_kit::conditions::{self, Wanted};
 use quintet_kit::plan::{Event, EventType};
 use quintet_kit::resource::DEPLOYMENTS;
-use quintet_kit::types::{Deployment, Pod};
+use quintet_kit::types::{Deployment, Exit, Phase, Pod};
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::Told;
@@ -15,7 +15,7 @@ use crate::deployment::{NAME_LABEL, deployment_name, key_of, label_value, secret
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
 use crate::kept::{NOT_OWNED, OVERRULED, Standing};
 use crate::observe::{Inquiry, World};
-use crate::plan::Scaling;
+use crate::plan::{Scaling, is_about};
 use crate::pods::Complaint;
 
 /// As many consumers are ready as are wanted.
@@ -49,13 +49,13 @@ pub fn status(
     let applied = applied(consumer, standing);
     let available = match standing {
         Standing::NotOwned(_) | Standing::Terminating(_) => Wanted { type_: AVAILABLE, ..applied.clone() },
-        _ => available(consumer, world, own),
+        _ => steady(available(consumer, world, own), before),
     };
     let mut wanted = vec![Ok(available), Ok(applied)];
     if spec.admin_url.is_some() {
         wanted.push(backlog_observed(world));
     }
-    wanted.extend(autoscaling_ready(consumer, scaling).map(Ok));
+    wanted.extend(autoscaling_ready(consumer, scaling));
     if spec.rollout_on_secret_change == Some(true) {
         wanted.push(secrets_observed(world));
     }
@@ -74,9 +74,35 @@ pub fn status(
         unacked: told.unacked.filter(|_| known),
         consumers: told.consumers.filter(|_| known),
         backlog_time: told.time.filter(|_| known),
-        conditions: next(&before.conditions, wanted, meta.generation, now),
+        conditions: next(&standing_conditions(consumer, before), wanted, meta.generation, now),
     }
 }
+
+/// What was last said, without what was said of another topic.
+fn standing_conditions(consumer: &PulsarConsumer, before: &PulsarConsumerStatus) -> Vec<Condition> {
+    let about = is_about(consumer, before);
+    let kept = before.conditions.iter().filter(|one| about || one.type_ != BACKLOG_OBSERVED);
+    kept.cloned().collect()
+}
+
+/// The same condition in the words that were used before: a consumer that fails again and again says so with another time
+/// each time.
+fn steady(wanted: Wanted, before: &PulsarConsumerStatus) -> Wanted {
+    let said =
+        condition(before, wanted.type_).filter(|one| one.reason == wanted.reason && wanted.reason == FAILED);
+    let begins = |text: &str| text.split_once(LAST_WORDS).map(|(begin, _)| begin.to_owned());
+    match said {
+        Some(said) if begins(&said.message).is_some() && begins(&said.message) == begins(&wanted.message) => {
+            Wanted { message: said.message.clone(), ..wanted }
+        }
+        _ => wanted,
+    }
+}
+
+/// The reason of a consumer that has ended.
+const FAILED: &str = "ConsumerFailed";
+/// What stands before the last words of a consumer.
+const LAST_WORDS: &str = ", with the words: ";
 
 /// The type of a condition of which nothing is known in this process yet: what was last said of it stands.
 type Unlooked = &'static str;
@@ -157,9 +183,12 @@ fn trouble(pod: &Pod, asked: Option<&Inquiry>, consumer: &PulsarConsumer) -> Opt
     if let Some(words) = &pod.unschedulable {
         return Some(("Unschedulable", format!("pod {name} fits no node: {words}")));
     }
-    if let Some(exit) = &pod.crashed {
+    let failed = |exit: &Exit| {
         let (code, last_words) = (exit.code, exit.message.lines().last().unwrap_or(&exit.reason));
-        return Some(("ConsumerFailed", format!("pod {name} has ended with exit code {code}: {last_words}")));
+        (FAILED, format!("pod {name} has ended with exit code {code}{LAST_WORDS}{last_words}"))
+    };
+    if let Some(exit) = &pod.crashed {
+        return Some(failed(exit));
     }
     match pod.waiting.as_deref() {
         Some(waiting) if waiting.contains("Image") => {
@@ -170,7 +199,13 @@ fn trouble(pod: &Pod, asked: Option<&Inquiry>, consumer: &PulsarConsumer) -> Opt
         }
         _ => {}
     }
-    let complaint = asked.filter(|asked| asked.uid == pod.meta.uid)?.complaint.as_ref()?;
+    let complaint =
+        asked.filter(|asked| asked.uid == pod.meta.uid).and_then(|asked| asked.complaint.as_ref());
+    let runs = pod.phase == Phase::Running;
+    // What kept it from starting is over once it runs; that it ended before is worth less than what it says now.
+    let Some(complaint) = complaint.filter(|complaint| complaint.is_of_a_start() != runs) else {
+        return pod.last_exit.as_ref().map(|exit| failed(exit));
+    };
     Some(match complaint {
         Complaint::Mount { volume, message } => match secret_of(&consumer.spec, volume) {
             Some((secret, field)) => (
@@ -242,9 +277,10 @@ fn secrets_observed(world: &World) -> Result<Wanted, Unlooked> {
     Ok(Wanted { type_: SECRETS_OBSERVED, status: Some(status), reason, message })
 }
 
-fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option<Wanted> {
+fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option<Result<Wanted, Unlooked>> {
     let (status, reason, message) = match scaling {
         Scaling::Off => return None,
+        Scaling::Unknown => return Some(Err(AUTOSCALING_READY)),
         Scaling::NoKeda => (
             Some(false),
             "KedaMissing",
@@ -272,7 +308,7 @@ fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option
             }
         }
     };
-    Some(Wanted { type_: AUTOSCALING_READY, status, reason, message })
+    Some(Ok(Wanted { type_: AUTOSCALING_READY, status, reason, message }))
 }
 
 /// A condition of a status.

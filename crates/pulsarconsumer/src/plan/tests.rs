@@ -4,7 +4,7 @@ use super::*;
 use crate::api::Autoscaling;
 use crate::backlog::{Figures, Reading, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
-use crate::observe::Inquiry;
+use crate::observe::{Inquiry, Keda};
 use crate::pods::Complaint;
 use crate::poller::Known;
 use kube::CustomResourceExt as _;
@@ -109,7 +109,7 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
             "name": "sample-deployment",
             "namespace": "ns",
             "labels": {"pulsarcrd": "sample-pulsarcrd"},
-            "annotations": {"quintet.dev/applied": "v1-nk3atkxhltnkrzds"},
+            "annotations": {"quintet.dev/applied": "v1-cpqiarbg6xh3v3dl"},
             "ownerReferences": [{
                 "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
                 "name": "sample", "uid": "me", "controller": true, "blockOwnerDeletion": true,
@@ -136,6 +136,7 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
                     "containers": [{
                     "name": "pulsarconsumer",
                     "image": "krvarma/pulsarconsumer:latest",
+                        "imagePullPolicy": "Always",
                     "env": [
                         {"name": "PULSAR_SERVER", "value": "pulsar://localhost:6650"},
                         {"name": "PULSAR_TOPIC", "value": "my-topic"},
@@ -462,12 +463,11 @@ fn who_overrules_us_is_not_fought() {
     let [apply, after] = &first.steps[..] else { panic!("{:?}", first.steps) };
     assert!(matches!(apply[..], [Action::Apply { .. }]));
     let [Action::Effect(tried)] = &after[..] else { panic!("{after:?}") };
-    assert!(overruled(&first).is_empty());
 
     // The apply went through and nothing came of it.
     world.tried.insert(tried.resource, tried.clone());
     let second = plan(&consumer, &world, now() + SignedDuration::from_secs(5));
-    assert!(second.steps.is_empty() && overruled(&second).contains(&DEPLOYMENTS));
+    assert!(second.steps.is_empty(), "{:?}", second.steps);
     assert!(second.again.is_some());
     let (status, reason, message) = condition(&second, "Applied");
     assert_eq!((&*status, &*reason), ("False", "Overruled"));
@@ -748,10 +748,15 @@ fn scaled() -> PulsarConsumer {
     }))
 }
 
+/// KEDA, and no object of it.
+fn nothing_of_keda() -> Keda {
+    Keda::There { scaled_object: None, trigger_authentication: None }
+}
+
 /// What is applied of KEDA's, in order, for a settled Deployment.
 fn keda_applies(consumer: &PulsarConsumer, keda: Keda, known: Option<Reading>) -> Vec<Value> {
     let mut world = world(Some(decoded(settled(consumer))));
-    world.keda = Some(keda);
+    world.keda = keda;
     world.known.backlog = known;
     let steps = plan(consumer, &world, now()).steps.into_iter().flatten();
     steps
@@ -764,7 +769,7 @@ fn keda_applies(consumer: &PulsarConsumer, keda: Keda, known: Option<Reading>) -
 
 #[test]
 fn keda_is_told_in_its_own_words() {
-    let bodies = keda_applies(&scaled(), Keda::default(), Some(figures(0)));
+    let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(figures(0)));
     let [authentication, object] = &bodies[..] else { panic!("{bodies:?}") };
     let owner = json!([{
         "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer", "name": "sample",
@@ -803,18 +808,18 @@ fn keda_is_told_in_its_own_words() {
 
 #[test]
 fn keda_is_told_of_partitions_once_they_are_known() {
-    assert!(keda_applies(&scaled(), Keda::default(), None).is_empty(), "the topic is looked at first");
+    assert!(keda_applies(&scaled(), nothing_of_keda(), None).is_empty(), "the topic is looked at first");
     let partitioned = Reading { partitioned: Some(true), ..figures(0) };
-    let bodies = keda_applies(&scaled(), Keda::default(), Some(partitioned));
+    let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(partitioned));
     assert_eq!(bodies[1]["spec"]["triggers"][0]["metadata"]["isPartitionedTopic"], "true");
     // What it was told stays while the topic cannot be read, after a restart or for another reason.
     let stored = |body: &Value| Some(Arc::new(keda_object(body.clone())));
-    let keda = Keda { trigger_authentication: stored(&bodies[0]), scaled_object: stored(&bodies[1]) };
+    let keda = Keda::There { trigger_authentication: stored(&bodies[0]), scaled_object: stored(&bodies[1]) };
     for known in [None, Some(unknown())] {
         assert!(keda_applies(&scaled(), keda.clone(), known).is_empty());
     }
     // A topic that cannot be read from the beginning keeps nobody from being scaled later.
-    let bodies = keda_applies(&scaled(), Keda::default(), Some(unknown()));
+    let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(unknown()));
     assert_eq!(bodies[1]["spec"]["triggers"][0]["metadata"]["isPartitionedTopic"], "false");
 }
 
@@ -837,11 +842,11 @@ fn autoscaling_says_what_keda_says(
     let consumer = scaled();
     let mut world = world(Some(decoded(settled(&consumer))));
     world.known.backlog = Some(figures(0));
-    world.keda = conditions.map(|conditions| {
-        let mut bodies = keda_applies(&consumer, Keda::default(), Some(figures(0)));
+    world.keda = conditions.map_or(Keda::Absent, |conditions| {
+        let mut bodies = keda_applies(&consumer, nothing_of_keda(), Some(figures(0)));
         bodies[1]["status"] = json!({ "conditions": conditions });
         let [authentication, object] = [0, 1].map(|at| Some(Arc::new(keda_object(bodies[at].clone()))));
-        Keda { scaled_object: object, trigger_authentication: authentication }
+        Keda::There { scaled_object: object, trigger_authentication: authentication }
     });
     let plan = plan(&consumer, &world, now());
     assert!(plan.steps.is_empty(), "{:?}", plan.steps);
@@ -851,10 +856,10 @@ fn autoscaling_says_what_keda_says(
 
 #[test]
 fn what_is_no_longer_scaled_leaves_nothing_and_a_strangers_stays() {
-    let bodies = keda_applies(&scaled(), Keda::default(), Some(figures(0)));
+    let bodies = keda_applies(&scaled(), nothing_of_keda(), Some(figures(0)));
     let [authentication, object] = [0, 1].map(|at| Some(Arc::new(keda_object(bodies[at].clone()))));
     let mut world = world(Some(decoded(settled(&consumer()))));
-    world.keda = Some(Keda { scaled_object: object, trigger_authentication: authentication });
+    world.keda = Keda::There { scaled_object: object, trigger_authentication: authentication };
     let plan = plan(&consumer(), &world, now());
     let deleted: Vec<&str> = plan
         .steps
@@ -870,7 +875,7 @@ fn what_is_no_longer_scaled_leaves_nothing_and_a_strangers_stays() {
     let mut theirs = bodies[1].clone();
     theirs["metadata"]["ownerReferences"] = json!([]);
     world.keda =
-        Some(Keda { scaled_object: Some(Arc::new(keda_object(theirs))), trigger_authentication: None });
+        Keda::There { scaled_object: Some(Arc::new(keda_object(theirs))), trigger_authentication: None };
     assert!(super::plan(&consumer(), &world, now()).steps.is_empty());
     let mut asked = scaled();
     asked.spec.auth = None;
@@ -917,7 +922,7 @@ fn waiting(reason: &str) -> Value {
 #[case::crashed(json!({ "phase": "Running", "containerStatuses": [{ "name": "c",
     "state": { "waiting": { "reason": "CrashLoopBackOff" } },
     "lastState": { "terminated": { "exitCode": 2, "reason": "Error", "message": "log line\nthe broker refuses the token" } } }] }),
-    None, "ConsumerFailed", "exit code 2: the broker refuses the token")]
+    None, "ConsumerFailed", "exit code 2, with the words: the broker refuses the token")]
 #[case::absent_secret(waiting("ContainerCreating"),
     Some(asked(Some(Complaint::Mount { volume: "pulsar-token".into(), message: "not found".into() }))),
     "SecretMissing", "waits for key token of Secret credentials, which auth.tokenSecret names")]
@@ -950,11 +955,153 @@ fn a_kubelet_is_asked_when_a_pod_says_nothing_for_long() {
     let consumer = consumer();
     let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
     world.unready = unready(&json!({ "phase": "Running" }));
-    let first = plan(&consumer, &world, now());
-    assert_eq!(first.again, Some(now() + SignedDuration::from_secs(30)));
-    world.asked = Some(asked(None));
-    let second = plan(&consumer, &world, now());
-    assert_eq!(second.again, Some(now() + SignedDuration::from_secs(60)));
+    let turn = now() + SignedDuration::from_secs(30);
+    assert_eq!(plan(&consumer, &world, now()).again, Some(turn));
+
+    // Another one that is silent waits for the same answer, and for no hot loop.
+    let mut other = (*world.unready[0]).clone();
+    (other.meta.name, other.meta.uid) = ("pod-2".into(), "q".into());
+    world.unready.push(Arc::new(other));
+    world.asked = Some(Inquiry { at: turn, ..asked(None) });
+    for later in [0, 10, 59] {
+        let at = turn + SignedDuration::from_secs(later);
+        let again = plan(&consumer, &world, at).again.unwrap();
+        assert!(again >= turn + SignedDuration::from_mins(1) && again > at, "{again} at {at}");
+    }
+}
+
+#[test]
+fn what_kept_a_pod_from_starting_is_over_when_it_runs() {
+    let consumer = with(&json!({ "auth": { "tokenSecret": { "name": "credentials" } } }));
+    let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
+    let mount = Complaint::Mount { volume: "pulsar-token".into(), message: "not found".into() };
+    world.asked = Some(asked(Some(mount)));
+    world.unready = unready(&json!({ "phase": "Running" }));
+    assert_eq!(condition(&plan(&consumer, &world, now()), "Available").1, "ConsumersNotReady");
+}
+
+#[test]
+fn a_crash_loop_is_said_once_whatever_its_words() {
+    let mut failing = consumer();
+    let mut world = world(Some(decoded(stored(wanted(&failing), 0))));
+    let ended = |words: &str| json!({ "terminated": { "exitCode": 1, "reason": "Error", "message": words } });
+    let waits = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+    let states = [
+        json!({ "name": "c", "state": waits, "lastState": ended("12:00 no") }),
+        json!({ "name": "c", "state": { "running": {} }, "lastState": ended("12:00 no") }),
+        json!({ "name": "c", "state": ended("12:01 no") }),
+        json!({ "name": "c", "state": waits, "lastState": ended("12:01 no") }),
+    ];
+    for (at, state) in states.iter().enumerate() {
+        world.unready = unready(&json!({ "phase": "Running", "containerStatuses": [state] }));
+        let plan = plan(&failing, &world, now());
+        assert_eq!(plan.events.len(), usize::from(at == 0), "{:?}", plan.events);
+        assert!(at == 0 || plan.status == failing.status, "{:?}", plan.status);
+        failing.status = plan.status;
+    }
+}
+
+#[test]
+fn figures_of_the_spec_before_are_not_taken_for_those_of_this_one() {
+    let mut scaled = consumer();
+    scaled.spec.replicas = 2;
+    let mut world = world(Some(decoded(settled(&scaled))));
+    scaled = told(scaled, &world, now());
+    let steps = {
+        scaled.spec.replicas = 1;
+        plan(&scaled, &world, now()).steps
+    };
+    let [_, effect] = &steps[..] else { panic!("{steps:?}") };
+    let [Action::Effect(tried)] = &effect[..] else { panic!("{effect:?}") };
+    world.tried.insert(DEPLOYMENTS, tried.clone());
+    let mut raw = stored(wanted(&scaled), 2);
+    raw["metadata"]["generation"] = json!(2);
+    world.deployment = Some(Arc::new(decoded(raw)));
+    let waits = plan(&scaled, &world, now());
+    assert_eq!((waits.status, waits.again), (None, Some(now() + SignedDuration::from_secs(2))));
+    let later = plan(&scaled, &world, now() + SignedDuration::from_secs(2));
+    assert_eq!(condition(&later, "Available").0, "False", "but not for ever");
+}
+
+#[rstest]
+#[case("merge", json!({ "subscriptionType": "Exclusive" }))]
+#[case("patch", json!({}))]
+fn what_is_refused_before_an_apply_is_said_too(#[case] verb: &'static str, #[case] fields: Value) {
+    let consumer = with(&fields);
+    let mut world = changed(&super::tests::consumer(), "/metadata", "annotations", json!({}));
+    let until = now() + SignedDuration::from_secs(10);
+    let refusal = Refusal { verb, reason: "Forbidden".into(), message: "no".into(), times: 1, until };
+    world.refusals.insert("sample-deployment", refusal);
+    let plan = plan(&consumer, &world, now());
+    assert_eq!((condition(&plan, "Applied").1.as_str(), plan.again), ("Refused", Some(until)));
+}
+
+#[test]
+fn another_topic_has_another_backlog() {
+    let mut asks = with(&json!({ "adminURL": "http://broker:8080" }));
+    let mut world = world(Some(decoded(settled(&asks))));
+    world.known.backlog = Some(figures(5_000));
+    asks = told(asks, &world, now());
+    asks.spec.topic = "other".into();
+    world.deployment = Some(Arc::new(decoded(settled(&asks))));
+    for (known, reason) in [(None, "NotObservedYet"), (Some(unknown()), "TopicNotFound")] {
+        world.known.backlog = known;
+        let plan = plan(&asks, &world, now());
+        assert_eq!(condition(&plan, "BacklogObserved").1, reason);
+        let status = plan.status.unwrap();
+        assert_eq!((status.backlog, status.backlog_time), (None, None));
+    }
+}
+
+#[test]
+fn another_secret_is_read_before_the_pods_are_replaced_for_it() {
+    let fields =
+        |name: &str| json!({ "auth": { "tokenSecret": { "name": name } }, "rolloutOnSecretChange": true });
+    let mut none = world(None);
+    none.known.secrets = Some(Ok("v1-a".into()));
+    let first = plan(&with(&fields("one")), &none, now());
+    let mut there = world(Some(decoded(stored(applies(&first).unwrap().0.clone(), 1))));
+    there.known.secrets = None;
+    let waits = plan(&with(&fields("two")), &there, now());
+    assert!(waits.steps.is_empty() && waits.status.is_none() && waits.again.is_some());
+    there.known.secrets = Some(Ok("v1-b".into()));
+    assert!(applies(&plan(&with(&fields("two")), &there, now())).is_some());
+}
+
+#[test]
+fn nothing_is_known_of_keda_and_nothing_is_written() {
+    let consumer = scaled();
+    let mut world = world(Some(decoded(settled(&consumer))));
+    world.known.backlog = Some(figures(0));
+    world.keda = Keda::Absent;
+    let before = told(consumer, &world, now());
+    world.keda = Keda::Unknown;
+    let after = plan(&before, &world, now() + SignedDuration::from_hours(1));
+    assert!(after.steps.is_empty() && after.events.is_empty());
+    assert_eq!(after.status, before.status);
+}
+
+#[test]
+fn a_namespace_that_goes_gets_nothing() {
+    let mut world = world(None);
+    world.refusals.namespace_terminating = true;
+    assert_eq!(plan(&consumer(), &world, now()), Plan::default());
+}
+
+#[rstest]
+#[case("busybox", "Always")]
+#[case("registry:5000/busybox", "Always")]
+#[case("busybox:latest", "Always")]
+#[case("busybox:1.0", "IfNotPresent")]
+#[case("busybox@sha256:0", "IfNotPresent")]
+fn images_are_pulled_as_for_every_pod(#[case] image: &str, #[case] policy: &str) {
+    assert_eq!(container(&with(&json!({ "image": image })))["imagePullPolicy"], policy);
+}
+
+#[test]
+fn what_a_kubelet_would_expand_stays_as_it_is() {
+    let container = container(&with(&json!({ "topic": "a$(PULSAR_SERVER)" })));
+    assert_eq!(variable(&container, "PULSAR_TOPIC").as_deref(), Some("a$$(PULSAR_SERVER)"));
 }
 
 #[test]
