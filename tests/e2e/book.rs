@@ -49,9 +49,10 @@ fn the_posts_books_are_accepted_and_refused() {
     assert_eq!(odd["spec"]["shelf"], 3);
     arena.kubectl(&["delete", "book", "odd", "--timeout=30s"]).unwrap();
 
-    let found =
-        arena.kubectl(&["get", "books", "--field-selector", "spec.author=Dickens", "-o", "name"]).unwrap();
-    assert!(found.contains("david-copperfield"), "{found}");
+    for selector in ["spec.author=Dickens", "spec.title=David Copperfield"] {
+        let found = arena.kubectl(&["get", "books", "--field-selector", selector, "-o", "name"]).unwrap();
+        assert_eq!(found.trim(), "book.christianb93.github.com/david-copperfield", "{selector}");
+    }
     let found =
         arena.kubectl(&["get", "books", "--field-selector", "spec.author=Melville", "-o", "name"]).unwrap();
     assert!(found.is_empty(), "{found}");

@@ -130,6 +130,8 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
             && body.contains("greetings.example.com")
             && body.contains("books.christianb93.github.com")
     });
+    let greeting =
+        |name: &str| cluster.get().kube().get("default", "greeting", name).unwrap().unwrap_or_default();
     let object = |name: &str, message: Value| {
         json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
             "metadata": { "name": name, "namespace": "default" }, "spec": { "message": message } })
@@ -149,6 +151,10 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     for object in [object("early", json!("Hi")), object("mended", Value::Null), bare.to_string()] {
         wait("a Greeting can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&object)).is_ok());
     }
+    // What cannot be greeted can be deleted.
+    kubectl(&["apply", "-f", "-"], Some(&object("passing", json!("Hi")))).unwrap();
+    wait("it is held", &|| greeting("passing")["metadata"]["finalizers"].is_array());
+    kubectl(&["delete", "greeting", "passing", "--timeout=30s"], None).unwrap();
     // One without any schema.
     let loose = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "greetings.example.com" },
@@ -171,8 +177,6 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     let many = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
         "metadata": { "name": "many", "namespace": "default" }, "spec": { "replicas": "many" } });
     wait("a PodSet can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&many.to_string())).is_ok());
-    let greeting =
-        |name: &str| cluster.get().kube().get("default", "greeting", name).unwrap().unwrap_or_default();
     for name in ["good", "early"] {
         wait("one with a message is greeted", &|| condition(&greeting(name), "Ready").0 == "True");
     }

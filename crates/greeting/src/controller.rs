@@ -16,7 +16,7 @@ use crate::CONTROLLER;
 use crate::api::{Greeting, GreetingStatus};
 use crate::line::most_bytes;
 use crate::metrics::Said;
-use crate::observe::{Memory, World};
+use crate::observe::{Memory, Recalled, World};
 use crate::plan::{Effect, plan};
 use crate::printer::Printer;
 
@@ -62,7 +62,7 @@ impl Reconciler for Greetings {
         let term = self.shared.gate.term().ok_or(Error::NotLeading)?;
         let led = SignedDuration::try_from(term.since.elapsed()).unwrap_or_default();
         let recalled = self.memory().get_mut(&object.key().uid).map(|memory| memory.recall(object));
-        let (ticked, owed, attempt) = recalled.unwrap_or_default();
+        let Recalled { ticked, owed, attempt, let_go } = recalled.unwrap_or_default();
         let room = match &owed {
             Some(owed) => Ok(owed.say.room.clone()),
             None => self.printer.reserve(most_bytes(object.spec.message.as_deref().unwrap_or_default())),
@@ -74,6 +74,7 @@ impl Reconciler for Greetings {
             ticked,
             owed,
             attempt,
+            let_go,
             room,
         })
     }

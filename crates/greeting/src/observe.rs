@@ -21,6 +21,8 @@ pub struct World {
     pub owed: Option<Owed>,
     /// Tries that have failed for now.
     pub attempt: Option<Attempt>,
+    /// When this process took our finalizer off.
+    pub let_go: Option<Timestamp>,
     /// Room for every line that the message may come to in one pass, or why there is none.
     pub room: Result<Room, Output>,
 }
@@ -67,16 +69,35 @@ impl Owed {
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     ticked: Option<Timestamp>,
+    let_go: Option<Timestamp>,
     owed: Option<Box<Owed>>,
     attempt: Option<Box<Attempt>>,
 }
 
+/// What [`Memory::recall`] finds; see the fields of [`World`].
+#[derive(Clone, Debug, Default)]
+pub struct Recalled {
+    /// The tick that was said last.
+    pub ticked: Option<Timestamp>,
+    /// What a claim owes.
+    pub owed: Option<Owed>,
+    /// What was tried.
+    pub attempt: Option<Attempt>,
+    /// When it was let go.
+    pub let_go: Option<Timestamp>,
+}
+
 impl Memory {
-    /// What is remembered of a Greeting as it is now: when it was ticked, what it is owed, what was tried.
-    pub fn recall(&mut self, greeting: &Greeting) -> (Option<Timestamp>, Option<Owed>, Option<Attempt>) {
+    /// What is remembered of a Greeting as it is now.
+    pub fn recall(&mut self, greeting: &Greeting) -> Recalled {
         // A claim that is neither there nor can come any more owes nothing.
         self.owed.take_if(|owed| !owed.is_claimed(greeting) && !owed.is_pending(greeting));
-        (self.ticked, self.owed.as_deref().cloned(), self.attempt.as_deref().cloned())
+        Recalled {
+            ticked: self.ticked,
+            owed: self.owed.as_deref().cloned(),
+            attempt: self.attempt.as_deref().cloned(),
+            let_go: self.let_go,
+        }
     }
 
     /// What a claim owes that was sent last, if its lines are not said.
@@ -89,8 +110,12 @@ impl Memory {
         match effect {
             Effect::Owe(owed) => self.owed = Some(Box::new(owed)),
             Effect::Retry(attempt) => self.attempt = Some(Box::new(attempt)),
+            Effect::LetGo(at) => self.let_go = Some(at),
             Effect::Say(say) => {
-                *self = Self { ticked: say.tick.or(self.ticked), owed: None, attempt: None };
+                self.ticked = say.tick.or(self.ticked);
+                self.attempt = None;
+                // A tick settles no claim.
+                self.owed.take_if(|_| say.cause != Cause::Timer);
                 return Some(say);
             }
         }

@@ -29,6 +29,9 @@ const MARK: &str = "v1-";
 const CREATE: &str = "Create";
 const UPDATE: &str = "Update";
 const DELETE: &str = "Delete";
+/// How long a finalizer that was taken off may still be in the cache. The answer to taking off the last one has no new
+/// resourceVersion that could be waited for.
+const SEEN_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// Bytes of the message that the status keeps.
 const KEPT: usize = 256;
 
@@ -41,6 +44,8 @@ pub enum Effect {
     Say(Say),
     /// Remembers a try that has failed for now.
     Retry(Attempt),
+    /// Remembers that our finalizer was taken off, and when.
+    LetGo(Timestamp),
 }
 
 type Planned = Plan<GreetingStatus, Effect>;
@@ -87,11 +92,19 @@ impl Pass<'_> {
         if !self.is_held() {
             return;
         }
-        let said = self.before.claim.as_ref().is_some_and(|claim| {
+        if let Some(again) = self.world.let_go.and_then(|at| at.checked_add(SEEN_WITHIN).ok())
+            && self.now < again
+        {
+            // The cache will show it.
+            plan.look_again(again);
+            return;
+        }
+        let is_owed = self.before.claim.as_ref().is_some_and(|claim| {
             // Whether a newer version has said it is not ours to judge, and it must go in any case.
-            claim.kind == DELETE || !claim.message_hash.starts_with(MARK)
+            claim.kind != DELETE && claim.message_hash.starts_with(MARK)
         });
-        if let Some(message) = self.message().filter(|_| !said) {
+        // Who was never greeted gets no farewell: under a definition without a status none could be claimed.
+        if let Some(message) = self.message().filter(|_| is_owed) {
             match self.call(plan, Cause::Delete) {
                 Called::Said(lines, room) => self.claim(plan, Cause::Delete, hash(message), lines, room),
                 Called::Again => return,
@@ -99,6 +112,7 @@ impl Pass<'_> {
             }
         }
         plan.steps.push(vec![let_go(self.greeting)]);
+        plan.steps.push(vec![Action::Effect(Effect::LetGo(self.now))]);
     }
 
     fn greet(&self, plan: &mut Planned) {

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use quintet_greeting::api::{Greeting, GreetingStatus};
 use quintet_greeting::handlers::{Cause, Output};
-use quintet_greeting::observe::{Memory, Say, World};
+use quintet_greeting::observe::{Memory, Recalled, Say, World};
 use quintet_greeting::plan::{Effect, plan};
 use quintet_greeting::printer::Room;
 use quintet_kit::plan::Action;
@@ -324,13 +324,13 @@ impl Simulation {
         if process.about != uid {
             (process.memory, process.about) = (Memory::default(), uid.clone());
         }
-        let (ticked, owed, attempt) = process.memory.recall(&greeting);
+        let Recalled { ticked, owed, attempt, let_go } = process.memory.recall(&greeting);
         let token = owed
             .as_ref()
             .map_or_else(|| format!("{}-{}", process.identity, process.tokens), |owed| owed.token.clone());
         process.tokens += 1;
         let room = if process.full && owed.is_none() { Err(Output::Full) } else { Ok(Room::unbounded()) };
-        let world = World { token, leading_since: process.since, ticked, owed, attempt, room };
+        let world = World { token, leading_since: process.since, ticked, owed, attempt, let_go, room };
         let version = greeting.metadata.resource_version.clone().unwrap();
         let plan = plan(&greeting, &world, self.now);
         let mut fate = first;
@@ -469,7 +469,7 @@ impl Simulation {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     /// No line twice, whatever happens; and in the end everything is claimed, and said if its process lives.
     #[test]

@@ -131,6 +131,8 @@ pub struct Timers {
     pub count: usize,
     /// From the first request to create until the last `Create:` line.
     pub created_seconds: f64,
+    /// How many `Create:` lines came.
+    pub said: usize,
     /// What was written for that.
     pub created: Tally,
     /// Ticks that were said in [`WINDOW`].
@@ -200,7 +202,7 @@ impl Results {
             table.note("Median of the rounds, the worst in parentheses.");
         }
         if let Some(kopf) = &self.kopf {
-            table.note(format!("{kopf}, unbuffered."));
+            table.note(format!("{kopf}."));
         }
         table
     }
@@ -274,7 +276,8 @@ impl Results {
             &[
                 "",
                 "Greetings",
-                "all said s",
+                "said",
+                "after s",
                 "ticks due",
                 "ticks said",
                 "writes",
@@ -284,8 +287,9 @@ impl Results {
                 "KiB a Greeting",
             ],
         );
-        let figures: [Figure<Timers>; 9] = [
+        let figures: [Figure<Timers>; 10] = [
             (0, |one| Some(float(one.count))),
+            (0, |one| Some(float(one.said))),
             (1, |one| Some(one.created_seconds)),
             (0, |one| Some(one.due)),
             (0, |one| Some(float(one.ticks))),
@@ -431,6 +435,7 @@ mod tests {
             contender: Contender::Greeting,
             count: 5,
             created_seconds: 1.0,
+            said: 5,
             created: Tally::default(),
             ticks: 15,
             due: 15.0,

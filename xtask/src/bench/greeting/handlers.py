@@ -8,26 +8,31 @@ GREETINGS = ("example.com", "v1", "greetings")
 INTERVAL = float(os.environ.get("INTERVAL", "60"))
 
 
+def say(line):
+    """Prints a line by one call: print() writes the line end by a second one, and the lines of two threads mix."""
+    os.write(1, f"{line}\n".encode())
+
+
 @kopf.on.create(*GREETINGS)
 def greet(spec, **_):
-    print(f"Greeting: {spec['message']}")
+    say(f"Greeting: {spec['message']}")
 
 
 @kopf.on.create(*GREETINGS)
 def created(spec, **_):
-    print(f"Create: {spec['message']}")
+    say(f"Create: {spec['message']}")
 
 
 @kopf.on.update(*GREETINGS)
 def updated(spec, **_):
-    print(f"Update: {spec['message']}")
+    say(f"Update: {spec['message']}")
 
 
 @kopf.on.delete(*GREETINGS)
 def deleted(spec, **_):
-    print(f"Delete: {spec['message']}")
+    say(f"Delete: {spec['message']}")
 
 
 @kopf.timer(*GREETINGS, interval=INTERVAL)
 def tick(spec, **_):
-    print(f"Timer: {spec['message']}")
+    say(f"Timer: {spec['message']}")

@@ -60,8 +60,7 @@ impl Kopf {
             state::write(&config, text.as_bytes())?;
         }
         let mut command = Command::new(&self.python);
-        // Unbuffered: else a line is printed when some kilobytes have come together.
-        command.args(["-u", "-m", "kopf", "run", "--standalone", "--namespace", namespace]).arg(&script);
+        command.args(["-m", "kopf", "run", "--standalone", "--namespace", namespace]).arg(&script);
         command.env("KUBECONFIG", &config).env("INTERVAL", interval.to_string()).current_dir(kube.dir());
         let (process, child) = processes::start(
             &records,

@@ -160,11 +160,12 @@ fn method() -> Vec<String> {
         "One cluster: etcd and kube-apiserver as processes of this machine, with the Greeting's definition of the chart. \
          Greeting is the release program with all five kinds and the Lease, and the rights of the chart's ServiceAccount. \
          kopf is what `pip install` brings, with handlers that print what the post's print (xtask/src/bench/greeting/handlers.py), \
-         one process for one namespace (`--standalone`), without buffering: as in the post's image, Python would keep lines \
-         until some kilobytes have come together, and lose them when it is killed.",
+         one process for one namespace (`--standalone`), and print each line by one call at once: as the post prints them, \
+         Python would keep lines until some kilobytes have come together, lose them when it is killed, and mix the lines of \
+         two threads.",
         "In each run one Greeting is said first, so that nothing is done for the first time later. Then all are created, \
          changed and deleted, eight requests at a time as fast as the API server answers; each of the three ends when all \
-         its lines have come and none has come for 3 s, or when none has come for 30 s. A restart is when half of the lines \
+         its lines have come and none has come for 3 s, or when none has come for 20 s. A restart is when half of the lines \
          of the three have been seen: the process is ended, and started anew at once, while the requests go on.",
         "Lines that are due are four for each Greeting: Greeting, Create, Update and Delete. One that comes again counts as \
          doubled. Timer lines are left out there. Until lines come again is the longest of the three pauses, from the end of \

@@ -23,7 +23,7 @@ use crate::run;
 /// How often it is looked whether a line has come.
 const GLANCE: Duration = Duration::from_millis(1);
 /// No line for so long: none comes any more. A lease of a manager that was killed is free after 15 s.
-const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(20);
 /// No line for so long after all have come once: none comes twice.
 const QUIET: Duration = Duration::from_secs(3);
 /// Greetings that are made one at a time.
@@ -139,6 +139,12 @@ impl<'a> Entry<'a> {
 
     /// Waits until all lines have come, or none comes any more, and then until none comes twice.
     fn wait_for_lines(&self, expected: &[String], step: &mut Step) -> Result<()> {
+        self.wait_for_any(expected, step)?;
+        settled("no line comes", QUIET, self.rig.patience(), || Ok(self.lines.but_ticks())).map(|_| ())
+    }
+
+    /// Waits until all lines have come, or none comes any more.
+    fn wait_for_any(&self, expected: &[String], step: &mut Step) -> Result<()> {
         let (mut last, mut since) = (0, Instant::now());
         run::poll("the lines", self.rig.patience(), LOOK, || {
             step.tick();
@@ -147,8 +153,7 @@ impl<'a> Entry<'a> {
                 (last, since) = (now, Instant::now());
             }
             Ok((now == expected.len() || since.elapsed() > SILENCE).then_some(()))
-        })?;
-        settled("no line comes", QUIET, self.rig.patience(), || Ok(self.lines.all())).map(|_| ())
+        })
     }
 
     /// Sends requests and counts the lines that they come to; with a restart when half of these were seen.
@@ -213,7 +218,7 @@ pub fn cycle(
     let entry = Entry::new(rig, contender, kopf, USUAL)?;
     let running = entry.start()?;
     entry.create_one("warm")?;
-    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.all()))?;
+    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.but_ticks()))?;
     let idle_memory = process::memory(running.pid())?;
     let mut one_at_a_time = Vec::new();
     if mode == Mode::Undisturbed {
@@ -290,24 +295,28 @@ pub fn timers(
     let entry = Entry::new(rig, contender, kopf, INTERVAL)?;
     let running = entry.start()?;
     entry.create_one("warm")?;
-    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.with_prefix("Create: ")))?;
+    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.but_ticks()))?;
     let memory_before = process::memory(running.pid())?;
     let requests = (0..count).map(|number| {
         Request::Create(entry.collection(), entry.greeting(&format!("t-{number}"), &format!("tock {number}")))
     });
     let began = Instant::now();
     let requests = Requests::start(rig, requests.collect());
-    run::poll("all Greetings are said", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((entry.lines.with_prefix("Create: tock") >= count).then_some(()))
-    })?;
-    let created_seconds = began.elapsed().as_secs_f64();
+    let expected: Vec<String> = (0..count).map(|number| format!("Create: tock {number}")).collect();
     requests.finish(rig)?;
+    entry.wait_for_any(&expected, step)?;
+    let (said, created_seconds) = {
+        let seen = entry.lines.seen();
+        let came: Vec<Instant> = expected.iter().filter_map(|line| Some(seen.get(line)?.1)).collect();
+        let last = came.iter().max().map_or(0.0, |last| last.saturating_duration_since(began).as_secs_f64());
+        (came.len(), last)
+    };
     let created = entry.tally()?;
     // What came with the creations is over.
+    let since = Instant::now();
     run::poll("an interval has passed", rig.patience(), LOOK, || {
         step.tick();
-        Ok((began.elapsed().as_secs_f64() > created_seconds + f64::from(INTERVAL)).then_some(()))
+        Ok((since.elapsed().as_secs() >= u64::from(INTERVAL)).then_some(()))
     })?;
     rig.forget_writes()?;
     let ticks = || entry.lines.with_prefix("Timer: tock");
@@ -325,6 +334,7 @@ pub fn timers(
         contender,
         count,
         created_seconds,
+        said,
         created,
         ticks: ticks_after - ticks_before,
         due: float(count) * seconds / f64::from(INTERVAL),
