@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use futures::FutureExt;
 use pulsar::producer::SendFuture;
 use pulsar::{Producer, ProducerOptions, TokioExecutor};
 use tokio::signal::unix::{SignalKind, signal};
@@ -124,6 +125,7 @@ impl Run {
             if let Some(rate) = args.rate {
                 sleep_until(begun + due(number - 1, rate)).await;
             }
+            self.confirm_what_is_there()?;
             if self.pending.len() >= UNCONFIRMED {
                 self.confirm(args.timeout).await?;
             }
@@ -146,15 +148,26 @@ impl Run {
         Ok(())
     }
 
+    /// Counts the confirmations that have come, in their order.
+    fn confirm_what_is_there(&mut self) -> Result<(), Failure> {
+        while let Some(confirmed) = self.pending.front_mut().and_then(FutureExt::now_or_never) {
+            self.pending.pop_front();
+            self.count(confirmed)?;
+        }
+        Ok(())
+    }
+
+    fn count<T>(&mut self, confirmed: Result<T, pulsar::Error>) -> Result<(), Failure> {
+        confirmed.map_err(|error| Failure::other(format!("the broker did not take a message: {error}")))?;
+        self.confirmed += 1;
+        Ok(())
+    }
+
     /// Waits for the first confirmation that is due.
     async fn confirm(&mut self, limit: Duration) -> Result<(), Failure> {
         let Some(receipt) = self.pending.pop_front() else { return Ok(()) };
         match timeout(limit, receipt).await {
-            Ok(Ok(_)) => {
-                self.confirmed += 1;
-                Ok(())
-            }
-            Ok(Err(error)) => Err(Failure::other(format!("the broker did not take a message: {error}"))),
+            Ok(confirmed) => self.count(confirmed),
             Err(_) => Err(Failure::other(format!("the broker did not confirm a message within {limit:?}"))),
         }
     }

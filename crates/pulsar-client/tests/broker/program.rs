@@ -157,7 +157,8 @@ impl Consumer {
     /// Waits until it has printed so many messages, and returns them.
     pub fn until_messages(&self, count: usize) -> Vec<String> {
         until(&format!("{count} messages"), || {
-            (self.stdout.lock().unwrap().len() >= count).then(|| self.messages())
+            let printed = self.stdout.lock().unwrap().len();
+            (printed >= count).then(|| self.messages())
         })
     }
 
