@@ -1,5 +1,7 @@
 //! The messages of an entry: one, or those of a batch, which stand behind each other, each with metadata of its own.
 
+use std::io::Read;
+
 use bytes::{Buf, Bytes};
 use prost::Message as _;
 use pulsar::message::proto::{CompressionType, SingleMessageMetadata};
@@ -7,7 +9,7 @@ use pulsar::message::proto::{CompressionType, SingleMessageMetadata};
 use crate::frame::{Damage, Entry};
 
 /// No entry is larger once it is unpacked, whatever it says of itself.
-const LARGEST: usize = 256 << 20;
+const LARGEST: usize = 64 << 20;
 
 /// Hands on the payloads of an entry's messages, in their order, and says how many there were. `kept` says by a message's
 /// index whether it is still wanted: the broker may know that some of a batch are acknowledged. Where the entry turns out
@@ -67,14 +69,36 @@ pub fn is_kept(ack_set: &[i64], index: usize) -> bool {
 fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
     let compression = CompressionType::try_from(entry.metadata.compression.unwrap_or_default())
         .map_err(|_| Damage("it is compressed in a way that is not known".to_owned()))?;
+    if compression == CompressionType::None {
+        return Ok(entry.payload.clone());
+    }
     let size = usize::try_from(entry.metadata.uncompressed_size.unwrap_or_default()).unwrap_or(usize::MAX);
-    if compression != CompressionType::None && size > LARGEST {
+    if size > LARGEST {
         return Err(Damage(format!("it says that it has {size} bytes when it is unpacked")));
     }
-    match compression {
-        CompressionType::None => Ok(entry.payload.clone()),
-        other => Err(Damage(format!("{} is not supported", other.as_str_name()))),
+    let packed = entry.payload.as_ref();
+    let unpacked = match compression {
+        CompressionType::None => None,
+        CompressionType::Lz4 => lz4_flex::block::decompress(packed, size).ok(),
+        CompressionType::Zlib => read(flate2::read::ZlibDecoder::new(packed), size),
+        CompressionType::Zstd => {
+            ruzstd::decoding::StreamingDecoder::new(packed).ok().and_then(|decoder| read(decoder, size))
+        }
+        CompressionType::Snappy => (snap::raw::decompress_len(packed) == Ok(size))
+            .then(|| snap::raw::Decoder::new().decompress_vec(packed).ok())
+            .flatten(),
+    };
+    match unpacked {
+        Some(unpacked) if unpacked.len() == size => Ok(unpacked.into()),
+        _ => Err(Damage(format!("it cannot be unpacked ({})", compression.as_str_name()))),
     }
+}
+
+/// Reads so many bytes and no more: Java's zlib streams are flushed there, and have no end.
+fn read(decoder: impl Read, size: usize) -> Option<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    decoder.take(u64::try_from(size).ok()?).read_to_end(&mut unpacked).ok()?;
+    Some(unpacked)
 }
 
 #[cfg(test)]
@@ -150,7 +174,56 @@ mod tests {
         assert!(!is_kept(&[-1], 64));
     }
 
+    /// As producers make them: with the crates' own encoders, or written down where a crate has none.
+    fn compressed(kind: CompressionType, payload: &[u8], size: usize) -> Entry {
+        let metadata = Metadata {
+            compression: Some(kind as i32),
+            uncompressed_size: Some(u32::try_from(size).unwrap()),
+            ..Metadata::default()
+        };
+        Entry { metadata, payload: Bytes::copy_from_slice(payload) }
+    }
+
+    #[test]
+    fn what_is_compressed_is_unpacked() {
+        let text = "hello ".repeat(100);
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut zlib, text.as_bytes()).unwrap();
+        let snappy = snap::raw::Encoder::new().compress_vec(text.as_bytes()).unwrap();
+        let zstd =
+            ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest);
+        // Five letters, then 95 % of them by reference: a block as LZ4's own description makes it.
+        let mut lz4 = vec![0x6f];
+        lz4.extend_from_slice(b"hello ");
+        lz4.extend_from_slice(&[6, 0, 255, 255, 60, 0x50]);
+        lz4.extend_from_slice(b"ello ");
+        for (kind, packed) in [
+            (CompressionType::Zlib, zlib.finish().unwrap()),
+            (CompressionType::Snappy, snappy),
+            (CompressionType::Zstd, zstd),
+            (CompressionType::Lz4, lz4),
+        ] {
+            let entry = compressed(kind, &packed, text.len());
+            assert_eq!(messages(&entry, |_| true), Ok(vec![text.clone()]), "{kind:?}");
+            // One that lies about its size is refused, and so is nonsense.
+            for (packed, size) in [(&packed[..], 601), (&packed[..], LARGEST + 1), (&b"nonsense"[..], 600)] {
+                let damage = messages(&compressed(kind, packed, size), |_| true).unwrap_err().to_string();
+                assert!(damage.contains("unpacked"), "{kind:?}: {damage}");
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn no_compressed_bytes_make_it_panic(bytes: Vec<u8>, kind in 1_i32..5, size in 0_u32..10_000) {
+            let metadata = Metadata {
+                compression: Some(kind),
+                uncompressed_size: Some(size),
+                ..Metadata::default()
+            };
+            let _ = messages(&Entry { metadata, payload: Bytes::from(bytes) }, |_| true);
+        }
+
         #[test]
         fn no_bytes_make_it_panic(bytes: Vec<u8>, count: i32) {
             let _ = batch(&bytes, count, |_| true, |_| ());

@@ -118,7 +118,7 @@ impl Share {
     }
 }
 
-/// What ran, in which version.
+/// What ran, in which version; nothing for what did not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// The manager.
@@ -131,6 +131,9 @@ pub struct Versions {
     pub etcd: String,
     /// The simulated kubelets.
     pub kwok: String,
+    /// The broker.
+    #[serde(default)]
+    pub pulsar: String,
 }
 
 impl Versions {
@@ -152,13 +155,33 @@ impl Versions {
             kubernetes: text(server["gitVersion"].as_str()),
             etcd: text(etcd.as_deref()),
             kwok: text(kubelet.map(|version| version.trim_start_matches("kwok-"))),
+            pulsar: String::new(),
+        })
+    }
+
+    /// As the programs for Pulsar say, which have no cluster.
+    pub fn of_pulsar(program: &Path, pulsar: &str) -> Result<Self> {
+        let quintet = run::stdout(Command::new(program).arg("--version"))?;
+        Ok(Self {
+            quintet: quintet.split_ascii_whitespace().nth(1).unwrap_or("unknown").to_owned(),
+            checkout: checkout(),
+            pulsar: pulsar.to_owned(),
+            ..Self::default()
         })
     }
 
     /// In a sentence.
     pub fn describe(&self) -> String {
-        let Self { quintet, checkout, kubernetes, etcd, kwok } = self;
-        format!("quintet {quintet} ({checkout}), Kubernetes {kubernetes}, etcd {etcd}, kwok {kwok}.")
+        let others = [
+            ("Kubernetes", &self.kubernetes),
+            ("etcd", &self.etcd),
+            ("kwok", &self.kwok),
+            ("Apache Pulsar", &self.pulsar),
+        ];
+        let others = others.into_iter().filter(|(_, version)| !version.is_empty());
+        let mut parts = vec![format!("quintet {} ({})", self.quintet, self.checkout)];
+        parts.extend(others.map(|(name, version)| format!("{name} {version}")));
+        format!("{}.", parts.join(", "))
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
 //! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
-//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`] and [`podset`].
+//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], and [`pulsar`], which has a broker in
+//! place of a cluster.
 
 mod audit;
 mod client;
@@ -13,6 +14,7 @@ mod host;
 mod optimised;
 mod podset;
 mod process;
+mod pulsar;
 mod report;
 mod rig;
 mod scrape;
@@ -31,7 +33,7 @@ use clap::Subcommand;
     chart, builds the release program and runs it as the manager, with the rights of the chart's ServiceAccount. Peers \
     run in the same cluster, one after another, in alternating order; ratios are taken between neighbours of the same \
     round. Writes are counted in the API server's audit log, by who sent them. The cluster is removed at the end, also \
-    after Ctrl-C.\n\n\
+    after Ctrl-C. `pulsar` has a broker in place of the cluster.\n\n\
     Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed and decide \
     nothing. Run it on a machine that does nothing else."
 )]
@@ -45,6 +47,7 @@ enum Command {
     Daemonjob(daemonjob::Args),
     Greeting(greeting::Args),
     Podset(podset::Args),
+    Pulsar(pulsar::Args),
 }
 
 /// Runs a bench.
@@ -54,5 +57,6 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Daemonjob(args) => daemonjob::run(args),
         Command::Greeting(args) => greeting::run(args),
         Command::Podset(args) => podset::run(args),
+        Command::Pulsar(args) => pulsar::run(args),
     }
 }

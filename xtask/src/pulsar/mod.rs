@@ -8,6 +8,7 @@ mod admin;
 pub mod certificates;
 pub mod cli;
 pub mod distribution;
+pub mod perf;
 mod server;
 pub mod tokens;
 

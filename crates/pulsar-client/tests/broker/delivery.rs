@@ -3,7 +3,9 @@
 use rstest::rstest;
 use xtask::cluster::ports;
 
-use crate::program::{Consumer, numbered, plain, produce, produce_with, send, sorted, until, until_backlog};
+use crate::program::{
+    Consumer, numbered, own_file, plain, produce, produce_with, send, sorted, until, until_backlog,
+};
 
 const SUBSCRIPTION: &str = "first-subscription";
 
@@ -166,4 +168,40 @@ fn a_reader_that_takes_nothing_costs_no_memory() {
     consumer.until_messages(60_000);
     until_backlog(&broker, topic, SUBSCRIPTION, 0);
     assert_eq!(consumer.stop().well().len(), 60_000);
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn what_java_producers_compress_is_read() {
+    let broker = plain();
+    let topic = "compressed";
+    let consumer = Consumer::start(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    let payload = own_file(&broker, "payload", "compressed by Java, and again compressed by Java");
+    let mut expected = 0;
+    for compression in ["LZ4", "ZLIB", "ZSTD", "SNAPPY"] {
+        let output = xtask::pulsar::perf::command(broker.dir())
+            .unwrap()
+            .args([
+                "produce",
+                "--service-url",
+                &broker.service_url(),
+                "--num-messages",
+                "50",
+                "--rate",
+                "1000",
+            ])
+            .args(["--compression", compression, "--payload-file"])
+            .args([payload.to_str().unwrap(), topic])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        expected += 50;
+        let printed = consumer.until_messages(expected);
+        let wrong = printed.iter().find(|line| *line != "compressed by Java, and again compressed by Java");
+        assert_eq!(wrong, None, "{compression}");
+    }
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    assert_eq!(consumer.metric("entries_unreadable_total"), 0);
+    consumer.stop().well();
 }
