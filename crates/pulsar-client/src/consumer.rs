@@ -143,6 +143,10 @@ impl Consumer {
                 break;
             }
         }
+        if self.printer.is_busy() {
+            // Lines of a subscription that was lost: at least none of them ends in the middle.
+            let _ = timeout(DRAIN_LIMIT, self.printer.printed()).await;
+        }
         note("Stopped");
         Ok(())
     }

@@ -107,3 +107,25 @@ fn a_consumer_that_is_killed_hands_over() {
     produce(&broker.service_url(), "handed-over", &["--message", "two"]);
     until("the other prints", || other.messages().contains(&"two".to_owned()).then_some(()));
 }
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn what_was_delivered_too_often_goes_to_the_dead_letter_topic() {
+    let broker = plain();
+    let (topic, dead) = ("too-often", "dead-too-often");
+    let reader = Consumer::start(&broker.service_url(), dead, &[]);
+    reader.until_ready(200);
+    // Another consumer of the subscription refuses the message until it was delivered again three times, and leaves.
+    let refuser = raw::Refuser::start(&broker.service_url(), topic, SUBSCRIPTION);
+    send(&broker, topic, "m", 1, &[]);
+    refuser.refuse(3);
+    let variables = [("PULSAR_DEAD_LETTER_TOPIC", dead), ("PULSAR_MAX_REDELIVER_COUNT", "2")];
+    let consumer = Consumer::start(&broker.service_url(), topic, &variables);
+    consumer.until_ready(200);
+    refuser.leave();
+    assert_eq!(reader.until_messages(1), ["m"]);
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    assert_eq!(consumer.metric("messages_dead_lettered_total"), 1);
+    assert!(consumer.stop().well().is_empty());
+    reader.stop().well();
+}

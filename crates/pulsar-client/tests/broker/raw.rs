@@ -1,4 +1,4 @@
-//! A producer of messages that no ordinary producer makes.
+//! Clients that do what ours never do: a producer of messages that cannot be read, and a consumer that refuses them.
 
 use futures::{SinkExt as _, StreamExt as _};
 use pulsar::message::proto::base_command::Type;
@@ -6,7 +6,9 @@ use pulsar::message::proto::{
     BaseCommand, CommandConnect, CommandProducer, CommandSend, EncryptionKeys, KeyValue,
 };
 use pulsar::message::{Codec, Message, Metadata, Payload};
+use pulsar::{Consumer, Pulsar, SubType, TokioExecutor};
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
 use tokio_util::codec::Framed;
 
 /// Sends a message that says that it is encrypted.
@@ -47,4 +49,43 @@ pub fn send_encrypted(server: &str, topic: &str, data: &[u8]) {
         let answer = broker.next().await.unwrap().unwrap();
         assert!(answer.command.send_receipt.is_some(), "{answer:?}");
     });
+}
+
+/// A consumer that refuses what it gets.
+pub struct Refuser {
+    runtime: Runtime,
+    consumer: std::cell::RefCell<Consumer<Vec<u8>, TokioExecutor>>,
+}
+
+impl Refuser {
+    /// Subscribes.
+    pub fn start(server: &str, topic: &str, subscription: &str) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let consumer = runtime.block_on(async {
+            let client = Pulsar::builder(server, TokioExecutor).build().await.unwrap();
+            let consumer = client.consumer().with_topic(topic).with_subscription(subscription);
+            Box::pin(consumer.with_subscription_type(SubType::Shared).build()).await.unwrap()
+        });
+        Self { runtime, consumer: consumer.into() }
+    }
+
+    /// Refuses so many times, and keeps what comes after that.
+    pub fn refuse(&self, times: u32) {
+        let mut consumer = self.consumer.borrow_mut();
+        self.runtime.block_on(async {
+            for _ in 0..times {
+                let message = consumer.next().await.unwrap().unwrap();
+                consumer.nack(&message).await.unwrap();
+            }
+            consumer.next().await.unwrap().unwrap();
+        });
+    }
+
+    /// Closes the subscription, so that what it keeps goes to others.
+    pub fn leave(self) {
+        let mut consumer = self.consumer.into_inner();
+        self.runtime.block_on(async { Box::pin(consumer.close()).await.unwrap() });
+        self.runtime.shutdown_background();
+    }
 }

@@ -1,0 +1,60 @@
+//! The commands of the programs' document work as they stand there.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::program::plain;
+
+/// What starts and stops the broker, which is up here, and builds the programs, which are built.
+const DONE: [&str; 2] = ["cargo xtask ", "eval "];
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn commands_in_the_document_work() {
+    let broker = plain();
+    let document = xtask::paths::workspace().join("docs/pulsar-programs.md");
+    let text = std::fs::read_to_string(document).unwrap();
+    let programs = Path::new(env!("CARGO_BIN_EXE_pulsar-consumer")).parent().unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut ran = 0;
+    for block in text.split("```sh\n").skip(1) {
+        let commands = block.split("```").next().unwrap().lines();
+        for command in commands.filter(|line| !DONE.iter().any(|done| line.starts_with(done))) {
+            // The consumer runs until it is told to stop.
+            let command = if command == "pulsar-consumer" {
+                "timeout --preserve-status 3 pulsar-consumer"
+            } else {
+                command
+            };
+            let output = Command::new("bash")
+                .args(["-ec", command])
+                .env("PATH", &path)
+                .env("PULSAR_SERVER", broker.service_url())
+                .env("PULSAR_TOPIC", "documented")
+                .env("PULSAR_HTTP_BIND_ADDRESS", "127.0.0.1:0")
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+            ran += 1;
+        }
+    }
+    assert!(ran >= 5, "only {ran} commands were found");
+}
+
+#[test]
+fn the_document_has_every_code_and_variable() {
+    use quintet_pulsar_client::exit::Exit;
+    use quintet_pulsar_client::problem::Code;
+    let text = std::fs::read_to_string(xtask::paths::workspace().join("docs/pulsar-programs.md")).unwrap();
+    let codes = Code::ALL.iter().map(|code| code.status());
+    for row in codes.chain(Exit::ALL.iter().map(|exit| u16::from(exit.code()))) {
+        assert!(text.contains(&format!("\n| {row} | ")), "{row}");
+    }
+    for program in [env!("CARGO_BIN_EXE_pulsar-consumer"), env!("CARGO_BIN_EXE_pulsar-producer")] {
+        let help = Command::new(program).arg("--help").output().unwrap().stdout;
+        let help = String::from_utf8(help).unwrap();
+        for variable in help.split("[env: ").skip(1).map(|rest| rest.split(['=', ']']).next().unwrap()) {
+            assert!(text.contains(&format!("\n| `{variable}` | ")), "{variable}");
+        }
+    }
+}
