@@ -73,13 +73,19 @@ pub struct Args {
     /// Name of the local cluster
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
+    /// The pulsar-consumer program; built where it is not given
+    #[arg(long)]
+    program: Option<PathBuf>,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<()> {
     let cluster = Cluster::open(&args.name)?;
-    let Some(programs) = build::pulsar_programs()? else { bail!("{}", protoc::MISSING) };
-    let kubelet = Kubelet::new(cluster.kube(), &programs[0])?;
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => build::pulsar_programs()?.context(protoc::MISSING)?.swap_remove(0),
+    };
+    let kubelet = Kubelet::new(cluster.kube(), &program)?;
     eprintln!("the pods of PulsarConsumers on cluster {} are run", cluster.name());
     kubelet.run(interrupt::check)
 }

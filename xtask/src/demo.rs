@@ -1,6 +1,8 @@
 //! `cargo xtask demo`: one command, from a fresh clone to all five kinds at work. Every line it prints about a kind was
 //! seen, not assumed: it fails with a sentence where something is not as it should be.
 
+mod consumers;
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,8 +14,11 @@ use crate::cluster::{Cluster, DEFAULT_NAME, UpOptions, name_option};
 use crate::kube::Kube;
 use crate::manager::{self, Manager, ManagerOptions};
 use crate::progress::Step;
+use crate::pulsar::Broker;
 use crate::run::{self, print, shell_quote};
 use crate::{interrupt, paths};
+
+use consumers::Consumers;
 
 /// The five definitions, by their full names.
 const DEFINITIONS: [&str; 5] = [
@@ -36,8 +41,9 @@ const LIMIT: Duration = Duration::from_mins(3);
     about = "Show the product: a cluster, Quintet on it, every sample applied and seen to work",
     long_about = "Show the product: a cluster, Quintet on it, every sample applied and seen to work.\n\n\
     Brings a local cluster up (see `cargo xtask cluster up --help`), installs the chart, runs the manager as a process \
-    with the rights of the chart's ServiceAccount, applies all samples and waits until each kind has done its work. \
-    Cluster and manager are left running. It can be run again at any time."
+    with the rights of the chart's ServiceAccount, applies all samples and waits until each kind has done its work. Where \
+    there are Java and Maven, a broker of Apache Pulsar is part of it (see `cargo xtask pulsar --help`), and consumers \
+    are run. All is left running. It can be run again at any time."
 )]
 pub struct Args {
     /// Name of the local cluster
@@ -86,7 +92,17 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
     let repeated = kube.get(SAMPLES, "crd", DEFINITIONS[3])?.is_some()
         && kube.get(SAMPLES, DEFINITIONS[3], "hello-world")?.is_some();
     install(kube)?;
-    let (process, started) = Manager::ensure(kube, &ManagerOptions::default())?;
+    let consumers = match (local, consumers::missing()) {
+        (None, _) => None,
+        (Some(_), Some(missing)) => {
+            eprintln!("no consumer is run: {missing}");
+            None
+        }
+        (Some(cluster), None) => Some(Consumers::start(cluster)?),
+    };
+    let more = if consumers.is_some() { consumers::manager_args() } else { Vec::new() };
+    let (process, started) =
+        Manager::ensure(kube, &ManagerOptions { args: more, ..ManagerOptions::default() })?;
     eprintln!("the manager {} (pid {})", if started { "runs" } else { "runs already" }, process.pid);
     let samples = paths::workspace().join("samples");
     run::stdout(kube.kubectl().args(["apply", "-n", SAMPLES, "-k"]).arg(&samples))?;
@@ -95,13 +111,24 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
     let ran_on =
         seen("DaemonJob daemonjob-sample: a pod ran to completion on every node", || daemonjob(kube, nodes))?;
     seen("PodSet podset-sample: as many pods as wanted are ready", || podset(kube))?;
-    let consumer = if local.is_some() {
+    // Where its image is really run, what it is and needs is not ours to promise.
+    let all_ready = local.is_some() && consumers.is_none();
+    let consumer = if all_ready {
         "PulsarConsumer pulsarconsumer-sample-1: its Deployment is there, and all its pods are ready"
     } else {
-        // What its image is and needs is not ours to promise.
         "PulsarConsumer pulsarconsumer-sample-1: its Deployment is there"
     };
-    seen(consumer, || pulsarconsumer(kube, local.is_some()))?;
+    seen(consumer, || pulsarconsumer(kube, all_ready))?;
+    let consumed = match &consumers {
+        None => String::new(),
+        Some(consumers) => {
+            let shown = seen("PulsarConsumer pulsarconsumer-demo: it consumes from a real broker", || {
+                consumers.show(kube)
+            })?;
+            consumers::unreachable(kube)?;
+            shown
+        }
+    };
     let said = seen("Greeting hello-world: it was said", || greeting(kube, repeated))?;
     seen("Book david-copperfield: it is Ready", || book(kube))?;
     let refusal = seen("Book moby-dick: it was refused, with the reasons", || refused(kube, &samples))?;
@@ -110,6 +137,7 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
     let pods = ["pods", "-l", "quintet.dev/kind=DaemonJob", "-o", "wide"];
     print(format!("\n$ kubectl get quintet\n{}", get(&["quintet"])?))?;
     print(format!("\n$ kubectl get {}   # {ran_on} nodes\n{}", pods.join(" "), get(&pods)?))?;
+    print(consumed)?;
     print(format!("\nWhat the Greeting had the manager print:\n{said}\n"))?;
     print(format!("\n$ kubectl apply -f samples/book/moby-dick.yaml\n{}\n\n", refusal.trim()))?;
     print(format!("All five kinds work ({:.0} s). ", begin.elapsed().as_secs_f64()))?;
@@ -140,6 +168,9 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
 /// What ends what a demo leaves running.
 fn stop_command(args: &Args) -> String {
     match &args.context {
+        None if consumers::missing().is_none() => {
+            format!("cargo xtask demo --stop{}", name_option(&args.name))
+        }
         None => format!("cargo xtask cluster down{}", name_option(&args.name)),
         Some(context) => format!("cargo xtask demo --context {} --stop", shell_quote(context)),
     }
@@ -175,6 +206,10 @@ fn stop(args: &Args) -> Result<()> {
     let Some(context) = &args.context else {
         Cluster::open(&args.name)?.down()?;
         eprintln!("cluster {} is gone", args.name);
+        if let Ok(broker) = Broker::open(&args.name) {
+            broker.down()?;
+            eprintln!("broker {} is gone", args.name);
+        }
         return Ok(());
     };
     let kube = Kube::with_context(context)?;
@@ -383,8 +418,13 @@ mod tests {
             context: context.map(str::to_owned),
             stop: false,
         };
-        assert!(how_to_stop(&args(DEFAULT_NAME, None)).ends_with("stop it: cargo xtask cluster down"));
-        assert!(how_to_stop(&args("mine", None)).ends_with("stop it: cargo xtask cluster down --name mine"));
+        let command = if consumers::missing().is_some() {
+            "cargo xtask cluster down"
+        } else {
+            "cargo xtask demo --stop"
+        };
+        assert!(how_to_stop(&args(DEFAULT_NAME, None)).ends_with(&format!("stop it: {command}")));
+        assert!(how_to_stop(&args("mine", None)).ends_with(&format!("stop it: {command} --name mine")));
         let line = how_to_stop(&args(DEFAULT_NAME, Some("my cluster")));
         assert!(line.ends_with("stop it: cargo xtask demo --context 'my cluster' --stop"), "{line}");
     }

@@ -181,7 +181,7 @@ const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_min
 const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(10));
 const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_mins(15));
 const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
-const DEMO: (&str, Duration) = ("demo", Duration::from_mins(3));
+const DEMO: (&str, Duration) = ("demo", Duration::from_mins(5));
 const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(3));
 const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(15));
 
@@ -235,6 +235,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(DEMO.0, DEMO.1, || {
         let mut counts = check(xtask()?.args(["demo", "--name", &shown.name()]))?;
         counts += check(xtask()?.args(["demo", "--name", &shown.name()]))?;
+        counts += check(xtask()?.args(["demo", "--stop", "--name", &shown.name()]))?;
         Ok(counts)
     })?;
     drop(shown);
@@ -363,6 +364,11 @@ impl TestCluster {
 
 impl Drop for TestCluster {
     fn drop(&mut self) {
+        if let Ok(broker) = pulsar::Broker::open(&self.0)
+            && let Err(error) = broker.down()
+        {
+            eprintln!("broker {} could not be removed: {error:#}", self.0);
+        }
         // One that was never made cannot be opened.
         let Ok(cluster) = Cluster::open(&self.0) else { return };
         if let Err(error) = cluster.down() {

@@ -235,8 +235,12 @@ fn trouble(pod: &Pod, asked: Option<&Inquiry>, consumer: &PulsarConsumer) -> Opt
 fn unready(code: u16) -> (&'static str, &'static str) {
     match code {
         401 => ("TokenRefused", "has a token that the broker refuses"),
+        403 => ("AccessDenied", "may not consume this topic with its token"),
         404 => ("TopicNotFound", "finds no such topic or namespace"),
-        409 => ("SubscriptionBusy", "waits for another consumer to leave the Exclusive subscription"),
+        409 => (
+            "SubscriptionBusy",
+            "waits for other consumers to leave the subscription: it is Exclusive, or of another type",
+        ),
         502 => ("BrokerUnreachable", "cannot reach the broker"),
         525 => (
             "TlsHandshakeFailed",

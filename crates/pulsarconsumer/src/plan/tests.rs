@@ -931,6 +931,7 @@ fn waiting(reason: &str) -> Value {
 #[case::unreachable(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 502 }))),
     "BrokerUnreachable", "pulsar://localhost:6650")]
 #[case::busy(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 409 }))), "SubscriptionBusy", "pod-1")]
+#[case::denied(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 403 }))), "AccessDenied", "pod-1")]
 #[case::certificate(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 525 }))), "TlsHandshakeFailed", "pod-1")]
 #[case::nothing_said(json!({ "phase": "Running" }), Some(asked(None)), "ConsumersNotReady", "0 of 1 consumers are ready.")]
 fn a_consumer_that_is_not_ready_says_why(

@@ -1,0 +1,150 @@
+//! The part of the demo that has consumers: a real broker, and the containers of PulsarConsumers run as processes of this
+//! machine, where that is possible.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::{DEFINITIONS, LIMIT, SAMPLES, until};
+use crate::cluster::Cluster;
+use crate::cluster::processes::{self, Launch};
+use crate::kube::Kube;
+use crate::progress::Step;
+use crate::pulsar::{Broker, Options};
+use crate::{build, consumers, protoc, pulsar, run};
+
+/// The PulsarConsumer that consumes.
+const NAME: &str = "pulsarconsumer-demo";
+/// What is sent.
+const MESSAGE: &str = "Hello, Pulsar!";
+/// The process that plays the kubelets.
+const KUBELETS: &str = "consumers";
+/// The port of consumers in their pods.
+const HEALTH_PORT: u16 = 8080;
+
+/// Whatever the demo has for its consumers.
+pub(super) struct Consumers {
+    broker: Broker,
+    producer: PathBuf,
+}
+
+/// What keeps consumers from being run here.
+pub(super) fn missing() -> Option<String> {
+    pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()))
+}
+
+/// What the manager is told of the consumers that are run.
+pub(super) fn manager_args() -> Vec<String> {
+    vec![
+        "--pulsar-consumer-image=quintet-operator/pulsar-consumer".to_owned(),
+        format!("--pulsar-consumer-health-port={HEALTH_PORT}"),
+    ]
+}
+
+impl Consumers {
+    /// Brings a broker up, and whoever plays the kubelets of the pods that consume.
+    pub(super) fn start(cluster: &Cluster) -> Result<Self> {
+        let programs = build::pulsar_programs()?.context(protoc::MISSING)?;
+        let [consumer, producer] = &programs[..] else { bail!("the programs for Pulsar are two") };
+        let (broker, started) = Broker::up(&Options::new(cluster.name()))?;
+        if !started {
+            eprintln!("broker {} is up already", broker.name());
+        }
+        let kube = cluster.kube();
+        consumers::take_over(kube)?;
+        let records = kube.dir().join("processes");
+        fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
+        let runs = processes::find(&records, KUBELETS)?.is_some_and(|process| process.is_alive());
+        if !runs {
+            let this = std::env::current_exe().context("cannot find this program")?;
+            let mut command = Command::new(this);
+            command.args(["consumers", "--name", cluster.name(), "--program"]).arg(consumer);
+            let log = kube.log(&format!("{KUBELETS}.log"));
+            let launch = Launch {
+                name: KUBELETS,
+                command,
+                port: 0,
+                fingerprint: String::new(),
+                stdout: log.clone(),
+                stderr: log,
+            };
+            processes::start(&records, launch)?;
+        }
+        Ok(Self { broker, producer: producer.clone() })
+    }
+
+    /// Sends, consumes, and looks at the backlog when nobody consumes. The lines that tell of it.
+    pub(super) fn show(&self, kube: &Kube) -> Result<String> {
+        let consumer = json!({
+            "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
+            "metadata": { "name": NAME, "namespace": SAMPLES },
+            "spec": {
+                "serverAddress": self.broker.service_url(), "topic": "demo", "subscriptionName": "demo",
+                "initialPosition": "Earliest", "adminURL": self.broker.admin_url(), "backlogPollSeconds": 10,
+                "replicas": 1,
+            },
+        });
+        let apply = ["apply", "-n", SAMPLES, "-f", "-"];
+        run::stdout_with_input(kube.kubectl().args(apply), Some(&consumer.to_string()))?;
+        let is = |field: &'static str, count: i64| move |object: &Value| object["status"][field] == count;
+        until(kube, DEFINITIONS[2], NAME, is("consumers", 1))?;
+        self.send(2)?;
+        let line =
+            run::poll("the message on a consumer's stdout", LIMIT, Duration::from_millis(200), || {
+                Ok(printed(kube)?.lines().find(|line| line.contains(MESSAGE)).map(str::to_owned))
+            })?;
+        let get = || run::stdout(kube.kubectl().args(["get", "pulsarconsumers", NAME, "-n", SAMPLES]));
+        let scale = |to: &str| {
+            let args = ["scale", "pulsarconsumer", NAME, "-n", SAMPLES, to];
+            run::stdout(kube.kubectl().args(args))
+        };
+        scale("--replicas=0")?;
+        until(kube, DEFINITIONS[2], NAME, is("consumers", 0))?;
+        self.send(3)?;
+        until(kube, DEFINITIONS[2], NAME, is("backlog", 3))?;
+        let behind = get()?;
+        scale("--replicas=1")?;
+        until(kube, DEFINITIONS[2], NAME, is("backlog", 0))?;
+        Ok(format!(
+            "\nWhat its consumer printed of a message sent to the broker:\n{line}\n\
+             \n$ kubectl get pulsarconsumers {NAME}   # nobody consumes, three messages were sent\n{behind}"
+        ))
+    }
+
+    fn send(&self, count: u32) -> Result<()> {
+        let mut producer = Command::new(&self.producer);
+        producer.env("PULSAR_SERVER", self.broker.service_url()).env("PULSAR_TOPIC", "demo");
+        producer.args(["--message", MESSAGE, "--no-batching", "--count", &count.to_string()]);
+        run::stdout(&mut producer)?;
+        Ok(())
+    }
+}
+
+/// Waits until the post's own sample says why it does not consume: its localhost is the pod itself.
+pub(super) fn unreachable(kube: &Kube) -> Result<()> {
+    let step =
+        Step::start("PulsarConsumer pulsarconsumer-sample-1: its broker is unreachable, and that is said");
+    until(kube, DEFINITIONS[2], "pulsarconsumer-sample-1", |object| {
+        let conditions = object["status"]["conditions"].as_array();
+        conditions.is_some_and(|all| {
+            all.iter().any(|one| one["type"] == "Available" && one["reason"] == "BrokerUnreachable")
+        })
+    })?;
+    step.done();
+    Ok(())
+}
+
+/// What the consumers of the demo have printed.
+fn printed(kube: &Kube) -> Result<String> {
+    let mut all = String::new();
+    for file in fs::read_dir(kube.log(""))?.flatten() {
+        if file.file_name().to_string_lossy().starts_with(&format!("{NAME}-deployment-")) {
+            all.push_str(&fs::read_to_string(file.path()).unwrap_or_default());
+        }
+    }
+    Ok(all)
+}
