@@ -128,12 +128,12 @@ impl Pass<'_> {
             return;
         }
         match self.call(plan, cause) {
+            // The finalizer first: from the first line on, the last one is owed.
+            Called::Said(..) if !self.is_held() => plan.steps.push(vec![hold(self.greeting)]),
             Called::Said(..) if cause == Cause::Resume => {
                 plan.status = Some(self.with_condition(self.before.clone(), GREETED));
                 self.tick(plan);
             }
-            // The finalizer first: from the first line on, the last one is owed.
-            Called::Said(..) if !self.is_held() => plan.steps.push(vec![hold(self.greeting)]),
             Called::Said(lines, room) => self.claim(plan, cause, hash, lines, room),
             Called::Again => {}
             Called::GivenUp(reason, mut message) => {

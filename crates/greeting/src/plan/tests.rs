@@ -97,6 +97,16 @@ fn the_finalizer_comes_before_the_first_line() {
 }
 
 #[test]
+fn a_finalizer_that_somebody_took_off_is_put_on_again() {
+    let (mut told, _) = carried(held("Hi"), &mut world(at(0)), at(0));
+    told.metadata.finalizers = Some(vec!["example.com/other".into()]);
+    let plan = plan(&told, &world(at(0)), at(1));
+    let [Action::Patch { operations, .. }] = &plan.steps[0][..] else { panic!() };
+    assert_eq!(operations[2]["path"], "/metadata/finalizers/-");
+    assert_eq!(plan.steps.len(), 1);
+}
+
+#[test]
 fn a_new_greeting_is_claimed_and_then_said() {
     let plan = plan(&held("Hi"), &world(at(0)), at(0));
     let (status, token, say) = claimed(&plan);

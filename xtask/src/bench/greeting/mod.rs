@@ -173,6 +173,9 @@ fn method() -> Vec<String> {
         "Writes are those in the API server's audit log, by their user agent. Leases are left out, Events counted apart. \
          Times are from before the request is sent until the line is read from the file that it is printed into, which is \
          looked at every millisecond.",
+        "Many timers: said is how many creations were said, and after how long the last of them, until all were or none came \
+         for 20 s; after another interval ticks are counted. What is still said of the creations then is counted in too: the \
+         writes tell.",
         "PSS is the memory of the process, pages shared with others counted in part.",
     ]
     .map(str::to_owned)
