@@ -480,3 +480,35 @@ fn pods_are_replaced_for_their_secrets_where_asked_for() {
         [log, events, second.to_string(), arena.get("pulsarconsumer", "one").unwrap().to_string()].concat();
     assert!(!shown.contains("first-token") && !shown.contains("second-token"));
 }
+
+/// Two managers that both believe that they may write apply the same, and do not undo what the other has done.
+#[test]
+fn two_managers_at_once_do_not_fight() {
+    let arena = Arena::new("pc-two");
+    let _first = arena.manager_with("first", "pulsarconsumer", &[]);
+    let _second = arena.manager_with("second", "pulsarconsumer", &[]);
+    let names: Vec<String> = (0..5).map(|number| format!("c{number}")).collect();
+    for name in &names {
+        arena.apply(&consumer(name, &json!({}))).unwrap();
+    }
+    let settled = |replicas: i64| {
+        for name in &names {
+            arena.wait_for("pulsarconsumer", name, "it is there", |consumer| {
+                is_available(consumer) && consumer["status"]["replicas"] == replicas
+            });
+        }
+    };
+    settled(1);
+    for name in &names {
+        arena.kubectl(&["scale", "pcon", name, "--replicas=3"]).unwrap();
+    }
+    settled(3);
+    let before = arena.writes();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(arena.writes(), before, "both are content");
+    for name in &names {
+        let deployment = arena.get("deployment", &format!("{name}-deployment")).unwrap();
+        // Made, and scaled once.
+        assert_eq!(deployment["metadata"]["generation"], 2, "{deployment:#}");
+    }
+}

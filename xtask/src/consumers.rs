@@ -204,6 +204,8 @@ struct Container {
     log: PathBuf,
     child: Option<Child>,
     port: u16,
+    /// When it was started last.
+    started: String,
     /// What it answered last.
     code: Option<u16>,
     restarts: u32,
@@ -232,6 +234,7 @@ impl Container {
             name,
             child: None,
             port: 0,
+            started: String::new(),
             code: None,
             restarts: 0,
             not_before: Instant::now(),
@@ -280,7 +283,7 @@ impl Container {
             };
             self.event(kube, "Unhealthy", &message)?;
         }
-        self.tell(kube, "Running", &running(), &json!({}), code == 200)
+        self.tell(kube, "Running", &self.running(), &json!({}), code == 200)
     }
 
     /// The end of its log, which is its termination message where it asks for that.
@@ -314,7 +317,12 @@ impl Container {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let child = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
         self.child = Some(child.with_context(|| format!("cannot run {}", program.display()))?);
-        self.tell(kube, "Running", &running(), &json!({}), false)
+        self.started = now();
+        self.tell(kube, "Running", &self.running(), &json!({}), false)
+    }
+
+    fn running(&self) -> Value {
+        json!({ "running": { "startedAt": self.started } })
     }
 
     /// A path in the container, as it is on this machine; anything else as it is.
@@ -395,10 +403,6 @@ impl Container {
         run::stdout_with_input(kube.kubectl().args(["apply", "-f", "-"]), Some(&event.to_string()))?;
         Ok(())
     }
-}
-
-fn running() -> Value {
-    json!({ "running": { "startedAt": now() } })
 }
 
 /// The time, as the API has it.

@@ -205,8 +205,16 @@ pub fn register(shared: &Shared, served: Option<Informer<DaemonJob>>) {
     let (everywhere, within) = (pods.clone(), shared.pods());
     let shared = shared.clone();
     shared.clone().spawn_controller(NAME, async move {
-        shared.gate.tried().await;
-        if may_list_everywhere(&shared).await {
+        let mut stop = shared.stop.clone();
+        let asked = async {
+            shared.gate.tried().await;
+            may_list_everywhere(&shared).await
+        };
+        let may = tokio::select! {
+            may = asked => may,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        if may {
             shared.hand_over(&everywhere);
             let keeps = everywhere.clone().run(shared.client.clone(), shared.metrics.clone());
             let sweeps = sweep(&shared, sweeper, everywhere, served).run();

@@ -221,16 +221,14 @@ impl<R: Reconciler> Controller<R> {
                 None => writes = false,
                 Some(term) => {
                     for cache in self.followers.iter() {
-                        let (progress, seen) = (cache.progress(), self.shared.gate.handed(&cache.scope()));
-                        if progress.listed >= Some(term.since)
-                            || seen.is_some_and(|seen| progress.position >= seen)
-                        {
+                        let scope = cache.scope();
+                        if self.shared.gate.is_caught_up(&scope, &cache.progress()) {
                             continue;
                         }
                         // What a predecessor wrote before it lost the lease may not have come yet.
                         writes = false;
                         let soon = term.since + HANDED;
-                        if seen.is_some() && Instant::now() < soon {
+                        if self.shared.gate.handed(&scope).is_some() && Instant::now() < soon {
                             coming = Some(soon);
                         } else {
                             cache.relist(term.since);

@@ -15,10 +15,11 @@ use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::client::brief;
 use crate::clock::Clock;
+use crate::informer::Progress;
 use crate::metrics::Metrics;
 use crate::resource::{LEASES, escape};
 
@@ -34,7 +35,7 @@ const FORBIDDEN: Duration = Duration::from_secs(30);
 /// that has seen as much need not list it anew.
 pub type Seen = BTreeMap<String, u64>;
 
-/// Annotation of a released Lease: a [`Seen`] as JSON. Whoever acquires the Lease takes it off.
+/// Annotation of a released Lease: a [`Seen`] as JSON, and the term that it is of. Whoever acquires the Lease takes it off.
 pub const SEEN_ANNOTATION: &str = "quintet.dev/written";
 
 /// Whether this process may write. Cheap to clone; every clone is the same gate.
@@ -43,6 +44,8 @@ pub struct Gate {
     state: watch::Sender<Option<Term>>,
     /// What the predecessor of the current term had seen.
     handed: Arc<Mutex<Seen>>,
+    /// When the last term began, also after its end.
+    since: Arc<Mutex<Option<Instant>>>,
     /// Whether it was tried at least once to open it.
     tried: watch::Sender<bool>,
 }
@@ -59,7 +62,12 @@ pub struct Term {
 impl Gate {
     /// A gate that is closed until the lease is held.
     pub fn closed() -> Self {
-        Self { state: watch::Sender::new(None), handed: Arc::default(), tried: watch::Sender::new(false) }
+        Self {
+            state: watch::Sender::new(None),
+            handed: Arc::default(),
+            since: Arc::default(),
+            tried: watch::Sender::new(false),
+        }
     }
 
     /// A gate that is always open: election is switched off.
@@ -105,7 +113,16 @@ impl Gate {
     /// Opens it until `until`, or moves the deadline of the current term.
     pub fn open_until(&self, until: Instant) {
         let since = self.term().map_or_else(Instant::now, |term| term.since);
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(since);
         self.state.send_replace(Some(Term { since, until }));
+    }
+
+    /// Whether a cache of this scope shows what was written before the last term, whether or not that has ended: it was
+    /// listed since, or has come as far as the predecessor had.
+    pub fn is_caught_up(&self, scope: &str, progress: &Progress) -> bool {
+        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| progress.listed >= Some(since))
+            || self.handed(scope).is_some_and(|seen| progress.position >= seen)
     }
 
     /// Closes it.
@@ -218,6 +235,16 @@ impl Observed {
         }
     }
 
+    /// When the holder that was observed has been silent for too long.
+    fn expiry(&self, settings: &Settings) -> Instant {
+        self.at.unwrap_or_else(Instant::now) + duration(&self.spec, settings)
+    }
+
+    /// Whether the holder that was observed has been silent for too long.
+    fn is_expired(&self, settings: &Settings) -> bool {
+        self.at.is_some() && self.expiry(settings) <= Instant::now()
+    }
+
     /// Whether nobody holds what was observed.
     fn is_free(&self) -> bool {
         self.spec.holder_identity.as_deref().unwrap_or_default().is_empty()
@@ -273,8 +300,10 @@ pub async fn run(
             outcome => outcome?,
         };
         let pause = match outcome {
-            Attempt::Held(handed) => {
-                if held_since.is_none() {
+            Attempt::Held(taken) => {
+                if let Some(handed) = taken {
+                    // A term that this process believed to have may have been somebody else's meanwhile.
+                    gate.close();
                     tracing::info!(
                         identity = settings.identity,
                         handed_over = !handed.is_empty(),
@@ -323,12 +352,16 @@ pub async fn run(
     }
     gate.close();
     leader.set(0.0);
-    if held_since.is_some()
-        && timeout(Duration::from_secs(3), release(&client, &settings, &clock, &seen()))
-            .await
-            .unwrap_or(false)
-    {
-        tracing::info!("released the lease");
+    if held_since.is_some() {
+        let seen = seen();
+        let released = async {
+            // A renewal that was on its way may come in between.
+            release(&client, &settings, &clock, &seen).await
+                || release(&client, &settings, &clock, &seen).await
+        };
+        if timeout(Duration::from_secs(3), released).await.unwrap_or(false) {
+            tracing::info!("released the lease");
+        }
     }
     Ok(())
 }
@@ -336,22 +369,24 @@ pub async fn run(
 /// Waits until the Lease that another process holds may be had: it is released, gone, or its holder was silent for too
 /// long. Where it cannot be watched, a while later is time enough.
 async fn chance(client: &Client, settings: &Settings, observed: &mut Observed) {
-    let expiry =
-        |observed: &Observed| observed.at.unwrap_or_else(Instant::now) + duration(&observed.spec, settings);
-    let mut lines = match timeout_at(expiry(observed), watch_lease(client, settings, &observed.version)).await
-    {
-        Ok(Ok(lines)) => lines,
-        Ok(Err(error)) => {
-            tracing::debug!(error = brief(&error), "the Lease cannot be watched and is asked for instead");
-            sleep(settings.retry).await;
-            return;
-        }
-        Err(_elapsed) => return,
-    };
+    let began = Instant::now();
+    let mut lines =
+        match timeout_at(observed.expiry(settings), watch_lease(client, settings, &observed.version)).await {
+            Ok(Ok(lines)) => lines,
+            Ok(Err(error)) => {
+                tracing::debug!(
+                    error = brief(&error),
+                    "the Lease cannot be watched and is asked for instead"
+                );
+                sleep(settings.retry).await;
+                return;
+            }
+            Err(_elapsed) => return,
+        };
     let mut line = String::new();
     loop {
         line.clear();
-        match timeout_at(expiry(observed), lines.read_line(&mut line)).await {
+        match timeout_at(observed.expiry(settings), lines.read_line(&mut line)).await {
             Ok(Ok(read)) if read > 0 => {}
             // It has expired.
             Err(_elapsed) => return,
@@ -366,13 +401,18 @@ async fn chance(client: &Client, settings: &Settings, observed: &mut Observed) {
                 }
             }
             Ok(LeaseEvent { type_, .. }) if type_ == "BOOKMARK" => {}
-            Ok(LeaseEvent { type_, .. }) if type_ == "DELETED" => return,
+            // Its holder goes on until it knows: see `attempt`.
+            Ok(LeaseEvent { type_, .. }) if type_ == "DELETED" => {
+                sleep_until(observed.expiry(settings)).await;
+                return;
+            }
             // The watch is too old, or what came is none.
             _ => break,
         }
     }
     // Whoever ends watches at once must not be asked in a circle.
-    sleep(settings.retry.min(Duration::from_millis(200))).await;
+    let was_short = began.elapsed() < Duration::from_secs(1);
+    sleep(if was_short { settings.retry } else { settings.retry.min(Duration::from_millis(200)) }).await;
 }
 
 #[derive(Deserialize)]
@@ -401,8 +441,8 @@ async fn watch_lease(
 }
 
 enum Attempt {
-    /// With what the predecessor had seen, where it has just released the lease.
-    Held(Seen),
+    /// With what the predecessor had seen (nothing, unless it has just released the lease) where it was not ours before.
+    Held(Option<Seen>),
     OthersHold(String),
     Unanswered(String),
 }
@@ -420,7 +460,7 @@ async fn attempt(
         match send::<Lease>(client, "PUT", &path, Some(&body)).await {
             Ok(lease) => {
                 *observed = Observed::written(lease);
-                return Ok(Attempt::Held(Seen::new()));
+                return Ok(Attempt::Held(None));
             }
             // It was changed, or is gone: a look says more.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
@@ -433,6 +473,11 @@ async fn attempt(
     let lease = match send::<Lease>(client, "GET", &path, None).await {
         Ok(lease) => lease,
         Err(kube::Error::Api(status)) if status.code == 404 => {
+            let holder = observed.spec.holder_identity.clone().unwrap_or_default();
+            if !observed.is_free() && holder != settings.identity && !observed.is_expired(settings) {
+                // Somebody has deleted it; its holder does not know yet, and goes on until it does.
+                return Ok(Attempt::OthersHold(holder));
+            }
             let spec = held(settings, &LeaseSpec::default(), clock);
             let body = json!({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -443,7 +488,7 @@ async fn attempt(
             return match send::<Lease>(client, "POST", &collection, Some(&body)).await {
                 Ok(lease) => {
                     *observed = Observed::written(lease);
-                    Ok(Attempt::Held(Seen::new()))
+                    Ok(Attempt::Held(Some(Seen::new())))
                 }
                 Err(error) => refused(error, "create", settings),
             };
@@ -455,8 +500,7 @@ async fn attempt(
     }
     observed.version = version(&lease);
     let holder = lease.spec.holder_identity.clone().unwrap_or_default();
-    let expired = observed.at.is_some_and(|at| at.elapsed() >= duration(&observed.spec, settings));
-    if !holder.is_empty() && holder != settings.identity && !expired {
+    if !holder.is_empty() && holder != settings.identity && !observed.is_expired(settings) {
         return Ok(Attempt::OthersHold(holder));
     }
     // It is of use only while nobody has held the lease since.
@@ -465,7 +509,7 @@ async fn attempt(
     match send::<Lease>(client, "PUT", &path, Some(&body)).await {
         Ok(lease) => {
             *observed = Observed::written(lease);
-            Ok(Attempt::Held(handed))
+            Ok(Attempt::Held((holder != settings.identity).then_some(handed)))
         }
         // Somebody wrote the Lease meanwhile: the next look says who holds it. Ours it may still be.
         Err(kube::Error::Api(status)) if status.code == 409 && holder == settings.identity => {
@@ -520,14 +564,26 @@ async fn release(client: &Client, settings: &Settings, clock: &Clock, seen: &See
         renew_time: Some(micros(clock.now())),
         ..lease.spec.clone()
     };
-    lease.metadata["annotations"][SEEN_ANNOTATION] = json!(json!(seen).to_string());
+    let handover = Handover { lease_transitions: spec.lease_transitions, seen: seen.clone() };
+    lease.metadata["annotations"][SEEN_ANNOTATION] = json!(json!(handover).to_string());
     send::<Lease>(client, "PUT", &path, Some(&body(&lease, &spec))).await.is_ok()
+}
+
+/// The annotation of a released Lease.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Handover {
+    /// Those of the record that it belongs to: a later holder that leaves the annotation as it is counts on.
+    lease_transitions: Option<i64>,
+    seen: Seen,
 }
 
 /// What the last holder had seen, by a Lease that it has released.
 fn handed_over(lease: &Lease) -> Seen {
     let text = lease.metadata["annotations"][SEEN_ANNOTATION].as_str();
-    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    let handover = text.and_then(|text| serde_json::from_str::<Handover>(text).ok());
+    let current = handover.filter(|handover| handover.lease_transitions == lease.spec.lease_transitions);
+    current.map(|handover| handover.seen).unwrap_or_default()
 }
 
 /// A Lease without what its last holder had seen.
@@ -593,8 +649,11 @@ mod tests {
             spec: LeaseSpec::default(),
         };
         let seen = Seen::from([("pods.".to_owned(), 7)]);
-        let released = lease(&json!(seen).to_string());
+        let handover =
+            |lease_transitions| json!(Handover { lease_transitions, seen: seen.clone() }).to_string();
+        let released = lease(&handover(None));
         assert_eq!(handed_over(&released), seen);
+        assert_eq!(handed_over(&lease(&handover(Some(1)))), Seen::new(), "of an earlier term");
         let taken = without_seen(released);
         assert_eq!(taken.metadata["annotations"], json!({ "theirs": "x" }));
         assert_eq!(handed_over(&taken), Seen::new());

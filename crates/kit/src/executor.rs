@@ -129,7 +129,7 @@ struct Write<'a> {
     deletes: Option<&'a Arc<str>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Written {
     versions: HashMap<Resource, (u64, Instant)>,
     deletes: Vec<(Resource, Key, Instant)>,
@@ -268,8 +268,8 @@ impl Executor {
 
     /// Whether the caches show everything that was written for anybody.
     pub fn all_caught_up(&self, followers: &[Arc<dyn Follower>]) -> bool {
-        let mut memory = self.memory();
-        memory.values_mut().all(|memory| memory.written.is_shown(followers))
+        let memory = self.memory();
+        memory.values().all(|memory| memory.written.clone().is_shown(followers))
     }
 
     /// The types of which something was written, or may have been, that no cache has shown yet.
@@ -287,7 +287,14 @@ impl Executor {
             .map(|memory| memory.written.unclear.clone().into_iter().collect())
             .unwrap_or_default();
         for ((resource, namespace, name), deleted) in unclear {
-            let found = self.read_meta(&resource, &namespace, &name).await?;
+            let found = match self.read_meta(&resource, &namespace, &name).await {
+                // With its type, what was written is gone.
+                Err(error) if resource.custom && !self.is_served(&resource).await.unwrap_or(true) => {
+                    tracing::debug!(error = brief(&error), "the type of what was written is gone");
+                    None
+                }
+                found => found?,
+            };
             let is_gone = |uid: &Arc<str>| found.as_ref().is_none_or(|meta| meta.uid != *uid);
             if let Some(meta) = &found {
                 self.wrote(owner, resource, meta);

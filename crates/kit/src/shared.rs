@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::election::{Gate, Seen};
 use crate::events::Recorder;
 use crate::executor::Executor;
-use crate::informer::{Health, Informer, SILENCE};
+use crate::informer::{Health, Informer, Progress, SILENCE};
 use crate::metrics::Metrics;
 use crate::object::Object;
 use crate::resource::{DEPLOYMENTS, NODES, PODS, Resource};
@@ -20,7 +20,7 @@ use crate::types::{Deployment, Node, Pod};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Watched = Box<dyn Fn() -> Option<String> + Send + Sync>;
-type Position = Box<dyn Fn() -> (Resource, String, u64) + Send + Sync>;
+type Position = Box<dyn Fn() -> (Resource, String, Progress) + Send + Sync>;
 
 /// Shared by all controllers of the process. Cheap to clone.
 #[derive(Clone)]
@@ -164,7 +164,7 @@ impl Shared {
     /// Has a successor told what this cache has seen; see [`Self::seen`].
     pub fn hand_over<T: Object>(&self, informer: &Informer<T>) {
         let (resource, scope, progress) = (informer.resource(), informer.scope(), informer.progress());
-        let position: Position = Box::new(move || (resource, scope.clone(), progress.borrow().seen));
+        let position: Position = Box::new(move || (resource, scope.clone(), *progress.borrow()));
         self.inner.positions.lock().unwrap_or_else(PoisonError::into_inner).push(position);
     }
 
@@ -195,8 +195,11 @@ impl Shared {
         let unshown = self.executor.unshown();
         let positions = self.inner.positions.lock().unwrap_or_else(PoisonError::into_inner);
         let positions = positions.iter().map(|position| position());
-        let known = positions.filter(|(resource, _, seen)| *seen > 0 && !unshown.contains(resource));
-        known.map(|(_, scope, seen)| (scope, seen)).collect()
+        // What a predecessor has written is seen by who has caught up in its own term, and by nobody else.
+        let known = positions.filter(|(resource, scope, progress)| {
+            progress.seen > 0 && !unshown.contains(resource) && self.gate.is_caught_up(scope, progress)
+        });
+        known.map(|(_, scope, progress)| (scope, progress.seen)).collect()
     }
 
     /// What keeps this process from being ready: one line for each cache that cannot be relied on.

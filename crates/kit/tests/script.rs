@@ -14,7 +14,7 @@ use quintet_kit::clock::Clock;
 use quintet_kit::departed::Departed;
 use quintet_kit::election::{self, Gate, Seen, Settings};
 use quintet_kit::executor::{Error, Executor, Follower};
-use quintet_kit::informer::{Change, Informer};
+use quintet_kit::informer::{Change, Informer, Progress};
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::Action;
@@ -405,7 +405,8 @@ async fn a_silent_holder_is_waited_for_by_this_process_s_own_clock() {
 #[tokio::test(start_paused = true)]
 async fn a_released_lease_is_taken_at_once_with_what_was_handed_over() {
     let mut released: Value = serde_json::from_str(&lease("", 3, 7)).unwrap();
-    released["metadata"]["annotations"] = json!({ "quintet.dev/written": "{\"pods.\": 41}" });
+    released["metadata"]["annotations"] =
+        json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 41}}"# });
     let renewed: Value = serde_json::from_str(&lease("other", 2, 5)).unwrap();
     let answers = [
         (200, lease("other", 1, 0)),
@@ -417,6 +418,60 @@ async fn a_released_lease_is_taken_at_once_with_what_was_handed_over() {
     assert_eq!(asked, ["GET", "GET", "GET", "PUT"]);
     assert!(gate.deadline().is_some());
     assert_eq!(gate.handed("pods."), Some(41));
+}
+
+/// Its holder does not know that somebody has deleted the Lease, and writes until it does.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_deleted_is_made_anew_at_its_expiry() {
+    let gone: Value = serde_json::from_str(&lease("other", 2, 5)).unwrap();
+    let answers = [
+        (200, lease("other", 1, 0)),
+        (200, event("DELETED", &gone)),
+        failure(404, "NotFound", "gone"),
+        (201, lease("me", 3, 16)),
+    ];
+    let (asked, gate) = elect(&answers, 13).await;
+    assert_eq!((asked.len(), gate.deadline()), (2, None), "{asked:?}");
+    let (asked, gate) = elect(&answers, 16).await;
+    assert_eq!(asked.last().map(String::as_str), Some("POST"));
+    assert!(gate.deadline().is_some());
+}
+
+/// Whoever finds that the lease was somebody else's meanwhile begins a new term, and catches up.
+#[tokio::test(start_paused = true)]
+async fn a_term_that_was_interrupted_unseen_begins_anew() {
+    let mut released: Value = serde_json::from_str(&lease("", 4, 4)).unwrap();
+    released["metadata"]["annotations"] =
+        json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 7}}"# });
+    let mut answers = vec![failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    let (_, gate) = elect(&answers, 6).await;
+    let first = gate.term().unwrap().since;
+    answers.extend([
+        failure(409, "Conflict", "changed"),
+        (200, released.to_string()),
+        (200, lease("me", 5, 5)),
+    ]);
+    let begun = Instant::now();
+    let (asked, gate) = elect(&answers, 6).await;
+    assert_eq!(asked, ["GET", "POST", "PUT", "GET", "PUT"]);
+    let second = gate.term().unwrap().since;
+    assert!(first < begun && second.duration_since(begun) >= Duration::from_secs(5), "a term of its own");
+    assert_eq!(gate.handed("pods."), Some(7));
+}
+
+#[test]
+fn only_who_has_caught_up_can_say_what_was_seen() {
+    let gate = Gate::closed();
+    let at = |position, listed| Progress { position, seen: position, listed };
+    let before = Instant::now();
+    assert!(!gate.is_caught_up("pods.", &at(9, Some(before))), "it never led");
+    gate.hand_over([("pods.".to_owned(), 5)].into());
+    gate.open_until(Instant::now() + Duration::from_secs(10));
+    gate.close();
+    assert!(gate.is_caught_up("pods.", &at(5, Some(before))), "as far as its predecessor");
+    assert!(!gate.is_caught_up("pods.", &at(4, Some(before))));
+    assert!(!gate.is_caught_up("nodes.", &at(9, Some(before))), "of which the predecessor did not say");
+    assert!(gate.is_caught_up("nodes.", &at(1, Some(Instant::now()))), "listed since");
 }
 
 #[tokio::test(start_paused = true)]

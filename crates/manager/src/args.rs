@@ -5,11 +5,15 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
+use clap::error::ErrorKind;
 use clap::{
     ArgAction, Args as ClapArgs, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser,
     Subcommand, ValueEnum,
 };
+
+use jiff::SignedDuration;
 
 use crate::cluster::ClusterArgs;
 use crate::{explain, uninstall};
@@ -43,15 +47,17 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// The kinds to run, separated by commas.
+    /// The kinds to run, separated by commas; or, each with a dash before it, those to leave out of all.
     #[arg(
         long,
         env = "QUINTET_CONTROLLERS",
         value_delimiter = ',',
         value_name = "KIND,...",
+        allow_hyphen_values = true,
+        value_parser = parse_pick,
         default_value = "daemonjob,podset,pulsarconsumer,greeting,book"
     )]
-    pub controllers: Vec<Kind>,
+    controllers: Vec<Pick>,
 
     /// Watch this namespace only; all where it is not given.
     #[arg(
@@ -79,6 +85,46 @@ pub struct Args {
     /// Namespace of the Lease. Default: the namespace that the process runs in, else of the kubeconfig's context.
     #[arg(long, env = "QUINTET_LEADER_ELECTION_NAMESPACE", value_name = "NAMESPACE")]
     pub leader_election_namespace: Option<String>,
+
+    /// How long the others wait for a holder of the Lease that is silent.
+    #[arg(
+        long,
+        env = "QUINTET_LEADER_ELECT_LEASE_DURATION",
+        value_name = "DURATION",
+        default_value = "15s",
+        value_parser = parse_duration
+    )]
+    pub leader_elect_lease_duration: Duration,
+
+    /// How long the holder goes on writing without a renewal that went through.
+    #[arg(
+        long,
+        env = "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = parse_duration
+    )]
+    pub leader_elect_renew_deadline: Duration,
+
+    /// The pause between tries to renew that fail, and between looks at a Lease that cannot be watched.
+    #[arg(
+        long,
+        env = "QUINTET_LEADER_ELECT_RETRY_PERIOD",
+        value_name = "DURATION",
+        default_value = "2s",
+        value_parser = parse_duration
+    )]
+    pub leader_elect_retry_period: Duration,
+
+    /// The pause between renewals while they go through.
+    #[arg(
+        long,
+        env = "QUINTET_LEADER_ELECT_RENEW_PERIOD",
+        value_name = "DURATION",
+        default_value = "5s",
+        value_parser = parse_duration
+    )]
+    pub leader_elect_renew_period: Duration,
 
     /// Address of /metrics; 0 switches it off.
     #[arg(
@@ -121,6 +167,79 @@ pub struct Args {
     pub log: Log,
 }
 
+impl Args {
+    /// The kinds to run.
+    pub fn kinds(&self) -> Result<Vec<Kind>, String> {
+        let (with, without): (Vec<&Pick>, Vec<&Pick>) =
+            self.controllers.iter().partition(|pick| matches!(pick, Pick::With(_)));
+        let all = Kind::value_variants();
+        let kinds: Vec<Kind> = match (with.is_empty(), without.is_empty()) {
+            (false, false) => {
+                return Err(
+                    "--controllers names kinds to run and kinds to leave out: name one sort".to_owned()
+                );
+            }
+            (true, _) => {
+                all.iter().copied().filter(|kind| !without.contains(&&Pick::Without(*kind))).collect()
+            }
+            (false, true) => all.iter().copied().filter(|kind| with.contains(&&Pick::With(*kind))).collect(),
+        };
+        if kinds.is_empty() {
+            return Err("--controllers leaves no kind to run".to_owned());
+        }
+        if with.len() > kinds.len() {
+            return Err("--controllers names a kind twice".to_owned());
+        }
+        Ok(kinds)
+    }
+
+    /// What the flags of the election say, as far as they fit together (client-go's rules).
+    fn check_election(&self) -> Result<(), String> {
+        let (lease, deadline) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
+        let (retry, renew) = (self.leader_elect_retry_period, self.leader_elect_renew_period);
+        if lease < Duration::from_secs(1) || lease.subsec_nanos() != 0 {
+            return Err("--leader-elect-lease-duration must be whole seconds, at least 1s".to_owned());
+        }
+        if lease <= deadline {
+            return Err(
+                "--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline".to_owned()
+            );
+        }
+        if deadline <= retry * 6 / 5 || deadline <= renew {
+            return Err("--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period, and \
+                        than --leader-elect-renew-period"
+                .to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A kind to run, or one to leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pick {
+    With(Kind),
+    Without(Kind),
+}
+
+fn parse_pick(text: &str) -> Result<Pick, String> {
+    let (name, pick): (&str, fn(Kind) -> Pick) = match text.strip_prefix('-') {
+        Some(name) => (name, Pick::Without),
+        None => (text, Pick::With),
+    };
+    Kind::from_str(name, false).map(pick).map_err(|_| {
+        let known = Kind::value_variants().iter().filter_map(Kind::to_possible_value);
+        let known: Vec<String> = known.map(|value| value.get_name().to_owned()).collect();
+        format!("the kinds are {}", known.join(", "))
+    })
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration = text.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
+    duration
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "write it as 15s, 1m30s or 500ms".to_owned())
+}
+
 /// Quintet's commands for people who use its DaemonJobs, and for taking Quintet off a cluster.
 #[derive(Debug, Parser)]
 #[command(name = "quintet", bin_name = "kubectl quintet", version, max_term_width = 100)]
@@ -136,6 +255,8 @@ pub enum Command {
     Explain(explain::Args),
     /// Take Quintet's finalizers off pods and Greetings, so that they can be deleted without it.
     Uninstall(uninstall::Args),
+    /// Print the version.
+    Version,
 }
 
 /// What the command line asks for.
@@ -163,6 +284,8 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
     }
     let matches = with_examples(Args::command(), "quintet").try_get_matches_from(line)?;
     let mut args = Args::from_arg_matches(&matches)?;
+    let sound = args.kinds().and_then(|_| args.check_election());
+    sound.map_err(|why| Args::command().error(ErrorKind::ValueValidation, why))?;
     Ok(match args.command.take() {
         Some(command) => Asked::Command(command),
         None => Asked::Manager(Box::new(args)),
@@ -266,15 +389,37 @@ mod tests {
 
     #[test]
     fn kinds_are_picked_and_unknown_ones_refused() {
-        assert_eq!(manager("quintet --controllers=book,podset").controllers, [Kind::Book, Kind::PodSet]);
+        let kinds = |line: &str| manager(line).kinds().unwrap();
+        assert_eq!(kinds("quintet --controllers=book,podset"), [Kind::PodSet, Kind::Book]);
+        assert_eq!(
+            kinds("quintet --controllers=-pulsarconsumer,-book"),
+            [Kind::DaemonJob, Kind::PodSet, Kind::Greeting]
+        );
+        assert_eq!(kinds("quintet --controllers -greeting").len(), 4);
         let error = refusal("quintet --controllers=cronjob");
         assert!(error.contains("cronjob") && error.contains("daemonjob"), "{error}");
+        assert!(refusal("quintet --controllers=book,-podset").contains("name one sort"));
+        assert!(refusal("quintet --controllers=book,book").contains("twice"));
+        let none = "quintet --controllers=-daemonjob,-podset,-pulsarconsumer,-greeting,-book";
+        assert!(refusal(none).contains("no kind"));
         refusal("quintet --nonsense");
     }
 
     #[test]
+    fn the_times_of_an_election_fit_together() {
+        let args = manager("quintet --leader-elect-lease-duration=1m --leader-elect-renew-deadline=30s");
+        assert_eq!(args.leader_elect_lease_duration, Duration::from_mins(1));
+        assert!(refusal("quintet --leader-elect-renew-deadline=15s").contains("longer than"));
+        assert!(refusal("quintet --leader-elect-renew-deadline=5s").contains("renew-period"));
+        assert!(refusal("quintet --leader-elect-retry-period=9s").contains("1.2 times"));
+        assert!(refusal("quintet --leader-elect-lease-duration=soon").contains("write it as 15s"));
+        assert!(refusal("quintet --leader-elect-lease-duration=15500ms").contains("whole seconds"));
+    }
+
+    #[test]
     fn without_a_command_it_is_the_manager() {
-        assert_eq!(manager("/usr/bin/quintet").controllers.len(), 5);
+        assert_eq!(manager("/usr/bin/quintet").kinds().unwrap().len(), 5);
+        assert!(matches!(asked("quintet version"), Ok(Asked::Command(Command::Version))));
         assert_eq!(manager("/manager --context=c").cluster.context.as_deref(), Some("c"));
         // Flags of the manager do not stray into commands.
         refusal("quintet --leader-elect explain dj/a");

@@ -44,6 +44,10 @@ fn main() -> ExitCode {
             }
             Err(error) => fail(&format!("{error:#}"), NO_ANSWER),
         },
+        Asked::Command(Command::Version) => {
+            say(&format!("quintet {}\n", env!("CARGO_PKG_VERSION")));
+            ExitCode::SUCCESS
+        }
         Asked::Command(Command::Uninstall(args)) => match runtime.block_on(uninstall::run(&args)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&format!("{error:#}"), 1),

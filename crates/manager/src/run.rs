@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use quintet_kit::clock::Clock;
@@ -59,7 +59,7 @@ pub async fn run(args: Args) -> Result<()> {
         server,
         identity,
         namespace = if args.watch_namespace.is_empty() { "(all)" } else { &args.watch_namespace },
-        controllers = ?args.controllers,
+        controllers = ?args.kinds().unwrap_or_default(),
         "starting"
     );
 
@@ -103,7 +103,13 @@ pub async fn run(args: Args) -> Result<()> {
     // The lease is released last: until then the writes in flight are covered by it.
     let (release, released) = watch::channel(false);
     let mut election = args.leader_elect.then(|| {
-        let settings = Settings::new(namespace, identity);
+        let settings = Settings {
+            lease: args.leader_elect_lease_duration,
+            renew_deadline: args.leader_elect_renew_deadline,
+            retry: args.leader_elect_retry_period,
+            renew: args.leader_elect_renew_period,
+            ..Settings::new(namespace, identity)
+        };
         let handing = shared.clone();
         let seen = move || handing.seen();
         tokio::spawn(election::run(election_client, settings, gate, clock, metrics, seen, released))
@@ -165,12 +171,7 @@ async fn election_ended(
 }
 
 fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
-    let mut kinds = args.controllers.clone();
-    kinds.sort_unstable();
-    kinds.dedup();
-    if kinds.len() != args.controllers.len() {
-        bail!("--controllers names a kind twice");
-    }
+    let kinds = args.kinds().map_err(anyhow::Error::msg)?;
     // What was begun for a kind must be let go where the kind is switched off.
     let mut daemonjobs = None;
     if !kinds.contains(&Kind::Greeting) {

@@ -22,7 +22,7 @@ use crate::deployment::{DEPLOYMENT_SUFFIX, Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
-use crate::kept::{APPLIED_ANNOTATION, AllTried, FOLLOW_UP, LOOK_AGAIN, Tried, in_future};
+use crate::kept::{APPLIED_ANNOTATION, AllTried, FOLLOW_UP, LOOK_AGAIN, Tried};
 use crate::metrics::Metrics;
 use crate::observe::{Inquiry, Keda, World};
 use crate::plan::plan;
@@ -102,7 +102,7 @@ impl Reconciler for PulsarConsumers {
     ) -> Plan<PulsarConsumerStatus, Tried> {
         let mut tried = lock(&self.tried);
         if let Some(all) = tried.get_mut(&object.key().uid) {
-            all.retain(|_, tried| in_future(tried.at, LOOK_AGAIN) > now);
+            all.retain(|_, tried| tried.is_fresh(LOOK_AGAIN, now));
             if all.is_empty() {
                 tried.remove(&object.key().uid);
             }
@@ -158,7 +158,7 @@ impl PulsarConsumers {
             let cached = cache.find(&key.namespace, &name);
             // Nobody waits for these caches: one that shows nothing, or something that was just applied, may be behind.
             let now = self.shared.clock.now();
-            let is_young = tried.get(&resource).is_some_and(|tried| in_future(tried.at, FOLLOW_UP * 2) > now);
+            let is_young = tried.get(&resource).is_some_and(|tried| tried.is_fresh(FOLLOW_UP * 2, now));
             found[at] = if wanted[at] && (cached.is_none() || is_young) {
                 match self.executor().read::<KedaObject>(&resource, &key.namespace, &name).await {
                     Ok(read) => read.map(Arc::new),

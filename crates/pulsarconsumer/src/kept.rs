@@ -34,6 +34,13 @@ pub struct Tried {
     pub at: Timestamp,
 }
 
+impl Tried {
+    /// Whether it is not longer ago than a while; a clock that was set back makes nothing fresh.
+    pub fn is_fresh(&self, within: SignedDuration, now: Timestamp) -> bool {
+        self.at <= now && now < in_future(self.at, within)
+    }
+}
+
 /// The last apply of each type.
 pub type AllTried = BTreeMap<Resource, Tried>;
 
@@ -79,8 +86,8 @@ pub enum Standing<'a, T> {
     Applying,
     /// The API server has refused it lately.
     Refused(&'a Refusal, Option<&'a T>),
-    /// It was applied, and this field is not as it was applied.
-    Overruled(String, &'a T),
+    /// It was applied, and this field is not as it was applied; when it is applied again.
+    Overruled(String, &'a T, Timestamp),
     /// It is ours and on its way out.
     Terminating(&'a T),
     /// Its name is taken.
@@ -141,9 +148,9 @@ impl<'a, T: Kept> Standing<'a, T> {
         let over = own.map(|own| fingerprint(&applied, own));
         if let (Some(own), Some(Some(difference)), Some(tried)) = (own, difference, tried.get(&resource))
             && over.as_ref() == Some(&tried.over)
-            && in_future(tried.at, LOOK_AGAIN) > now
+            && tried.is_fresh(LOOK_AGAIN, now)
         {
-            return Self::Overruled(difference, own);
+            return Self::Overruled(difference, own, in_future(tried.at, LOOK_AGAIN));
         }
         if let Some(own) = own {
             // If another object has taken the name meanwhile, the server refuses.
@@ -166,7 +173,7 @@ impl<'a, T: Kept> Standing<'a, T> {
     /// The object, if it is ours.
     pub fn own(&self) -> Option<&'a T> {
         match self {
-            Self::Settled(own) | Self::Overruled(_, own) | Self::Terminating(own) => Some(own),
+            Self::Settled(own) | Self::Overruled(_, own, _) | Self::Terminating(own) => Some(own),
             Self::Refused(_, own) => *own,
             Self::Due(_) | Self::Applying | Self::NotOwned(_) => None,
         }
@@ -178,9 +185,8 @@ impl<'a, T: Kept> Standing<'a, T> {
             Self::Settled(_) | Self::Applying => None,
             Self::Due(_) => Some(in_future(now, FOLLOW_UP)),
             Self::Refused(refusal, _) => Some(refusal.until),
-            Self::Overruled(..) | Self::Terminating(_) | Self::NotOwned(_) => {
-                Some(in_future(now, LOOK_AGAIN))
-            }
+            Self::Overruled(.., at) => Some(*at),
+            Self::Terminating(_) | Self::NotOwned(_) => Some(in_future(now, LOOK_AGAIN)),
         }
     }
 
@@ -193,7 +199,7 @@ impl<'a, T: Kept> Standing<'a, T> {
             Self::Refused(refusal, _) => {
                 Some(("Refused", format!("{what} was refused: {}", refusal.message)))
             }
-            Self::Overruled(path, _) => Some((
+            Self::Overruled(path, ..) => Some((
                 OVERRULED,
                 format!(
                     "{what} was applied, but its {path} is not what was asked for: look for an admission webhook or an \

@@ -58,6 +58,9 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     }
     plan.steps.extend(scaling.steps(now));
     plan.steps.extend(leftovers(consumer, world, now));
+    if let Some(refused) = refused_leftovers(consumer, world, now) {
+        plan.look_again(refused);
+    }
     if !plan.steps.is_empty() {
         // Nothing is said now: what comes of this will be.
         plan.look_again(in_future(now, FOLLOW_UP));
@@ -97,7 +100,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
 /// Until when nothing is said, because the Deployment has just been applied and its figures are of the spec before.
 fn counting(own: &Deployment, world: &World, now: Timestamp) -> Option<Timestamp> {
     let tried = world.tried.get(&DEPLOYMENTS).filter(|_| !is_current(own))?;
-    Some(in_future(tried.at, SETTLING)).filter(|until| now < *until)
+    tried.is_fresh(SETTLING, now).then(|| in_future(tried.at, SETTLING))
 }
 
 /// What is not known yet, and will be in a moment.
@@ -231,6 +234,13 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> S
     }
 }
 
+/// When the deletion of such a leftover is tried again that was refused: an Event has said so.
+fn refused_leftovers(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Option<Timestamp> {
+    let names = [scaled_object_name(consumer), trigger_authentication_name(consumer)];
+    let refusals = names.iter().filter_map(|name| world.refusals.of("delete", name));
+    refusals.map(|refusal| refusal.until).filter(|until| *until > now).min()
+}
+
 /// Deletes what was made for KEDA and is no longer wanted.
 fn leftovers(
     consumer: &PulsarConsumer,
@@ -248,7 +258,6 @@ fn leftovers(
     for (resource, found, wanted) in candidates {
         if let Some(own) = found.as_deref().filter(|found| !wanted && is_of(*found, &key))
             && !own.terminating()
-            // What is refused is said by an Event, and tried again by the executor's own time.
             && world.refusals.of("delete", &own.meta().name).is_none_or(|refusal| refusal.until <= now)
         {
             steps.push(vec![Action::Delete {

@@ -126,7 +126,8 @@ pub fn ask_next(unready: &[Arc<Pod>], last: Option<&Inquiry>, now: Timestamp) ->
     let turns = || unready.iter().filter_map(|pod| asked_at(pod));
     let silent = turns().any(|at| at <= now);
     // One that is silent was asked about before this plan was made: see `whom_to_ask`.
-    let again = last.filter(|_| silent).map(|last| in_future(last.at, ASK_AGAIN).max(in_future(now, BREATH)));
+    let breath = in_future(now, BREATH);
+    let again = silent.then(|| last.map_or(breath, |last| in_future(last.at, ASK_AGAIN).max(breath)));
     again.into_iter().chain(turns().filter(|at| *at > now)).min()
 }
 

@@ -48,10 +48,14 @@ pub fn status(
     let own = standing.own();
     let applied = applied(consumer, standing);
     let available = match standing {
-        Standing::NotOwned(_) | Standing::Terminating(_) => Wanted { type_: AVAILABLE, ..applied.clone() },
-        _ => steady(available(consumer, world, own), before),
+        Standing::NotOwned(_) | Standing::Terminating(_) => {
+            Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
+        }
+        // Enough are ready, and of which spec is not known yet: what was said stands.
+        _ if own.is_some_and(|own| own.ready >= spec.replicas && !is_current(own)) => Err(AVAILABLE),
+        _ => Ok(steady(available(consumer, world, own), before)),
     };
-    let mut wanted = vec![Ok(available), Ok(applied)];
+    let mut wanted = vec![available, Ok(applied)];
     if spec.admin_url.is_some() {
         wanted.push(backlog_observed(world));
     }
