@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use quintet_kit::digest;
-use quintet_kit::object::{Key, Meta, Object, Owner, Pairs, WireMeta};
+use quintet_kit::object::{Meta, Object, Pairs, WireMeta};
 use serde::Deserialize;
 
 /// Label on every shard; its value says how the lines are written.
@@ -259,21 +259,7 @@ impl Shard {
 }
 
 impl Object for Shard {
-    fn key(&self) -> Key {
-        self.meta.key()
-    }
-
-    fn resource_version(&self) -> &str {
-        &self.meta.resource_version
-    }
-
-    fn owner(&self) -> Option<&Owner> {
-        self.meta.owner.as_ref()
-    }
-
-    fn terminating(&self) -> bool {
-        self.meta.deleted.is_some()
-    }
+    quintet_kit::identified_by_meta!();
 }
 
 #[derive(Deserialize)]

@@ -72,6 +72,28 @@ pub trait Object: DeserializeOwned + Send + Sync + 'static {
     }
 }
 
+/// What the slim types have in common, to stand in their `impl Object`: they are what their `meta` says.
+#[macro_export]
+macro_rules! identified_by_meta {
+    () => {
+        fn key(&self) -> $crate::object::Key {
+            self.meta.key()
+        }
+
+        fn resource_version(&self) -> &str {
+            &self.meta.resource_version
+        }
+
+        fn owner(&self) -> Option<&$crate::object::Owner> {
+            self.meta.owner.as_ref()
+        }
+
+        fn terminating(&self) -> bool {
+            self.meta.deleted.is_some()
+        }
+    };
+}
+
 /// The custom resources of the five kinds, by their derived types.
 impl<K> Object for K
 where

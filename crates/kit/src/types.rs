@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 
-use crate::object::{Key, Meta, Object, Owner, WireMeta};
+use crate::object::{Key, Meta, Object, WireMeta};
 
 /// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
@@ -94,21 +94,7 @@ impl Pod {
 }
 
 impl Object for Pod {
-    fn key(&self) -> Key {
-        self.meta.key()
-    }
-
-    fn resource_version(&self) -> &str {
-        &self.meta.resource_version
-    }
-
-    fn owner(&self) -> Option<&Owner> {
-        self.meta.owner.as_ref()
-    }
-
-    fn terminating(&self) -> bool {
-        self.meta.deleted.is_some()
-    }
+    crate::identified_by_meta!();
 
     fn same(&self, other: &Self) -> bool {
         let Self {
@@ -434,21 +420,7 @@ pub struct Deployment {
 }
 
 impl Object for Deployment {
-    fn key(&self) -> Key {
-        self.meta.key()
-    }
-
-    fn resource_version(&self) -> &str {
-        &self.meta.resource_version
-    }
-
-    fn owner(&self) -> Option<&Owner> {
-        self.meta.owner.as_ref()
-    }
-
-    fn terminating(&self) -> bool {
-        self.meta.deleted.is_some()
-    }
+    crate::identified_by_meta!();
 
     fn same(&self, other: &Self) -> bool {
         let Self { meta, spec, observed_generation, replicas, updated, ready, available, trouble } = self;

@@ -197,7 +197,7 @@ impl PulsarConsumers {
             }
         };
         let uid = pod.meta.uid.clone();
-        let inquiry = Inquiry { pod: pod.meta.name.clone(), uid, at: now, complaint };
+        let inquiry = Inquiry { uid, at: now, complaint };
         lock(&self.asked).insert(key.uid.clone(), inquiry.clone());
         Some(inquiry)
     }

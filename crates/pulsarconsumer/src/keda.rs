@@ -5,7 +5,7 @@
 //! `pulsar` scaler.
 
 use kube::Resource as _;
-use quintet_kit::object::{Key, Meta, Object, Owner, WireMeta, controller_reference};
+use quintet_kit::object::{Meta, Object, WireMeta, controller_reference};
 use quintet_kit::resource::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -103,21 +103,7 @@ impl From<Wire> for KedaObject {
 }
 
 impl Object for KedaObject {
-    fn key(&self) -> Key {
-        self.meta.key()
-    }
-
-    fn resource_version(&self) -> &str {
-        &self.meta.resource_version
-    }
-
-    fn owner(&self) -> Option<&Owner> {
-        self.meta.owner.as_ref()
-    }
-
-    fn terminating(&self) -> bool {
-        self.meta.deleted.is_some()
-    }
+    quintet_kit::identified_by_meta!();
 
     fn same(&self, other: &Self) -> bool {
         let Self { meta, spec, ready } = self;

@@ -57,8 +57,6 @@ pub enum Keda {
 /// What kubelets were asked, and what they said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inquiry {
-    /// The pod's name.
-    pub pod: Arc<str>,
     /// The pod's UID.
     pub uid: Arc<str>,
     /// When.

@@ -38,6 +38,7 @@ impl fmt::Debug for Sensitive {
     }
 }
 
+#[cfg(test)]
 impl From<&str> for Sensitive {
     fn from(value: &str) -> Self {
         Self(value.as_bytes().to_vec())

@@ -923,7 +923,7 @@ fn unready(status: &Value) -> Vec<Arc<Pod>> {
 }
 
 fn asked(complaint: Option<Complaint>) -> Inquiry {
-    Inquiry { pod: "pod-1".into(), uid: "p".into(), at: now(), complaint }
+    Inquiry { uid: "p".into(), at: now(), complaint }
 }
 
 fn waiting(reason: &str) -> Value {
