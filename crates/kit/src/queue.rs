@@ -109,6 +109,7 @@ impl Queue {
         if let Some(timer) = entry.timer.take() {
             self.timers.remove(&(timer, key.clone()));
         }
+        entry.idle = false;
         entry.waiting = Some(now);
         match priority {
             Priority::Fresh => self.fresh.push_back(key),
@@ -242,6 +243,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn key(name: &str) -> Key {
         Key { namespace: "n".into(), name: name.into(), uid: name.into() }
@@ -363,5 +365,118 @@ mod tests {
         queue.pop(now).unwrap();
         queue.done(&key("a"), Ended::Well { again: Some(now), rest }, now);
         assert_eq!((queue.pop(now), queue.next_timer()), (None, Some(now + rest)));
+    }
+
+    #[test]
+    fn an_event_at_the_end_of_a_rest_takes_nothing_from_what_comes_after() {
+        let (mut queue, now, rest) = (Queue::default(), Instant::now(), Duration::from_millis(50));
+        queue.add(key("a"), Priority::Fresh, now);
+        queue.pop(now).unwrap();
+        queue.done(&key("a"), Ended::Well { again: None, rest }, now);
+        // The rest is over, and the event is there before its timer was looked at.
+        let (later, again) = (now + rest, now + rest * 2);
+        queue.add(key("a"), Priority::Fresh, later);
+        queue.pop(later).unwrap();
+        queue.done(&key("a"), Ended::Well { again: Some(again), rest: Duration::ZERO }, later);
+        assert!(queue.pop(again).is_some(), "what was asked for is not forgotten with the rest");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Pass(u64),
+        Add(u8, Priority),
+        Pop,
+        Done { key: u8, again: Option<u64>, rest: u64, failed: bool },
+        Park(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let priority = prop_oneof![Just(Priority::Fresh), Just(Priority::Bulk)];
+        let done = (0..3_u8, proptest::option::of(0..5_u64), 0..3_u64, proptest::bool::weighted(0.2));
+        prop_oneof![
+            (1..4_u64).prop_map(Step::Pass),
+            (0..3_u8, priority).prop_map(|(key, priority)| Step::Add(key, priority)),
+            Just(Step::Pop),
+            done.prop_map(|(key, again, rest, failed)| Step::Done { key, again, rest, failed }),
+            (0..3_u8).prop_map(Step::Park),
+        ]
+    }
+
+    /// What a key is owed: a pass, not before a time and not long after it.
+    #[derive(Clone, Copy, Default)]
+    struct Owed {
+        running: bool,
+        dirty: bool,
+        /// No pass before.
+        rests_until: Option<Instant>,
+        /// A pass from then on.
+        due: Option<Instant>,
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// Whatever happens in whatever order: what is due is given, and nothing else is.
+        #[test]
+        fn every_wake_is_followed_by_a_pass(steps in proptest::collection::vec(step(), 1..40)) {
+            let start = Instant::now();
+            let (mut queue, mut now) = (Queue::default(), start);
+            let mut owed = [Owed::default(); 3];
+            let named = |index: u8| key(&index.to_string());
+            let seconds = |count| Duration::from_secs(count);
+            for step in steps {
+                match step {
+                    Step::Pass(count) => now += seconds(count),
+                    Step::Add(index, priority) => {
+                        queue.add(named(index), priority, now);
+                        let one = &mut owed[usize::from(index)];
+                        if one.running {
+                            one.dirty = true;
+                        } else {
+                            let at = one.rests_until.unwrap_or(now).max(now);
+                            one.due = Some(one.due.map_or(at, |due| due.min(at)));
+                        }
+                    }
+                    Step::Pop => match queue.pop(now) {
+                        Some((key, _)) => {
+                            let one = &mut owed[key.name.parse::<usize>().unwrap()];
+                            prop_assert!(!one.running && one.due.is_some_and(|due| due <= now));
+                            *one = Owed { running: true, ..Owed::default() };
+                        }
+                        None => prop_assert!(
+                            owed.iter().all(|one| one.running || one.due.is_none_or(|due| due > now))
+                        ),
+                    },
+                    Step::Done { key, again, rest, failed } if owed[usize::from(key)].running => {
+                        let one = &mut owed[usize::from(key)];
+                        let again = again.map(|again| now + seconds(again));
+                        let rests = now + seconds(rest);
+                        if failed {
+                            queue.done(&named(key), Ended::Failed, now);
+                            // The wait has jitter: the queue says how long it is.
+                            let until = queue.entries[&named(key)].not_before;
+                            prop_assert!(until.is_some_and(|until| until > now && until <= now + LONGEST_RETRY));
+                            *one = Owed { rests_until: until, due: until, ..Owed::default() };
+                        } else {
+                            queue.done(&named(key), Ended::Well { again, rest: seconds(rest) }, now);
+                            let due = if one.dirty { Some(rests) } else { again.map(|again| again.max(rests)) };
+                            *one = Owed { rests_until: Some(rests), due, ..Owed::default() };
+                        }
+                    }
+                    Step::Park(index) if owed[usize::from(index)].running => {
+                        // Whoever parks it adds it again.
+                        queue.park(&named(index));
+                        owed[usize::from(index)] = Owed::default();
+                    }
+                    Step::Done { .. } | Step::Park(_) => {}
+                }
+            }
+            // In the end nothing that is owed is left over.
+            let end = now + LONGEST_RETRY * 2;
+            while let Some((key, _)) = queue.pop(end) {
+                owed[key.name.parse::<usize>().unwrap()] = Owed { running: true, ..Owed::default() };
+            }
+            prop_assert!(owed.iter().all(|one| one.running || one.due.is_none()));
+        }
     }
 }
