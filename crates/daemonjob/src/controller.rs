@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::Timestamp;
 use quintet_kit::controller::{Controller, Reconciler, Waker};
 use quintet_kit::departed::Departed;
-use quintet_kit::executor::{Carried, Error, Executor, Follower};
+use quintet_kit::executor::{Carried, Error, Executor};
 use quintet_kit::informer::{Change, Informer};
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
@@ -216,8 +216,7 @@ pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Erro
     let ledger = shared.informer::<Shard>("ledgers", CONFIG_MAPS, Some(LEDGER_LABEL));
     let metrics = Metrics::new(&shared.metrics.registry)?;
     metrics.follow(&objects, &pods, &shared.gate);
-    let reads: [Arc<dyn Follower>; 3] =
-        [Arc::new(pods.clone()), Arc::new(nodes.clone()), Arc::new(ledger.clone())];
+    let reads = [pods.followers(), nodes.followers(), ledger.followers()].concat();
     let reconciler = DaemonJobs {
         departed_pods: Departed::from(&pods, &objects, |pod: &Pod| !pod.terminating()),
         departed_shards: Departed::from(&ledger, &objects, |_| true),

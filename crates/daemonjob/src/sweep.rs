@@ -25,7 +25,7 @@ use crate::plan::release;
 /// The sweeper's name, in metrics and logs.
 pub const NAME: &str = "sweeper";
 
-/// The pods that it looks at where the process serves one namespace only.
+/// The pods that it looks at where the process serves some namespaces only.
 const SELECTOR: &str = "quintet.dev/kind=DaemonJob";
 /// How long a pod of a DaemonJob out of our scope must have been over before it is taken for abandoned: another manager
 /// may serve it.
@@ -44,7 +44,7 @@ pub enum Standing {
     Served,
     /// Its DaemonJob may live, but the kind is switched off.
     SwitchedOff,
-    /// Its DaemonJob lives outside the namespace that this process serves.
+    /// Its DaemonJob lives outside the namespaces that this process serves.
     OutOfScope,
     /// It is not known yet.
     Unknown,
@@ -88,8 +88,8 @@ pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
 struct Sweeper {
     /// The DaemonJobs that this process serves; None where the kind is switched off.
     served: Option<Informer<DaemonJob>>,
-    /// The namespace that this process serves; all where it is empty.
-    namespace: String,
+    /// The namespaces that this process serves; all where there are none.
+    namespaces: Vec<String>,
     executor: Arc<Executor>,
     gone: Mutex<VecDeque<Arc<str>>>,
 }
@@ -119,7 +119,8 @@ impl Reconciler for Sweeper {
 
     async fn observe(&self, pod: &Pod, _refusals: Refusals) -> Result<Standing, Error> {
         let Some(owner) = daemonjob_of(pod) else { return Ok(Standing::Unowned) };
-        let in_scope = self.namespace.is_empty() || *self.namespace == *pod.meta.namespace;
+        let in_scope = self.namespaces.is_empty()
+            || self.namespaces.iter().any(|served| **served == *pod.meta.namespace);
         match &self.served {
             None if in_scope => return Ok(Standing::SwitchedOff),
             Some(served) if in_scope => {
@@ -128,7 +129,7 @@ impl Reconciler for Sweeper {
                     name: owner.name.clone(),
                     uid: owner.uid.clone(),
                 };
-                let health = served.health().borrow().clone();
+                let health = served.health();
                 match (served.get(&key), health) {
                     (Some(job), _) if job.terminating() => return Ok(Standing::Unowned),
                     (Some(_), Health::Synced { .. }) => return Ok(Standing::Served),
@@ -191,17 +192,17 @@ impl Sweeper {
 pub fn register(shared: &Shared, served: Option<Informer<DaemonJob>>) {
     let sweeper = Sweeper {
         served: served.clone(),
-        namespace: shared.namespace().to_owned(),
+        namespaces: shared.namespaces().to_vec(),
         executor: shared.executor.clone(),
         gone: Mutex::default(),
     };
-    if shared.namespace().is_empty() {
+    if shared.namespaces().is_empty() {
         let pods = shared.pods();
         shared.spawn_controller(NAME, sweep(shared, sweeper, pods, served).run());
         return;
     }
-    // It serves one namespace; what an earlier, wider scope has left elsewhere is swept if that is allowed.
-    let pods = Informer::<Pod>::new(PODS, "", Some(SELECTOR));
+    // It serves some namespaces; what an earlier, wider scope has left elsewhere is swept if that is allowed.
+    let pods = Informer::<Pod>::new(PODS, &[], Some(SELECTOR));
     let (everywhere, within) = (pods.clone(), shared.pods());
     let shared = shared.clone();
     shared.clone().spawn_controller(NAME, async move {
@@ -216,16 +217,16 @@ pub fn register(shared: &Shared, served: Option<Informer<DaemonJob>>) {
         };
         if may {
             shared.hand_over(&everywhere);
-            let keeps = everywhere.clone().run(shared.client.clone(), shared.metrics.clone());
+            let keeps = shared.keep(&everywhere);
             let sweeps = sweep(&shared, sweeper, everywhere, served).run();
             tokio::select! {
                 () = keeps => {}
                 () = sweeps => {}
             }
         } else {
-            let namespace = shared.namespace();
+            let namespaces = shared.namespaces().join(",");
             tracing::warn!(
-                namespace,
+                namespaces,
                 "pods in other namespaces may not be listed: if an earlier installation served them, free its pods \
                  by `quintet uninstall --namespace NAMESPACE`"
             );

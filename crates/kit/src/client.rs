@@ -2,16 +2,20 @@
 //!
 //! kube's default stack has no read limit and repeats every verb, POST included. Here the connection attempt,
 //! the wait for response headers and (by the executor) each whole call are bounded, nothing is repeated below the
-//! plan, and a peer that vanished silently is noticed by TCP within 15 seconds.
+//! plan, and a peer that vanished silently is noticed by TCP within 15 seconds. A server that asks to be left alone for
+//! a while (429 or 503 with Retry-After) is left alone by everything that shares the client. Tokens and authorities that
+//! come from files are read anew once a minute, which kube does.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
-use tower::{BoxError, Layer, Service, ServiceBuilder};
+use tokio::time::{Instant, sleep_until, timeout};
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
 
 use crate::executor::WINDOW;
 use crate::metrics::Metrics;
@@ -27,6 +31,9 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// How long TCP waits for the peer to acknowledge bytes: this is what notices a silent partition.
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The longest wait that a server's Retry-After is granted.
+pub const LONGEST_REST: Duration = Duration::from_secs(30);
+
 /// What can go wrong while a client is made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -38,8 +45,9 @@ pub enum Error {
     UserAgent(#[from] http::header::InvalidHeaderValue),
 }
 
-/// Makes a client with our limits from a configuration.
-pub fn build(mut config: Config, metrics: &Metrics) -> Result<Client, Error> {
+/// Makes a client with our limits from a configuration. A server that asks for a pause gets it, for `longest_rest` at
+/// most.
+pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> Result<Client, Error> {
     let agent = HeaderValue::from_str(&format!("quintet/{}", env!("CARGO_PKG_VERSION")))?;
     config.headers.push((HeaderName::from_static("user-agent"), agent));
     let mut http = hyper_util::client::legacy::connect::HttpConnector::new();
@@ -61,7 +69,7 @@ pub fn build(mut config: Config, metrics: &Metrics) -> Result<Client, Error> {
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .layer(Limits { metrics: metrics.clone() })
+        .layer(Limits { metrics: metrics.clone(), rest: Rest::new(longest_rest) })
         .map_err(BoxError::from)
         .service(transport);
     Ok(ClientBuilder::new(service, config.default_namespace).build())
@@ -75,17 +83,54 @@ pub fn brief(error: &kube::Error) -> String {
     }
 }
 
-/// Bounds the wait for response headers and counts every request.
+/// The pause that a server has asked for. Cheap to clone; every clone is the same.
+#[derive(Clone)]
+struct Rest {
+    until: Arc<Mutex<Option<Instant>>>,
+    longest: Duration,
+}
+
+impl Rest {
+    fn new(longest: Duration) -> Self {
+        Self { until: Arc::default(), longest }
+    }
+
+    /// Waits until the pause is over.
+    async fn over(&self) {
+        loop {
+            let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
+            match until {
+                Some(until) if until > Instant::now() => sleep_until(until).await,
+                _ => return,
+            }
+        }
+    }
+
+    /// Takes note of what an answer asks for.
+    fn heed(&self, status: StatusCode, headers: &HeaderMap) {
+        let is_asked = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        // The API server says it in seconds, never as a date.
+        let seconds = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        if let Some(seconds) = seconds.filter(|_| is_asked) {
+            let until = Instant::now() + Duration::from_secs(seconds).min(self.longest);
+            let mut asked = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+            *asked = (*asked).max(Some(until));
+        }
+    }
+}
+
+/// Bounds the wait for response headers, counts and measures every request, and heeds Retry-After.
 #[derive(Clone)]
 struct Limits {
     metrics: Metrics,
+    rest: Rest,
 }
 
 impl<S> Layer<S> for Limits {
     type Service = Limited<S>;
 
     fn layer(&self, inner: S) -> Limited<S> {
-        Limited { inner, metrics: self.metrics.clone() }
+        Limited { inner, metrics: self.metrics.clone(), rest: self.rest.clone() }
     }
 }
 
@@ -93,6 +138,7 @@ impl<S> Layer<S> for Limits {
 struct Limited<S> {
     inner: S,
     metrics: Metrics,
+    rest: Rest,
 }
 
 /// The API server did not begin to answer in time.
@@ -102,7 +148,7 @@ pub struct NoAnswer;
 
 impl<S, B> Service<Request<Body>> for Limited<S>
 where
-    S: Service<Request<Body>, Response = Response<B>>,
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send + 'static,
     B: 'static,
@@ -118,17 +164,82 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
         let host = request.uri().host().unwrap_or_default().to_owned();
-        let requests = self.metrics.requests.clone();
-        let answer = self.inner.call(request);
+        let (metrics, rest) = (self.metrics.clone(), self.rest.clone());
+        // The service that was asked whether it is ready is the one that is called.
+        let ready = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, ready);
         Box::pin(async move {
-            let answer = match tokio::time::timeout(HEADERS, answer).await {
+            rest.over().await;
+            let began = Instant::now();
+            let answer = match timeout(HEADERS, inner.oneshot(request)).await {
                 Ok(answer) => answer.map_err(Into::into),
                 Err(_elapsed) => Err(NoAnswer.into()),
             };
             let code =
                 answer.as_ref().map_or("<error>".to_owned(), |answer| answer.status().as_str().to_owned());
-            requests.with_label_values(&[code.as_str(), method.as_str(), host.as_str()]).inc();
+            if let Ok(answer) = &answer {
+                rest.heed(answer.status(), answer.headers());
+            }
+            metrics.requests.with_label_values(&[code.as_str(), method.as_str(), host.as_str()]).inc();
+            let took = began.elapsed().as_secs_f64();
+            metrics.request_duration.with_label_values(&[method.as_str(), host.as_str()]).observe(took);
             answer
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Answers 429 with this Retry-After at first, then 200.
+    fn busy(
+        retry_after: &'static str,
+        longest: Duration,
+    ) -> (impl Fn() -> BoxFuture<'static, StatusCode>, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (counted, retry_after) = (asked.clone(), HeaderValue::from_static(retry_after));
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+            let answer = Response::builder();
+            let answer = if first {
+                answer.status(429).header("retry-after", retry_after.clone())
+            } else {
+                answer.status(200)
+            };
+            std::future::ready(answer.body(()))
+        });
+        let limits = Limits { metrics: Metrics::new().unwrap(), rest: Rest::new(longest) };
+        let limited = limits.layer(service);
+        let ask = move || -> BoxFuture<'static, StatusCode> {
+            let request = Request::get("http://server/api").body(Body::empty()).unwrap();
+            let limited = limited.clone();
+            Box::pin(async move { limited.oneshot(request).await.unwrap().status() })
+        };
+        (ask, asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_asks_for_a_pause_gets_it_from_all() {
+        let (ask, asked) = busy("3", LONGEST_REST);
+        assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS, "it is the caller's to repeat");
+        let began = Instant::now();
+        let (first, second) = futures::join!(ask(), ask());
+        assert_eq!((first, second), (StatusCode::OK, StatusCode::OK));
+        assert_eq!((began.elapsed(), asked.load(Ordering::Relaxed)), (Duration::from_secs(3), 3));
+        ask().await;
+        assert_eq!(began.elapsed(), Duration::from_secs(3), "it is over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_has_a_bound_and_nonsense_is_none() {
+        for (asked, waits) in [("3600", 1), ("-1", 0), ("soon", 0), ("99999999999999999999999", 0)] {
+            let (ask, _) = busy(asked, Duration::from_secs(1));
+            ask().await;
+            let began = Instant::now();
+            ask().await;
+            assert_eq!(began.elapsed(), Duration::from_secs(waits), "{asked}");
+        }
     }
 }

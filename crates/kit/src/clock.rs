@@ -1,5 +1,7 @@
 //! The one source of time, so that tests can pause it.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -34,6 +36,31 @@ impl Clock {
             }
         }
     }
+}
+
+/// A point of time that can be measured from although the machine sleeps in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// By the clock that stands still while the machine sleeps.
+    pub at: Instant,
+    /// For how long the machine had slept until then.
+    pub asleep: Duration,
+}
+
+/// For how long this machine has slept since it was started: the monotonic clock stands still meanwhile.
+#[cfg(target_os = "linux")]
+pub fn asleep() -> Duration {
+    use rustix::time::{ClockId, clock_gettime};
+    let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    // In this order: what passes between the two readings must not look like sleep.
+    let awake = read(ClockId::Monotonic);
+    read(ClockId::Boottime).saturating_sub(awake)
+}
+
+/// Elsewhere it is not known.
+#[cfg(not(target_os = "linux"))]
+pub fn asleep() -> Duration {
+    Duration::ZERO
 }
 
 /// `first`, doubled `times` times, at most `longest`: the wait after `times + 1` failures.

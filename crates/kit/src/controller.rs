@@ -16,8 +16,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::clock::Clock;
 use crate::executor::{Carried, Error, Executor, Follower};
-use crate::informer::{Change, Health, Informer};
+use crate::informer::{Change, Health, Informer, any_changed};
+use crate::inspect::{Activity, is_worth_a_line};
 use crate::object::{Key, Object};
 use crate::plan::{Event, EventType, Plan, Refusals};
 use crate::queue::{Ended, Priority, Queue};
@@ -184,7 +186,7 @@ impl<R: Reconciler> Controller<R> {
     ) -> Self {
         let (sender, wakes) = mpsc::unbounded_channel();
         let waker = Waker { sender };
-        let mut followers: Vec<Arc<dyn Follower>> = vec![Arc::new(objects.clone())];
+        let mut followers = objects.followers();
         followers.extend(reads);
         let (own, recorder, resource) = (waker.clone(), shared.recorder.clone(), reconciler.resource());
         let reconciler = Arc::new(reconciler);
@@ -211,11 +213,12 @@ impl<R: Reconciler> Controller<R> {
         let mut gate = self.shared.gate.watch();
         let mut stop = self.shared.stop.clone();
         let mut progress: Vec<_> = self.followers.iter().map(|follower| follower.watch_progress()).collect();
-        let mut health = self.objects.health();
+        let mut health = self.objects.watch_health();
+        let mut returns = self.shared.link.returns();
         let mut may_write = false;
         let mut batch = Vec::new();
         loop {
-            let mut writes = matches!(*health.borrow(), Health::Synced { .. });
+            let mut writes = matches!(self.objects.health(), Health::Synced { .. });
             let mut coming = None;
             match self.shared.gate.term() {
                 None => writes = false,
@@ -279,6 +282,7 @@ impl<R: Reconciler> Controller<R> {
                         && self.objects.get(&key).is_none()
                     {
                         // It went while the pass ran, which may have remembered something of it.
+                        state.activity.forgets(&key);
                         self.shared.executor.forget(&key);
                         self.reconciler.forget(&key);
                     }
@@ -286,7 +290,9 @@ impl<R: Reconciler> Controller<R> {
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
                 () = sleep_until(coming.unwrap_or_else(Instant::now)), if coming.is_some() => {}
                 _ = gate.changed() => {}
-                _ = health.changed(), if !may_write => {}
+                // What failed while the server was gone need not wait as if it would fail again.
+                _ = returns.changed() => state.queue.forgive(Instant::now()),
+                () = any_changed(&mut health), if !may_write => {}
                 () = any_changed(&mut progress), if !may_write || !state.parked.is_empty() => {}
                 _ = stop.wait_for(|stop| *stop) => break,
             }
@@ -365,12 +371,6 @@ impl<R: Reconciler> Controller<R> {
     }
 }
 
-/// Waits until one of several caches has moved.
-async fn any_changed(progress: &mut [tokio::sync::watch::Receiver<crate::informer::Progress>]) {
-    let changes = progress.iter_mut().map(|progress| Box::pin(progress.changed()));
-    let _ = futures::future::select_all(changes).await;
-}
-
 /// How a pass ended well.
 #[derive(Clone, Copy, Default)]
 struct Passed {
@@ -408,6 +408,8 @@ struct State {
     running: HashMap<tokio::task::Id, (Key, Instant)>,
     parked: HashSet<Key>,
     metrics: crate::metrics::Metrics,
+    activity: Activity,
+    clock: Clock,
 }
 
 impl State {
@@ -424,6 +426,8 @@ impl State {
             running: HashMap::new(),
             parked: HashSet::new(),
             metrics,
+            activity: shared.activity(controller),
+            clock: shared.clock,
         }
     }
 
@@ -450,6 +454,7 @@ impl State {
         self.metrics.queue_depth.with_label_values(&self.labels()).set(depth);
         let active = i64::try_from(self.passes.len()).unwrap_or(i64::MAX);
         self.metrics.active_workers.with_label_values(&[self.controller]).set(active);
+        self.activity.waits(self.queue.depth(), self.parked.len());
     }
 
     /// Puts a key aside until the caches show what was written for it.
@@ -470,11 +475,13 @@ impl State {
     fn forget(&mut self, key: &Key) {
         self.queue.forget(key);
         self.parked.remove(key);
+        self.activity.forgets(key);
     }
 
     fn start(&mut self, key: &Key, pass: impl Future<Output = (Key, PassResult)> + Send + 'static) {
         let handle = self.passes.spawn(pass);
         self.running.insert(handle.id(), (key.clone(), Instant::now()));
+        self.activity.begins(key);
         self.measure();
     }
 
@@ -492,27 +499,37 @@ impl State {
         self.metrics.work_duration.with_label_values(&self.labels()).observe(took.as_secs_f64());
         let (result, ended) = match result {
             Ok(passed) => {
+                self.activity.ends(&key);
                 let result = if passed.again.is_some() { "requeue_after" } else { "success" };
                 (result, Ended::Well { again: passed.again, rest: passed.rest() })
             }
             // Not an error: the cache will show what has changed, or another process leads.
             Err(Failure::Error(error @ (Error::Stale(_) | Error::NotLeading))) => {
-                tracing::debug!(controller, object = %key, %error, "ends early");
+                self.activity.breaks_off(&key);
+                tracing::debug!(controller, object = %key, outcome = "requeue", %error, "ends early");
                 ("requeue", Ended::Failed)
             }
             Err(failure) => {
-                match failure {
-                    Failure::Error(error) => {
-                        tracing::warn!(controller, object = %key, %error, "a pass failed and will be repeated");
-                    }
+                let error = match failure {
+                    Failure::Error(error) => error.to_string(),
                     Failure::Panic => {
                         self.metrics.reconcile_panics.with_label_values(&[controller]).inc();
-                        tracing::error!(controller, object = %key, "a pass panicked and will be repeated");
+                        "the pass panicked".to_owned()
                     }
                     Failure::Timeout => {
                         self.metrics.reconcile_timeouts.with_label_values(&[controller]).inc();
-                        tracing::error!(controller, object = %key, "a pass took too long and will be repeated");
+                        format!("the pass took longer than {} s", PASS.as_secs())
                     }
+                };
+                let times = self.activity.fails(&key, &error, self.clock.now());
+                if is_worth_a_line(times) {
+                    let duration_ms = millis(took);
+                    tracing::warn!(
+                        controller, object = %key, outcome = "error", duration_ms, times, error,
+                        "a pass failed and will be repeated"
+                    );
+                } else {
+                    tracing::debug!(controller, object = %key, times, error, "a pass failed as before");
                 }
                 self.metrics.reconcile_errors.with_label_values(&[controller]).inc();
                 self.metrics.queue_retries.with_label_values(&self.labels()).inc();
@@ -535,6 +552,7 @@ async fn reconcile<R: Reconciler>(
     still: &(dyn Fn() -> bool + Sync),
 ) -> Result<Passed, Error> {
     let executor = &shared.executor;
+    let started = Instant::now();
     executor.clarify(key).await?;
     executor.observe_generation(key, object.generation());
     let began = Instant::now();
@@ -561,7 +579,9 @@ async fn reconcile<R: Reconciler>(
     };
     if carried.writes > 0 && !reconciler.is_quiet() {
         let (controller, writes, refused) = (reconciler.name(), carried.writes, carried.refusals.len());
-        tracing::info!(controller, object = %key, writes, refused, "carried out");
+        let (outcome, duration_ms) =
+            (if refused == 0 { "success" } else { "refused" }, millis(started.elapsed()));
+        tracing::info!(controller, object = %key, outcome, duration_ms, writes, refused, "carried out");
     }
     report(shared, &resource, key, &carried);
     reconciler.carried(&carried);
@@ -643,6 +663,10 @@ fn report(shared: &Shared, resource: &Resource, key: &Key, carried: &Carried) {
             shared.recorder.record(*resource, key, Event { type_: EventType::Warning, reason, action, note });
         }
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The instant at which the wall clock will show `at`.

@@ -2,7 +2,8 @@
 //!
 //! The algorithm is client-go's. The holder's clock is never trusted: a lease counts as expired when *this* process
 //! has seen the same record for the lease duration. The renew deadline is measured from before the request that
-//! last renewed. All writes of the Lease are updates with resourceVersion, so of two candidates one wins.
+//! last renewed, by a clock that goes on while the machine sleeps. All writes of the Lease are updates with
+//! resourceVersion, so of two candidates one wins.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +19,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::client::brief;
-use crate::clock::Clock;
+use crate::clock::{self, Clock, Moment};
 use crate::informer::Progress;
+use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::resource::{LEASES, escape};
 
@@ -48,6 +50,8 @@ pub struct Gate {
     since: Arc<Mutex<Option<Instant>>>,
     /// Whether it was tried at least once to open it.
     tried: watch::Sender<bool>,
+    /// For how long the machine has slept until now.
+    asleep: fn() -> Duration,
 }
 
 /// How long this process has been and may go on writing.
@@ -57,6 +61,8 @@ pub struct Term {
     pub since: Instant,
     /// Until when, unless it is prolonged.
     pub until: Instant,
+    /// For how long the machine had slept when that was set.
+    asleep: Duration,
 }
 
 impl Gate {
@@ -67,6 +73,7 @@ impl Gate {
             handed: Arc::default(),
             since: Arc::default(),
             tried: watch::Sender::new(false),
+            asleep: clock::asleep,
         }
     }
 
@@ -102,7 +109,24 @@ impl Gate {
 
     /// The current term; None where this process may not write.
     pub fn term(&self) -> Option<Term> {
-        self.state.borrow().filter(|term| term.until > Instant::now())
+        let term = (*self.state.borrow())?;
+        // While the machine slept, the others went on.
+        let until = term.until.checked_sub((self.asleep)().saturating_sub(term.asleep))?;
+        (until > Instant::now()).then_some(Term { until, ..term })
+    }
+
+    /// Waits until the term that began at `since` is over before its time: another process was seen to hold the lease.
+    pub async fn lost(&self, since: Instant) {
+        let mut state = self.state.subscribe();
+        let _ = state.wait_for(|term| term.is_none_or(|term| term.since != since)).await;
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { at: Instant::now(), asleep: (self.asleep)() }
+    }
+
+    fn elapsed(&self, since: Moment) -> Duration {
+        since.at.elapsed() + (self.asleep)().saturating_sub(since.asleep)
     }
 
     /// Until when this process may write; None where it may not.
@@ -112,9 +136,18 @@ impl Gate {
 
     /// Opens it until `until`, or moves the deadline of the current term.
     pub fn open_until(&self, until: Instant) {
+        self.set(until, (self.asleep)());
+    }
+
+    /// Opens it for so long from `began` on, or moves the deadline of the current term.
+    fn open_for(&self, length: Duration, began: Moment) {
+        self.set(began.at + length, began.asleep);
+    }
+
+    fn set(&self, until: Instant, asleep: Duration) {
         let since = self.term().map_or_else(Instant::now, |term| term.since);
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(since);
-        self.state.send_replace(Some(Term { since, until }));
+        self.state.send_replace(Some(Term { since, until, asleep }));
     }
 
     /// Whether a cache of this scope shows what was written before the last term, whether or not that has ended: it was
@@ -255,31 +288,47 @@ fn version(lease: &Lease) -> String {
     lease.metadata["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Who competes for the lease, with what.
+pub struct Candidate {
+    /// A client of its own, so that nothing delays a renewal.
+    pub client: Client,
+    /// Who it is, and its times.
+    pub settings: Settings,
+    /// What it opens and closes.
+    pub gate: Gate,
+    /// News about the connections.
+    pub link: Link,
+    /// Time.
+    pub clock: Clock,
+    /// Metrics.
+    pub metrics: Metrics,
+}
+
 /// Holds the lease whenever it can, and opens and closes the gate. Ends when `stop` becomes true, with the lease
 /// released and what was `seen` handed over, or with an error that only a person can mend.
 pub async fn run(
-    client: Client,
-    settings: Settings,
-    gate: Gate,
-    clock: Clock,
-    metrics: Metrics,
+    candidate: Candidate,
     seen: impl Fn() -> Seen,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Error> {
+    let Candidate { client, settings, gate, link, clock, metrics } = candidate;
     let leader = metrics.leader.with_label_values(&[LEASE_NAME]);
     leader.set(0.0);
     let mut observed = Observed::default();
-    let mut held_since: Option<Instant> = None;
+    let mut held_since: Option<Moment> = None;
     let mut held_before = false;
+    let mut holder_told = None;
+    let mut answered = true;
+    let mut returns = link.returns();
     let started = Instant::now();
     loop {
-        let began = Instant::now();
+        let began = gate.moment();
         // A request that hangs must end before the deadline that it would move.
         // Several tries fit into the time that is left: a dead connection costs one of them, not the lease.
         let limit = match held_since {
-            Some(since) => (since + settings.renew_deadline)
-                .saturating_duration_since(began)
-                .min(settings.renew_deadline / 4),
+            Some(since) => {
+                settings.renew_deadline.saturating_sub(gate.elapsed(since)).min(settings.renew_deadline / 4)
+            }
             None => settings.renew_deadline,
         };
         let tried =
@@ -299,6 +348,15 @@ pub async fn run(
             }
             outcome => outcome?,
         };
+        // Whatever was said by this news is tried now.
+        returns.mark_unchanged();
+        let was_answered = std::mem::replace(&mut answered, !matches!(outcome, Attempt::Unanswered(_)));
+        match (was_answered, answered) {
+            (true, false) => link.doubt(),
+            (false, true) => link.is_back(),
+            _ => {}
+        }
+        returns.mark_unchanged();
         let pause = match outcome {
             Attempt::Held(taken) => {
                 if let Some(handed) = taken {
@@ -312,8 +370,8 @@ pub async fn run(
                     gate.hand_over(handed);
                 }
                 held_since = Some(began);
-                held_before = true;
-                gate.open_until(began + settings.renew_deadline);
+                (held_before, holder_told) = (true, None);
+                gate.open_for(settings.renew_deadline, began);
                 leader.set(1.0);
                 settings.renew
             }
@@ -322,9 +380,10 @@ pub async fn run(
                     gate.close();
                     leader.set(0.0);
                     tracing::warn!(holder, "lost the lease");
-                } else {
-                    tracing::debug!(holder, "another process holds the lease");
+                } else if holder_told.as_ref() != Some(&holder) {
+                    tracing::info!(holder, "another process holds the lease: standing by");
                 }
+                holder_told = Some(holder);
                 gate.tried.send_replace(true);
                 tokio::select! {
                     () = chance(&client, &settings, &mut observed) => continue,
@@ -333,7 +392,7 @@ pub async fn run(
             }
             Attempt::Unanswered(error) => {
                 tracing::warn!(error, "the lease could not be read or renewed");
-                if held_since.is_some_and(|since| since.elapsed() >= settings.renew_deadline) {
+                if held_since.is_some_and(|since| gate.elapsed(since) >= settings.renew_deadline) {
                     held_since = None;
                     gate.close();
                     leader.set(0.0);
@@ -341,12 +400,13 @@ pub async fn run(
                         "the renew deadline has passed: nothing is written until the lease is held again"
                     );
                 }
-                settings.retry.saturating_sub(began.elapsed())
+                settings.retry.saturating_sub(gate.elapsed(began))
             }
         };
         gate.tried.send_replace(true);
         tokio::select! {
             () = sleep(pause) => {}
+            _ = returns.changed(), if !answered => {}
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
@@ -676,6 +736,38 @@ mod tests {
     #[test]
     fn times_have_six_decimals() {
         assert_eq!(micros("2026-01-01T00:00:00Z".parse().unwrap()), "2026-01-01T00:00:00.000000Z");
+    }
+
+    /// The monotonic clock stands still while a machine sleeps, and the others' clocks do not.
+    #[tokio::test(start_paused = true)]
+    async fn a_term_goes_on_while_the_machine_sleeps() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static SLEPT: AtomicU64 = AtomicU64::new(0);
+        let gate = Gate { asleep: || Duration::from_secs(SLEPT.load(Ordering::Relaxed)), ..Gate::closed() };
+        let began = gate.moment();
+        gate.open_for(Duration::from_secs(10), began);
+        SLEPT.store(4, Ordering::Relaxed);
+        let left = gate.deadline().unwrap() - Instant::now();
+        assert_eq!((left, gate.elapsed(began)), (Duration::from_secs(6), Duration::from_secs(4)));
+        SLEPT.store(10, Ordering::Relaxed);
+        assert!(gate.deadline().is_none(), "it woke up too late");
+        // An answer that came while it slept does not count from when it was read.
+        gate.open_for(Duration::from_secs(10), began);
+        assert!(gate.deadline().is_none());
+        gate.open_for(Duration::from_secs(10), gate.moment());
+        assert!(gate.deadline().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_loses_a_term_is_told() {
+        let gate = Gate::closed();
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        let since = gate.term().unwrap().since;
+        assert!(timeout(Duration::from_secs(5), gate.lost(since)).await.is_err(), "it is held");
+        sleep(Duration::from_secs(1)).await;
+        gate.close();
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        gate.lost(since).await;
     }
 
     #[tokio::test(start_paused = true)]

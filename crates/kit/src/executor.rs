@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::client::{CALL, brief};
 use crate::clock::{Clock, doubled};
 use crate::election::Gate;
-use crate::informer::{Informer, Progress};
+use crate::informer::{Informer, Part, Progress};
 use crate::object::{Key, Meta, MetaOnly, Object};
 use crate::plan::{Action, Refusal, Refusals};
 use crate::resource::{PODS, Resource, escape};
@@ -131,7 +131,8 @@ struct Write<'a> {
 
 #[derive(Clone, Debug, Default)]
 struct Written {
-    versions: HashMap<Resource, (u64, Instant)>,
+    /// By type and namespace.
+    versions: HashMap<(Resource, Arc<str>), (u64, Instant)>,
     deletes: Vec<(Resource, Key, Instant)>,
     /// What an unanswered write may have done; for a deletion, the UID that it was about.
     unclear: HashMap<Place, Option<Arc<str>>>,
@@ -144,25 +145,27 @@ impl Written {
             let resource = follower.resource();
             let progress = follower.progress();
             let listed_since = |answered: Instant| progress.listed.is_some_and(|began| began > answered);
-            if let Some((version, answered)) = self.versions.get(&resource)
-                && (progress.position >= *version || listed_since(*answered))
-            {
-                self.versions.remove(&resource);
-            }
+            let follows = |of: &Resource, namespace: &str| *of == resource && follower.covers(namespace);
+            self.versions.retain(|(of, namespace), (version, answered)| {
+                !(follows(of, namespace) && (progress.position >= *version || listed_since(*answered)))
+            });
             self.deletes.retain(|(of, key, answered)| {
-                *of != resource || !(follower.shows_deletion(key) || listed_since(*answered))
+                let is_shown = || follower.shows_deletion(key) || listed_since(*answered);
+                !(follows(of, &key.namespace) && is_shown())
             });
         }
-        let followed =
-            |resource: &Resource| followers.iter().any(|follower| follower.resource() == *resource);
-        !self.versions.keys().any(followed) && !self.deletes.iter().any(|(resource, ..)| followed(resource))
+        let followed = |of: &Resource, namespace: &str| {
+            followers.iter().any(|follower| follower.resource() == *of && follower.covers(namespace))
+        };
+        !self.versions.keys().any(|(of, namespace)| followed(of, namespace))
+            && !self.deletes.iter().any(|(of, key, _)| followed(of, &key.namespace))
     }
 
     /// The types of what is not shown.
     fn resources(&self) -> impl Iterator<Item = Resource> {
         let deleted = self.deletes.iter().map(|(resource, ..)| *resource);
         let unclear = self.unclear.keys().map(|(resource, ..)| *resource);
-        self.versions.keys().copied().chain(deleted).chain(unclear)
+        self.versions.keys().map(|(resource, _)| *resource).chain(deleted).chain(unclear)
     }
 }
 
@@ -170,7 +173,9 @@ impl Written {
 pub trait Follower: Send + Sync {
     /// What it caches.
     fn resource(&self) -> Resource;
-    /// See [`Informer::scope`].
+    /// Whether objects of this namespace are in it.
+    fn covers(&self, namespace: &str) -> bool;
+    /// See [`Part::scope`].
     fn scope(&self) -> String;
     /// How far it has come.
     fn progress(&self) -> Progress;
@@ -182,29 +187,40 @@ pub trait Follower: Send + Sync {
     fn relist(&self, since: Instant);
 }
 
-impl<T: Object> Follower for Informer<T> {
+impl<T: Object> Follower for Part<T> {
     fn resource(&self) -> Resource {
-        self.resource()
+        Part::resource(self)
+    }
+
+    fn covers(&self, namespace: &str) -> bool {
+        Part::covers(self, namespace)
     }
 
     fn scope(&self) -> String {
-        Informer::scope(self)
+        Part::scope(self)
     }
 
     fn progress(&self) -> Progress {
-        *Informer::progress(self).borrow()
+        *Part::progress(self).borrow()
     }
 
     fn watch_progress(&self) -> watch::Receiver<Progress> {
-        Informer::progress(self)
+        Part::progress(self)
     }
 
     fn shows_deletion(&self, key: &Key) -> bool {
-        self.get(key).is_none_or(|object| object.terminating())
+        Part::shows_deletion(self, key)
     }
 
     fn relist(&self, since: Instant) {
-        Informer::relist(self, since);
+        Part::relist(self, since);
+    }
+}
+
+impl<T: Object> Informer<T> {
+    /// What a plan that reads this cache waits for.
+    pub fn followers(&self) -> Vec<Arc<dyn Follower>> {
+        self.parts().iter().map(|part| Arc::new(part.clone()) as Arc<dyn Follower>).collect()
     }
 }
 
@@ -314,8 +330,9 @@ impl Executor {
         if let Ok(version) = meta.resource_version.parse::<u64>() {
             let mut memory = self.memory();
             let versions = &mut memory.entry(owner.uid.clone()).or_default().written.versions;
-            let highest = versions.get(&resource).map_or(0, |(highest, _)| *highest).max(version);
-            versions.insert(resource, (highest, Instant::now()));
+            let place = (resource, owner.namespace.clone());
+            let highest = versions.get(&place).map_or(0, |(highest, _)| *highest).max(version);
+            versions.insert(place, (highest, Instant::now()));
         }
     }
 
@@ -760,20 +777,27 @@ impl Executor {
         let Write { verb, resource, namespace, name, deletes } = write;
         let request = request.map_err(|error| Error::Read(kube::Error::HttpError(error)))?;
         let Ok(_permit) = self.window.acquire().await else { return Err(Error::NotLeading) };
-        let deadline = self.gate.deadline().ok_or(Error::NotLeading)?.min(Instant::now() + CALL);
+        let term = self.gate.term().ok_or(Error::NotLeading)?;
+        let deadline = term.until.min(Instant::now() + CALL);
         // Noted before it is sent: whatever becomes of this task, the next plan knows that something may have happened.
         let place: Place = (resource, namespace.clone(), name.to_owned());
         self.unclear(owner, |unclear| unclear.insert(place.clone(), deletes.cloned()));
-        let sorted = match timeout_at(deadline, self.client.request::<MetaOnly>(request)).await {
-            Ok(Ok(only)) => {
+        let sent = timeout_at(deadline, self.client.request::<MetaOnly>(request));
+        let answered = tokio::select! {
+            answered = sent => Some(answered),
+            () = self.gate.lost(term.since) => None,
+        };
+        let sorted = match answered {
+            None => Sorted::Unclear("the lease was lost meanwhile".to_owned()),
+            Some(Ok(Ok(only))) => {
                 if verb != "delete" {
                     self.wrote(owner, resource, &Meta::from(only.metadata));
                 }
                 Sorted::Answer(Answer::Done)
             }
-            Ok(Err(kube::Error::Api(status))) => sort(verb, *status),
-            Ok(Err(error)) => Sorted::Unclear(brief(&error)),
-            Err(_elapsed) => Sorted::Unclear("no answer in time".to_owned()),
+            Some(Ok(Err(kube::Error::Api(status)))) => sort(verb, *status),
+            Some(Ok(Err(error))) => Sorted::Unclear(brief(&error)),
+            Some(Err(_elapsed)) => Sorted::Unclear("no answer in time".to_owned()),
         };
         if !matches!(sorted, Sorted::Unclear(_)) {
             self.unclear(owner, |unclear| unclear.remove(&place));

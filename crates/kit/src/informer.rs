@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use futures::AsyncBufReadExt as _;
+use futures::future::join_all;
 use http::{Request, header};
 use kube::Client;
 use kube::core::Status;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::{CALL, brief};
+use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::object::{Key, Meta, MetaOnly, Object};
 use crate::resource::{Resource, escape};
@@ -35,6 +37,8 @@ const WATCH: Duration = Duration::from_secs(290);
 pub const SILENCE: Duration = Duration::from_secs(150);
 /// How often an absent custom resource definition is asked for again.
 const ABSENT: Duration = Duration::from_secs(2);
+/// The longest wait before a server that does not answer at all is asked again: it costs nobody anything.
+const GONE: Duration = Duration::from_secs(1);
 /// The same for one that may stay absent.
 const PATIENTLY: Duration = Duration::from_mins(1);
 
@@ -73,14 +77,27 @@ impl<T: Object> Change<'_, T> {
     }
 }
 
-type Subscriber<T> = Box<dyn Fn(&Change<'_, T>) + Send + Sync>;
+type Subscriber<T> = Arc<dyn Fn(&Change<'_, T>) + Send + Sync>;
 
 /// The cache of one type of object, and the task that keeps it. Cheap to clone.
+///
+/// It has one part for each namespace that the process watches, or one for all of them: each has a watch of its own.
 pub struct Informer<T> {
-    inner: Arc<Inner<T>>,
+    parts: Arc<[Part<T>]>,
 }
 
 impl<T> Clone for Informer<T> {
+    fn clone(&self) -> Self {
+        Self { parts: self.parts.clone() }
+    }
+}
+
+/// What one watch keeps: the objects of a namespace, or all.
+pub struct Part<T> {
+    inner: Arc<Inner<T>>,
+}
+
+impl<T> Clone for Part<T> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone() }
     }
@@ -180,6 +197,16 @@ enum Interrupted {
 }
 
 impl Interrupted {
+    /// Whether there was no answer at all.
+    fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Self::Kube(kube::Error::Service(_) | kube::Error::HyperError(_))
+                | Self::Read(_)
+                | Self::Silent(_)
+        )
+    }
+
     fn code(&self) -> Option<u16> {
         match self {
             Self::Kube(kube::Error::Api(status)) | Self::Watch(status) => Some(status.code),
@@ -223,12 +250,117 @@ struct Line<'a> {
 type Seen = std::collections::HashSet<(Arc<str>, Arc<str>)>;
 
 impl<T: Object> Informer<T> {
-    /// A cache of `resource` in `namespace` (all where empty), of the objects that `selector` selects.
-    pub fn new(resource: Resource, namespace: &str, selector: Option<&'static str>) -> Self {
+    /// A cache of `resource` in `namespaces` (all where there are none), of the objects that `selector` selects.
+    pub fn new(resource: Resource, namespaces: &[String], selector: Option<&'static str>) -> Self {
+        let everywhere = [String::new()];
+        let namespaces = if namespaces.is_empty() || !resource.namespaced { &everywhere } else { namespaces };
+        let parts = namespaces.iter().map(|namespace| Part::new(resource, namespace, selector));
+        Self { parts: parts.collect() }
+    }
+
+    /// Asks rarely for a type that is absent.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        for part in &*self.parts {
+            part.inner.patient.store(true, Ordering::Relaxed);
+        }
+        self
+    }
+
+    /// What it caches.
+    pub fn resource(&self) -> Resource {
+        self.parts[0].inner.resource
+    }
+
+    /// Its parts.
+    pub fn parts(&self) -> &[Part<T>] {
+        &self.parts
+    }
+
+    /// The part that objects of this namespace are in, if they are cached at all.
+    fn part(&self, namespace: &str) -> Option<&Part<T>> {
+        self.parts.iter().find(|part| part.covers(namespace))
+    }
+
+    /// Calls `subscriber` for every change, in order, from the watch's own task: it must be quick.
+    pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
+        let subscriber: Subscriber<T> = Arc::new(subscriber);
+        for part in &*self.parts {
+            lock(&part.inner.subscribers).push(subscriber.clone());
+        }
+    }
+
+    /// The cached object of this key; None where it is gone or another object has its name.
+    pub fn get(&self, key: &Key) -> Option<Arc<T>> {
+        self.find(&key.namespace, &key.name).filter(|object| object.key().uid == key.uid)
+    }
+
+    /// The cached object of this name.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
+        let place = (Arc::from(namespace), Arc::from(name));
+        self.part(namespace)?.read().objects.get(&place).cloned()
+    }
+
+    /// The objects in the owner's namespace whose controller is `owner`, by name. An owner reference that crosses
+    /// namespaces is forged.
+    pub fn owned_by(&self, owner: &Key) -> Vec<Arc<T>> {
+        let Some(part) = self.part(&owner.namespace) else { return Vec::new() };
+        let cache = part.read();
+        let owned = cache.owned.get(&owner.uid).into_iter().flat_map(BTreeMap::values);
+        owned.filter(|object| object.key().namespace == owner.namespace).cloned().collect()
+    }
+
+    /// All cached objects, by namespace and name.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.parts.iter().flat_map(|part| part.read().objects.values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// The objects that cannot be decoded now, and why.
+    pub fn undecodable(&self) -> Vec<(Key, String)> {
+        self.parts.iter().flat_map(Part::undecodable).collect()
+    }
+
+    /// The names in a namespace that begin so, in order, of objects that are `wanted`.
+    pub fn names(&self, namespace: &str, prefix: &str, wanted: impl Fn(&T) -> bool) -> Vec<Arc<str>> {
+        let Some(part) = self.part(namespace) else { return Vec::new() };
+        let from: (Arc<str>, Arc<str>) = (namespace.into(), prefix.into());
+        let cache = part.read();
+        let begin_so = |(of, name): &(Arc<str>, Arc<str>)| **of == *namespace && name.starts_with(prefix);
+        let named = cache.objects.range(from..).take_while(|(place, _)| begin_so(place));
+        named.filter(|(_, object)| wanted(object)).map(|((_, name), _)| name.clone()).collect()
+    }
+
+    /// Whether the cache can be relied on: as far as the worst of its parts can.
+    pub fn health(&self) -> Health {
+        let worse = |one: Health, other: Health| match (one, other) {
+            (Health::Unsynced, _) | (_, Health::Unsynced) => Health::Unsynced,
+            (Health::Absent, _) | (_, Health::Absent) => Health::Absent,
+            (Health::Synced { heard: one }, Health::Synced { heard: other }) => {
+                Health::Synced { heard: one.min(other) }
+            }
+        };
+        let parts = self.parts.iter().map(|part| part.health().borrow().clone());
+        parts.reduce(worse).unwrap_or(Health::Unsynced)
+    }
+
+    /// Wakes whenever one of its parts can be relied on more or less than before.
+    pub fn watch_health(&self) -> Vec<watch::Receiver<Health>> {
+        self.parts.iter().map(Part::health).collect()
+    }
+
+    /// Lists and watches for ever. Ends only with the future that it is.
+    pub async fn run(self, client: Client, metrics: Metrics, link: Link) {
+        let parts = self.parts.iter().cloned();
+        join_all(parts.map(|part| part.run(client.clone(), metrics.clone(), link.clone()))).await;
+    }
+}
+
+impl<T: Object> Part<T> {
+    fn new(resource: Resource, namespace: &str, selector: Option<&'static str>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 resource,
-                namespace: if resource.namespaced { namespace.to_owned() } else { String::new() },
+                namespace: namespace.to_owned(),
                 selector,
                 cache: RwLock::default(),
                 subscribers: Mutex::default(),
@@ -242,16 +374,14 @@ impl<T: Object> Informer<T> {
         }
     }
 
-    /// Asks rarely for a type that is absent.
-    #[must_use]
-    pub fn patient(self) -> Self {
-        self.inner.patient.store(true, Ordering::Relaxed);
-        self
-    }
-
     /// What it caches.
     pub fn resource(&self) -> Resource {
         self.inner.resource
+    }
+
+    /// Whether objects of this namespace are in it.
+    pub fn covers(&self, namespace: &str) -> bool {
+        self.inner.namespace.is_empty() || self.inner.namespace == namespace
     }
 
     /// What it caches, in a word that another process has for the same: the type, and the namespace if it is narrowed to
@@ -261,32 +391,14 @@ impl<T: Object> Informer<T> {
         if namespace.is_empty() { name } else { format!("{namespace}/{name}") }
     }
 
-    /// Calls `subscriber` for every change, in order, from the watch's own task: it must be quick.
-    pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
-        lock(&self.inner.subscribers).push(Box::new(subscriber));
+    /// How many objects it holds.
+    pub fn len(&self) -> usize {
+        self.read().objects.len()
     }
 
-    /// The cached object of this key; None where it is gone or another object has its name.
-    pub fn get(&self, key: &Key) -> Option<Arc<T>> {
-        self.find(&key.namespace, &key.name).filter(|object| object.key().uid == key.uid)
-    }
-
-    /// The cached object of this name.
-    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
-        self.read().objects.get(&(Arc::from(namespace), Arc::from(name))).cloned()
-    }
-
-    /// The objects in the owner's namespace whose controller is `owner`, by name. An owner reference that crosses
-    /// namespaces is forged.
-    pub fn owned_by(&self, owner: &Key) -> Vec<Arc<T>> {
-        let cache = self.read();
-        let owned = cache.owned.get(&owner.uid).into_iter().flat_map(BTreeMap::values);
-        owned.filter(|object| object.key().namespace == owner.namespace).cloned().collect()
-    }
-
-    /// All cached objects, by namespace and name.
-    pub fn all(&self) -> Vec<Arc<T>> {
-        self.read().objects.values().cloned().collect()
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// The objects that cannot be decoded now, and why.
@@ -294,18 +406,9 @@ impl<T: Object> Informer<T> {
         lock(&self.inner.undecodable).iter().map(|(key, error)| (key.clone(), error.clone())).collect()
     }
 
-    /// How far the cache has come; changes wake the receiver.
+    /// How far it has come; changes wake the receiver.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.inner.progress.subscribe()
-    }
-
-    /// The names in a namespace that begin so, in order, of objects that are `wanted`.
-    pub fn names(&self, namespace: &str, prefix: &str, wanted: impl Fn(&T) -> bool) -> Vec<Arc<str>> {
-        let from: (Arc<str>, Arc<str>) = (namespace.into(), prefix.into());
-        let cache = self.read();
-        let begin_so = |(of, name): &(Arc<str>, Arc<str>)| **of == *namespace && name.starts_with(prefix);
-        let named = cache.objects.range(from..).take_while(|(place, _)| begin_so(place));
-        named.filter(|(_, object)| wanted(object)).map(|((_, name), _)| name.clone()).collect()
     }
 
     /// Asks for a list that is begun at `since` or later, if there is none yet: [`Progress::listed`] tells when it is
@@ -314,9 +417,18 @@ impl<T: Object> Informer<T> {
         self.inner.relist.send_modify(|asked| *asked = (*asked).max(Some(since)));
     }
 
-    /// Whether the cache can be relied on; changes wake the receiver.
+    /// Whether it can be relied on; changes wake the receiver.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.inner.health.subscribe()
+    }
+
+    /// Whether an object that was deleted is gone from it, or shown as terminating.
+    pub fn shows_deletion(&self, key: &Key) -> bool {
+        let place = (key.namespace.clone(), key.name.clone());
+        self.read()
+            .objects
+            .get(&place)
+            .is_none_or(|object| object.key().uid != key.uid || object.terminating())
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Cache<T>> {
@@ -426,19 +538,20 @@ impl<T: Object> Informer<T> {
         self.inner.health.send_replace(Health::Synced { heard: Instant::now() });
     }
 
-    /// Lists and watches for ever. Ends only with the future that it is.
-    pub async fn run(self, client: Client, metrics: Metrics) {
+    /// Lists and watches for ever.
+    async fn run(self, client: Client, metrics: Metrics, link: Link) {
         let resource = self.inner.resource;
-        let cached = metrics.cached.with_label_values(&[resource.plural]);
         let mut backoff = kube_runtime::watcher::DefaultBackoff::default();
         let mut position: Option<String> = None;
+        let (mut doubts, mut returns) = (link.doubts(), link.returns());
+        let mut failing = false;
         loop {
             let began = Instant::now();
             let followed = position.is_some();
             let ended = match position.take() {
                 None => match self.list(&client, &metrics).await {
                     Ok(listed) => {
-                        let objects = self.read().objects.len();
+                        let objects = self.len();
                         tracing::debug!(resource = resource.plural, objects, version = listed, "listed");
                         position = Some(listed);
                         Ok(())
@@ -449,9 +562,16 @@ impl<T: Object> Informer<T> {
                     let mut at = from;
                     let listed = self.inner.progress.borrow().listed;
                     let mut relist = self.inner.relist.subscribe();
+                    doubts.mark_unchanged();
                     let ended = tokio::select! {
-                        ended = self.follow(&client, &metrics, &mut at, &cached) => ended,
+                        ended = self.follow(&client, &metrics, &mut at, || {
+                            if std::mem::take(&mut failing) {
+                                link.is_back();
+                            }
+                        }) => ended,
                         _ = relist.wait_for(|since| *since > listed) => continue,
+                        // It may be connected to nobody: it goes on where it was, by another connection.
+                        _ = doubts.changed() => Ok(()),
                     };
                     if !ended.as_ref().is_err_and(Interrupted::needs_list) {
                         position = Some(at);
@@ -459,9 +579,11 @@ impl<T: Object> Informer<T> {
                     ended
                 }
             };
-            cached.set(i64::try_from(self.read().objects.len()).unwrap_or(i64::MAX));
             match ended {
                 Ok(()) => {
+                    if !followed && std::mem::take(&mut failing) {
+                        link.is_back();
+                    }
                     // A server, or a proxy, that ends watches at once must not be asked in a circle.
                     if followed && began.elapsed() < Duration::from_secs(1) {
                         tokio::time::sleep(backoff.next().unwrap_or(ABSENT).min(ABSENT)).await;
@@ -491,13 +613,19 @@ impl<T: Object> Informer<T> {
                         backoff.reset();
                     }
                     let pause = backoff.next().unwrap_or(Duration::from_secs(30));
+                    let pause = if interrupted.is_silence() { pause.min(GONE) } else { pause };
                     tracing::warn!(
                         resource = resource.plural,
                         error = %interrupted,
                         again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
                         "a list or watch was interrupted"
                     );
-                    tokio::time::sleep(pause).await;
+                    failing = true;
+                    returns.mark_unchanged();
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        _ = returns.changed() => {}
+                    }
                 }
             }
         }
@@ -591,13 +719,14 @@ impl<T: Object> Informer<T> {
         client: &Client,
         metrics: &Metrics,
         position: &mut String,
-        cached: &prometheus::IntGauge,
+        mut opened: impl FnMut(),
     ) -> Result<(), Interrupted> {
         let query = format!(
             "watch=true&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
             WATCH.as_secs()
         );
         let mut lines = self.open(client, &query).await?;
+        opened();
         let mut line = String::new();
         while read(&mut lines, &mut line, SILENCE).await? {
             let event: Line<'_> = serde_json::from_str(&line)?;
@@ -617,7 +746,6 @@ impl<T: Object> Informer<T> {
             };
             self.advance(position, happened);
             self.heard();
-            cached.set(i64::try_from(self.read().objects.len()).unwrap_or(i64::MAX));
         }
         Ok(())
     }
@@ -642,6 +770,12 @@ impl<T: Object> Informer<T> {
     ) -> Result<impl futures::AsyncBufRead + Unpin + use<T>, Interrupted> {
         Ok(client.request_stream(self.request(query)?).await?)
     }
+}
+
+/// Waits until one of several has changed.
+pub async fn any_changed<T>(watched: &mut [watch::Receiver<T>]) {
+    let changes = watched.iter_mut().map(|watched| Box::pin(watched.changed()));
+    let _ = futures::future::select_all(changes).await;
 }
 
 /// Reads one line into `line`; false at the end of the stream.

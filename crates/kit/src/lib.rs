@@ -13,6 +13,8 @@ pub mod election;
 pub mod events;
 pub mod executor;
 pub mod informer;
+pub mod inspect;
+pub mod link;
 pub mod metrics;
 pub mod object;
 pub mod plan;

@@ -36,17 +36,32 @@ pub struct Metrics {
     pub work_duration: HistogramVec,
     /// `workqueue_retries_total{name,controller}`.
     pub queue_retries: IntCounterVec,
+    /// `workqueue_unfinished_work_seconds{name,controller}`.
+    pub unfinished_work: GaugeVec,
+    /// `workqueue_longest_running_processor_seconds{name,controller}`.
+    pub longest_running: GaugeVec,
+    /// `rest_client_request_duration_seconds{verb,host}`.
+    pub request_duration: HistogramVec,
     /// `rest_client_requests_total{code,method,host}`.
     pub requests: IntCounterVec,
     /// `leader_election_master_status{name}`.
     pub leader: GaugeVec,
     /// `quintet_informer_objects{resource}`.
     pub cached: IntGaugeVec,
+    /// `quintet_informer_silence_seconds{cache}`.
+    pub silence: GaugeVec,
     /// `quintet_informer_undecodable_objects_total{resource}`.
     pub undecodable: IntCounterVec,
     /// `quintet_events_dropped_total`.
     pub events_dropped: prometheus::IntCounter,
 }
+
+/// controller-runtime's buckets of `controller_runtime_reconcile_time_seconds`.
+const PASS_SECONDS: [f64; 40] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25,
+    1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
+    50.0, 60.0,
+];
 
 impl Metrics {
     /// Makes and registers them, with the process's own (`process_*`).
@@ -68,13 +83,16 @@ impl Metrics {
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
-        let pass = vec![0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
-        let waits = prometheus::exponential_buckets(1e-5, 10.0, 8)?;
-        let leader = GaugeVec::new(
-            Opts::new("leader_election_master_status", "1 while this process may write, else 0."),
-            &["name"],
-        )?;
-        registry.register(Box::new(leader.clone()))?;
+        let seconds = |name: &str, help: &str, labels: &[&str]| {
+            let gauge = GaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        // controller-runtime's buckets, so that its dashboards' quantiles can be compared.
+        let pass = PASS_SECONDS.to_vec();
+        let waits = prometheus::exponential_buckets(10e-9, 10.0, 12)?;
+        let leader =
+            seconds("leader_election_master_status", "1 while this process may write, else 0.", &["name"])?;
         let events_dropped = prometheus::IntCounter::new(
             "quintet_events_dropped_total",
             "Events that were not sent because too many were waiting.",
@@ -105,7 +123,7 @@ impl Metrics {
                 "controller_runtime_reconcile_time_seconds",
                 "How long passes took.",
                 &["controller"],
-                pass.clone(),
+                pass,
             )?,
             max_concurrent: gauge(
                 "controller_runtime_max_concurrent_reconciles",
@@ -123,13 +141,29 @@ impl Metrics {
                 "workqueue_queue_duration_seconds",
                 "How long keys waited for their pass.",
                 &["name", "controller"],
-                waits,
+                waits.clone(),
             )?,
             work_duration: histogram(
                 "workqueue_work_duration_seconds",
                 "How long passes took.",
                 &["name", "controller"],
-                pass,
+                waits,
+            )?,
+            unfinished_work: seconds(
+                "workqueue_unfinished_work_seconds",
+                "How long the passes that run now have run, together.",
+                &["name", "controller"],
+            )?,
+            longest_running: seconds(
+                "workqueue_longest_running_processor_seconds",
+                "How long the longest of the passes that run now has run.",
+                &["name", "controller"],
+            )?,
+            request_duration: histogram(
+                "rest_client_request_duration_seconds",
+                "How long the API server took to begin its answers.",
+                &["verb", "host"],
+                vec![0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0],
             )?,
             queue_retries: counter(
                 "workqueue_retries_total",
@@ -143,6 +177,11 @@ impl Metrics {
             )?,
             leader,
             cached: gauge("quintet_informer_objects", "Objects in a cache.", &["resource"])?,
+            silence: seconds(
+                "quintet_informer_silence_seconds",
+                "How long ago a watch last said anything. Bookmarks come about once a minute.",
+                &["cache"],
+            )?,
             undecodable: counter(
                 "quintet_informer_undecodable_objects_total",
                 "Objects that could not be decoded and were skipped.",

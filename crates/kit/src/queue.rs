@@ -201,6 +201,20 @@ impl Queue {
         }
     }
 
+    /// Forgets that keys have failed: what they failed of is over. Those that wait for that are due now.
+    pub fn forgive(&mut self, now: Instant) {
+        let mut due = Vec::new();
+        for (key, entry) in &mut self.entries {
+            if std::mem::take(&mut entry.failures) > 0 && !entry.running && entry.waiting.is_none() {
+                entry.not_before = None;
+                due.push(key.clone());
+            }
+        }
+        for key in due {
+            self.enqueue(key, Priority::Bulk, now);
+        }
+    }
+
     /// The wait after the next failure of `key`: doubled each time, less up to a quarter by jitter.
     fn pause(&self, key: &Key) -> Duration {
         let failures = self.entries.get(key).map_or(0, |entry| entry.failures);
@@ -301,6 +315,26 @@ mod tests {
         let (a, _) = queue.pop(now).unwrap();
         queue.done(&a, WELL, now);
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn what_failed_of_something_that_is_over_is_due_at_once() {
+        let mut queue = Queue::default();
+        let now = Instant::now();
+        for _ in 0..5 {
+            queue.add(key("failed"), Priority::Fresh, now);
+            let (failed, _) = queue.pop(now + LONGEST_RETRY).unwrap();
+            queue.done(&failed, Ended::Failed, now);
+        }
+        queue.add(key("well"), Priority::Fresh, now);
+        let (well, _) = queue.pop(now).unwrap();
+        let again = Some(now + Duration::from_secs(5));
+        queue.done(&well, Ended::Well { again, rest: Duration::ZERO }, now);
+        queue.forgive(now);
+        let (failed, _) = queue.pop(now).unwrap();
+        assert_eq!((&*failed.name, queue.pop(now)), ("failed", None), "the other one's time has not come");
+        queue.done(&failed, Ended::Failed, now);
+        assert!(queue.next_timer().unwrap() <= now + FIRST_RETRY, "it begins anew");
     }
 
     #[test]

@@ -1,15 +1,12 @@
-//! The HTTP endpoints: /metrics, /healthz and /readyz.
+//! Addresses to listen on, and the probes: /healthz and /readyz.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::TcpListener;
-
-use crate::metrics::Metrics;
 
 /// What a probe asks: nothing to say, or one line for each thing that is wrong.
 pub type Check = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
@@ -40,21 +37,6 @@ pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
         None => TcpListener::bind(address).await,
     };
     listener.map(Some).map_err(|error| fail(error.to_string()))
-}
-
-/// Serves /metrics.
-pub async fn metrics(listener: TcpListener, metrics: Metrics) -> std::io::Result<()> {
-    let answer = move || {
-        let text = metrics.text();
-        async move {
-            match text {
-                Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
-                    .into_response(),
-                Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-            }
-        }
-    };
-    axum::serve(listener, Router::new().route("/metrics", get(answer))).await
 }
 
 /// Serves /healthz and /readyz.

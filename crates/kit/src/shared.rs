@@ -1,8 +1,9 @@
 //! What the controllers of one process share: a client, a gate, one executor and one informer per type.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use tokio::sync::watch;
@@ -13,6 +14,8 @@ use crate::election::{Gate, Seen};
 use crate::events::Recorder;
 use crate::executor::Executor;
 use crate::informer::{Health, Informer, Progress, SILENCE};
+use crate::inspect::Activity;
+use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::object::Object;
 use crate::resource::{DEPLOYMENTS, NODES, PODS, Resource};
@@ -20,6 +23,8 @@ use crate::types::{Deployment, Node, Pod};
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Watched = Box<dyn Fn() -> Option<String> + Send + Sync>;
+/// A cache: what it holds, how many, how far it has come, and whether it can be relied on.
+type Cached = Box<dyn Fn() -> Cache + Send + Sync>;
 type Position = Box<dyn Fn() -> (Resource, String, Progress) + Send + Sync>;
 
 /// Shared by all controllers of the process. Cheap to clone.
@@ -31,6 +36,8 @@ pub struct Shared {
     pub executor: Arc<Executor>,
     /// Whether this process may write.
     pub gate: Gate,
+    /// News about the connections to the API server.
+    pub link: Link,
     /// News for `kubectl describe`.
     pub recorder: Recorder,
     /// Metrics.
@@ -43,25 +50,48 @@ pub struct Shared {
 }
 
 struct Inner {
-    namespace: String,
+    namespaces: Vec<String>,
     tasks: Mutex<Vec<(&'static str, Task)>>,
     controllers: Mutex<Vec<(&'static str, Task)>>,
     watched: Mutex<Vec<Watched>>,
+    activities: Mutex<Vec<(&'static str, Activity)>>,
+    caches: Mutex<Vec<Cached>>,
     positions: Mutex<Vec<Position>>,
     pods: Mutex<Option<Informer<Pod>>>,
     nodes: Mutex<Option<Informer<Node>>>,
     deployments: Mutex<Option<Informer<Deployment>>>,
 }
 
+/// A cache as it is now.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// Of which type.
+    pub resource: Resource,
+    /// What it caches; see [`crate::informer::Part::scope`].
+    pub scope: String,
+    /// How many objects.
+    pub objects: usize,
+    /// How many besides that could not be decoded.
+    pub undecodable: usize,
+    /// How far it has come.
+    pub progress: Progress,
+    /// Whether it can be relied on.
+    pub health: Health,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Shared {
-    /// Shares a client. `namespace` narrows every watch of namespaced objects; empty means all.
+    /// Shares a client. `namespaces` narrow every watch of namespaced objects; none means all.
     pub fn new(
         client: Client,
         gate: Gate,
         metrics: Metrics,
         clock: Clock,
         instance: String,
-        namespace: String,
+        namespaces: Vec<String>,
         stop: watch::Receiver<bool>,
     ) -> Self {
         let (recorder, sender) =
@@ -70,15 +100,18 @@ impl Shared {
             executor: Arc::new(Executor::new(client.clone(), gate.clone(), clock)),
             client,
             gate,
+            link: Link::default(),
             recorder,
             metrics,
             clock,
             stop,
             inner: Arc::new(Inner {
-                namespace,
+                namespaces,
                 tasks: Mutex::default(),
                 controllers: Mutex::default(),
                 watched: Mutex::default(),
+                activities: Mutex::default(),
+                caches: Mutex::default(),
                 positions: Mutex::default(),
                 pods: Mutex::default(),
                 nodes: Mutex::default(),
@@ -89,9 +122,9 @@ impl Shared {
         shared
     }
 
-    /// The namespace that every watch of namespaced objects is narrowed to; empty means all.
-    pub fn namespace(&self) -> &str {
-        &self.inner.namespace
+    /// The namespaces that every watch of namespaced objects is narrowed to; none means all.
+    pub fn namespaces(&self) -> &[String] {
+        &self.inner.namespaces
     }
 
     /// The one Pod watch of the process: the pods that carry [`KIND_LABEL`].
@@ -116,7 +149,7 @@ impl Shared {
         resource: Resource,
         selector: Option<&'static str>,
     ) -> Informer<T> {
-        self.start(name, Informer::new(resource, &self.inner.namespace, selector))
+        self.start(name, Informer::new(resource, &self.inner.namespaces, selector))
     }
 
     /// An informer of a type that may well be absent, and that nobody waits for; of the objects that `selector` selects.
@@ -126,10 +159,26 @@ impl Shared {
         resource: Resource,
         selector: Option<&'static str>,
     ) -> Informer<T> {
-        let informer = Informer::new(resource, &self.inner.namespace, selector).patient();
+        let informer = Informer::new(resource, &self.inner.namespaces, selector).patient();
         self.hand_over(&informer);
-        self.spawn(name, informer.clone().run(self.client.clone(), self.metrics.clone()));
+        self.spawn(name, self.keep(&informer));
         informer
+    }
+
+    /// Keeps a cache, for ever.
+    pub fn keep<T: Object>(&self, informer: &Informer<T>) -> impl Future<Output = ()> + Send + use<T> {
+        for part in informer.parts() {
+            let part = part.clone();
+            lock(&self.inner.caches).push(Box::new(move || Cache {
+                resource: part.resource(),
+                scope: part.scope(),
+                objects: part.len(),
+                undecodable: part.undecodable().len(),
+                progress: *part.progress().borrow(),
+                health: part.health().borrow().clone(),
+            }));
+        }
+        informer.clone().run(self.client.clone(), self.metrics.clone(), self.link.clone())
     }
 
     fn once<T: Object>(
@@ -139,61 +188,105 @@ impl Shared {
         resource: Resource,
         selector: Option<&'static str>,
     ) -> Informer<T> {
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.get_or_insert_with(|| self.start(name, Informer::new(resource, &self.inner.namespace, selector)))
-            .clone()
+        let mut slot = lock(slot);
+        slot.get_or_insert_with(|| {
+            self.start(name, Informer::new(resource, &self.inner.namespaces, selector))
+        })
+        .clone()
     }
 
     fn start<T: Object>(&self, name: &'static str, informer: Informer<T>) -> Informer<T> {
-        let health = informer.health();
-        let what = informer.resource().crd_name();
-        let watched: Watched = Box::new(move || match &*health.borrow() {
-            Health::Unsynced => Some(format!("the cache of {what} is not filled yet")),
-            Health::Absent => Some(format!("waiting for the CustomResourceDefinition {what}")),
-            Health::Synced { heard } if heard.elapsed() > SILENCE => {
-                Some(format!("the watch of {what} has been silent for {} s", heard.elapsed().as_secs()))
-            }
-            Health::Synced { .. } => None,
-        });
-        self.inner.watched.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
+        for part in informer.parts() {
+            let (health, what) = (part.health(), part.scope());
+            let watched: Watched = Box::new(move || match &*health.borrow() {
+                Health::Unsynced => Some(format!("the cache of {what} is not filled yet")),
+                Health::Absent => Some(format!("waiting for the CustomResourceDefinition {what}")),
+                Health::Synced { heard } if heard.elapsed() > SILENCE => {
+                    Some(format!("the watch of {what} has been silent for {} s", heard.elapsed().as_secs()))
+                }
+                Health::Synced { .. } => None,
+            });
+            lock(&self.inner.watched).push(watched);
+        }
         self.hand_over(&informer);
-        self.spawn(name, informer.clone().run(self.client.clone(), self.metrics.clone()));
+        self.spawn(name, self.keep(&informer));
         informer
     }
 
     /// Has a successor told what this cache has seen; see [`Self::seen`].
     pub fn hand_over<T: Object>(&self, informer: &Informer<T>) {
-        let (resource, scope, progress) = (informer.resource(), informer.scope(), informer.progress());
-        let position: Position = Box::new(move || (resource, scope.clone(), *progress.borrow()));
-        self.inner.positions.lock().unwrap_or_else(PoisonError::into_inner).push(position);
+        for part in informer.parts() {
+            let (resource, scope, progress) = (part.resource(), part.scope(), part.progress());
+            let position: Position = Box::new(move || (resource, scope.clone(), *progress.borrow()));
+            lock(&self.inner.positions).push(position);
+        }
+    }
+
+    /// What the controller of this name does now.
+    pub fn activity(&self, controller: &'static str) -> Activity {
+        let activity = Activity::default();
+        lock(&self.inner.activities).push((controller, activity.clone()));
+        activity
+    }
+
+    /// What every controller does now.
+    pub fn activities(&self) -> Vec<(&'static str, Activity)> {
+        lock(&self.inner.activities).clone()
+    }
+
+    /// Every cache of the process.
+    pub fn caches(&self) -> Vec<Cache> {
+        lock(&self.inner.caches).iter().map(|cache| cache()).collect()
+    }
+
+    /// Brings those metrics up to date that change without anything happening.
+    pub fn measure(&self) {
+        for (controller, activity) in self.activities() {
+            let (now, labels) = (activity.now(), [controller, controller]);
+            let metrics = &self.metrics;
+            metrics.unfinished_work.with_label_values(&labels).set(now.unfinished().as_secs_f64());
+            metrics.longest_running.with_label_values(&labels).set(now.longest().as_secs_f64());
+        }
+        let mut cached = BTreeMap::<&str, usize>::new();
+        for cache in self.caches() {
+            *cached.entry(cache.resource.plural).or_default() += cache.objects;
+            if let Health::Synced { heard } = cache.health {
+                let silence = heard.elapsed().as_secs_f64();
+                self.metrics.silence.with_label_values(&[cache.scope.as_str()]).set(silence);
+            }
+        }
+        for (resource, objects) in cached {
+            let objects = i64::try_from(objects).unwrap_or(i64::MAX);
+            self.metrics.cached.with_label_values(&[resource]).set(objects);
+        }
     }
 
     /// Adds a task that must run for as long as the process does.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).push((name, Box::pin(task)));
+        lock(&self.inner.tasks).push((name, Box::pin(task)));
     }
 
     /// Adds a controller: a task that must run as well, and that ends by itself, with nothing left undone, when the
     /// process is asked to.
     pub fn spawn_controller(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        self.inner.controllers.lock().unwrap_or_else(PoisonError::into_inner).push((name, Box::pin(task)));
+        lock(&self.inner.controllers).push((name, Box::pin(task)));
     }
 
     /// Takes the tasks that were added, for the manager to run.
     pub fn take_tasks(&self) -> Vec<(&'static str, Task)> {
-        std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.inner.tasks))
     }
 
     /// Takes the controllers that were added, for the manager to run.
     pub fn take_controllers(&self) -> Vec<(&'static str, Task)> {
-        std::mem::take(&mut *self.inner.controllers.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.inner.controllers))
     }
 
     /// What a successor must have seen of everything to go on where this process ends. A type of which a write of ours was
     /// not seen yet is left out: nobody can say when it is.
     pub fn seen(&self) -> Seen {
         let unshown = self.executor.unshown();
-        let positions = self.inner.positions.lock().unwrap_or_else(PoisonError::into_inner);
+        let positions = lock(&self.inner.positions);
         let positions = positions.iter().map(|position| position());
         // What a predecessor has written is seen by who has caught up in its own term, and by nobody else.
         let known = positions.filter(|(resource, scope, progress)| {
@@ -204,7 +297,7 @@ impl Shared {
 
     /// What keeps this process from being ready: one line for each cache that cannot be relied on.
     pub fn unready(&self) -> Vec<String> {
-        let watched = self.inner.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = lock(&self.inner.watched);
         watched.iter().filter_map(|watched| watched()).collect()
     }
 }

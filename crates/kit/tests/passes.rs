@@ -112,7 +112,7 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
         metrics.clone(),
         Clock::System,
         "test".into(),
-        String::new(),
+        Vec::new(),
         stopped,
     );
     let odd = Odd::default();
@@ -190,7 +190,7 @@ async fn who_takes_over_lists_anew_what_it_relies_on() {
         Metrics::new().unwrap(),
         Clock::System,
         "test".into(),
-        String::new(),
+        Vec::new(),
         stopped,
     );
     let odd = Odd::default();

@@ -12,9 +12,10 @@ use kube::Client;
 use kube::client::Body;
 use quintet_kit::clock::Clock;
 use quintet_kit::departed::Departed;
-use quintet_kit::election::{self, Gate, Seen, Settings};
+use quintet_kit::election::{self, Candidate, Gate, Seen, Settings};
 use quintet_kit::executor::{Error, Executor, Follower};
 use quintet_kit::informer::{Change, Informer, Progress};
+use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::Action;
@@ -76,7 +77,7 @@ fn owner() -> Key {
 /// Runs an informer over a script and returns it with what it told its subscribers.
 async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked) {
     let (client, asked) = scripted(answers);
-    let informer: Informer<Pod> = Informer::new(PODS, "ns", Some("quintet.dev/kind"));
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let sink = told.clone();
     informer.subscribe(move |change| {
@@ -87,7 +88,7 @@ async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked
             Change::Undecodable { key, .. } => format!("undecodable {}", key.name),
         });
     });
-    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap()));
+    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
     sleep(Duration::from_secs(100)).await;
     task.abort();
     let told = told.lock().unwrap().clone();
@@ -110,7 +111,7 @@ async fn a_streamed_list_is_followed_by_a_watch_from_where_it_ended() {
     let (informer, told, asked) = follow(&[(200, list), (200, watch)]).await;
     assert_eq!(told, ["new a", "new b", "changed a", "deleted b"], "what is not read wakes nobody");
     assert_eq!(informer.owned_by(&owner()).len(), 1);
-    assert_eq!(informer.progress().borrow().position, 20);
+    assert_eq!(informer.parts()[0].progress().borrow().position, 20);
     let asked = asked.lock().unwrap();
     assert!(
         asked[0].contains("sendInitialEvents=true") && asked[0].contains("labelSelector=quintet.dev%2Fkind")
@@ -126,7 +127,7 @@ async fn a_server_without_streaming_lists_is_listed_by_pages() {
     let two = json!({ "metadata": { "resourceVersion": "9" }, "items": [pod("b", 2)] });
     let (informer, told, asked) = follow(&[refused, (200, one.to_string()), (200, two.to_string())]).await;
     assert_eq!(told, ["new a", "new b"]);
-    assert_eq!(informer.progress().borrow().position, 9);
+    assert_eq!(informer.parts()[0].progress().borrow().position, 9);
     let asked = asked.lock().unwrap();
     assert!(asked[2].contains("continue=t%2F1"), "{asked:?}");
     assert!(asked[3].contains("watch=true") && asked[3].contains("resourceVersion=9"), "{asked:?}");
@@ -167,11 +168,11 @@ async fn a_plan_about_an_object_that_has_changed_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_was_not_answered_is_looked_up() {
     // The cache shows a pod that is gone at the server already.
-    let informer: Informer<Pod> = Informer::new(PODS, "ns", None);
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
     let (client, _) = scripted(&[(200, event("ADDED", &pod("a", 1)) + &bookmark(5, true))]);
-    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap()));
+    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
     sleep(Duration::from_secs(1)).await;
-    let followers: [Arc<dyn Follower>; 1] = [Arc::new(informer)];
+    let followers = informer.followers();
     let (executor, _) = executor(&[failure(504, "Timeout", "later"), failure(404, "NotFound", "gone")]);
     let delete = Action::<Value>::Delete {
         resource: PODS,
@@ -246,13 +247,13 @@ async fn a_write_ends_at_the_gates_deadline() {
 #[tokio::test(start_paused = true)]
 async fn the_caches_must_show_what_was_written() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string())]);
-    let informer: Informer<Pod> = Informer::new(PODS, "ns", None);
-    let followers: [Arc<dyn Follower>; 1] = [Arc::new(informer.clone())];
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    let followers = informer.followers();
     assert!(executor.caught_up(&owner(), &followers));
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
     assert!(!executor.caught_up(&owner(), &followers));
     let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
-    let task = tokio::spawn(informer.run(client, Metrics::new().unwrap()));
+    let task = tokio::spawn(informer.run(client, Metrics::new().unwrap(), Link::default()));
     sleep(Duration::from_secs(1)).await;
     assert!(executor.caught_up(&owner(), &followers));
     task.abort();
@@ -283,8 +284,8 @@ async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
     executor.clarify(&owner()).await.unwrap();
     executor.clarify(&owner()).await.unwrap();
     assert_eq!(asked.lock().unwrap().len(), 2);
-    let informer: Informer<Pod> = Informer::new(PODS, "ns", None);
-    let followers: [Arc<dyn Follower>; 1] = [Arc::new(informer)];
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    let followers = informer.followers();
     assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
 }
 
@@ -353,8 +354,9 @@ async fn elect(answers: &[(u16, String)], seconds: u64) -> (Vec<String>, Gate) {
     let settings = Settings::new("ns".into(), "me".into());
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
-    let election =
-        election::run(client, settings, gate.clone(), clock, Metrics::new().unwrap(), Seen::new, stopped);
+    let (gate_of_it, link, metrics) = (gate.clone(), Link::default(), Metrics::new().unwrap());
+    let candidate = Candidate { client, settings, gate: gate_of_it, link, clock, metrics };
+    let election = election::run(candidate, Seen::new, stopped);
     let _ = tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await;
     let asked =
         asked.lock().unwrap().iter().map(|asked| asked.split(' ').next().unwrap().to_owned()).collect();
@@ -491,8 +493,8 @@ async fn what_departs_is_remembered_while_its_owner_lives() {
         event("ADDED", &json!({ "metadata": { "name": "owner", "namespace": "ns", "uid": "owner" } }))
             + &bookmark(5, true);
     let (client, _) = scripted(&[(200, owner_list)]);
-    let owners: Informer<Pod> = Informer::new(PODS, "ns", None);
-    tokio::spawn(owners.clone().run(client, Metrics::new().unwrap()));
+    let owners: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    tokio::spawn(owners.clone().run(client, Metrics::new().unwrap(), Link::default()));
     sleep(Duration::from_secs(1)).await;
 
     let mut stray = pod("stray", 3);
@@ -506,9 +508,9 @@ async fn what_departs_is_remembered_while_its_owner_lives() {
         + &bookmark(5, true);
     let gone = [pod("a", 6), pod("b", 7), stray, going].map(|pod| event("DELETED", &pod)).concat();
     let (client, _) = scripted(&[(200, list), (200, gone + &event("ADDED", &pod("b", 10)))]);
-    let informer: Informer<Pod> = Informer::new(PODS, "ns", Some("quintet.dev/kind"));
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
     let departed = Departed::from(&informer, &owners, |pod: &Pod| !pod.terminating());
-    tokio::spawn(informer.clone().run(client, Metrics::new().unwrap()));
+    tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
     sleep(Duration::from_secs(10)).await;
     let names = |departed: &Departed<Pod>| -> Vec<String> {
         departed.owned_by(&owner()).iter().map(|pod| pod.meta.name.to_string()).collect()

@@ -3,19 +3,20 @@
 //! One program under two names: as `quintet` it is the manager unless a command is given; as `kubectl-quintet`, the name
 //! under which kubectl looks for a plugin, it has the commands alone and starts nothing by accident.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{
-    ArgAction, Args as ClapArgs, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser,
-    Subcommand, ValueEnum,
+    ArgAction, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    ValueEnum,
 };
-
 use jiff::SignedDuration;
 
-use crate::cluster::ClusterArgs;
+use crate::cluster::{ClusterArgs, parse_name};
+use crate::logs::Log;
 use crate::{explain, uninstall};
 
 /// The file name under which kubectl finds the program as its plugin.
@@ -51,6 +52,7 @@ pub struct Args {
     #[arg(
         long,
         env = "QUINTET_CONTROLLERS",
+        help_heading = "What it serves",
         value_delimiter = ',',
         value_name = "KIND,...",
         allow_hyphen_values = true,
@@ -59,21 +61,23 @@ pub struct Args {
     )]
     controllers: Vec<Pick>,
 
-    /// Watch this namespace only; all where it is not given.
+    /// Watch these namespaces only, separated by commas or each by a flag of its own; all where none is given.
     #[arg(
         long,
         env = "QUINTET_WATCH_NAMESPACE",
-        value_name = "NAMESPACE",
-        default_value = "",
-        hide_default_value = true
+        help_heading = "What it serves",
+        value_name = "NAMESPACE,...",
+        value_delimiter = ',',
+        value_parser = parse_namespace
     )]
-    pub watch_namespace: String,
+    watch_namespace: Vec<String>,
 
     /// Write only while holding the Lease `quintet-manager`, so that several processes may run.
     #[arg(
         long,
         alias = "enable-leader-election",
         env = "QUINTET_LEADER_ELECT",
+        help_heading = "Leader election",
         action = ArgAction::Set,
         num_args = 0..=1,
         require_equals = true,
@@ -83,13 +87,19 @@ pub struct Args {
     pub leader_elect: bool,
 
     /// Namespace of the Lease. Default: the namespace that the process runs in, else of the kubeconfig's context.
-    #[arg(long, env = "QUINTET_LEADER_ELECTION_NAMESPACE", value_name = "NAMESPACE")]
+    #[arg(
+        long,
+        env = "QUINTET_LEADER_ELECTION_NAMESPACE",
+        help_heading = "Leader election",
+        value_name = "NAMESPACE"
+    )]
     pub leader_election_namespace: Option<String>,
 
     /// How long the others wait for a holder of the Lease that is silent.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_LEASE_DURATION",
+        help_heading = "Leader election",
         value_name = "DURATION",
         default_value = "15s",
         value_parser = parse_duration
@@ -100,6 +110,7 @@ pub struct Args {
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
+        help_heading = "Leader election",
         value_name = "DURATION",
         default_value = "10s",
         value_parser = parse_duration
@@ -110,6 +121,7 @@ pub struct Args {
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RETRY_PERIOD",
+        help_heading = "Leader election",
         value_name = "DURATION",
         default_value = "2s",
         value_parser = parse_duration
@@ -120,6 +132,7 @@ pub struct Args {
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_PERIOD",
+        help_heading = "Leader election",
         value_name = "DURATION",
         default_value = "5s",
         value_parser = parse_duration
@@ -131,15 +144,40 @@ pub struct Args {
         long,
         alias = "metrics-addr",
         env = "QUINTET_METRICS_BIND_ADDRESS",
+        help_heading = "Metrics and probes",
         value_name = "[HOST]:PORT",
         default_value = ":8080"
     )]
     pub metrics_bind_address: String,
 
+    /// Serve /metrics over TLS, to whom the cluster allows it: a bearer token, and the right to get /metrics.
+    #[arg(
+        long,
+        env = "QUINTET_METRICS_SECURE",
+        help_heading = "Metrics and probes",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = false,
+        default_missing_value = "true"
+    )]
+    pub metrics_secure: bool,
+
+    /// Directory with tls.crt and tls.key for --metrics-secure, read anew when they change. Without it the certificate is
+    /// self-signed, and another one with every start.
+    #[arg(
+        long,
+        env = "QUINTET_METRICS_CERT_DIR",
+        help_heading = "Metrics and probes",
+        value_name = "DIRECTORY"
+    )]
+    pub metrics_cert_dir: Option<PathBuf>,
+
     /// Address of /healthz and /readyz; 0 switches them off.
     #[arg(
         long,
         env = "QUINTET_HEALTH_PROBE_BIND_ADDRESS",
+        help_heading = "Metrics and probes",
         value_name = "[HOST]:PORT",
         default_value = ":8081"
     )]
@@ -149,13 +187,20 @@ pub struct Args {
     #[arg(
         long,
         env = "QUINTET_PULSAR_CONSUMER_IMAGE",
+        help_heading = "What it serves",
         value_name = "IMAGE",
         default_value = "krvarma/pulsarconsumer:latest"
     )]
     pub pulsar_consumer_image: String,
 
     /// Port on which that image answers /healthz and /readyz; 0 where it does not, and then its pods have no probes.
-    #[arg(long, env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT", value_name = "PORT", default_value_t = 0)]
+    #[arg(
+        long,
+        env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",
+        help_heading = "What it serves",
+        value_name = "PORT",
+        default_value_t = 0
+    )]
     pub pulsar_consumer_health_port: u16,
 
     /// The cluster.
@@ -191,6 +236,20 @@ impl Args {
             return Err("--controllers names a kind twice".to_owned());
         }
         Ok(kinds)
+    }
+
+    /// The namespaces to watch, each once; none means all.
+    pub fn namespaces(&self) -> Vec<String> {
+        let named: BTreeSet<&String> = self.watch_namespace.iter().filter(|name| !name.is_empty()).collect();
+        named.into_iter().cloned().collect()
+    }
+
+    /// What the flags of the metrics say, as far as they fit together.
+    fn check_metrics(&self) -> Result<(), String> {
+        if self.metrics_cert_dir.is_some() && !self.metrics_secure {
+            return Err("--metrics-cert-dir is of use with --metrics-secure only".to_owned());
+        }
+        Ok(())
     }
 
     /// What the flags of the election say, as far as they fit together (client-go's rules).
@@ -231,6 +290,11 @@ fn parse_pick(text: &str) -> Result<Pick, String> {
         let known: Vec<String> = known.map(|value| value.get_name().to_owned()).collect();
         format!("the kinds are {}", known.join(", "))
     })
+}
+
+/// An empty value is as good as none: a chart may give it.
+fn parse_namespace(text: &str) -> Result<String, String> {
+    if text.is_empty() { Ok(String::new()) } else { parse_name(text) }
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -284,7 +348,7 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
     }
     let matches = with_examples(Args::command(), "quintet").try_get_matches_from(line)?;
     let mut args = Args::from_arg_matches(&matches)?;
-    let sound = args.kinds().and_then(|_| args.check_election());
+    let sound = args.kinds().and_then(|_| args.check_election()).and_then(|()| args.check_metrics());
     sound.map_err(|why| Args::command().error(ErrorKind::ValueValidation, why))?;
     Ok(match args.command.take() {
         Some(command) => Asked::Command(command),
@@ -299,57 +363,6 @@ fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
     command
         .mut_subcommand("explain", |command| command.after_help(explain))
         .mut_subcommand("uninstall", |command| command.after_help(uninstall))
-}
-
-/// How to log. Logs go to standard error: standard output is for the greetings.
-#[derive(Debug, ClapArgs)]
-pub struct Log {
-    /// Form of the log lines.
-    #[arg(long = "log-format", env = "QUINTET_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
-    pub format: Format,
-
-    /// Least important lines that are logged: error, warn, info, debug or trace, or a filter such as
-    /// `info,quintet_kit=debug`.
-    #[arg(
-        long = "log-level",
-        env = "QUINTET_LOG_LEVEL",
-        value_name = "LEVEL",
-        default_value = "info",
-        value_parser = parse_level
-    )]
-    pub level: String,
-}
-
-/// Form of the log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-fn parse_level(level: &str) -> Result<String, String> {
-    match tracing_subscriber::EnvFilter::builder().parse(level) {
-        Ok(_) => Ok(level.to_owned()),
-        Err(error) => Err(format!("no log level or filter: {error}")),
-    }
-}
-
-impl Log {
-    /// Starts logging.
-    pub fn start(&self) {
-        let filter = tracing_subscriber::EnvFilter::new(&self.level);
-        let lines = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            // A closed standard error must not end the process: the default says so there, and panics.
-            .log_internal_errors(false);
-        match self.format {
-            Format::Text => lines.with_target(false).with_ansi(false).init(),
-            Format::Json => lines.json().flatten_event(true).init(),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -403,6 +416,21 @@ mod tests {
         let none = "quintet --controllers=-daemonjob,-podset,-pulsarconsumer,-greeting,-book";
         assert!(refusal(none).contains("no kind"));
         refusal("quintet --nonsense");
+    }
+
+    #[test]
+    fn namespaces_are_given_by_commas_or_by_flags() {
+        let namespaces = |line: &str| manager(line).namespaces();
+        assert!(namespaces("quintet").is_empty());
+        assert!(namespaces("quintet --watch-namespace=").is_empty());
+        assert_eq!(namespaces("quintet --watch-namespace=b,a --watch-namespace=b"), ["a", "b"]);
+        assert!(refusal("quintet --watch-namespace=Team").contains("lower case"));
+    }
+
+    #[test]
+    fn a_certificate_without_tls_is_a_mistake() {
+        assert!(refusal("quintet --metrics-cert-dir=/certs").contains("--metrics-secure"));
+        assert!(manager("quintet --metrics-secure --metrics-cert-dir=/certs").metrics_secure);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use http::{Method, Request};
 use kube::Client;
-use quintet_kit::client::{self, CALL};
+use quintet_kit::client::{self, CALL, LONGEST_REST};
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::{Meta, WireMeta};
 use quintet_kit::resource::{Resource, escape};
@@ -34,11 +34,11 @@ const WHOLE: &str = "application/json";
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterArgs {
     /// The kubeconfig. Default: $KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     pub kubeconfig: Option<std::path::PathBuf>,
 
     /// The kubeconfig's context.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
     pub context: Option<String>,
 }
 
@@ -87,7 +87,7 @@ impl Cluster {
         let config = run::configure(args).await?;
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         // Nobody reads these counters: the client of the manager is the only one there is.
-        let client = client::build(config, &Metrics::new()?)?;
+        let client = client::build(config, &Metrics::new()?, LONGEST_REST)?;
         Ok(Self { client, url: url.trim_end_matches('/').into(), namespace: namespace.into() })
     }
 

@@ -2,8 +2,11 @@
 
 mod args;
 mod cluster;
+mod endpoint;
 mod explain;
+mod logs;
 mod run;
+mod secure;
 mod uninstall;
 
 use std::io::Write as _;
@@ -31,8 +34,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Asked::Manager(args) => {
-            args.log.start();
-            match runtime.block_on(run::run(*args)) {
+            let levels = args.log.start();
+            match runtime.block_on(run::run(*args, levels)) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&format!("{error:#}"), 1),
             }

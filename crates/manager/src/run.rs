@@ -7,23 +7,30 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use quintet_kit::client::LONGEST_REST;
 use quintet_kit::clock::Clock;
-use quintet_kit::election::{self, Gate, Settings};
+use quintet_kit::election::{self, Candidate, Gate, Settings};
 use quintet_kit::metrics::Metrics;
 use quintet_kit::shared::Shared;
 use quintet_kit::{client, serve};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::args::{Args, Kind};
 use crate::cluster::ClusterArgs;
+use crate::endpoint::{self, Pages};
+use crate::logs::Levels;
+use crate::secure::{Guard, Identity};
 
 /// How long an orderly end may take, passes in flight and the release of the lease included.
 const END: Duration = Duration::from_secs(20);
 
+/// Stack of the election's thread: TLS handshakes are the deepest that it goes.
+const ELECTION_STACK: usize = 512 * 1024;
+
 /// Runs until a signal asks the process to end, or until a task that must run has ended.
-pub async fn run(args: Args) -> Result<()> {
+pub async fn run(args: Args, levels: Levels) -> Result<()> {
     let config = configure(&args.cluster).await?;
     let namespace = args
         .leader_election_namespace
@@ -33,13 +40,16 @@ pub async fn run(args: Args) -> Result<()> {
     let identity = identity();
     let server = config.cluster_url.to_string();
     let metrics = Metrics::new().context("the metrics cannot be registered")?;
-    // The election has a client of its own: a queue of writes never delays a renewal.
-    let election_client = client::build(config.clone(), &metrics)?;
-    let client = client::build(config, &metrics)?;
+    let client = client::build(config.clone(), &metrics, LONGEST_REST)?;
     let clock = Clock::System;
     let gate = if args.leader_elect { Gate::closed() } else { Gate::open() };
     let (stop, stopped) = watch::channel(false);
 
+    let secured = if args.metrics_secure {
+        Some((Identity::new(args.metrics_cert_dir.as_deref())?, Guard::new(client.clone())))
+    } else {
+        None
+    };
     // Addresses first: a port that is taken is said before anything is done.
     let metrics_listener = serve::listen(&args.metrics_bind_address).await?;
     let probe_listener = serve::listen(&args.health_probe_bind_address).await?;
@@ -50,7 +60,7 @@ pub async fn run(args: Args) -> Result<()> {
         metrics.clone(),
         clock,
         identity.clone(),
-        args.watch_namespace.clone(),
+        args.namespaces(),
         stopped.clone(),
     );
     register(&args, &shared, &identity)?;
@@ -58,7 +68,7 @@ pub async fn run(args: Args) -> Result<()> {
         version = env!("CARGO_PKG_VERSION"),
         server,
         identity,
-        namespace = if args.watch_namespace.is_empty() { "(all)" } else { &args.watch_namespace },
+        namespaces = if args.namespaces().is_empty() { "(all)".to_owned() } else { args.namespaces().join(",") },
         controllers = ?args.kinds().unwrap_or_default(),
         "starting"
     );
@@ -81,8 +91,14 @@ pub async fn run(args: Args) -> Result<()> {
         });
     }
     if let Some(listener) = metrics_listener {
-        let metrics = metrics.clone();
-        tasks.spawn(async move { ("metrics", serve::metrics(listener, metrics).await.map_err(Into::into)) });
+        let pages = Pages { shared: shared.clone(), levels };
+        tasks.spawn(async move {
+            let served = match secured {
+                Some((identity, guard)) => endpoint::serve_secured(listener, pages, identity, guard).await,
+                None => endpoint::serve(listener, pages).await,
+            };
+            ("metrics", served.map_err(Into::into))
+        });
     }
     let healthy = Arc::new(AtomicBool::new(true));
     if let Some(listener) = probe_listener {
@@ -110,9 +126,7 @@ pub async fn run(args: Args) -> Result<()> {
             renew: args.leader_elect_renew_period,
             ..Settings::new(namespace, identity)
         };
-        let handing = shared.clone();
-        let seen = move || handing.seen();
-        tokio::spawn(election::run(election_client, settings, gate, clock, metrics, seen, released))
+        elect(config, settings, shared.clone(), released)
     });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
@@ -143,7 +157,7 @@ pub async fn run(args: Args) -> Result<()> {
         while controllers.join_next().await.is_some() {}
         let _ = release.send(true);
         if let Some(election) = election.as_mut()
-            && !election.is_finished()
+            && !election.is_terminated()
         {
             let _ = election.await;
         }
@@ -157,14 +171,42 @@ pub async fn run(args: Args) -> Result<()> {
     }
 }
 
-async fn election_ended(
-    election: Option<&mut tokio::task::JoinHandle<Result<(), election::Error>>>,
-) -> anyhow::Error {
+/// Competes for the lease on a thread of its own, with a client of its own: neither a list that is decoded nor a queue of
+/// writes delays a renewal. Ends with the result.
+fn elect(
+    config: Config,
+    settings: Settings,
+    shared: Shared,
+    released: watch::Receiver<bool>,
+) -> oneshot::Receiver<Result<()>> {
+    let (sender, ended) = oneshot::channel();
+    let compete = move || -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async move {
+            let Shared { gate, link, clock, metrics, .. } = shared.clone();
+            // A server that asks for a pause may have it as far as the lease is not lost by it.
+            let client = client::build(config, &metrics, settings.retry)?;
+            let candidate = Candidate { client, settings, gate, link, clock, metrics };
+            Ok(election::run(candidate, || shared.seen(), released).await?)
+        })
+    };
+    let thread = std::thread::Builder::new().name("election".to_owned()).stack_size(ELECTION_STACK);
+    let spawned = thread.spawn(move || {
+        // Whoever waits has ended where nobody takes it.
+        let _ = sender.send(compete());
+    });
+    if let Err(error) = spawned {
+        tracing::error!(%error, "the election's thread cannot be started");
+    }
+    ended
+}
+
+async fn election_ended(election: Option<&mut oneshot::Receiver<Result<()>>>) -> anyhow::Error {
     match election {
         Some(election) => match election.await {
             Ok(Ok(())) => anyhow::anyhow!("the election has ended, which it must not"),
-            Ok(Err(error)) => error.into(),
-            Err(error) => anyhow::anyhow!("the election has failed: {error}"),
+            Ok(Err(error)) => error,
+            Err(_) => anyhow::anyhow!("the election has failed"),
         },
         None => std::future::pending().await,
     }

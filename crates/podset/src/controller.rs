@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use quintet_kit::KIND_LABEL;
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::departed::Departed;
-use quintet_kit::executor::{Error, Executor, Follower};
+use quintet_kit::executor::{Error, Executor};
 use quintet_kit::informer::Informer;
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
@@ -116,7 +116,7 @@ pub fn register(shared: &Shared) -> Result<(), prometheus::Error> {
     let resource = Resource::of::<PodSet>();
     let objects = shared.informer::<PodSet>("podsets", resource, None);
     metrics::follow(&shared.metrics.registry, &objects)?;
-    let reads: [Arc<dyn Follower>; 1] = [Arc::new(pods.clone())];
+    let reads = pods.followers();
     let reconciler = PodSets {
         departed: Departed::from(&pods, &objects, Pod::is_counted),
         pods: pods.clone(),

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use quintet_kit::client::brief;
 use quintet_kit::controller::{Controller, Reconciler};
-use quintet_kit::executor::{Error, Executor, Follower};
-use quintet_kit::informer::{Change, Health, Informer};
+use quintet_kit::executor::{Error, Executor};
+use quintet_kit::informer::{Change, Health, Informer, any_changed};
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
 use quintet_kit::resource::{DEPLOYMENTS, Resource};
@@ -236,7 +236,7 @@ async fn follow_keda(
     objects: Informer<PulsarConsumer>,
     waker: quintet_kit::controller::Waker,
 ) {
-    let [mut first, mut second] = caches.each_ref().map(Informer::health);
+    let mut health: Vec<_> = caches.iter().flat_map(Informer::watch_health).collect();
     let mut was = None;
     loop {
         let is = presence(&caches);
@@ -247,16 +247,13 @@ async fn follow_keda(
                 waker.look_again(object.key());
             }
         }
-        let _ = tokio::select! {
-            changed = first.changed() => changed,
-            changed = second.changed() => changed,
-        };
+        any_changed(&mut health).await;
     }
 }
 
 /// Whether the cluster has KEDA's types; None where that is not known.
 fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
-    let health = caches.each_ref().map(|cache| cache.health().borrow().clone());
+    let health = caches.each_ref().map(Informer::health);
     if health.contains(&Health::Absent) {
         return Some(false);
     }
@@ -272,7 +269,7 @@ pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> 
         .map(|(name, resource)| shared.patient_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
     let metrics = Metrics::new(&shared.metrics.registry, &objects)?;
     let pods = shared.pods();
-    let reads: [Arc<dyn Follower>; 2] = [Arc::new(deployments.clone()), Arc::new(pods.clone())];
+    let reads = [deployments.followers(), pods.followers()].concat();
     let (unready, poller) = (Arc::new(Unready::default()), Arc::new(Poller::default()));
     let reconciler = PulsarConsumers {
         shared: shared.clone(),

@@ -1,0 +1,145 @@
+//! What goes on in a controller right now: for its gauges, for the debug pages, and for logs that do not repeat
+//! themselves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::object::Key;
+
+/// What a controller does now. Cheap to clone; every clone is the same.
+#[derive(Clone, Debug, Default)]
+pub struct Activity {
+    inner: Arc<Mutex<Now>>,
+}
+
+/// A snapshot of an [`Activity`].
+#[derive(Clone, Debug, Default)]
+pub struct Now {
+    /// Keys that wait for a pass.
+    pub waiting: usize,
+    /// Keys that wait for the caches to show what was written for them.
+    pub parked: usize,
+    /// The passes that run, and since when.
+    pub running: BTreeMap<Key, Instant>,
+    /// The objects whose last pass failed. Each goes with its next good pass, or with its object.
+    pub failing: BTreeMap<Key, Failing>,
+}
+
+/// How the passes of an object have failed lately.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failing {
+    /// The last failure.
+    pub error: String,
+    /// How often in a row it was this one.
+    pub times: u64,
+    /// When it was last.
+    pub at: Timestamp,
+}
+
+impl Now {
+    /// For how long the passes that run have run, together.
+    pub fn unfinished(&self) -> Duration {
+        self.running.values().map(Instant::elapsed).sum()
+    }
+
+    /// For how long the longest of them has run.
+    pub fn longest(&self) -> Duration {
+        self.running.values().map(Instant::elapsed).max().unwrap_or_default()
+    }
+}
+
+impl Activity {
+    fn lock(&self) -> MutexGuard<'_, Now> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it does now.
+    pub fn now(&self) -> Now {
+        self.lock().clone()
+    }
+
+    /// How many keys wait.
+    pub fn waits(&self, waiting: usize, parked: usize) {
+        let mut now = self.lock();
+        (now.waiting, now.parked) = (waiting, parked);
+    }
+
+    /// A pass over this object has begun.
+    pub fn begins(&self, key: &Key) {
+        self.lock().running.insert(key.clone(), Instant::now());
+    }
+
+    /// It has ended well.
+    pub fn ends(&self, key: &Key) {
+        let mut now = self.lock();
+        now.running.remove(key);
+        now.failing.remove(key);
+    }
+
+    /// It ended early and says nothing about the object.
+    pub fn breaks_off(&self, key: &Key) {
+        self.lock().running.remove(key);
+    }
+
+    /// It has failed. Returns how often in a row it has failed like this.
+    pub fn fails(&self, key: &Key, error: &str, at: Timestamp) -> u64 {
+        let mut now = self.lock();
+        now.running.remove(key);
+        let before = now.failing.get(key).filter(|failing| failing.error == error);
+        let times = before.map_or(0, |failing| failing.times) + 1;
+        now.failing.insert(key.clone(), Failing { error: error.to_owned(), times, at });
+        times
+    }
+
+    /// The object is gone.
+    pub fn forgets(&self, key: &Key) {
+        self.lock().failing.remove(key);
+    }
+}
+
+/// Whether the n-th of the same failures in a row is worth a line of the log: fewer and fewer of them are.
+pub fn is_worth_a_line(times: u64) -> bool {
+    times.is_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key { namespace: "n".into(), name: name.into(), uid: name.into() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_runs_and_what_fails_is_known_until_it_ends() {
+        let (activity, at) = (Activity::default(), Timestamp::UNIX_EPOCH);
+        activity.begins(&key("a"));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        activity.begins(&key("b"));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = activity.now();
+        assert_eq!((now.unfinished(), now.longest()), (Duration::from_secs(4), Duration::from_secs(3)));
+        activity.ends(&key("a"));
+        assert_eq!(activity.fails(&key("b"), "no", at), 1);
+        assert_eq!(activity.fails(&key("b"), "no", at), 2);
+        assert_eq!(activity.fails(&key("b"), "never", at), 1, "another failure is counted anew");
+        activity.breaks_off(&key("b"));
+        assert_eq!(activity.now().failing[&key("b")].error, "never", "who breaks off has not succeeded");
+        assert!(activity.now().running.is_empty());
+        activity.ends(&key("b"));
+        assert!(activity.now().failing.is_empty());
+        activity.fails(&key("c"), "no", at);
+        activity.forgets(&key("c"));
+        assert!(activity.now().failing.is_empty());
+    }
+
+    #[test]
+    fn a_failure_that_goes_on_is_told_ever_more_rarely() {
+        let told: Vec<u64> = (1..=70).filter(|times| is_worth_a_line(*times)).collect();
+        assert_eq!(told, [1, 2, 4, 8, 16, 32, 64]);
+    }
+}

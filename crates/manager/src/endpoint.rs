@@ -1,0 +1,162 @@
+//! The metrics address: /metrics, and /debug/ for people who look for a fault.
+//!
+//! The debug pages name objects and their errors, and one of them changes what is logged. So they are there for requests
+//! from the machine (or pod) itself, as `kubectl port-forward` makes them, or, where the address is secured, for whoever
+//! the cluster's RBAC allows them.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use quintet_kit::informer::Health;
+use quintet_kit::shared::Shared;
+use tokio::net::TcpListener;
+
+use crate::logs::Levels;
+use crate::secure::{self, Guard, Identity};
+
+/// Objects that a page names at most.
+const NAMED: usize = 200;
+
+/// What the pages show.
+#[derive(Clone)]
+pub struct Pages {
+    /// What they are about.
+    pub shared: Shared,
+    /// What is logged.
+    pub levels: Levels,
+}
+
+/// Serves the pages in plain HTTP; those for debugging to this machine alone.
+pub async fn serve(listener: TcpListener, pages: Pages) -> std::io::Result<()> {
+    let debugging = debugging().layer(middleware::from_fn(from_here));
+    let router = metrics().merge(debugging).with_state(pages);
+    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
+}
+
+/// Serves the pages over TLS, to whom the cluster's RBAC allows them.
+pub async fn serve_secured(
+    listener: TcpListener,
+    pages: Pages,
+    identity: Identity,
+    guard: Guard,
+) -> std::io::Result<()> {
+    let guarded = middleware::from_fn_with_state(guard, secure::guard);
+    let router = metrics().merge(debugging()).layer(guarded).with_state(pages);
+    axum::serve(identity.listen(listener), router).await
+}
+
+fn metrics() -> Router<Pages> {
+    Router::new().route("/metrics", get(show_metrics))
+}
+
+fn debugging() -> Router<Pages> {
+    Router::new()
+        .route("/debug/", get(|| std::future::ready(INDEX)))
+        .route("/debug/controllers", get(show_controllers))
+        .route("/debug/caches", get(show_caches))
+        .route("/debug/log-level", get(show_level).put(set_level))
+}
+
+const INDEX: &str = "\
+/debug/controllers   passes that run, keys that wait, and the last error of each object that fails
+/debug/caches        what each cache holds, how far it has come and when its watch last said anything
+/debug/log-level     what is logged; PUT a level or a filter to change it until the process ends
+";
+
+/// Lets only requests from this machine through.
+async fn from_here(ConnectInfo(peer): ConnectInfo<SocketAddr>, request: Request, next: Next) -> Response {
+    if is_here(peer.ip()) {
+        return next.run(request).await;
+    }
+    let why = "the debug pages are for this machine alone: use `kubectl port-forward`, or --metrics-secure\n";
+    (StatusCode::FORBIDDEN, why).into_response()
+}
+
+fn is_here(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+async fn show_metrics(State(pages): State<Pages>) -> Response {
+    pages.shared.measure();
+    match pages.shared.metrics.text() {
+        Ok(text) => {
+            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn show_controllers(State(pages): State<Pages>) -> String {
+    let mut text = String::new();
+    for (controller, activity) in pages.shared.activities() {
+        let now = activity.now();
+        let (waiting, parked, running) = (now.waiting, now.parked, now.running.len());
+        let failing = now.failing.len();
+        let _ = writeln!(
+            text,
+            "{controller}: {waiting} waiting, {parked} waiting for caches, {running} running, {failing} failing"
+        );
+        for (key, since) in now.running.iter().take(NAMED) {
+            let _ = writeln!(text, "  running  {key}  for {:.1} s", since.elapsed().as_secs_f64());
+        }
+        for (key, failing) in now.failing.iter().take(NAMED) {
+            let (error, times, at) = (&failing.error, failing.times, failing.at);
+            let _ = writeln!(text, "  failing  {key}  {times} times, last at {at:.0}: {error}");
+        }
+        let more = running.saturating_sub(NAMED) + failing.saturating_sub(NAMED);
+        if more > 0 {
+            let _ = writeln!(text, "  … and {more} more");
+        }
+    }
+    text
+}
+
+async fn show_caches(State(pages): State<Pages>) -> String {
+    let mut text = String::new();
+    for cache in pages.shared.caches() {
+        let health = match cache.health {
+            Health::Unsynced => "not filled yet".to_owned(),
+            Health::Absent => "the cluster does not know this type".to_owned(),
+            Health::Synced { heard } => format!("heard {:.1} s ago", heard.elapsed().as_secs_f64()),
+        };
+        let (scope, objects, position) = (cache.scope, cache.objects, cache.progress.position);
+        let _ = write!(text, "{scope}: {objects} objects, at resourceVersion {position}, {health}");
+        if cache.undecodable > 0 {
+            let _ = write!(text, ", {} that cannot be decoded", cache.undecodable);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+async fn show_level(State(pages): State<Pages>) -> String {
+    pages.levels.current() + "\n"
+}
+
+async fn set_level(State(pages): State<Pages>, level: String) -> (StatusCode, String) {
+    match pages.levels.set(level.trim()) {
+        Ok(()) => (StatusCode::OK, pages.levels.current() + "\n"),
+        Err(error) => (StatusCode::BAD_REQUEST, error + "\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn here_is_loopback_in_every_spelling() {
+        for here in ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"] {
+            assert!(is_here(here.parse().unwrap()), "{here}");
+        }
+        for there in ["10.0.0.1", "0.0.0.0", "::", "fe80::1", "::ffff:10.0.0.1"] {
+            assert!(!is_here(there.parse().unwrap()), "{there}");
+        }
+    }
+}

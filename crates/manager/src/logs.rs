@@ -1,0 +1,117 @@
+//! Logging: text or JSON on standard error, with a level that can be changed while the process runs.
+
+use clap::{Args as ClapArgs, ValueEnum};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+/// How to log. Logs go to standard error: standard output is for the greetings.
+#[derive(Debug, ClapArgs)]
+pub struct Log {
+    /// Form of the log lines.
+    #[arg(
+        long = "log-format",
+        env = "QUINTET_LOG_FORMAT",
+        value_enum,
+        default_value_t = Format::Text,
+        help_heading = "Logs"
+    )]
+    pub format: Format,
+
+    /// Least important lines that are logged: error, warn, info, debug or trace, or a filter such as
+    /// `info,quintet_kit=debug`.
+    #[arg(
+        long = "log-level",
+        env = "QUINTET_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info",
+        value_parser = parse_level,
+        help_heading = "Logs"
+    )]
+    pub level: String,
+}
+
+/// Form of the log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What is logged, and the means to change it. Cheap to clone; every clone is the same.
+#[derive(Clone)]
+pub struct Levels {
+    handle: reload::Handle<EnvFilter, Registry>,
+}
+
+impl Levels {
+    /// The filter as it is now.
+    pub fn current(&self) -> String {
+        self.handle.with_current(ToString::to_string).unwrap_or_else(|error| error.to_string())
+    }
+
+    /// Logs by another level or filter from now on. The error is one sentence.
+    pub fn set(&self, level: &str) -> Result<(), String> {
+        let filter = filter(level)?;
+        self.handle.reload(filter).map_err(|error| error.to_string())?;
+        tracing::info!(level, "the log level was changed");
+        Ok(())
+    }
+}
+
+fn filter(level: &str) -> Result<EnvFilter, String> {
+    // Nothing at all would mean errors alone, which nobody expects.
+    if level.is_empty() {
+        return Err(
+            "write a level: error, warn, info, debug or trace, or a filter such as `info,quintet_kit=debug`"
+                .to_owned(),
+        );
+    }
+    EnvFilter::builder().parse(level).map_err(|error| format!("no log level or filter: {error}"))
+}
+
+fn parse_level(level: &str) -> Result<String, String> {
+    filter(level).map(|_| level.to_owned())
+}
+
+impl Log {
+    /// Starts logging.
+    pub fn start(&self) -> Levels {
+        let (filter, handle) = reload::Layer::new(EnvFilter::new(&self.level));
+        // A closed standard error must not end the process: the default says so there, and panics.
+        let lines = fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+        let logs = tracing_subscriber::registry().with(filter);
+        match self.format {
+            Format::Text => logs.with(lines.with_target(false).with_ansi(false)).init(),
+            Format::Json => logs.with(lines.json().flatten_event(true)).init(),
+        }
+        Levels { handle }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_filters_are_read_and_nonsense_refused() {
+        for good in ["debug", "info,quintet_kit=debug", "off"] {
+            assert_eq!(parse_level(good), Ok(good.to_owned()));
+        }
+        assert!(parse_level("l0ud==").unwrap_err().contains("no log level"));
+        assert!(parse_level("").unwrap_err().contains("write a level"));
+    }
+
+    #[test]
+    fn a_level_can_be_changed() {
+        let (_filter, handle) = reload::Layer::<EnvFilter, Registry>::new(EnvFilter::new("info"));
+        let levels = Levels { handle };
+        assert_eq!(levels.current(), "info");
+        levels.set("debug").unwrap();
+        assert_eq!(levels.current(), "debug");
+        assert!(levels.set("l0ud==").is_err());
+        assert_eq!(levels.current(), "debug");
+    }
+}

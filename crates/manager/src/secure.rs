@@ -1,0 +1,386 @@
+//! The metrics address, secured as controller-runtime secures it: TLS, and the cluster's own word on who may read.
+//!
+//! A request's bearer token is asked about with a TokenReview, and what it may do with a SubjectAccessReview of the path:
+//! `nonResourceURLs: [/metrics], verbs: [get]` is the rule that a scraper needs. Answers are kept for a while, under a
+//! digest of the token.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::serve::Listener;
+use kube::Client;
+use quintet_kit::client::brief;
+use quintet_kit::digest;
+use rustls::ServerConfig;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// How long who may read is remembered.
+const ALLOWED: Duration = Duration::from_mins(1);
+/// The same of who may not: a role that was just mended is not waited for long.
+const REFUSED: Duration = Duration::from_secs(10);
+/// Answers that are remembered at most.
+const REMEMBERED: usize = 256;
+/// Questions to the API server side by side: strangers must not keep it busy.
+const QUESTIONS: usize = 4;
+/// How long a question may take.
+const QUESTION: Duration = Duration::from_secs(5);
+/// How often the files of the certificate are looked at.
+const LOOK: Duration = Duration::from_secs(10);
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Handshakes side by side.
+const HANDSHAKES: usize = 32;
+
+/// Whether a request may be answered. Cheap to clone; every clone is the same.
+#[derive(Clone)]
+pub struct Guard {
+    client: Client,
+    questions: Arc<Semaphore>,
+    answers: Arc<Mutex<HashMap<String, (Instant, Verdict)>>>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Allowed,
+    /// The cluster does not know the token.
+    Unknown,
+    /// It does, and its holder may not: who that is.
+    Forbidden(String),
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Review {
+    status: ReviewStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ReviewStatus {
+    authenticated: bool,
+    allowed: bool,
+    user: User,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct User {
+    username: String,
+    uid: String,
+    groups: Vec<String>,
+    extra: Value,
+}
+
+impl Guard {
+    /// A guard that asks the cluster of this client.
+    pub fn new(client: Client) -> Self {
+        Self { client, questions: Arc::new(Semaphore::new(QUESTIONS)), answers: Arc::default() }
+    }
+
+    async fn ask(&self, path: &str, body: &Value) -> kube::Result<Review> {
+        let request = http::Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.to_string().into_bytes())
+            .map_err(kube::Error::HttpError)?;
+        match timeout(QUESTION, self.client.request::<Review>(request)).await {
+            Ok(answer) => answer,
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        }
+    }
+
+    async fn judge(&self, token: &str, verb: &str, path: &str) -> kube::Result<Verdict> {
+        let key = digest::short(&[token, verb, path], 52);
+        let known = self.answers().get(&key).filter(|(until, _)| *until > Instant::now()).cloned();
+        if let Some((_, verdict)) = known {
+            return Ok(verdict);
+        }
+        let _permit = self.questions.acquire().await;
+        let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+            "spec": { "token": token } });
+        let Review { status } = self.ask("/apis/authentication.k8s.io/v1/tokenreviews", &review).await?;
+        let verdict = if status.authenticated {
+            let User { username, uid, groups, extra } = status.user;
+            let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+                "spec": { "user": username, "uid": uid, "groups": groups, "extra": extra,
+                    "nonResourceAttributes": { "path": path, "verb": verb } } });
+            let access = self.ask("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).await?;
+            if access.status.allowed { Verdict::Allowed } else { Verdict::Forbidden(username) }
+        } else {
+            Verdict::Unknown
+        };
+        let now = Instant::now();
+        let mut answers = self.answers();
+        if answers.len() >= REMEMBERED {
+            answers.retain(|_, (until, _)| *until > now);
+        }
+        if answers.len() < REMEMBERED {
+            let lasts = if verdict == Verdict::Allowed { ALLOWED } else { REFUSED };
+            answers.insert(key, (now + lasts, verdict.clone()));
+        }
+        Ok(verdict)
+    }
+
+    fn answers(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Verdict)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets only requests through that the cluster allows.
+pub async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let Some(token) = bearer(request.headers()) else {
+        return refuse(StatusCode::UNAUTHORIZED, "send a bearer token that the cluster knows");
+    };
+    let (verb, path) = (request.method().as_str().to_lowercase(), request.uri().path().to_owned());
+    match guard.judge(token, &verb, &path).await {
+        Ok(Verdict::Allowed) => next.run(request).await,
+        Ok(Verdict::Unknown) => refuse(StatusCode::UNAUTHORIZED, "the cluster does not know this token"),
+        Ok(Verdict::Forbidden(user)) => refuse(
+            StatusCode::FORBIDDEN,
+            &format!("{user} needs a ClusterRole with nonResourceURLs [{path}] and verbs [{verb}]"),
+        ),
+        Err(error) => {
+            tracing::warn!(error = brief(&error), path, "nobody can say who may read");
+            refuse(StatusCode::SERVICE_UNAVAILABLE, "the API server cannot say whether you may read this")
+        }
+    }
+}
+
+fn refuse(code: StatusCode, why: &str) -> Response {
+    (code, format!("{why}\n")).into_response()
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// The certificate that the address shows: from files that may change, or made at the start for this process alone.
+pub struct Identity {
+    config: Arc<Mutex<Arc<ServerConfig>>>,
+    directory: Option<PathBuf>,
+}
+
+impl Identity {
+    /// Reads `tls.crt` and `tls.key` of a directory; makes a certificate of its own where none is given.
+    pub fn new(directory: Option<&Path>) -> Result<Self> {
+        let config = match directory {
+            Some(directory) => from_files(directory)?,
+            None => self_signed()?,
+        };
+        let directory = directory.map(Path::to_owned);
+        Ok(Self { config: Arc::new(Mutex::new(Arc::new(config))), directory })
+    }
+
+    /// Takes connections, and reads the files anew when they change.
+    pub fn listen(self, listener: TcpListener) -> TlsListener {
+        let address = listener.local_addr();
+        let (sender, streams) = mpsc::channel(1);
+        let config = self.config.clone();
+        tokio::spawn(async move {
+            tokio::join!(accept(listener, config, sender), self.renew());
+        });
+        TlsListener { streams, address }
+    }
+
+    async fn renew(self) {
+        let Some(directory) = self.directory else { return };
+        let mut seen = contents(&directory);
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = contents(&directory);
+            if now == seen {
+                continue;
+            }
+            match from_files(&directory) {
+                Ok(config) => {
+                    tracing::info!("the certificate of the metrics address has changed");
+                    *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+                    seen = now;
+                }
+                // The two files are not written at once: the next look finds both.
+                Err(error) => tracing::warn!(error = format!("{error:#}"), "the old certificate is kept"),
+            }
+        }
+    }
+}
+
+fn contents(directory: &Path) -> [Option<Vec<u8>>; 2] {
+    ["tls.crt", "tls.key"].map(|name| fs::read(directory.join(name)).ok())
+}
+
+fn from_files(directory: &Path) -> Result<ServerConfig> {
+    let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
+    let named = |path: &Path| format!("{} of --metrics-cert-dir cannot be read", path.display());
+    let chain = CertificateDer::pem_file_iter(&certificate)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .with_context(|| named(&certificate))?;
+    if chain.is_empty() {
+        return Err(anyhow!("{}: there is no certificate in it", named(&certificate)));
+    }
+    let key = PrivateKeyDer::from_pem_file(&key).with_context(|| named(&key))?;
+    config(chain, key).with_context(|| format!("{} does not fit its key", certificate.display()))
+}
+
+fn self_signed() -> Result<ServerConfig> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "quintet-metrics".to_owned()])
+        .context("a certificate for the metrics address cannot be made")?;
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    config(vec![made.cert.der().clone()], key.into())
+}
+
+fn config(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Connections whose handshake is done: a slow one keeps nobody waiting.
+pub struct TlsListener {
+    streams: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+    address: io::Result<SocketAddr>,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.streams.recv().await {
+            Some(accepted) => accepted,
+            // Whoever accepts has ended with the runtime.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.address.as_ref().copied().map_err(|error| io::Error::from(error.kind()))
+    }
+}
+
+async fn accept(
+    mut listener: TcpListener,
+    config: Arc<Mutex<Arc<ServerConfig>>>,
+    sender: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
+) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    loop {
+        // As axum does it: what goes wrong with one connection is logged there, and the next one is taken.
+        let (stream, peer) = Listener::accept(&mut listener).await;
+        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
+        let config = config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            let shaken = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await;
+            drop(permit);
+            match shaken {
+                Ok(Ok(stream)) => {
+                    let _ = sender.send((stream, peer)).await;
+                }
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
+                Err(_elapsed) => tracing::debug!(%peer, "a TLS handshake took too long"),
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn a_bearer_token_is_told_from_anything_else() {
+        let of = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+            bearer(&headers).map(str::to_owned)
+        };
+        assert_eq!(of("Bearer abc").as_deref(), Some("abc"));
+        assert_eq!(of("bearer  abc ").as_deref(), Some("abc"));
+        for none in ["", "Bearer", "Bearer ", "Basic abc", "abc"] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+
+    /// A cluster that knows one token, of somebody who may get /metrics, and counts what it is asked.
+    fn guarded() -> (Guard, Arc<Mutex<usize>>) {
+        let asked = Arc::new(Mutex::new(0));
+        let counted = asked.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            *counted.lock().unwrap() += 1;
+            async move {
+                let path = request.uri().path().to_owned();
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let body: Value = serde_json::from_slice(&body).unwrap();
+                let status = if path.ends_with("tokenreviews") {
+                    let known = body["spec"]["token"] == "known";
+                    json!({ "authenticated": known, "user": { "username": "scraper", "groups": ["g"] } })
+                } else {
+                    assert_eq!(
+                        (&body["spec"]["user"], &body["spec"]["groups"]),
+                        (&json!("scraper"), &json!(["g"]))
+                    );
+                    let may =
+                        body["spec"]["nonResourceAttributes"] == json!({ "path": "/metrics", "verb": "get" });
+                    json!({ "allowed": may })
+                };
+                let answer = json!({ "status": status }).to_string().into_bytes();
+                http::Response::builder().status(201).body(kube::client::Body::from(answer))
+            }
+        });
+        (Guard::new(Client::new(service, "n")), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_cluster_says_who_may_and_is_not_asked_again_at_once() {
+        let (guard, asked) = guarded();
+        let judge = async |token: &str, verb: &str, path: &str| guard.judge(token, verb, path).await.unwrap();
+        assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
+        assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
+        assert_eq!(*asked.lock().unwrap(), 2, "once");
+        assert_eq!(judge("known", "put", "/debug/log-level").await, Verdict::Forbidden("scraper".into()));
+        assert_eq!(judge("stranger", "get", "/metrics").await, Verdict::Unknown);
+        assert_eq!(*asked.lock().unwrap(), 5);
+        tokio::time::advance(REFUSED).await;
+        assert_eq!(judge("stranger", "get", "/metrics").await, Verdict::Unknown);
+        assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
+        assert_eq!(*asked.lock().unwrap(), 6, "who may is remembered longer");
+        for stranger in 0..2 * REMEMBERED {
+            judge(&stranger.to_string(), "get", "/metrics").await;
+        }
+        assert!(guard.answers().len() <= REMEMBERED);
+    }
+
+    #[test]
+    fn a_certificate_is_made_where_none_is_given_and_a_bad_one_is_named() {
+        Identity::new(None).unwrap();
+        let error = Identity::new(Some(Path::new("/does/not/exist"))).map(|_| ()).unwrap_err();
+        assert!(format!("{error:#}").contains("/does/not/exist/tls.crt"), "{error:#}");
+    }
+}
