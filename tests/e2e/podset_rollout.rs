@@ -223,7 +223,11 @@ fn an_autoscaler_scales_it() {
 fn a_pod_without_its_labels_is_released_and_goes_on() {
     let arena = Arena::new("pr-free");
     let _manager = arena.manager("podset");
-    arena.apply(&podset("set", &json!({ "replicas": 2 }))).unwrap();
+    // A node of its own: what runs on another test's node goes with that one.
+    arena.node("n");
+    let mut here = template("busybox", &json!({}));
+    here["spec"]["nodeSelector"] = json!({ "arena": arena.namespace() });
+    arena.apply(&podset("set", &json!({ "replicas": 2, "template": here }))).unwrap();
     let set = arena.wait_for("podset", "set", "two pods", rolled_out(2));
     let freed = set["status"]["podNames"][0].as_str().unwrap().to_owned();
     arena.kubectl(&["label", "pod", &freed, "app=debugging", "--overwrite"]).unwrap();

@@ -60,6 +60,9 @@ spec:
   policyName: consumers-are-run
 "#;
 
+/// How long a policy may take to be heeded.
+const HEEDED: Duration = Duration::from_mins(1);
+
 /// `cargo xtask consumers`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -93,7 +96,15 @@ pub fn run(args: &Args) -> Result<()> {
 /// Has the API server leave the pods of PulsarConsumers to [`Kubelet`]; those that are there already stay as they are.
 pub fn take_over(kube: &Kube) -> Result<()> {
     run::stdout_with_input(kube.kubectl().args(["apply", "-f", "-"]), Some(POLICY))?;
-    Ok(())
+    // A policy is heeded a while after it was stored.
+    let probe = json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "consumers-are-run", "namespace": "default", "labels": { "quintet.dev/kind": "PulsarConsumer" } },
+        "spec": { "containers": [{ "name": "c", "image": "none" }] } });
+    run::poll("the API server marks the pods of PulsarConsumers", HEEDED, Duration::from_millis(200), || {
+        let create = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
+        let made = run::stdout_with_input(kube.kubectl().args(create), Some(&probe.to_string()))?;
+        Ok(made.contains("kwok.quintet.dev/start").then_some(()))
+    })
 }
 
 type Pods = Arc<Mutex<BTreeMap<String, Value>>>;

@@ -7,6 +7,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::cluster::processes::{self, Launch, Process};
 use crate::cluster::{ports, state};
@@ -33,6 +34,10 @@ pub struct ManagerOptions {
     pub namespace: String,
     /// The ServiceAccount whose token it gets.
     pub service_account: String,
+    /// The namespace of the Lease, where it is another one.
+    pub lease_namespace: Option<String>,
+    /// The port of 127.0.0.1 by which it reaches the API server, where that is not the server's own.
+    pub through: Option<u16>,
     /// Whether it competes for the Lease.
     pub leader_elect: bool,
     /// Further arguments.
@@ -49,6 +54,8 @@ impl Default for ManagerOptions {
             name: "manager".to_owned(),
             namespace: NAMESPACE.to_owned(),
             service_account: "quintet".to_owned(),
+            lease_namespace: None,
+            through: None,
             leader_elect: true,
             args: Vec::new(),
             program: None,
@@ -77,7 +84,13 @@ impl Manager {
         let metrics_port = ports::one()?;
         let health_port = ports::one()?;
         let kubeconfig = kubeconfig(kube, &options.name);
-        let config = kube.kubeconfig_of_service_account(&options.namespace, &options.service_account)?;
+        let mut config = kube.kubeconfig_of_service_account(&options.namespace, &options.service_account)?;
+        if let Some(port) = options.through {
+            let mut parsed: Value = serde_json::from_str(&config).context("the kubeconfig is no JSON")?;
+            parsed["clusters"][0]["cluster"]["server"] = format!("https://127.0.0.1:{port}").into();
+            config = parsed.to_string();
+        }
+        let lease_namespace = options.lease_namespace.as_ref().unwrap_or(&options.namespace);
         state::write(&kubeconfig, config.as_bytes())?;
         let mut command = Command::new(&program);
         command
@@ -86,7 +99,7 @@ impl Manager {
             .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
             .arg(format!("--health-probe-bind-address=127.0.0.1:{health_port}"))
             .arg(format!("--leader-elect={}", options.leader_elect))
-            .arg(format!("--leader-election-namespace={}", options.namespace))
+            .arg(format!("--leader-election-namespace={lease_namespace}"))
             .args(&options.args)
             .current_dir(kube.dir());
         let records = records(kube)?;

@@ -379,7 +379,7 @@ pub async fn run(
                 if held_since.take().is_some() {
                     gate.close();
                     leader.set(0.0);
-                    tracing::warn!(holder, "lost the lease");
+                    tracing::warn!(holder, "another process holds the lease: lost it, standing by");
                 } else if holder_told.as_ref() != Some(&holder) {
                     tracing::info!(holder, "another process holds the lease: standing by");
                 }

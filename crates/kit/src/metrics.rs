@@ -93,6 +93,13 @@ impl Metrics {
         let waits = prometheus::exponential_buckets(10e-9, 10.0, 12)?;
         let leader =
             seconds("leader_election_master_status", "1 while this process may write, else 0.", &["name"])?;
+        let build = IntGaugeVec::new(
+            Opts::new("quintet_build_info", "1; the labels say what this process was built of."),
+            &["version", "target"],
+        )?;
+        registry.register(Box::new(build.clone()))?;
+        let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), target.as_str()]).set(1);
         let events_dropped = prometheus::IntCounter::new(
             "quintet_events_dropped_total",
             "Events that were not sent because too many were waiting.",

@@ -13,7 +13,7 @@ use kube::client::Body;
 use quintet_kit::clock::Clock;
 use quintet_kit::departed::Departed;
 use quintet_kit::election::{self, Candidate, Gate, Seen, Settings};
-use quintet_kit::executor::{Error, Executor, Follower};
+use quintet_kit::executor::{Error, Executor};
 use quintet_kit::informer::{Change, Informer, Progress};
 use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;

@@ -1,0 +1,205 @@
+//! One writer at a time: a leader that is stopped and wakes, and a holder that is not ours.
+
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use quintet_e2e::{Arena, condition, program};
+use serde_json::json;
+use xtask::cluster::components::Component;
+use xtask::manager::{Manager, ManagerOptions};
+
+/// Times that a test can wait for.
+const QUICK: [&str; 4] = [
+    "--leader-elect-lease-duration=4s",
+    "--leader-elect-renew-deadline=3s",
+    "--leader-elect-retry-period=500ms",
+    "--leader-elect-renew-period=1s",
+];
+
+/// Lets the chart's ServiceAccount use Leases in the test's namespace.
+fn allow_leases(arena: &Arena) {
+    let rule = json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+        "verbs": ["create", "get", "update", "watch"] });
+    arena
+        .apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": { "name": "leases" }, "rules": [rule] }))
+        .unwrap();
+    arena
+        .apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": { "name": "leases" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "leases" },
+            "subjects": [{ "kind": "ServiceAccount", "name": "quintet", "namespace": "quintet-system" }] }))
+        .unwrap();
+}
+
+fn candidate(arena: &Arena, name: &str) -> Manager {
+    let mut args = vec![
+        "--controllers=book".to_owned(),
+        format!("--watch-namespace={}", arena.namespace()),
+        "--log-level=info,quintet_kit=debug".to_owned(),
+    ];
+    args.extend(QUICK.map(str::to_owned));
+    let options = ManagerOptions {
+        name: format!("{}-{name}", arena.namespace()),
+        lease_namespace: Some(arena.namespace().to_owned()),
+        args,
+        program: Some(program()),
+        ..ManagerOptions::default()
+    };
+    Manager::start(arena.kube(), &options).unwrap()
+}
+
+fn leads(manager: &Manager) -> bool {
+    let status = "leader_election_master_status{name=\"quintet-manager\"} 1";
+    manager.metrics().is_ok_and(|metrics| metrics.contains(status))
+}
+
+/// Requests of a manager that change something, the Lease apart: it is only ever created and updated.
+fn patches(manager: &Manager) -> u64 {
+    let metrics = manager.metrics().unwrap();
+    let requests = metrics.lines().filter(|line| line.starts_with("rest_client_requests_total"));
+    let patches = requests.filter(|line| line.contains("method=\"PATCH\""));
+    patches.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+fn signal(manager: &Manager, signal: &str) {
+    let pid = manager.pid().to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+}
+
+fn holder(arena: &Arena) -> String {
+    let lease = arena.get("lease", "quintet-manager").unwrap_or_default();
+    lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+}
+
+fn book(name: &str) -> serde_json::Value {
+    json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": { "name": name },
+        "spec": { "title": name, "author": "Anonymous" } })
+}
+
+/// A leader that is stopped for longer than its lease, and wakes with events that wait for it, writes nothing.
+#[test]
+fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
+    let arena = Arena::new("me-stopped");
+    allow_leases(&arena);
+    let first = candidate(&arena, "first");
+    arena.wait("the first one leads", || leads(&first));
+    let second = candidate(&arena, "second");
+    arena.apply(&book("before")).unwrap();
+    arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let written = patches(&first);
+    assert_eq!(written, 1);
+
+    signal(&first, "-STOP");
+    // What it would act on the moment it wakes.
+    for number in 0..10 {
+        arena.apply(&book(&format!("meanwhile-{number}"))).unwrap();
+    }
+    arena.wait("the second one has taken over", || leads(&second));
+    arena.wait("and served them", || {
+        let books = arena.list("book", "");
+        books.len() == 11 && books.iter().all(|book| condition(book, "Ready").0 == "True")
+    });
+    let served = arena.writes().len();
+    arena
+        .kubectl(&["patch", "book", "before", "--type=merge", "-p", r#"{"spec":{"title":"After"}}"#])
+        .unwrap();
+    arena.wait_for("book", "before", "it is seen", |book| book["status"]["observedGeneration"] == 2);
+    signal(&first, "-CONT");
+    arena.wait("the first one knows that it was replaced", || {
+        first.logged().contains("another process holds the lease") && !leads(&first)
+    });
+    arena.apply(&book("after")).unwrap();
+    arena.wait_for("book", "after", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(patches(&first), written, "{}", first.logged());
+    assert_eq!(arena.writes().len(), served + 2);
+    assert!(first.is_alive(), "it stands by");
+    assert!(leads(&second));
+
+    // And it can lead again.
+    assert_eq!(second.stop().unwrap(), Some(0));
+    arena.wait("the first one leads again", || leads(&first));
+    assert_eq!(first.stop().unwrap(), Some(0));
+}
+
+/// Another program with client-go's election: kube-scheduler, for a scheduler's name that no pod has.
+struct ClientGo(Child);
+
+impl ClientGo {
+    fn start(arena: &Arena) -> Self {
+        let dir = arena.cluster().dir();
+        let config = json!({ "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "clientConnection": { "kubeconfig": dir.kubeconfig(Component::Scheduler.name()) },
+            "profiles": [{ "schedulerName": format!("nobody-{}", arena.namespace()) }],
+            "leaderElection": { "leaderElect": true, "resourceLock": "leases", "resourceName": "quintet-manager",
+                "resourceNamespace": arena.namespace(),
+                "leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" } });
+        let file = arena.kube().dir().join(format!("{}-scheduler.json", arena.namespace()));
+        std::fs::write(&file, config.to_string()).unwrap();
+        let log = arena.kube().log(&format!("{}-scheduler.log", arena.namespace()));
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let program = dir.bin().join(Component::Scheduler.name());
+        let child = Command::new(program)
+            .arg(format!("--config={}", file.display()))
+            .args(["--secure-port=0", "--bind-address=127.0.0.1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn terminate(&self) {
+        assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
+    }
+}
+
+impl Drop for ClientGo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// client-go and we read each other's Leases: nobody takes it from a holder, and everybody gets it in the end.
+#[test]
+fn a_holder_by_client_go_and_ours_respect_each_other() {
+    let arena = Arena::new("me-client-go");
+    allow_leases(&arena);
+    // kube-scheduler's role names its own Lease only.
+    arena
+        .apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": { "name": "scheduler" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "leases" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:kube-scheduler" }] }))
+        .unwrap();
+    let theirs = ClientGo::start(&arena);
+    arena.wait("client-go holds it", || !holder(&arena).is_empty());
+    let holder_then = holder(&arena);
+    let ours = candidate(&arena, "ours");
+    arena.wait("ours knows that it stands by", || ours.logged().contains("standing by"));
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(!leads(&ours), "longer than a lease");
+    assert_eq!(holder(&arena), holder_then);
+    assert!(ours.logged().contains(&holder_then));
+
+    theirs.terminate();
+    arena.wait("ours takes it when they end", || leads(&ours));
+    drop(theirs);
+    arena.apply(&book("ours")).unwrap();
+    arena.wait_for("book", "ours", "it is Ready", |book| condition(book, "Ready").0 == "True");
+
+    let mine = holder(&arena);
+    let theirs = ClientGo::start(&arena);
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!((holder(&arena), leads(&ours)), (mine, true), "they wait while ours renews");
+    assert_eq!(ours.stop().unwrap(), Some(0));
+    arena.wait("they take what ours has released", || {
+        let holder = holder(&arena);
+        !holder.is_empty() && holder != holder_then
+    });
+    drop(theirs);
+}

@@ -1,0 +1,252 @@
+//! What a manager does while the API server is gone, silent, or forgets who it is; and while its own output fails.
+
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use quintet_e2e::proxy::Proxy;
+use quintet_e2e::{Arena, condition, program};
+use serde_json::{Value, json};
+use xtask::cluster::components::Component;
+use xtask::manager::{Manager, ManagerOptions};
+use xtask::run;
+
+fn book(name: &str) -> Value {
+    json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": { "name": name },
+        "spec": { "title": name, "author": "Anonymous" } })
+}
+
+/// The port of the API server.
+fn api_port(arena: &Arena) -> u16 {
+    arena.cluster().process(Component::Apiserver).unwrap().unwrap().port
+}
+
+fn manager_through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> Manager {
+    let mut args = vec![format!("--watch-namespace={}", arena.namespace())];
+    args.extend(more.iter().map(|&arg| arg.to_owned()));
+    let options = ManagerOptions {
+        name: format!("{}-manager", arena.namespace()),
+        lease_namespace: Some(arena.namespace().to_owned()),
+        through: Some(proxy.port()),
+        args,
+        program: Some(program()),
+        ..ManagerOptions::default()
+    };
+    Manager::start(arena.kube(), &options).unwrap()
+}
+
+/// Lets the chart's ServiceAccount use Leases in the test's namespace.
+fn allow_leases(arena: &Arena) {
+    let create = [
+        "create",
+        "role",
+        "leases",
+        "--verb=create,get,update,watch",
+        "--resource=leases.coordination.k8s.io",
+    ];
+    arena.kubectl(&create).unwrap();
+    let bind =
+        ["create", "rolebinding", "leases", "--role=leases", "--serviceaccount=quintet-system:quintet"];
+    arena.kubectl(&bind).unwrap();
+}
+
+/// An API server that is gone for a minute restarts nobody, and what happened meanwhile is made up for when it is back.
+#[test]
+fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
+    let arena = Arena::new("mf-gone");
+    allow_leases(&arena);
+    let proxy = Proxy::to(api_port(&arena));
+    let manager = manager_through(&arena, &proxy, &["--controllers=book,greeting"]);
+    arena.apply(&book("before")).unwrap();
+    arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let pid = manager.pid();
+    proxy.cut();
+    for number in 0..20 {
+        arena.apply(&book(&format!("meanwhile-{number}"))).unwrap();
+    }
+    std::thread::sleep(Duration::from_mins(1));
+    let (status, body) = xtask::http::get(manager.health_port(), "/healthz").unwrap();
+    assert_eq!((status, manager.is_alive()), (200, true), "{body}");
+    let leads = "leader_election_master_status{name=\"quintet-manager\"} 1";
+    assert!(!manager.metrics().unwrap().contains(leads), "its term is over");
+    let lines = manager.logged().lines().count();
+
+    let connected = proxy.accepted();
+    let back = Instant::now();
+    proxy.restore();
+    arena.wait("all of them are Ready", || {
+        let books = arena.list("book", "");
+        books.len() == 21 && books.iter().all(|book| condition(book, "Ready").0 == "True")
+    });
+    println!("converged {:.1} s after the API server was back", back.elapsed().as_secs_f64());
+    assert_eq!((manager.pid(), manager.is_alive()), (pid, true));
+    let connections = proxy.accepted() - connected;
+    assert!(connections < 50, "{connections} connections are a stampede");
+    assert_eq!(arena.writes().len(), 21, "each status once");
+    assert!(lines < 2_000, "{lines} lines in a minute without anybody to talk to");
+    assert_eq!(manager.stop().unwrap(), Some(0));
+}
+
+/// Connections that nothing passes over any more look like a cluster in which nothing happens. A renewal that gets no
+/// answer gives them away.
+#[test]
+fn watches_that_went_silent_are_reopened_when_a_renewal_fails() {
+    let arena = Arena::new("mf-silent");
+    allow_leases(&arena);
+    let proxy = Proxy::to(api_port(&arena));
+    let manager = manager_through(&arena, &proxy, &["--controllers=book"]);
+    arena.apply(&book("before")).unwrap();
+    arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    proxy.silence();
+    arena.apply(&book("unheard")).unwrap();
+    arena.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    assert!(!manager.logged().contains("silent for"), "{}", manager.logged());
+    assert!(manager.logged().contains("could not be read or renewed"), "{}", manager.logged());
+}
+
+/// A token file that is replaced is read anew: a projected token lives for an hour.
+#[test]
+fn a_token_that_is_replaced_is_read_anew() {
+    let arena = Arena::new("mf-token");
+    let kube = arena.kube();
+    // A token is worth as much as the Secret that it is bound to.
+    let token = |secret: &str| {
+        arena.kubectl(&["create", "secret", "generic", secret]).unwrap();
+        arena
+            .kubectl(&[
+                "create",
+                "token",
+                "bound",
+                "--bound-object-kind=Secret",
+                &format!("--bound-object-name={secret}"),
+            ])
+            .unwrap()
+    };
+    arena.kubectl(&["create", "serviceaccount", "bound"]).unwrap();
+    let account = format!("--serviceaccount={}:bound", arena.namespace());
+    arena.kubectl(&["create", "rolebinding", "bound", "--clusterrole=quintet", &account]).unwrap();
+    let file = kube.dir().join(format!("{}.token", arena.namespace()));
+    std::fs::write(&file, token("first").trim()).unwrap();
+    let config = kube.kubeconfig_of_service_account(arena.namespace(), "bound").unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["users"][0]["user"] = json!({ "tokenFile": file });
+    let kubeconfig = kube.dir().join(format!("{}-token.kubeconfig", arena.namespace()));
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    let log = kube.log(&format!("{}-token.log", arena.namespace()));
+    let mut manager = Command::new(program())
+        .arg("--kubeconfig")
+        .arg(&kubeconfig)
+        .arg(format!("--watch-namespace={}", arena.namespace()))
+        .args(["--controllers=book", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
+        .stdout(Stdio::null())
+        .stderr(File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    arena.apply(&book("first")).unwrap();
+    arena.wait_for("book", "first", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    std::fs::write(&file, token("second").trim()).unwrap();
+    arena.kubectl(&["delete", "secret", "first"]).unwrap();
+    // The API server remembers a token that it has accepted for ten seconds.
+    std::thread::sleep(Duration::from_secs(12));
+    arena.apply(&book("second")).unwrap();
+    arena.wait_for("book", "second", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let alive = manager.try_wait().unwrap().is_none();
+    manager.kill().unwrap();
+    manager.wait().unwrap();
+    let logged = std::fs::read_to_string(&log).unwrap();
+    assert!(alive, "{logged}");
+    assert!(!logged.contains(std::fs::read_to_string(&file).unwrap().trim()), "no token is logged");
+}
+
+/// A disk that is full takes no line: none is claimed, and the other kinds go on.
+#[test]
+fn a_full_disk_stops_greetings_alone() {
+    let arena = Arena::new("mf-full");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut manager = arena.bare_manager_printing("greeting,book", full);
+    let greeting = |name: &str| {
+        json!({ "apiVersion": "example.com/v1", "kind": "Greeting", "metadata": { "name": name },
+            "spec": { "message": name } })
+    };
+    arena.apply(&greeting("first")).unwrap();
+    let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
+    arena.wait("it is noticed", || {
+        std::fs::read_to_string(&log).is_ok_and(|log| log.contains("standard output cannot be written"))
+    });
+    arena.apply(&greeting("second")).unwrap();
+    arena.apply(&book("book")).unwrap();
+    arena.wait_for("book", "book", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    assert!(arena.get("greeting", "second").unwrap()["status"]["claim"].is_null());
+    assert!(manager.try_wait().unwrap().is_none(), "it runs");
+    manager.kill().unwrap();
+    manager.wait().unwrap();
+}
+
+/// Two namespaces, and a ServiceAccount with rights in these two alone.
+#[test]
+fn several_namespaces_are_served_with_rights_in_them_alone() {
+    let arena = Arena::new("mf-several");
+    let (one, two, three) = (
+        arena.namespace().to_owned(),
+        format!("{}-two", arena.namespace()),
+        format!("{}-three", arena.namespace()),
+    );
+    let kubectl = |args: &[&str]| run::stdout(arena.kube().kubectl().args(args)).unwrap();
+    for namespace in [&two, &three] {
+        kubectl(&["create", "namespace", namespace]);
+    }
+    arena.kubectl(&["create", "serviceaccount", "narrow"]).unwrap();
+    for namespace in [&one, &two] {
+        // The rules of the chart's ClusterRole, in this namespace.
+        let account = format!("--serviceaccount={one}:narrow");
+        kubectl(&["-n", namespace, "create", "rolebinding", "narrow", "--clusterrole=quintet", &account]);
+    }
+    let options = ManagerOptions {
+        name: format!("{one}-manager"),
+        namespace: one.clone(),
+        service_account: "narrow".to_owned(),
+        leader_elect: false,
+        args: vec![
+            "--controllers=-daemonjob".to_owned(),
+            format!("--watch-namespace={one},{two}"),
+            "--log-format=json".to_owned(),
+        ],
+        program: Some(program()),
+        ..ManagerOptions::default()
+    };
+    let manager = Manager::start(arena.kube(), &options).unwrap();
+    let set = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+        "metadata": { "name": "set" }, "spec": { "replicas": 2 } });
+    for namespace in [&one, &two, &three] {
+        for object in [&set, &book("book")] {
+            let apply = ["-n", namespace, "apply", "-f", "-"];
+            run::stdout_with_input(arena.kube().kubectl().args(apply), Some(&object.to_string())).unwrap();
+        }
+    }
+    let count = |namespace: &str| {
+        let pods = kubectl(&["-n", namespace, "get", "pods", "-o", "name"]);
+        pods.lines().count()
+    };
+    let get = |namespace: &str| arena.kube().get(namespace, "book", "book").unwrap().unwrap_or_default();
+    for namespace in [&one, &two] {
+        arena.wait("both are served", || {
+            count(namespace) == 2 && condition(&get(namespace), "Ready").0 == "True"
+        });
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!((count(&three), get(&three)["status"].is_null()), (0, true), "the third one is nobody's");
+    let (_, caches) = xtask::http::get(manager.metrics_port(), "/debug/caches").unwrap();
+    for scope in [format!("{one}/pods.: 2 objects"), format!("{two}/pods.: 2 objects")] {
+        assert!(caches.contains(&scope), "{caches}");
+    }
+    assert!(!caches.contains("-three/"), "{caches}");
+    let metrics = manager.metrics().unwrap();
+    assert!(metrics.contains("quintet_informer_objects{resource=\"pods\"} 4"), "{metrics}");
+    // Read your own writes, in each of them: nothing is made twice.
+    kubectl(&["-n", &two, "scale", "podset/set", "--replicas=5"]);
+    arena.wait("the second one is scaled", || count(&two) == 5);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((count(&one), count(&two)), (2, 5));
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    kubectl(&["delete", "namespace", &two, &three, "--wait=false"]);
+}

@@ -1,0 +1,234 @@
+//! The metrics address: plain and secured, the debug pages, and the log level.
+
+use std::path::Path;
+use std::time::Duration;
+
+use quintet_e2e::{Arena, condition, program};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::json;
+use xtask::http::{self, Request};
+use xtask::manager::{Manager, ManagerOptions};
+use xtask::run;
+
+/// How kubectl tells a 401.
+const UNAUTHORIZED: &str = "You must be logged in to the server";
+
+/// What a path of a secured address answers, or why not. kubectl is the client: it speaks TLS and sends tokens.
+fn get(
+    arena: &Arena,
+    port: u16,
+    path: &str,
+    token: Option<&str>,
+    authority: Option<&Path>,
+) -> Result<String, String> {
+    let mut kubectl = arena.kube().kubectl();
+    kubectl
+        .args(["--kubeconfig=/dev/null", "--request-timeout=10s"])
+        .arg(format!("--server=https://127.0.0.1:{port}"));
+    match authority {
+        Some(file) => kubectl
+            .arg(format!("--certificate-authority={}", file.display()))
+            .arg("--tls-server-name=metrics.test"),
+        None => kubectl.arg("--insecure-skip-tls-verify"),
+    };
+    match token {
+        Some(token) => kubectl.arg(format!("--token={token}")),
+        // Without any credentials it asks a person for them.
+        None => kubectl.args(["--username=nobody", "--password=none"]),
+    };
+    run::stdout(kubectl.args(["get", "--raw", path])).map_err(|error| format!("{error:#}"))
+}
+
+/// A manager of Books with a ServiceAccount that may also ask who somebody is and what they may.
+fn secured(arena: &Arena, more: &[&str]) -> Manager {
+    arena.kubectl(&["create", "serviceaccount", "secured"]).unwrap();
+    let account = format!("--serviceaccount={}:secured", arena.namespace());
+    arena.kubectl(&["create", "rolebinding", "secured", "--clusterrole=quintet", &account]).unwrap();
+    let binding = format!("{}-secured", arena.namespace());
+    arena
+        .kubectl(&["create", "clusterrolebinding", &binding, "--clusterrole=system:auth-delegator", &account])
+        .unwrap();
+    let mut args = vec![
+        "--controllers=book".to_owned(),
+        format!("--watch-namespace={}", arena.namespace()),
+        "--metrics-secure".to_owned(),
+    ];
+    args.extend(more.iter().map(|&arg| arg.to_owned()));
+    let options = ManagerOptions {
+        name: format!("{}-secured", arena.namespace()),
+        namespace: arena.namespace().to_owned(),
+        service_account: "secured".to_owned(),
+        leader_elect: false,
+        args,
+        program: Some(program()),
+        ..ManagerOptions::default()
+    };
+    Manager::start(arena.kube(), &options).unwrap()
+}
+
+#[test]
+fn secured_metrics_are_for_whom_the_cluster_allows_them() {
+    let arena = Arena::new("mm-secure");
+    let manager = secured(&arena, &[]);
+    let port = manager.metrics_port();
+    arena.kubectl(&["create", "serviceaccount", "scraper"]).unwrap();
+    let token = arena.kubectl(&["create", "token", "scraper"]).unwrap();
+    let token = token.trim();
+    let refused = |answer: Result<String, String>, why: &str| {
+        let error = answer.unwrap_err();
+        assert!(error.contains(why), "{error}");
+    };
+    refused(get(&arena, port, "/metrics", None, None), UNAUTHORIZED);
+    refused(get(&arena, port, "/metrics", Some("stranger"), None), UNAUTHORIZED);
+    refused(get(&arena, port, "/metrics", Some(token), None), "nonResourceURLs [/metrics] and verbs [get]");
+    let (role, account) =
+        (format!("{}-scraper", arena.namespace()), format!("--serviceaccount={}:scraper", arena.namespace()));
+    arena.kubectl(&["create", "clusterrole", &role, "--verb=get", "--non-resource-url=/metrics"]).unwrap();
+    arena
+        .kubectl(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &account])
+        .unwrap();
+    // A refusal is remembered for some seconds.
+    arena.wait("the scraper may read", || {
+        get(&arena, port, "/metrics", Some(token), None)
+            .is_ok_and(|text| text.contains("quintet_build_info{"))
+    });
+    refused(
+        get(&arena, port, "/debug/controllers", Some(token), None),
+        "nonResourceURLs [/debug/controllers]",
+    );
+    assert!(!manager.logged().contains(token), "no token is logged");
+    for kind in ["clusterrolebinding", "clusterrole"] {
+        arena.kubectl(&["delete", kind, &role]).unwrap();
+    }
+    arena.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", arena.namespace())]).unwrap();
+}
+
+/// A certificate for `metrics.test` by an authority of its own, in the files that a mounted Secret has.
+fn issue(dir: &Path, name: &str) -> std::path::PathBuf {
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let file = dir.join(format!("{name}.crt"));
+    std::fs::write(&file, authority.self_signed(&key).unwrap().pem()).unwrap();
+    let issuer = Issuer::new(authority, key);
+    let key = KeyPair::generate().unwrap();
+    let certificate =
+        CertificateParams::new(["metrics.test".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    std::fs::write(dir.join("tls.crt"), certificate.pem()).unwrap();
+    std::fs::write(dir.join("tls.key"), key.serialize_pem()).unwrap();
+    file
+}
+
+#[test]
+fn a_certificate_that_is_replaced_is_served_without_a_restart() {
+    let arena = Arena::new("mm-cert");
+    let dir = arena.kube().dir().join(format!("{}-certs", arena.namespace()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let first = issue(&dir, "first");
+    let manager = secured(&arena, &[&format!("--metrics-cert-dir={}", dir.display())]);
+    let port = manager.metrics_port();
+    // Whoever is known by it gets an answer, if only a refusal.
+    let is_shown = |authority: &Path| {
+        let answer = get(&arena, port, "/metrics", Some("stranger"), Some(authority));
+        answer.is_err_and(|error| error.contains(UNAUTHORIZED))
+    };
+    assert!(is_shown(&first));
+    let second = issue(&dir, "second");
+    arena.wait("the second one is served", || is_shown(&second));
+    assert!(!is_shown(&first));
+    // What cannot be used is said, and the last good one stays.
+    std::fs::write(dir.join("tls.key"), "no key").unwrap();
+    arena.wait("it is said", || manager.logged().contains("the old certificate is kept"));
+    assert!(is_shown(&second));
+    arena.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", arena.namespace())]).unwrap();
+}
+
+#[test]
+fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
+    let arena = Arena::new("mm-debug");
+    let options = ManagerOptions {
+        name: format!("{}-manager", arena.namespace()),
+        leader_elect: false,
+        args: vec![
+            "--controllers=podset,book".to_owned(),
+            format!("--watch-namespace={}", arena.namespace()),
+        ],
+        program: Some(program()),
+        ..ManagerOptions::default()
+    };
+    let manager = Manager::start(arena.kube(), &options).unwrap();
+    let port = manager.metrics_port();
+    let page = |path: &str| http::get(port, path).unwrap();
+    assert_eq!(page("/debug/").0, 200);
+    arena.apply_sample("book/david-copperfield.yaml").unwrap();
+    arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let (_, caches) = page("/debug/caches");
+    assert!(caches.contains("/books.christianb93.github.com: 1 objects"), "{caches}");
+    assert!(
+        page("/debug/controllers").1.contains("book: 0 waiting, 0 waiting for caches, 0 running, 0 failing")
+    );
+
+    let put = |level: &str| {
+        let limit = Duration::from_secs(5);
+        http::send(&Request {
+            method: "PUT",
+            port,
+            path: "/debug/log-level",
+            headers: &[],
+            body: level,
+            limit,
+        })
+        .unwrap()
+    };
+    assert_eq!(page("/debug/log-level"), (200, "info\n".to_owned()));
+    let (status, why) = put("l0ud==");
+    assert_eq!((status, why.contains("no log level")), (400, true), "{why}");
+    assert!(!manager.logged().contains("DEBUG"));
+    assert_eq!(put("debug"), (200, "debug\n".to_owned()));
+    let retitle =
+        ["patch", "book", "david-copperfield", "--type=merge", "-p", r#"{"spec":{"title":"D. C."}}"#];
+    arena.kubectl(&retitle).unwrap();
+    arena.wait("more is logged", || manager.logged().contains("DEBUG"));
+    assert_eq!(put("warn"), (200, "warn\n".to_owned()));
+    assert_eq!(page("/debug/log-level").1, "warn\n");
+    assert_eq!(manager.stop().unwrap(), Some(0));
+}
+
+/// Every name that the dashboards of controller-runtime ask for.
+#[test]
+fn dashboards_of_controller_runtime_find_their_metrics() {
+    let arena = Arena::new("mm-names");
+    let manager = arena.manager("podset,book");
+    let bad = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+        "metadata": { "name": "set" }, "spec": { "replicas": 1 } });
+    arena.apply(&bad).unwrap();
+    arena.wait("a pass has ended", || {
+        manager
+            .metrics()
+            .is_ok_and(|metrics| metrics.contains("controller_runtime_reconcile_total{controller=\"podset\""))
+    });
+    let metrics = manager.metrics().unwrap();
+    for name in [
+        "controller_runtime_active_workers{controller=\"podset\"}",
+        "controller_runtime_max_concurrent_reconciles{controller=\"podset\"}",
+        "controller_runtime_reconcile_total{controller=\"podset\",result=",
+        "controller_runtime_reconcile_time_seconds_bucket{controller=\"podset\",le=\"0.005\"}",
+        "workqueue_depth{controller=\"podset\",name=\"podset\"}",
+        "workqueue_adds_total{controller=\"podset\",name=\"podset\"}",
+        "workqueue_queue_duration_seconds_bucket{controller=\"podset\",name=\"podset\",le=",
+        "workqueue_work_duration_seconds_bucket{controller=\"podset\",name=\"podset\",le=",
+        "workqueue_unfinished_work_seconds{controller=\"podset\",name=\"podset\"}",
+        "workqueue_longest_running_processor_seconds{controller=\"podset\",name=\"podset\"}",
+        "rest_client_requests_total{code=\"201\",host=\"127.0.0.1\",method=\"POST\"}",
+        "rest_client_request_duration_seconds_bucket{host=\"127.0.0.1\",verb=\"POST\",le=",
+        "quintet_informer_silence_seconds{cache=",
+        "quintet_informer_objects{resource=\"pods\"} 1",
+        "quintet_build_info{",
+        "process_resident_memory_bytes",
+        "process_cpu_seconds_total",
+        "process_start_time_seconds",
+        "process_open_fds",
+    ] {
+        assert!(metrics.contains(name), "{name} is not in {metrics}");
+    }
+}

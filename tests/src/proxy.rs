@@ -1,0 +1,134 @@
+//! A way to the API server that a test can break: connections are forwarded, or refused, or go silent.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How soon a change of mode is noticed.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A proxy on a port of loopback. Dropping it ends it.
+pub struct Proxy {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+struct State {
+    target: SocketAddr,
+    /// Nobody listens, and what was connected is closed.
+    gone: AtomicBool,
+    ended: AtomicBool,
+    /// Connections below this number say nothing any more and stay open.
+    silent_below: AtomicUsize,
+    accepted: AtomicUsize,
+    open: Mutex<Vec<TcpStream>>,
+}
+
+impl Proxy {
+    /// Forwards to a port of 127.0.0.1.
+    pub fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let state = Arc::new(State {
+            target: SocketAddr::from(([127, 0, 0, 1], port)),
+            gone: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            silent_below: AtomicUsize::new(0),
+            accepted: AtomicUsize::new(0),
+            open: Mutex::default(),
+        });
+        let accepting = state.clone();
+        thread::spawn(move || accepting.accept(listener, address));
+        Self { address, state }
+    }
+
+    /// The port to connect to.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// How many connections were accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.state.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Closes every connection and refuses new ones, as a server that is gone.
+    pub fn cut(&self) {
+        self.state.gone.store(true, Ordering::SeqCst);
+        for stream in self.state.open().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Listens again.
+    pub fn restore(&self) {
+        self.state.gone.store(false, Ordering::SeqCst);
+    }
+
+    /// Nothing passes any more over the connections that are open now; new ones work.
+    pub fn silence(&self) {
+        self.state.silent_below.store(self.accepted(), Ordering::SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.ended.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+}
+
+impl State {
+    fn open(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(self: &Arc<Self>, listener: TcpListener, address: SocketAddr) {
+        let mut listening = Some(listener);
+        while !self.ended.load(Ordering::SeqCst) {
+            if self.gone.load(Ordering::SeqCst) {
+                listening = None;
+                thread::sleep(TICK);
+                continue;
+            }
+            let listener =
+                listening.get_or_insert_with(|| TcpListener::bind(address).expect("the port is still free"));
+            listener.set_nonblocking(true).expect("a listener can be asked");
+            match listener.accept() {
+                Ok((client, _)) => {
+                    let number = self.accepted.fetch_add(1, Ordering::SeqCst);
+                    let Ok(server) = TcpStream::connect(self.target) else { continue };
+                    let _ = client.set_nonblocking(false);
+                    let pairs =
+                        [(client.try_clone(), server.try_clone()), (server.try_clone(), client.try_clone())];
+                    self.open().extend([client, server]);
+                    for (from, to) in pairs {
+                        let (Ok(from), Ok(to)) = (from, to) else { continue };
+                        let state = self.clone();
+                        thread::spawn(move || state.copy(from, to, number));
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
+                Err(_) => thread::sleep(TICK),
+            }
+        }
+    }
+
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream, number: usize) {
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(count) = from.read(&mut buffer) {
+            if count == 0 {
+                break;
+            }
+            // What is said over a silent connection is lost.
+            if number >= self.silent_below.load(Ordering::SeqCst) && to.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    }
+}
