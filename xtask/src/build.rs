@@ -1,9 +1,10 @@
 //! `cargo xtask build`: the release programs as they are shipped, and how large they are.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 
@@ -20,22 +21,93 @@ use crate::{paths, protoc};
     long_about = "Build the release programs as they are shipped, and print their paths and sizes: quintet, the manager, and \
     pulsar-consumer and pulsar-producer, which PulsarConsumers run and are fed by.\n\n\
     On Linux with glibc, on x86_64 and aarch64, they are static and position independent: they need no loader and no \
-    library, and run in an empty image. Elsewhere they are built as cargo does by itself. The flags that this takes are \
+    library, and run in an empty image (see cargo xtask image --help). Where the checkout, cargo's home and the build lie \
+    leaves no trace in them. Elsewhere they are built as cargo does by itself. The flags that this takes are \
     added to those in RUSTFLAGS, and leave what is built for debugging as it is. The Pulsar programs are left out where \
     there is no protoc for this system (see cargo xtask protoc --help)."
 )]
 pub struct Args {}
 
-/// The target that this machine is and that links statically on request; none elsewhere.
-const STATIC_TARGET: Option<&str> = if !cfg!(all(target_os = "linux", target_env = "gnu")) {
-    None
-} else if cfg!(target_arch = "x86_64") {
-    Some("x86_64-unknown-linux-gnu")
-} else if cfg!(target_arch = "aarch64") {
-    Some("aarch64-unknown-linux-gnu")
-} else {
-    None
-};
+/// A processor that static programs are built for, on Linux with glibc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Arch {
+    /// x86_64
+    Amd64,
+    /// aarch64
+    Arm64,
+}
+
+impl Arch {
+    /// Each of them.
+    pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
+
+    /// The one of this machine, where programs can be linked statically; none elsewhere.
+    pub const HOST: Option<Self> = if !cfg!(all(target_os = "linux", target_env = "gnu")) {
+        None
+    } else if cfg!(target_arch = "x86_64") {
+        Some(Self::Amd64)
+    } else if cfg!(target_arch = "aarch64") {
+        Some(Self::Arm64)
+    } else {
+        None
+    };
+
+    /// As Go, and so images, call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// As Rust calls the system.
+    pub fn target(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-unknown-linux-gnu",
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    /// The linker, where this machine is of another kind: that of Debian's packages.
+    fn cross_linker(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Amd64 => ("x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
+            Self::Arm64 => ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+        }
+    }
+
+    /// The C compiler that links programs for it, as far as nobody names another.
+    pub(crate) fn c_compiler(self) -> &'static str {
+        if Some(self) == Self::HOST { "cc" } else { self.cross_linker().0 }
+    }
+
+    /// What keeps programs from being built for it here, and what to do about it.
+    pub fn missing(self) -> Result<Option<String>> {
+        let name = self.name();
+        let target = self.target();
+        let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        rustc.args(["--print", "target-libdir", "--target", target]).current_dir(paths::workspace());
+        if !Path::new(run::stdout(&mut rustc)?.trim()).is_dir() {
+            return Ok(Some(format!("{name} needs Rust's library for it: rustup target add {target}")));
+        }
+        let (linker, package) = self.cross_linker();
+        if Some(self) != Self::HOST
+            && env::var_os(self.linker_variable()).is_none()
+            && paths::find_program(linker).is_none()
+        {
+            return Ok(Some(format!(
+                "{name} needs {linker}, which is Debian's package {package}; or name a linker in {}",
+                self.linker_variable()
+            )));
+        }
+        Ok(None)
+    }
+
+    /// Where cargo reads which linker to use.
+    fn linker_variable(self) -> String {
+        format!("CARGO_TARGET_{}_LINKER", self.target().to_uppercase().replace('-', "_"))
+    }
+}
 
 /// What makes a program static; position independent it is by default.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
@@ -60,11 +132,16 @@ pub fn run() -> Result<()> {
 
 /// Builds the manager as it is shipped; cargo's progress is shown.
 pub fn release() -> Result<PathBuf> {
-    let mut cargo = cargo_build();
-    if STATIC_TARGET.is_none() {
+    if Arch::HOST.is_none() {
         eprintln!("this machine links no static program: the program will need this system's libraries");
     }
-    let (status, program) = program(as_shipped(&mut cargo), || ())?;
+    release_for(Arch::HOST)
+}
+
+/// Builds the manager as it is shipped for a processor, or as cargo does by itself.
+pub(crate) fn release_for(arch: Option<Arch>) -> Result<PathBuf> {
+    let mut cargo = cargo_build();
+    let (status, program) = program(as_shipped(&mut cargo, arch)?, || ())?;
     if !status.success() {
         bail!("building quintet failed");
     }
@@ -73,25 +150,28 @@ pub fn release() -> Result<PathBuf> {
 
 /// Builds the programs for Pulsar as they are shipped: the consumer and the producer. Nothing where there is no protoc.
 pub fn pulsar_release() -> Result<Option<Vec<PathBuf>>> {
-    pulsar(|cargo| {
-        as_shipped(cargo);
-    })
+    pulsar_release_for(Arch::HOST)
+}
+
+/// The same for a processor, or as cargo does by itself.
+pub(crate) fn pulsar_release_for(arch: Option<Arch>) -> Result<Option<Vec<PathBuf>>> {
+    pulsar(|cargo| as_shipped(cargo, arch).map(|_| ()))
 }
 
 /// Builds the programs for Pulsar for tests and for the demo: the consumer and the producer. Nothing where there is no
 /// protoc.
 pub fn pulsar_programs() -> Result<Option<Vec<PathBuf>>> {
-    pulsar(|_| ())
+    pulsar(|_| Ok(()))
 }
 
-fn pulsar(how: impl FnOnce(&mut Command)) -> Result<Option<Vec<PathBuf>>> {
+fn pulsar(how: impl FnOnce(&mut Command) -> Result<()>) -> Result<Option<Vec<PathBuf>>> {
     if protoc::find().is_none() {
         return Ok(None);
     }
     let (package, names) = PULSAR;
     let mut cargo = cargo_build_of(package);
     protoc::tell(&mut cargo).arg("--bins");
-    how(&mut cargo);
+    how(&mut cargo)?;
     let (status, messages) = run_cargo(&mut cargo, || ())?;
     if !status.success() {
         bail!("building {package} failed");
@@ -105,14 +185,30 @@ fn pulsar(how: impl FnOnce(&mut Command)) -> Result<Option<Vec<PathBuf>>> {
 }
 
 /// Adds what makes a release build one that is shipped.
-fn as_shipped(cargo: &mut Command) -> &mut Command {
+fn as_shipped(cargo: &mut Command, arch: Option<Arch>) -> Result<&mut Command> {
     cargo.arg("--release");
-    if let Some(target) = STATIC_TARGET {
+    if let Some(arch) = arch {
         // With a target named, build scripts and macros do not get the flags, and the folder is one of its own.
-        let (variable, flags) = flags(env::var_os("CARGO_ENCODED_RUSTFLAGS"), env::var_os("RUSTFLAGS"));
-        cargo.args(["--target", target]).env(variable, flags);
+        let own = own_flags(env::var_os("CARGO_ENCODED_RUSTFLAGS"), env::var_os("RUSTFLAGS"));
+        let traces = [
+            (cargo_home()?, "/cargo"),
+            (paths::workspace().to_owned(), "/quintet"),
+            (paths::target(), "/target"),
+        ];
+        cargo.args(["--target", arch.target()]).env("CARGO_ENCODED_RUSTFLAGS", flags(own, &traces));
+        let (linker, _) = arch.cross_linker();
+        if Some(arch) != Arch::HOST && env::var_os(arch.linker_variable()).is_none() {
+            cargo.env(arch.linker_variable(), linker);
+        }
     }
-    cargo
+    Ok(cargo)
+}
+
+/// Where cargo keeps the sources of crates.
+fn cargo_home() -> Result<PathBuf> {
+    let set = env::var_os("CARGO_HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+    set.or_else(|| env::home_dir().map(|home| home.join(".cargo")))
+        .context("there is no home directory: set CARGO_HOME")
 }
 
 /// `cargo build` of the `quintet` program, for [`program`] to run.
@@ -158,23 +254,42 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
 }
 
-/// The variable that cargo reads, and the user's own flags in it with ours after them. Of the two variables cargo
-/// takes the encoded one, which separates flags by a control character.
-fn flags(encoded: Option<OsString>, plain: Option<OsString>) -> (&'static str, OsString) {
-    let (variable, separator, own) = match encoded {
-        Some(encoded) => ("CARGO_ENCODED_RUSTFLAGS", "\u{1f}", encoded),
-        None => ("RUSTFLAGS", " ", plain.unwrap_or_default()),
-    };
+/// What separates flags in the one of cargo's two variables that takes a flag with a space in it.
+const SEPARATOR: &str = "\u{1f}";
+
+/// The user's own flags, separated so. Of the two variables cargo takes the encoded one.
+fn own_flags(encoded: Option<OsString>, plain: Option<OsString>) -> OsString {
+    encoded.unwrap_or_else(|| {
+        let plain = plain.unwrap_or_default();
+        let words: Vec<&[u8]> =
+            plain.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
+        OsString::from_vec(words.join(SEPARATOR.as_bytes()))
+    })
+}
+
+/// The user's own flags and ours: static, and with other names in place of folders of this machine. Of several folders that
+/// a path lies in, rustc takes the last.
+fn flags(own: OsString, traces: &[(PathBuf, &str)]) -> OsString {
     let mut flags = own;
-    if !flags.is_empty() {
-        flags.push(separator);
+    let mut add = |flag: &OsStr| {
+        if !flags.is_empty() {
+            flags.push(SEPARATOR);
+        }
+        flags.push(flag);
+    };
+    add(OsStr::new(STATIC));
+    for (folder, name) in traces {
+        let mut flag = OsString::from("--remap-path-prefix=");
+        flag.push(folder);
+        flag.push("=");
+        flag.push(name);
+        add(&flag);
     }
-    flags.push(STATIC);
-    (variable, flags)
+    flags
 }
 
 /// A number of bytes in MB, of a million bytes each, rounded to the nearest tenth.
-fn megabytes(bytes: u64) -> String {
+pub(crate) fn megabytes(bytes: u64) -> String {
     let tenths = (bytes + 50_000) / 100_000;
     format!("{}.{} MB", tenths / 10, tenths % 10)
 }
@@ -196,16 +311,27 @@ not json
     #[test]
     fn the_users_own_flags_stay() {
         let flags = |encoded: Option<&str>, plain: Option<&str>| {
-            let (variable, flags) = flags(encoded.map(OsString::from), plain.map(OsString::from));
-            format!("{variable}={}", flags.to_string_lossy())
+            let own = own_flags(encoded.map(OsString::from), plain.map(OsString::from));
+            flags(own, &[]).to_string_lossy().replace(SEPARATOR, "|")
         };
-        assert_eq!(flags(None, None), "RUSTFLAGS=-Ctarget-feature=+crt-static");
-        assert_eq!(flags(None, Some("-g")), "RUSTFLAGS=-g -Ctarget-feature=+crt-static");
-        assert_eq!(
-            flags(Some("-g"), Some("-x")),
-            "CARGO_ENCODED_RUSTFLAGS=-g\u{1f}-Ctarget-feature=+crt-static"
-        );
-        assert_eq!(flags(Some(""), None), "CARGO_ENCODED_RUSTFLAGS=-Ctarget-feature=+crt-static");
+        assert_eq!(flags(None, None), "-Ctarget-feature=+crt-static");
+        assert_eq!(flags(None, Some(" -g  -v ")), "-g|-v|-Ctarget-feature=+crt-static");
+        assert_eq!(flags(Some("-g\u{1f}-a b"), Some("-x")), "-g|-a b|-Ctarget-feature=+crt-static");
+        assert_eq!(flags(Some(""), None), "-Ctarget-feature=+crt-static");
+    }
+
+    #[test]
+    fn folders_of_this_machine_get_other_names() {
+        let traces = [(PathBuf::from("/home/u/my code"), "/quintet"), (PathBuf::from("/t"), "/target")];
+        let flags = flags(OsString::new(), &traces).to_string_lossy().replace(SEPARATOR, "|");
+        let expected = "-Ctarget-feature=+crt-static|--remap-path-prefix=/home/u/my code=/quintet|\
+            --remap-path-prefix=/t=/target";
+        assert_eq!(flags, expected);
+    }
+
+    #[test]
+    fn linkers_are_named_where_cargo_reads_them() {
+        assert_eq!(Arch::Arm64.linker_variable(), "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER");
     }
 
     #[test]

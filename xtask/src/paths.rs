@@ -10,6 +10,12 @@ pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
+/// Where cargo builds.
+pub fn target() -> PathBuf {
+    let set = env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty());
+    workspace().join(set.unwrap_or_else(|| "target".into()))
+}
+
 /// The Go modules, node stages and policies of the local control plane.
 pub fn controlplane() -> PathBuf {
     workspace().join("tests/controlplane")
