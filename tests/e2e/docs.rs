@@ -9,8 +9,9 @@ use xtask::run;
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run; the benches, its long tier; and the Pulsar
 /// programs, which are run by their own tests, where there is a broker.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 11] = [
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 12] = [
     "cargo xtask build",
+    "cargo xtask image",
     "cargo xtask demo",
     "cargo xtask cluster",
     "cargo xtask test",
@@ -146,7 +147,7 @@ fn commands_in_the_documents_work() {
             }
             let mut command = command.replace("NODE", &node).replace("NAMESPACE", arena.namespace());
             // What would change the cluster for the tests beside this one is only checked by the server.
-            if command.starts_with("helm install") || command.contains("-k config/default") {
+            if command.starts_with("helm ") || command.contains("-k config/default") {
                 command.push_str(" --dry-run=server");
             }
             // What goes on for ever is looked at for a moment.

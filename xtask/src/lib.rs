@@ -11,6 +11,7 @@ pub mod consumers;
 pub mod demo;
 pub mod generate;
 pub mod http;
+pub mod image;
 pub mod interrupt;
 pub mod kube;
 pub mod manager;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, build, cluster, consumers, demo, generate, interrupt, protoc, pulsar, test};
+use xtask::{bench, build, cluster, consumers, demo, generate, image, interrupt, protoc, pulsar, test};
 
 /// Everything a developer of Quintet runs besides cargo itself
 #[derive(Parser)]
@@ -24,6 +24,7 @@ enum Command {
     Consumers(consumers::Args),
     Demo(demo::Args),
     Build(build::Args),
+    Image(image::Args),
     Protoc(protoc::Args),
     Test(test::Args),
     Bench(bench::Args),
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Consumers(args) => consumers::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Build(build::Args {}) => build::run(),
+        Command::Image(args) => image::run(&args),
         Command::Protoc(protoc::Args {}) => protoc::run(),
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -102,7 +102,12 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<()> {
 
 /// The first bytes of a digest, in hexadecimal.
 pub fn short_hex(digest: &[u8]) -> String {
-    digest.iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    hex(&digest[..digest.len().min(8)])
+}
+
+/// Bytes in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// The log of a process, from the moment on that is of interest.

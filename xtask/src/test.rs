@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::{Cluster, UpOptions, binaries};
-use crate::{build, demo, interrupt, manager, paths, protoc, pulsar, run};
+use crate::{build, demo, image, interrupt, manager, paths, protoc, pulsar, run};
 
 /// The variable that tells the end-to-end tests which cluster is theirs.
 pub const CLUSTER_VARIABLE: &str = "QUINTET_E2E_CLUSTER";
@@ -35,7 +36,7 @@ pub const BROKERS_VARIABLE: &str = "QUINTET_PULSAR_BROKERS";
     long_about = "Run every check and test, and say where the time went.\n\n\
     Formatting, lints, generated files, the workspace's tests, the Pulsar programs against real brokers (see `cargo xtask \
     pulsar --help`; skipped where there is no Java or no Maven), the release build (see `cargo xtask build --help`), the \
-    chart, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
+    images, twice, which must be equal (see `cargo xtask image --help`), the chart, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
     at the end. A failure does not keep the other parts from being run. The last line sums everything up: \"N passed, N \
     failed, N skipped\"; the exit code is 1 if anything failed."
 )]
@@ -179,6 +180,7 @@ const PULSAR_CLIENT: &str = "quintet-pulsar-client";
 /// The parts that --fast leaves out, with their budgets.
 const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_mins(4));
 const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(10));
+const IMAGES: (&str, Duration) = ("images", Duration::from_mins(2));
 const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_mins(15));
 const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
 const DEMO: (&str, Duration) = ("demo", Duration::from_mins(5));
@@ -213,7 +215,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     })?;
     if fast {
         for (name, budget) in
-            [PULSAR_PROGRAMS, RELEASE_BUILD, CONTROL_PLANE, CHART, DEMO, CLUSTER, END_TO_END]
+            [PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, DEMO, CLUSTER, END_TO_END]
         {
             report.skip(name, budget, "as --fast was given");
         }
@@ -221,6 +223,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     }
     pulsar_programs(report, None)?;
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
+    images(report)?;
     let Some(helm) = control_plane(report)? else {
         for (name, budget) in [CHART, DEMO, CLUSTER, END_TO_END] {
             report.skip(name, budget, "as the control plane could not be built");
@@ -240,6 +243,37 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     })?;
     drop(shown);
     end_to_end(report, None)
+}
+
+/// Each image is built twice: both must be equal, byte for byte, and hold up when they are read back.
+fn images(report: &mut Report) -> Result<()> {
+    let (name, budget) = IMAGES;
+    if let Some(missing) = image::missing(&[])? {
+        report.skip(name, budget, &missing);
+        return Ok(());
+    }
+    report.part(name, budget, || {
+        let folder = env::temp_dir().join(format!("quintet-images-{}", std::process::id()));
+        let counts = image::build(&[], &folder.join("once")).and_then(|once| {
+            let again = image::build(&[], &folder.join("again"))?;
+            let mut counts = Counts::default();
+            for (once, again) in once.iter().zip(&again) {
+                for checked in [image::check(once), once.must_equal(again)] {
+                    match checked {
+                        Ok(()) => counts += PASSED,
+                        Err(error) => {
+                            eprintln!("error: {error:#}");
+                            counts += FAILED;
+                        }
+                    }
+                }
+            }
+            Ok(counts)
+        });
+        let _ = fs::remove_dir_all(&folder);
+        counts
+    })?;
+    Ok(())
 }
 
 /// The Pulsar programs against brokers of their own, where something here can run a broker: all tests, or those whose names
