@@ -6,6 +6,7 @@ use std::fs;
 
 use quintet_e2e::{Arena, condition};
 use serde_json::{Value, json};
+use xtask::image;
 
 use crate::daemonjob_samples::{promise, samples};
 
@@ -59,7 +60,8 @@ fn the_deployment_is_applied_observed_and_repaired() {
     let deployment = arena.get("deployment", DEPLOYMENT).unwrap();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["name"], "pulsarconsumer");
-    assert_eq!(container["image"], "krvarma/pulsarconsumer:latest");
+    assert_eq!(container["image"], image::name("pulsar-consumer"));
+    assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
     let env = container["env"].to_string();
     for name in ["PULSAR_SERVER", "PULSAR_TOPIC", "PULSAR_SUBSCRIPTION_NAME"] {
         assert!(env.contains(name), "{env}");
@@ -74,7 +76,7 @@ fn the_deployment_is_applied_observed_and_repaired() {
         "metadata":{"annotations":{"theirs":"kept"}}}"#;
     arena.kubectl(&["patch", "deployment", DEPLOYMENT, "-p", patch]).unwrap();
     let repaired = arena.wait_for("deployment", DEPLOYMENT, "the image is repaired", |deployment| {
-        deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "krvarma/pulsarconsumer:latest"
+        deployment["spec"]["template"]["spec"]["containers"][0]["image"] == image::name("pulsar-consumer")
     });
     assert_eq!(repaired["metadata"]["annotations"]["theirs"], "kept");
 

@@ -14,7 +14,6 @@ use std::thread::{self, JoinHandle};
 use quintet_e2e::{Arena, condition};
 use serde_json::{Value, json};
 use xtask::consumers::Kubelet;
-use xtask::manager::Manager;
 use xtask::pulsar::{Broker, Options};
 use xtask::run;
 use xtask::test::PULSAR_PROGRAMS_VARIABLE;
@@ -110,11 +109,6 @@ fn comes_to(arena: &Arena, name: &str, type_: &str, reason: &str) -> Value {
     })
 }
 
-fn manager(arena: &Arena) -> Manager {
-    let flags = ["--pulsar-consumer-image=quintet/pulsar-consumer", "--pulsar-consumer-health-port=8080"];
-    arena.manager_with("manager", "pulsarconsumer", &flags)
-}
-
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
 fn consumers_consume_and_what_is_said_of_them_is_so() {
@@ -122,7 +116,7 @@ fn consumers_consume_and_what_is_said_of_them_is_so() {
     arena.node("one");
     let broker = TestBroker::up(&arena, "plain", false);
     let _kubelets = Kubelets::start(&arena);
-    let manager = manager(&arena);
+    let manager = arena.manager("pulsarconsumer");
     let server = broker.service_url();
     let of = |name: &str, topic: &str, fields: &Value| {
         let mut consumer = consumer(name, fields);
@@ -204,7 +198,7 @@ fn tokens_are_mounted_and_their_refusal_is_said() {
     arena.node("one");
     let broker = TestBroker::up(&arena, "tokens", true);
     let _kubelets = Kubelets::start(&arena);
-    let manager = manager(&arena);
+    let manager = arena.manager("pulsarconsumer");
     let good = fs::read_to_string(broker.token_file()).unwrap().trim().to_owned();
     let bad = broker.foreign_token("app");
     for (name, token) in [("good", &good), ("bad", &bad)] {

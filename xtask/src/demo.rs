@@ -100,9 +100,7 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
         }
         (Some(cluster), None) => Some(Consumers::start(cluster)?),
     };
-    let more = if consumers.is_some() { consumers::manager_args() } else { Vec::new() };
-    let (process, started) =
-        Manager::ensure(kube, &ManagerOptions { args: more, ..ManagerOptions::default() })?;
+    let (process, started) = Manager::ensure(kube, &ManagerOptions::default())?;
     eprintln!("the manager {} (pid {})", if started { "runs" } else { "runs already" }, process.pid);
     let samples = paths::workspace().join("samples");
     run::stdout(kube.kubectl().args(["apply", "-n", SAMPLES, "-k"]).arg(&samples))?;

@@ -618,17 +618,24 @@ mod tests {
 
     #[test]
     fn the_image_of_consumers_is_the_same_everywhere() {
+        let image = crate::image::name("pulsar-consumer");
+        let consumer = &yaml(&read("charts/quintet/values.yaml"))["pulsarConsumer"];
+        assert_eq!(consumer["image"], image);
+        let port = consumer["healthPort"].as_u64().unwrap();
+        let manager = read("config/manager/manager.yaml");
+        for flag in [format!("image={image}"), format!("health-port={port}")] {
+            let flag = format!("- --pulsar-consumer-{flag}\n");
+            assert!(manager.contains(&flag), "config/manager/manager.yaml lacks {flag}");
+        }
+        // What the manager does without the flags.
         let args = read("crates/manager/src/args.rs");
-        let (before, _) = args.split_once("pub pulsar_consumer_image:").unwrap();
-        let (_, default) = before.rsplit_once("default_value = \"").unwrap();
-        let (image, _) = default.split_once('"').unwrap();
-        let values = yaml(&read("charts/quintet/values.yaml"));
-        assert_eq!(values["pulsarConsumer"]["image"], image);
-        let flag = format!("- --pulsar-consumer-image={image}\n");
-        assert!(
-            read("config/manager/manager.yaml").contains(&flag),
-            "config/manager/manager.yaml lacks {flag}"
-        );
+        let (name, _) = image.rsplit_once(':').unwrap();
+        for default in [
+            format!("concat!(\"{name}:\", env!(\"CARGO_PKG_VERSION\"))"),
+            format!("default_value_t = {port})"),
+        ] {
+            assert!(args.contains(&default), "crates/manager/src/args.rs lacks `{default}`");
+        }
     }
 
     #[test]

@@ -189,7 +189,7 @@ pub struct Args {
         env = "QUINTET_PULSAR_CONSUMER_IMAGE",
         help_heading = "What it serves",
         value_name = "IMAGE",
-        default_value = "krvarma/pulsarconsumer:latest"
+        default_value = concat!("ghcr.io/quintet-operator/pulsar-consumer:", env!("CARGO_PKG_VERSION"))
     )]
     pub pulsar_consumer_image: String,
 
@@ -199,7 +199,7 @@ pub struct Args {
         env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",
         help_heading = "What it serves",
         value_name = "PORT",
-        default_value_t = 0
+        default_value_t = 8080
     )]
     pub pulsar_consumer_health_port: u16,
 

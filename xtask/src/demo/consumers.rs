@@ -23,8 +23,6 @@ const NAME: &str = "pulsarconsumer-demo";
 const MESSAGE: &str = "Hello, Pulsar!";
 /// The process that plays the kubelets.
 const KUBELETS: &str = "consumers";
-/// The port of consumers in their pods.
-const HEALTH_PORT: u16 = 8080;
 
 /// Whatever the demo has for its consumers.
 pub(super) struct Consumers {
@@ -35,14 +33,6 @@ pub(super) struct Consumers {
 /// What keeps consumers from being run here.
 pub(super) fn missing() -> Option<String> {
     pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()))
-}
-
-/// What the manager is told of the consumers that are run.
-pub(super) fn manager_args() -> Vec<String> {
-    vec![
-        "--pulsar-consumer-image=quintet-operator/pulsar-consumer".to_owned(),
-        format!("--pulsar-consumer-health-port={HEALTH_PORT}"),
-    ]
 }
 
 impl Consumers {
