@@ -2,8 +2,8 @@
 //!
 //! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
 //! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
-//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], and [`pulsar`], which has a broker in
-//! place of a cluster.
+//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], and [`pulsar`], which has a broker
+//! beside its cluster.
 
 mod audit;
 mod client;
@@ -33,7 +33,7 @@ use clap::Subcommand;
     chart, builds the release program and runs it as the manager, with the rights of the chart's ServiceAccount. Peers \
     run in the same cluster, one after another, in alternating order; ratios are taken between neighbours of the same \
     round. Writes are counted in the API server's audit log, by who sent them. The cluster is removed at the end, also \
-    after Ctrl-C. `pulsar` has a broker in place of the cluster.\n\n\
+    after Ctrl-C. `pulsar` has a broker too.\n\n\
     Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed and decide \
     nothing. Run it on a machine that does nothing else."
 )]

@@ -1,5 +1,7 @@
-//! `cargo xtask bench pulsar`: how fast `pulsar-consumer` takes messages from a broker and in how much memory, beside
+//! `cargo xtask bench pulsar`: what PulsarConsumers cost the API server; and how fast `pulsar-consumer` takes messages from a broker and in how much memory, beside
 //! `pulsar-perf consume`, the measuring program of Apache Pulsar itself, from the same topic of the same broker.
+
+mod writes;
 
 use std::fs::File;
 use std::path::Path;
@@ -40,9 +42,11 @@ const LIMIT: Duration = Duration::from_mins(10);
 /// `cargo xtask bench pulsar`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time",
-    long_about = "pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.\n\n\
-    Starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and has both take \
+    about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time",
+    long_about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.\n\n\
+    First it counts what the manager writes from an object to its settled status, on a cluster of its own: at most three \
+    writes with one replica, none after a restart; it fails if there are more.\n\n\
+    Then it starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and has both take \
     all of it, in alternating order, each time with a new subscription: Exclusive and Shared. What pulsar-consumer prints \
     goes to /dev/null; pulsar-perf prints nothing of a message.\n\n\
     It fails if a message is not acknowledged in the end."
@@ -57,7 +61,10 @@ pub struct Args {
     /// See whether it works: 100,000 messages, one round
     #[arg(long, conflicts_with_all = ["messages", "rounds"])]
     quick: bool,
-    /// Keep the outcome as docs/bench/pulsar.md and .json; what they have of other numbers of messages stays
+    /// Measure this alone
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+    /// Keep the outcome as docs/bench/pulsar.md and .json; what they have of the other part, and of other numbers of messages, stays
     #[arg(long)]
     write: bool,
 }
@@ -67,12 +74,35 @@ impl Args {
         let mut words = vec!["cargo xtask bench pulsar".to_owned()];
         if self.quick {
             words.push("--quick".to_owned());
-        } else {
+        } else if self.wants(Part::Rate) {
             words.extend(self.messages.iter().map(|messages| format!("--messages {messages}")));
             words.push(format!("--rounds {}", self.rounds));
         }
+        words.extend(self.only.map(|part| format!("--only {}", part.word())));
         words.push("--write".to_owned());
         words.join(" ")
+    }
+
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_none_or(|only| only == part)
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// How the manager writes, on a cluster; needs no broker
+    Writes,
+    /// How the programs take messages, from a broker
+    Rate,
+}
+
+impl Part {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Writes => "writes",
+            Self::Rate => "rate",
+        }
     }
 }
 
@@ -128,6 +158,17 @@ struct Results {
 
 /// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
+    let mut runs = Vec::new();
+    if args.wants(Part::Writes) {
+        runs.push(writes::run(&build::release()?, args.command())?);
+    }
+    if args.wants(Part::Rate) {
+        runs.extend(rates(args)?);
+    }
+    Report { name: "pulsar", title: "PulsarConsumer, measured", method: method(), runs }.finish(args.write)
+}
+
+fn rates(args: &Args) -> Result<Vec<Run>> {
     let Some(programs) = build::pulsar_release()? else { bail!("{}", protoc::MISSING) };
     let [consumer, producer] = &programs[..] else { bail!("cargo built other programs than asked for") };
     let (sizes, rounds) =
@@ -149,12 +190,13 @@ pub fn run(args: &Args) -> Result<()> {
             measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
         });
     }
-    Report { name: "pulsar", title: "pulsar-consumer, measured", method: method(), runs }.finish(args.write)
+    Ok(runs)
 }
 
 fn method() -> Vec<String> {
     let paragraphs = [
-        "Each section below is from the newest run with its number of messages, and says by which command.",
+        "Each section below is from the newest run of its part, with its number of messages, and says by which command.",
+        writes::METHOD,
         "One standalone broker of Apache Pulsar on this machine, whose processors it shares with whoever takes messages from \
         it. The topic holds messages of about 100 bytes in batches of 1,000, sent by pulsar-producer. Each run has a \
         subscription of its own, made at the topic's beginning. pulsar-perf is that of the same distribution, started as its \
