@@ -8,6 +8,7 @@ use quintet_e2e::proxy::Proxy;
 use quintet_e2e::{Arena, condition, program};
 use serde_json::{Value, json};
 use xtask::cluster::components::Component;
+use xtask::cluster::ports;
 use xtask::manager::{Manager, ManagerOptions};
 use xtask::run;
 
@@ -201,6 +202,7 @@ fn several_namespaces_are_served_with_rights_in_them_alone() {
         let account = format!("--serviceaccount={one}:narrow");
         kubectl(&["-n", namespace, "create", "rolebinding", "narrow", "--clusterrole=quintet", &account]);
     }
+    let port = ports::one().unwrap();
     let options = ManagerOptions {
         name: format!("{one}-manager"),
         namespace: one.clone(),
@@ -209,6 +211,7 @@ fn several_namespaces_are_served_with_rights_in_them_alone() {
         args: vec![
             "--controllers=-daemonjob".to_owned(),
             format!("--watch-namespace={one},{two}"),
+            format!("--debug-bind-address=127.0.0.1:{port}"),
             "--log-format=json".to_owned(),
         ],
         program: Some(program()),
@@ -235,7 +238,7 @@ fn several_namespaces_are_served_with_rights_in_them_alone() {
     }
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((count(&three), get(&three)["status"].is_null()), (0, true), "the third one is nobody's");
-    let (_, caches) = xtask::http::get(manager.metrics_port(), "/debug/caches").unwrap();
+    let (_, caches) = xtask::http::get(port, "/debug/caches").unwrap();
     for scope in [format!("{one}/pods.: 2 objects"), format!("{two}/pods.: 2 objects")] {
         assert!(caches.contains(&scope), "{caches}");
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quintet_e2e::{Arena, condition, program};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::json;
+use xtask::cluster::ports;
 use xtask::http::{self, Request};
 use xtask::manager::{Manager, ManagerOptions};
 use xtask::run;
@@ -146,20 +147,22 @@ fn a_certificate_that_is_replaced_is_served_without_a_restart() {
 #[test]
 fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
     let arena = Arena::new("mm-debug");
+    let port = ports::one().unwrap();
     let options = ManagerOptions {
         name: format!("{}-manager", arena.namespace()),
         leader_elect: false,
         args: vec![
             "--controllers=podset,book".to_owned(),
             format!("--watch-namespace={}", arena.namespace()),
+            format!("--debug-bind-address=127.0.0.1:{port}"),
         ],
         program: Some(program()),
         ..ManagerOptions::default()
     };
     let manager = Manager::start(arena.kube(), &options).unwrap();
-    let port = manager.metrics_port();
     let page = |path: &str| http::get(port, path).unwrap();
     assert_eq!(page("/debug/").0, 200);
+    assert_eq!(http::get(manager.metrics_port(), "/debug/").unwrap().0, 404, "not where everybody may read");
     arena.apply_sample("book/david-copperfield.yaml").unwrap();
     arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
     let (_, caches) = page("/debug/caches");

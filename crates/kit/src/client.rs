@@ -3,9 +3,10 @@
 //! kube's default stack has no read limit and repeats every verb, POST included. Here the connection attempt,
 //! the wait for response headers and (by the executor) each whole call are bounded, nothing is repeated below the
 //! plan, and a peer that vanished silently is noticed by TCP within 15 seconds. A server that asks to be left alone for
-//! a while (429 or 503 with Retry-After) is left alone by everything that shares the client. Tokens and authorities that
+//! a while (429 or 503 with Retry-After) is left alone by everything that shares the client and asks for the same type. Tokens and authorities that
 //! come from files are read anew once a minute, which kube does.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -83,10 +84,11 @@ pub fn brief(error: &kube::Error) -> String {
     }
 }
 
-/// The pause that a server has asked for. Cheap to clone; every clone is the same.
+/// The pauses that a server has asked for, by type: one that is just being defined must not hold the others back. Cheap to
+/// clone; every clone is the same.
 #[derive(Clone)]
 struct Rest {
-    until: Arc<Mutex<Option<Instant>>>,
+    until: Arc<Mutex<HashMap<String, Instant>>>,
     longest: Duration,
 }
 
@@ -96,9 +98,9 @@ impl Rest {
     }
 
     /// Waits until the pause is over.
-    async fn over(&self) {
+    async fn over(&self, of: &str) {
         loop {
-            let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
+            let until = self.until.lock().unwrap_or_else(PoisonError::into_inner).get(of).copied();
             match until {
                 Some(until) if until > Instant::now() => sleep_until(until).await,
                 _ => return,
@@ -107,16 +109,34 @@ impl Rest {
     }
 
     /// Takes note of what an answer asks for.
-    fn heed(&self, status: StatusCode, headers: &HeaderMap) {
+    fn heed(&self, of: String, status: StatusCode, headers: &HeaderMap) {
         let is_asked = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         // The API server says it in seconds, never as a date.
         let seconds = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         if let Some(seconds) = seconds.filter(|_| is_asked) {
             let until = Instant::now() + Duration::from_secs(seconds).min(self.longest);
             let mut asked = self.until.lock().unwrap_or_else(PoisonError::into_inner);
-            *asked = (*asked).max(Some(until));
+            asked.retain(|_, until| *until > Instant::now());
+            let asked = asked.entry(of).or_insert(until);
+            *asked = (*asked).max(until);
         }
     }
+}
+
+/// The type that a path of the API is about: its group, version and plural.
+fn type_of(path: &str) -> String {
+    let mut segments = path.trim_matches('/').split('/');
+    let group = match segments.next() {
+        Some("apis") => segments.next().unwrap_or_default(),
+        _ => "",
+    };
+    let version = segments.next().unwrap_or_default();
+    let rest: Vec<&str> = segments.collect();
+    let plural = match rest[..] {
+        ["namespaces", _, plural, ..] | [plural, ..] => plural,
+        [] => "",
+    };
+    format!("{group}/{version}/{plural}")
 }
 
 /// Bounds the wait for response headers, counts and measures every request, and heeds Retry-After.
@@ -164,12 +184,12 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
         let host = request.uri().host().unwrap_or_default().to_owned();
-        let (metrics, rest) = (self.metrics.clone(), self.rest.clone());
+        let (metrics, rest, of) = (self.metrics.clone(), self.rest.clone(), type_of(request.uri().path()));
         // The service that was asked whether it is ready is the one that is called.
         let ready = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, ready);
         Box::pin(async move {
-            rest.over().await;
+            rest.over(&of).await;
             let began = Instant::now();
             let answer = match timeout(HEADERS, inner.oneshot(request)).await {
                 Ok(answer) => answer.map_err(Into::into),
@@ -178,7 +198,7 @@ where
             let code =
                 answer.as_ref().map_or("<error>".to_owned(), |answer| answer.status().as_str().to_owned());
             if let Ok(answer) = &answer {
-                rest.heed(answer.status(), answer.headers());
+                rest.heed(of, answer.status(), answer.headers());
             }
             metrics.requests.with_label_values(&[code.as_str(), method.as_str(), host.as_str()]).inc();
             let took = began.elapsed().as_secs_f64();
@@ -197,7 +217,7 @@ mod tests {
     fn busy(
         retry_after: &'static str,
         longest: Duration,
-    ) -> (impl Fn() -> BoxFuture<'static, StatusCode>, Arc<AtomicUsize>) {
+    ) -> (impl Fn(&str) -> BoxFuture<'static, StatusCode>, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let (counted, retry_after) = (asked.clone(), HeaderValue::from_static(retry_after));
         let service = tower::service_fn(move |_: Request<Body>| {
@@ -212,23 +232,27 @@ mod tests {
         });
         let limits = Limits { metrics: Metrics::new().unwrap(), rest: Rest::new(longest) };
         let limited = limits.layer(service);
-        let ask = move || -> BoxFuture<'static, StatusCode> {
-            let request = Request::get("http://server/api").body(Body::empty()).unwrap();
+        let ask = move |path: &str| -> BoxFuture<'static, StatusCode> {
+            let request = Request::get(format!("http://server{path}")).body(Body::empty()).unwrap();
             let limited = limited.clone();
             Box::pin(async move { limited.oneshot(request).await.unwrap().status() })
         };
         (ask, asked)
     }
 
+    const PODS: &str = "/api/v1/namespaces/n/pods/a";
+
     #[tokio::test(start_paused = true)]
     async fn a_server_that_asks_for_a_pause_gets_it_from_all() {
         let (ask, asked) = busy("3", LONGEST_REST);
-        assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS, "it is the caller's to repeat");
+        assert_eq!(ask(PODS).await, StatusCode::TOO_MANY_REQUESTS, "it is the caller's to repeat");
         let began = Instant::now();
-        let (first, second) = futures::join!(ask(), ask());
+        ask("/api/v1/nodes").await;
+        assert_eq!(began.elapsed(), Duration::ZERO, "of another type");
+        let (first, second) = futures::join!(ask(PODS), ask("/api/v1/pods"));
         assert_eq!((first, second), (StatusCode::OK, StatusCode::OK));
-        assert_eq!((began.elapsed(), asked.load(Ordering::Relaxed)), (Duration::from_secs(3), 3));
-        ask().await;
+        assert_eq!((began.elapsed(), asked.load(Ordering::Relaxed)), (Duration::from_secs(3), 4));
+        ask(PODS).await;
         assert_eq!(began.elapsed(), Duration::from_secs(3), "it is over");
     }
 
@@ -236,10 +260,24 @@ mod tests {
     async fn a_pause_has_a_bound_and_nonsense_is_none() {
         for (asked, waits) in [("3600", 1), ("-1", 0), ("soon", 0), ("99999999999999999999999", 0)] {
             let (ask, _) = busy(asked, Duration::from_secs(1));
-            ask().await;
+            ask(PODS).await;
             let began = Instant::now();
-            ask().await;
+            ask(PODS).await;
             assert_eq!(began.elapsed(), Duration::from_secs(waits), "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_about_a_type() {
+        for (path, of) in [
+            ("/api/v1/pods", "/v1/pods"),
+            ("/api/v1/namespaces/n/pods/a/status", "/v1/pods"),
+            ("/api/v1/namespaces/n", "/v1/namespaces"),
+            ("/apis/apps/v1/namespaces/n/deployments", "apps/v1/deployments"),
+            ("/apis/g/v1/things/a", "g/v1/things"),
+            ("/version", "//"),
+        ] {
+            assert_eq!(type_of(path), of, "{path}");
         }
     }
 }

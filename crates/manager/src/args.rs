@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -173,6 +174,18 @@ pub struct Args {
     )]
     pub metrics_cert_dir: Option<PathBuf>,
 
+    /// Address of the debug pages, which must be of this machine alone; 0 switches them off. With --metrics-secure they are
+    /// beside the metrics as well, for whom the cluster allows them.
+    #[arg(
+        long,
+        env = "QUINTET_DEBUG_BIND_ADDRESS",
+        help_heading = "Metrics and probes",
+        value_name = "IP:PORT",
+        default_value = "0",
+        value_parser = parse_own_address
+    )]
+    pub debug_bind_address: String,
+
     /// Address of /healthz and /readyz; 0 switches them off.
     #[arg(
         long,
@@ -290,6 +303,18 @@ fn parse_pick(text: &str) -> Result<Pick, String> {
         let known: Vec<String> = known.map(|value| value.get_name().to_owned()).collect();
         format!("the kinds are {}", known.join(", "))
     })
+}
+
+/// An address that only this machine can reach.
+fn parse_own_address(text: &str) -> Result<String, String> {
+    let is_own = text.parse::<SocketAddr>().is_ok_and(|address| address.ip().to_canonical().is_loopback());
+    if text == "0" || is_own {
+        Ok(text.to_owned())
+    } else {
+        Err("it must be an address of this machine alone, such as 127.0.0.1:8082; to see the pages from elsewhere use \
+             `kubectl port-forward`, or --metrics-secure"
+            .to_owned())
+    }
 }
 
 /// An empty value is as good as none: a chart may give it.
@@ -425,6 +450,16 @@ mod tests {
         assert!(namespaces("quintet --watch-namespace=").is_empty());
         assert_eq!(namespaces("quintet --watch-namespace=b,a --watch-namespace=b"), ["a", "b"]);
         assert!(refusal("quintet --watch-namespace=Team").contains("lower case"));
+    }
+
+    #[test]
+    fn debug_pages_are_for_this_machine_alone() {
+        for own in ["0", "127.0.0.1:8082", "[::1]:8082", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(manager(&format!("quintet --debug-bind-address={own}")).debug_bind_address, own);
+        }
+        for open in [":8082", "0.0.0.0:8082", "10.0.0.1:8082", "localhost", "[::]:1"] {
+            assert!(refusal(&format!("quintet --debug-bind-address={open}")).contains("this machine alone"));
+        }
     }
 
     #[test]

@@ -52,6 +52,7 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
     };
     // Addresses first: a port that is taken is said before anything is done.
     let metrics_listener = serve::listen(&args.metrics_bind_address).await?;
+    let debug_listener = serve::listen(&args.debug_bind_address).await?;
     let probe_listener = serve::listen(&args.health_probe_bind_address).await?;
 
     let shared = Shared::new(
@@ -90,8 +91,15 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             (name, Ok(()))
         });
     }
+    let pages = Pages { shared: shared.clone(), levels };
+    if let Some(listener) = debug_listener {
+        let pages = pages.clone();
+        tasks.spawn(async move {
+            let served = endpoint::serve_debugging(listener, pages).await;
+            ("debug", served.map_err(Into::into))
+        });
+    }
     if let Some(listener) = metrics_listener {
-        let pages = Pages { shared: shared.clone(), levels };
         tasks.spawn(async move {
             let served = match secured {
                 Some((identity, guard)) => endpoint::serve_secured(listener, pages, identity, guard).await,
