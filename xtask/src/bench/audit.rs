@@ -23,6 +23,8 @@ pub enum Author {
     Bench,
     /// kopf.
     Kopf,
+    /// The manager that is written with controller-runtime.
+    Twin,
     /// The Job controller of kube-controller-manager.
     JobController,
     /// The DaemonSet controller of kube-controller-manager.
@@ -44,6 +46,8 @@ pub struct Write {
     pub verb: String,
     /// The resource, and the subresource after a slash.
     pub resource: String,
+    /// The name of the object, as far as the request said it.
+    pub name: String,
     /// The status code of the answer.
     pub code: u16,
     /// When the request came.
@@ -97,6 +101,8 @@ struct ObjectRef {
     subresource: String,
     #[serde(default)]
     namespace: String,
+    #[serde(default)]
+    name: String,
 }
 
 #[derive(Deserialize)]
@@ -118,6 +124,7 @@ fn parse(line: &[u8]) -> Option<Write> {
         namespace: object.namespace,
         verb: line.verb,
         resource,
+        name: object.name,
         code: line.response_status.map_or(0, |status| status.code),
         received: line.request_received_timestamp.parse().ok()?,
         answered: line.stage_timestamp.parse().ok()?,
@@ -134,6 +141,7 @@ fn author(user: &str, agent: &str) -> Author {
         _ if agent.starts_with("quintet/") => Author::Quintet,
         _ if agent == USER_AGENT => Author::Bench,
         _ if agent.starts_with("kopf/") => Author::Kopf,
+        _ if agent.starts_with("twin/") => Author::Twin,
         _ => Author::Other,
     }
 }
@@ -307,6 +315,7 @@ mod tests {
         assert_eq!(of("system:serviceaccount:kube-system:generic-garbage-collector", agent), Author::Other);
         assert_eq!(of("system:kube-scheduler", "kube-scheduler/v1.37.1"), Author::Other);
         assert_eq!(of("system:serviceaccount:default:kopf", "kopf/1"), Author::Kopf);
+        assert_eq!(of(account, "twin/0.1.0"), Author::Twin);
     }
 
     #[test]

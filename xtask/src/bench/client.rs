@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use futures::Stream;
 use http::header::{CONTENT_TYPE, HeaderValue, USER_AGENT as USER_AGENT_HEADER};
 use http::{Method, Request};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::WatchEvent;
 use kube::{Client, Config};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
@@ -98,6 +100,15 @@ impl Api {
             .await
             .with_context(|| format!("cannot list {path}"))?;
         Ok(list["items"].as_array().is_some_and(|items| !items.is_empty()))
+    }
+
+    /// Follows an object, or what `path` selects, as it is from now on and until the server ends that.
+    pub async fn watch(
+        &self,
+        path: &str,
+    ) -> Result<impl Stream<Item = Result<WatchEvent<Value>, kube::Error>> + use<>> {
+        let request = Request::builder().method(Method::GET).uri(path).body(Vec::new())?;
+        self.0.request_events(request).await.with_context(|| format!("cannot watch {path}"))
     }
 
     /// Creates an object.

@@ -2,8 +2,8 @@
 //!
 //! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
 //! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
-//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], and [`pulsar`], which has a broker
-//! beside its cluster.
+//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], [`manager`], which measures the
+//! program as a whole, and [`pulsar`], which has a broker beside its cluster.
 
 mod audit;
 mod client;
@@ -11,6 +11,7 @@ mod contest;
 mod daemonjob;
 mod greeting;
 mod host;
+mod manager;
 mod optimised;
 mod podset;
 mod process;
@@ -46,6 +47,7 @@ pub struct Args {
 enum Command {
     Daemonjob(daemonjob::Args),
     Greeting(greeting::Args),
+    Manager(manager::Args),
     Podset(podset::Args),
     Pulsar(pulsar::Args),
 }
@@ -56,6 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Daemonjob(args) => daemonjob::run(args),
         Command::Greeting(args) => greeting::run(args),
+        Command::Manager(args) => manager::run(args),
         Command::Podset(args) => podset::run(args),
         Command::Pulsar(args) => pulsar::run(args),
     }

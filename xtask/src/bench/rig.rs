@@ -152,6 +152,11 @@ impl Rig {
         Ok(rig)
     }
 
+    /// The program that is run as the manager.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
@@ -189,12 +194,17 @@ impl Rig {
 
     /// The processors' time so far, and what this bench, the cluster and a manager have used of it.
     pub fn share(&self, manager: Option<&Manager>) -> Result<Share> {
+        self.share_with(manager.map(Manager::pid))
+    }
+
+    /// The same with any process in the place of a manager.
+    pub fn share_with(&self, process: Option<i32>) -> Result<Share> {
         let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
         let mut pids = vec![me];
         for component in Component::ALL {
             pids.push(self.pid(component)?);
         }
-        pids.extend(manager.map(Manager::pid));
+        pids.extend(process);
         let seconds = pids.into_iter().map(process::cpu_seconds).sum::<Result<f64>>()?;
         Ok(Share::at(seconds))
     }

@@ -147,7 +147,7 @@ fn built_before(cache: &Path, stem: &str, folder: &str, wanted: &[&Recipe]) -> O
 }
 
 /// The version of Go that builds a module, which may be one that the `go` command fetches itself.
-fn go_version(source: &Path, go_mod: &str) -> Result<String> {
+pub(crate) fn go_version(source: &Path, go_mod: &str) -> Result<String> {
     let needed = go_directive(go_mod).context("tests/controlplane: a go.mod without a go line")?;
     if paths::find_program("go").is_none() {
         bail!(
@@ -174,18 +174,32 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
     let version = required_version(&home.go_mod, recipe.module)
         .with_context(|| format!("tests/controlplane: no go.mod requires {}", recipe.module))?;
     let package = [recipe.module, recipe.package].join("/");
-    // Beside its target, so that it can be moved there in one step: an interrupted build leaves nothing half-made.
-    let half_made = home.dir.join(format!(".{}.building", recipe.name));
-    let log = Log::fresh(home.dir.join(format!("{}.build.log", recipe.name)))?;
-    let mut step = Step::start_long(format!(
+    let label = format!(
         "building {} {version} from source, once ({number} of {of}; minutes for the first ones)",
         recipe.name
-    ));
+    );
+    let package = package.trim_end_matches('/');
+    go_build(label, &home.source, package, &ldflags(recipe.module, version), &target)
+}
+
+/// Builds a package of a Go module into a file. `label` is what the user sees meanwhile.
+pub(crate) fn go_build(
+    label: String,
+    source: &Path,
+    package: &str,
+    ldflags: &str,
+    target: &Path,
+) -> Result<()> {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    // Beside its target, so that it can be moved there in one step: an interrupted build leaves nothing half-made.
+    let half_made = target.with_file_name(format!(".{name}.building"));
+    let log = Log::fresh(target.with_file_name(format!("{name}.build.log")))?;
+    let mut step = Step::start_long(label);
     let mut child = Command::new("go")
-        .args(["build", "-trimpath", "-ldflags", &ldflags(recipe.module, version), "-o"])
+        .args(["build", "-trimpath", "-ldflags", ldflags, "-o"])
         .arg(&half_made)
-        .arg(package.trim_end_matches('/'))
-        .current_dir(&home.source)
+        .arg(package)
+        .current_dir(source)
         .env("CGO_ENABLED", "0")
         .env("GOWORK", "off")
         .stdin(Stdio::null())
@@ -196,9 +210,9 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
     let status = run::wait(&mut child, || step.tick());
     let built = status.and_then(|status| {
         if !status.success() {
-            bail!("building {} {version} failed; {}", recipe.name, log.tail(15));
+            bail!("building {name} failed; {}", log.tail(15));
         }
-        fs::rename(&half_made, &target).with_context(|| format!("cannot write {}", target.display()))
+        fs::rename(&half_made, target).with_context(|| format!("cannot write {}", target.display()))
     });
     if let Err(error) = built {
         let _ = fs::remove_file(&half_made);
@@ -255,7 +269,7 @@ pub fn link(binaries: &Binaries, dir: &Path) -> Result<()> {
 }
 
 /// The version in which a go.mod requires a module.
-fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
+pub(crate) fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
     go_mod.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_ascii_whitespace();
         (words.next() == Some(module))

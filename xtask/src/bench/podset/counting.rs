@@ -72,6 +72,7 @@ mod tests {
             namespace: "n".to_owned(),
             verb: verb.to_owned(),
             resource: resource.to_owned(),
+            name: String::new(),
             code,
             received: at(received),
             answered: at(answered),

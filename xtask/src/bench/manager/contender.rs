@@ -1,0 +1,382 @@
+//! The managers that are compared, as processes that are started and ended by the hand of the bench, to the microsecond.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt as _, pin_mut};
+use jiff::Timestamp;
+use kube::core::WatchEvent;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::twin::Twin;
+use crate::bench::audit::Author;
+use crate::bench::process;
+use crate::bench::rig::Rig;
+use crate::cluster::processes::{self, Launch, Process};
+use crate::cluster::{ports, state};
+use crate::manager::{self, NAMESPACE};
+use crate::{http, interrupt, run};
+
+/// How long a process may take until it is ready, and until it has ended.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// How often something is looked at that is over in milliseconds.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// The name of the twin's ServiceAccount and Lease.
+const TWIN: &str = "twin";
+
+/// Who is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Contender {
+    /// The release program with its five kinds.
+    Quintet,
+    /// The twin with controller-runtime's defaults.
+    Twin,
+    /// The twin with settings that an expert would choose.
+    TwinTuned,
+}
+
+impl Contender {
+    /// In the order of the tables.
+    pub const ALL: [Self; 3] = [Self::Quintet, Self::Twin, Self::TwinTuned];
+
+    /// As tables and steps have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quintet => "Quintet",
+            Self::Twin => "twin",
+            Self::TwinTuned => "twin, tuned",
+        }
+    }
+
+    /// As the audit log has it.
+    pub fn author(self) -> Author {
+        match self {
+            Self::Quintet => Author::Quintet,
+            Self::Twin | Self::TwinTuned => Author::Twin,
+        }
+    }
+
+    fn account(self) -> &'static str {
+        match self {
+            Self::Quintet => "quintet",
+            Self::Twin | Self::TwinTuned => TWIN,
+        }
+    }
+
+    /// The Lease that it competes for.
+    pub fn lease(self) -> String {
+        let name = if self == Self::Quintet { "quintet-manager" } else { TWIN };
+        format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}")
+    }
+
+    /// Whether its Lease is free as soon as its process has ended well.
+    pub fn releases(self) -> bool {
+        self != Self::Twin
+    }
+}
+
+/// What contenders are started with.
+pub struct Stand<'a> {
+    /// The cluster.
+    pub rig: &'a Rig,
+    /// The twin.
+    pub twin: Twin,
+}
+
+impl<'a> Stand<'a> {
+    /// Gives the twin a ServiceAccount that may do what it has to do, and both a kubeconfig.
+    pub fn new(rig: &'a Rig, twin: Twin) -> Result<Self> {
+        allow(rig)?;
+        let kube = rig.cluster().kube();
+        let stand = Self { rig, twin };
+        for contender in [Contender::Quintet, Contender::Twin] {
+            let text = kube.kubeconfig_of_service_account(NAMESPACE, contender.account())?;
+            state::write(&stand.kubeconfig(contender), text.as_bytes())?;
+        }
+        Ok(stand)
+    }
+
+    fn kubeconfig(&self, contender: Contender) -> PathBuf {
+        self.rig.cluster().kube().dir().join(format!("bench-{}.kubeconfig", contender.account()))
+    }
+
+    /// The program of a contender.
+    pub fn program(&self, contender: Contender) -> PathBuf {
+        match contender {
+            Contender::Quintet => self.rig.program().to_owned(),
+            Contender::Twin | Contender::TwinTuned => self.twin.program.clone(),
+        }
+    }
+
+    /// Starts a contender, without waiting for it. `place` tells two of them apart.
+    pub fn start(&self, contender: Contender, place: &str) -> Result<Running> {
+        let kube = self.rig.cluster().kube();
+        let (metrics_port, health_port) = (ports::one()?, ports::one()?);
+        let mut command = Command::new(self.program(contender));
+        command
+            .arg(format!("--kubeconfig={}", self.kubeconfig(contender).display()))
+            .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
+            .arg(format!("--health-probe-bind-address=127.0.0.1:{health_port}"))
+            .arg("--leader-elect=true")
+            .arg(format!("--leader-election-namespace={NAMESPACE}"))
+            .current_dir(kube.dir());
+        if contender == Contender::TwinTuned {
+            command.arg("--tuned");
+        }
+        let name = format!("{}-{place}", contender.account());
+        let records = kube.dir().join("processes");
+        fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
+        let began = Timestamp::now();
+        let (process, child) = processes::start(
+            &records,
+            Launch {
+                name: &name,
+                command,
+                port: health_port,
+                fingerprint: String::new(),
+                stdout: kube.log(&format!("{name}.out")),
+                stderr: kube.log(&format!("{name}.log")),
+            },
+        )?;
+        Ok(Running { process, child, metrics_port, began })
+    }
+
+    /// Starts a contender and waits until it says that it is ready.
+    pub fn start_ready(&self, contender: Contender, place: &str) -> Result<Running> {
+        let running = self.start(contender, place)?;
+        running.wait_until_ready()?;
+        Ok(running)
+    }
+
+    /// Takes a Lease away whose holder has ended, so that nobody waits for it.
+    pub fn free(&self, contender: Contender) -> Result<()> {
+        self.rig.delete(&contender.lease())
+    }
+
+    /// Follows the Lease of a contender.
+    pub fn follow(&self, contender: Contender) -> Result<Follower> {
+        Follower::start(self.rig, contender)
+    }
+}
+
+/// A contender while it runs. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    process: Process,
+    child: Child,
+    metrics_port: u16,
+    /// Just before it was started.
+    pub began: Timestamp,
+}
+
+impl Running {
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    /// What it uses of the memory.
+    pub fn memory(&self) -> Result<process::Memory> {
+        process::memory(self.pid())
+    }
+
+    /// What /metrics answers.
+    pub fn metrics(&self) -> Result<String> {
+        match http::get(self.metrics_port, "/metrics") {
+            Some((200, body)) => Ok(body),
+            _ => bail!("/metrics of {} does not answer", self.process.name),
+        }
+    }
+
+    /// Waits until /readyz says so.
+    pub fn wait_until_ready(&self) -> Result<()> {
+        run::poll(&format!("{} is ready", self.process.name), LIMIT, Duration::from_millis(10), || {
+            if !self.process.is_alive() {
+                bail!("{} ended while starting: see its log", self.process.name);
+            }
+            Ok(manager::is_ready(self.process.port).then_some(()))
+        })
+    }
+
+    /// Sends SIGTERM, without waiting.
+    pub fn terminate(&self) {
+        if let Some(pid) = Pid::from_raw(self.process.pid).filter(|_| self.process.is_alive()) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().context("cannot wait for a manager")?.is_some())
+    }
+
+    /// Ends it by SIGTERM and waits for that.
+    pub fn stop(mut self) -> Result<()> {
+        self.terminate();
+        run::poll(&format!("{} has ended", self.process.name), LIMIT, GLANCE, || {
+            Ok(self.has_ended()?.then_some(()))
+        })
+    }
+
+    /// Ends it by SIGKILL.
+    pub fn kill(self) {
+        self.process.kill();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.process.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Who holds a Lease, and since when that is known here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// When the watch said so.
+    pub at: Timestamp,
+    /// Nobody, where it is empty.
+    pub holder: String,
+}
+
+/// Follows a Lease by a watch.
+#[derive(Debug)]
+pub struct Follower {
+    seen: Arc<Mutex<Vec<Held>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Follower {
+    fn start(rig: &Rig, contender: Contender) -> Result<Self> {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (collection, name) = contender.lease().rsplit_once('/').map_or_else(
+            || (String::new(), String::new()),
+            |(collection, name)| (collection.to_owned(), name.to_owned()),
+        );
+        let path = format!("{collection}?watch=1&fieldSelector=metadata.name={name}");
+        let (api, into) = (rig.api(), Arc::clone(&seen));
+        let task = rig.spawn(async move {
+            // A watch that the server ends begins anew.
+            while let Ok(events) = api.watch(&path).await {
+                pin_mut!(events);
+                while let Some(Ok(event)) = events.next().await {
+                    let at = Timestamp::now();
+                    let holder = match event {
+                        WatchEvent::Added(lease) | WatchEvent::Modified(lease) => holder(&lease),
+                        WatchEvent::Deleted(_) => String::new(),
+                        WatchEvent::Bookmark(_) | WatchEvent::Error(_) => continue,
+                    };
+                    into.lock().unwrap_or_else(PoisonError::into_inner).push(Held { at, holder });
+                }
+            }
+        });
+        Ok(Self { seen, task })
+    }
+
+    /// The first state after a moment that is so.
+    fn first(&self, after: Timestamp, is: impl Fn(&Held) -> bool) -> Option<Held> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().find(|held| held.at >= after && is(held)).cloned()
+    }
+
+    /// Who holds it.
+    pub fn holder(&self) -> Option<String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.last().map(|held| held.holder.clone()).filter(|holder| !holder.is_empty())
+    }
+
+    /// When it was let go after a moment.
+    pub fn released(&self, after: Timestamp) -> Option<Timestamp> {
+        self.first(after, |held| held.holder.is_empty()).map(|held| held.at)
+    }
+
+    /// When somebody other than `old` was seen to hold it after a moment.
+    pub fn taken(&self, after: Timestamp, old: &str) -> Option<Timestamp> {
+        self.first(after, |held| !held.holder.is_empty() && held.holder != old).map(|held| held.at)
+    }
+
+    /// Waits until somebody holds it.
+    pub fn wait_for_holder(&self) -> Result<String> {
+        run::poll("somebody holds the Lease", LIMIT, GLANCE, || Ok(self.holder()))
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn holder(lease: &Value) -> String {
+    lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Waits, or until Ctrl-C.
+pub fn pause(time: Duration) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        interrupt::check()?;
+        thread::sleep((time.saturating_sub(began.elapsed())).min(Duration::from_millis(50)));
+    }
+    Ok(())
+}
+
+/// Gives the twin what it has to do.
+fn allow(rig: &Rig) -> Result<()> {
+    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    let see = ["get", "list", "watch"];
+    let name = json!({"name": TWIN});
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": name,
+        "rules": [
+            rule("", &["pods"], &["get", "list", "watch", "create", "delete"]),
+            rule("", &["nodes"], &see),
+            rule("", &["events"], &["create", "patch"]),
+            rule("events.k8s.io", &["events"], &["create", "patch"]),
+            rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
+            rule("dj.dysproz.io", &["daemonjobs", "daemonjobs/finalizers"], &["get", "list", "watch", "update"]),
+            rule("dj.dysproz.io", &["daemonjobs/status"], &["update"]),
+            rule("batch.tutorial.kubebuilder.io", &["podsets", "podsets/finalizers"], &["get", "list", "watch", "update"]),
+            rule("batch.tutorial.kubebuilder.io", &["podsets/status"], &["update"]),
+        ],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": name,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": TWIN},
+        "subjects": [{"kind": "ServiceAccount", "name": TWIN, "namespace": NAMESPACE}],
+    });
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name});
+    rig.create(&format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), &account)?;
+    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)?;
+    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_free_where_nobody_holds_it() {
+        assert_eq!(holder(&json!({"spec": {"holderIdentity": "a"}})), "a");
+        assert_eq!(holder(&json!({"spec": {"holderIdentity": ""}})), "");
+        assert_eq!(holder(&json!({"spec": {}})), "");
+    }
+
+    #[test]
+    fn both_twins_have_one_lease() {
+        assert_eq!(Contender::Twin.lease(), Contender::TwinTuned.lease());
+        assert_ne!(Contender::Twin.lease(), Contender::Quintet.lease());
+    }
+}

@@ -1,0 +1,156 @@
+//! What was measured, and how it is shown: of each figure the contenders' values, and the ratios within a pair.
+
+use serde::Serialize;
+
+use super::contender::Contender;
+use crate::bench::stats::{self, quantile, ratio};
+use crate::bench::table::{NONE, Table, decimals, spread};
+
+/// What one contender showed in one pair: one value, or one for each of many attempts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sample {
+    /// The name of the figure, see [`Row::key`].
+    pub figure: &'static str,
+    /// Who.
+    pub contender: Contender,
+    /// From 1.
+    pub pair: usize,
+    /// In the figure's unit.
+    pub values: Vec<f64>,
+}
+
+/// Everything that one measure found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Results(Vec<Sample>);
+
+/// What is shown of the values of a pair.
+#[derive(Clone, Copy, Debug)]
+pub enum Part {
+    /// The middle.
+    P50,
+    /// All but one of a hundred are not above it.
+    P99,
+    /// The greatest.
+    Worst,
+}
+
+impl Part {
+    fn of(self, values: &[f64]) -> Option<f64> {
+        match self {
+            Self::P50 => stats::spread(values.iter().copied()).map(|spread| spread.median),
+            Self::P99 => quantile(values, 0.99),
+            Self::Worst => quantile(values, 1.0),
+        }
+    }
+}
+
+/// A row of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The figure's name in samples.
+    pub key: &'static str,
+    /// What it is, with its unit.
+    pub label: &'static str,
+    /// What is shown of many attempts.
+    pub part: Part,
+    /// How many decimals.
+    pub places: usize,
+    /// What Quintet should come to.
+    pub goal: &'static str,
+}
+
+impl Results {
+    /// Keeps values.
+    pub fn add(&mut self, contender: Contender, pair: usize, figure: &'static str, values: Vec<f64>) {
+        self.0.push(Sample { figure, contender, pair, values });
+    }
+
+    /// Keeps a value.
+    pub fn one(&mut self, contender: Contender, pair: usize, figure: &'static str, value: f64) {
+        self.add(contender, pair, figure, vec![value]);
+    }
+
+    fn of_pairs(&self, row: &Row, contender: Contender) -> Vec<(usize, f64)> {
+        let samples =
+            self.0.iter().filter(|sample| sample.figure == row.key && sample.contender == contender);
+        samples.filter_map(|sample| Some((sample.pair, row.part.of(&sample.values)?))).collect()
+    }
+
+    /// Of many attempts, of all pairs together; of single values, the median of the pairs and the worst of them.
+    fn cell(&self, row: &Row, contender: Contender) -> String {
+        let values = |sample: &Sample| {
+            (sample.figure == row.key && sample.contender == contender).then(|| sample.values.clone())
+        };
+        let of_pairs: Vec<Vec<f64>> = self.0.iter().filter_map(values).collect();
+        if of_pairs.iter().any(|values| values.len() > 1) {
+            let all: Vec<f64> = of_pairs.concat();
+            return row.part.of(&all).map_or_else(|| NONE.to_owned(), decimals(row.places));
+        }
+        spread(stats::spread(of_pairs.into_iter().flatten()), decimals(row.places))
+    }
+
+    /// The median of the pairs' ratios, and the worst.
+    fn ratio(&self, row: &Row, to: Contender) -> String {
+        let theirs = self.of_pairs(row, to);
+        let ratios = self.of_pairs(row, Contender::Quintet).into_iter().filter_map(|(pair, ours)| {
+            let (_, theirs) = theirs.iter().find(|(other, _)| *other == pair)?;
+            ratio(ours, *theirs)
+        });
+        spread(stats::spread(ratios), decimals(2))
+    }
+
+    /// How many attempts of a figure there were.
+    fn attempts(&self, key: &str, contender: Contender) -> usize {
+        let samples = self.0.iter().filter(|sample| sample.figure == key && sample.contender == contender);
+        samples.map(|sample| sample.values.len()).sum()
+    }
+
+    /// The table of a measure.
+    pub fn table(&self, title: &str, rows: &[Row]) -> Table {
+        let [ours, twin, tuned] = Contender::ALL;
+        let (to_twin, to_tuned) =
+            (format!("{} / {}", ours.name(), twin.name()), format!("{} / {}", ours.name(), tuned.name()));
+        let mut table =
+            Table::new(title, &["", ours.name(), twin.name(), tuned.name(), &to_twin, &to_tuned, "goal"]);
+        for row in rows {
+            let mut cells: Vec<String> = Contender::ALL.map(|contender| self.cell(row, contender)).into();
+            cells.extend([self.ratio(row, twin), self.ratio(row, tuned), row.goal.to_owned()]);
+            table.row(row.label, cells);
+        }
+        if let Some(row) = rows.first() {
+            let [ours, twin, tuned] = Contender::ALL.map(|contender| self.attempts(row.key, contender));
+            table.note(format!("Measured {ours}, {twin} and {tuned} times."));
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Row = Row { key: "rss", label: "RSS MiB", part: Part::P50, places: 1, goal: "8" };
+    const MANY: Row = Row { key: "ms", label: "p99 ms", part: Part::P99, places: 0, goal: "" };
+
+    fn results() -> Results {
+        let mut results = Results::default();
+        results.one(Contender::Quintet, 1, "rss", 8.0);
+        results.one(Contender::Quintet, 2, "rss", 10.0);
+        results.one(Contender::Twin, 1, "rss", 40.0);
+        results.one(Contender::Twin, 2, "rss", 20.0);
+        results.add(Contender::Quintet, 1, "ms", vec![1.0, 2.0]);
+        results.add(Contender::Quintet, 2, "ms", vec![9.0, 3.0]);
+        results
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_pair() {
+        let table = results().table("Memory", &[ONE, MANY]);
+        assert_eq!(
+            table.rows[0],
+            ["RSS MiB", "9.0 (10.0)", "30.0 (40.0)", "-", "0.35 (0.50)", "-", "8"].map(str::to_owned)
+        );
+        assert_eq!(table.rows[1], ["p99 ms", "9", "-", "-", "-", "-", ""].map(str::to_owned));
+        assert_eq!(table.notes, ["Measured 2, 2 and 0 times."]);
+    }
+}

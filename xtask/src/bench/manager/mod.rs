@@ -1,0 +1,388 @@
+//! `cargo xtask bench manager`: the program as a whole beside a manager for the same two kinds that is written with
+//! controller-runtime: memory, start, hand-over, latency, processor time and requests.
+
+mod contender;
+mod figures;
+mod measures;
+mod twin;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use self::contender::Stand;
+use self::figures::{Part, Results, Row};
+use self::measures::End;
+use self::twin::Twin;
+use super::host::{Machine, Versions};
+use super::report::{Report, Run};
+use super::rig::Rig;
+use crate::build;
+
+/// What can be measured by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Measure {
+    /// the size of the program, as it is and compressed
+    Size,
+    /// memory, threads and requests while nothing happens
+    Idle,
+    /// memory for pods of others
+    Foreign,
+    /// memory for pods of its own, the peak at the start, and the time until the first write with them
+    Own,
+    /// from the start of the program until its first write, without objects
+    Start,
+    /// from an event until the write that it causes, at 100 events a second
+    Latency,
+    /// processor time and writes for pods that run to completion, and a canary's waits meanwhile
+    Drive,
+    /// graceful hand-over of leadership
+    HandOver,
+    /// the same with many pods
+    HandOverMany,
+    /// fail-over after a crash
+    Crash,
+}
+
+const fn row(key: &'static str, label: &'static str, part: Part, places: usize, goal: &'static str) -> Row {
+    Row { key, label, part, places, goal }
+}
+
+/// A hand-over of either kind.
+const HAND_OVER: [Row; 7] = [
+    row("released", "signal to Lease released, p50 ms", Part::P50, 0, ""),
+    row("taken", "signal to Lease taken, p50 ms", Part::P50, 0, ""),
+    row("taken", "p99", Part::P99, 0, ""),
+    row("taken", "worst", Part::Worst, 0, ""),
+    row("wrote", "signal to first write, p50 ms", Part::P50, 0, ""),
+    row("wrote", "p99", Part::P99, 0, "200"),
+    row("wrote", "worst", Part::Worst, 0, ""),
+];
+
+impl Measure {
+    const ALL: [Self; 10] = [
+        Self::Size,
+        Self::Idle,
+        Self::Foreign,
+        Self::Own,
+        Self::Start,
+        Self::Latency,
+        Self::Drive,
+        Self::HandOver,
+        Self::HandOverMany,
+        Self::Crash,
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Size => "size",
+            Self::Idle => "idle",
+            Self::Foreign => "foreign",
+            Self::Own => "own",
+            Self::Start => "start",
+            Self::Latency => "latency",
+            Self::Drive => "drive",
+            Self::HandOver => "hand-over",
+            Self::HandOverMany => "hand-over-many",
+            Self::Crash => "crash",
+        }
+    }
+
+    fn title(self, sizes: &Sizes) -> String {
+        let many = super::table::count(u64::try_from(sizes.many).unwrap_or(u64::MAX));
+        match self {
+            Self::Size => "Size of the program".to_owned(),
+            Self::Idle => "Idle".to_owned(),
+            Self::Foreign => format!("{many} pods of others"),
+            Self::Own => format!("{many} pods of its own"),
+            Self::Start => "Start".to_owned(),
+            Self::Latency => format!("{} events at 100 a second", sizes.events),
+            Self::Drive => format!("{} pods to completion", sizes.jobs * sizes.nodes),
+            Self::HandOver => "Graceful hand-over".to_owned(),
+            Self::HandOverMany => format!("Graceful hand-over with {many} pods"),
+            Self::Crash => "Fail-over after a crash".to_owned(),
+        }
+    }
+
+    fn rows(self) -> Vec<Row> {
+        match self {
+            Self::Size => vec![
+                row("bytes", "program MiB", Part::P50, 1, ""),
+                row("compressed", "compressed MiB", Part::P50, 1, "10, aimed at 5"),
+            ],
+            Self::Idle => vec![
+                row("rss", "RSS MiB", Part::P50, 1, "12, aimed at 8"),
+                row("pss", "PSS MiB", Part::P50, 1, ""),
+                row("threads", "threads", Part::P50, 0, ""),
+                row("requests", "requests a second", Part::P50, 2, "0.25"),
+            ],
+            Self::Foreign => vec![row("bytes", "RSS for each pod, bytes", Part::P50, 0, "0")],
+            Self::Own => vec![
+                row("bytes", "RSS for each pod, bytes", Part::P50, 0, "2048, aimed at 1024"),
+                row("rss", "RSS MiB", Part::P50, 1, ""),
+                row("peak", "peak at the start / settled", Part::P50, 2, "1.3"),
+                row("first", "start to first write ms", Part::P50, 0, "0.5 of the twin's"),
+            ],
+            Self::Start => vec![row("first", "start to first write ms", Part::P50, 0, "0.5 of the twin's")],
+            Self::Latency => vec![
+                row("delay", "event to write p50 ms", Part::P50, 1, "0.8 of the twin's"),
+                row("delay", "p99", Part::P99, 1, "0.7 of the twin's"),
+            ],
+            Self::Drive => vec![
+                row("cpu", "CPU s for 1,000 pods", Part::P50, 2, "0.5 of the tuned twin's"),
+                row("writes", "writes for each pod", Part::P50, 2, ""),
+                row("seconds", "until all have succeeded s", Part::P50, 1, ""),
+                row("canary", "canary p50 ms", Part::P50, 1, ""),
+                row("canary", "canary p99 ms", Part::P99, 1, "1000"),
+                row("others", "strangers' CPU %", Part::P50, 0, ""),
+            ],
+            Self::HandOver | Self::HandOverMany => HAND_OVER.to_vec(),
+            Self::Crash => vec![
+                row("taken", "signal to Lease taken ms", Part::P50, 0, ""),
+                row("wrote", "signal to first write ms", Part::P50, 0, ""),
+            ],
+        }
+    }
+
+    /// How many simulated nodes the measure needs.
+    fn nodes(self, sizes: &Sizes) -> usize {
+        if self == Self::Drive { sizes.nodes } else { 1 }
+    }
+
+    fn measure(self, stand: &Stand<'_>, sizes: &Sizes) -> Result<Results> {
+        let mut results = Results::default();
+        let into = &mut results;
+        match self {
+            Self::Size => measures::size(stand, into),
+            Self::Idle => measures::idle(stand, sizes, into),
+            Self::Foreign => measures::foreign(stand, sizes, into),
+            Self::Own => measures::own(stand, sizes, into),
+            Self::Start => measures::start(stand, sizes, into),
+            Self::Latency => measures::latency(stand, sizes, into),
+            Self::Drive => measures::drive(stand, sizes, into),
+            Self::HandOver => measures::hand_over(stand, sizes, End::Graceful, false, into),
+            Self::HandOverMany => measures::hand_over(stand, sizes, End::Graceful, true, into),
+            Self::Crash => measures::hand_over(stand, sizes, End::Crash, false, into),
+        }?;
+        Ok(results)
+    }
+}
+
+/// How much of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// How often every contender is measured.
+    pub pairs: usize,
+    /// Pods that are many.
+    pub many: usize,
+    /// Events of the open loop.
+    pub events: usize,
+    /// DaemonJobs that run at once, each on every node.
+    pub jobs: usize,
+    /// Nodes for them.
+    pub nodes: usize,
+    /// Graceful hand-overs of Quintet; the twin's are a fifth of that if it releases the Lease, else one a pair.
+    pub hand_overs: usize,
+    /// How long a process is left alone until it counts as settled.
+    pub settle: Duration,
+    /// How long a standby has, once it is ready, to have caches that are warm.
+    pub standby: Duration,
+    /// How long idle requests are counted.
+    pub idle: Duration,
+}
+
+/// `cargo xtask bench manager`.
+#[derive(Debug, clap::Args)]
+#[command(
+    about = "The manager beside one written with controller-runtime: memory, start, hand-over, latency, requests",
+    long_about = "The manager beside one written with controller-runtime: memory, start, hand-over, latency, requests.\n\n\
+    The other one, called the twin, is tests/bench/twin, built from source with Go for the first time. It keeps DaemonJobs \
+    and PodSets by the same rules in their simplest form, and is measured twice: with the defaults of controller-runtime, \
+    and tuned. Each pair measures all three, in alternating order; ratios are taken within a pair.\n\n\
+    With --write each measure is kept as soon as it is done, so that an interrupted run can be continued with --only. \
+    With seven pairs everything takes about two hours on two cores."
+)]
+pub struct Args {
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=99))]
+    pairs: u8,
+    /// See whether it works: one pair, 100 pods where there are 10,000 else, and little of everything
+    #[arg(long, conflicts_with = "pairs")]
+    quick: bool,
+    /// Measure this alone; may be given several times
+    #[arg(long, value_enum, value_name = "MEASURE")]
+    only: Vec<Measure>,
+    /// Measure this program instead of building the release program
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Keep the outcome as docs/bench/manager.md and .json; what they have of other measures stays
+    #[arg(long)]
+    write: bool,
+}
+
+impl Args {
+    fn sizes(&self) -> Sizes {
+        let seconds = Duration::from_secs;
+        if self.quick {
+            return Sizes {
+                pairs: 1,
+                many: 100,
+                events: 50,
+                jobs: 2,
+                nodes: 5,
+                hand_overs: 2,
+                settle: seconds(1),
+                standby: seconds(1),
+                idle: seconds(5),
+            };
+        }
+        Sizes {
+            pairs: self.pairs.into(),
+            many: 10_000,
+            events: 1_000,
+            jobs: 5,
+            nodes: 200,
+            hand_overs: 100,
+            settle: seconds(8),
+            standby: seconds(1),
+            idle: seconds(30),
+        }
+    }
+
+    fn measures(&self) -> Vec<Measure> {
+        Measure::ALL
+            .into_iter()
+            .filter(|measure| self.only.is_empty() || self.only.contains(measure))
+            .collect()
+    }
+
+    /// The command that measures one thing alike.
+    fn command(&self, measure: Measure) -> String {
+        let how = if self.quick { "--quick".to_owned() } else { format!("--pairs {}", self.pairs) };
+        format!("cargo xtask bench manager {how} --only {} --write", measure.word())
+    }
+}
+
+/// Runs the bench.
+pub fn run(args: &Args) -> Result<()> {
+    let sizes = args.sizes();
+    let program = match &args.program {
+        Some(program) => program.canonicalize()?,
+        None => build::release()?,
+    };
+    Twin::built()?;
+    let mut measures = args.measures();
+    while let Some(first) = measures.first() {
+        let nodes = first.nodes(&sizes);
+        let (now, later) = measures.iter().partition(|measure| measure.nodes(&sizes) == nodes);
+        measures = later;
+        cluster(args, &sizes, nodes, &program, now)?;
+    }
+    Ok(())
+}
+
+/// Measures what needs so many nodes.
+fn cluster(
+    args: &Args,
+    sizes: &Sizes,
+    nodes: usize,
+    program: &std::path::Path,
+    measures: Vec<Measure>,
+) -> Result<()> {
+    let mut machine = Machine::now();
+    let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
+    let versions = Versions::of(&rig, program)?;
+    let stand = Stand::new(&rig, Twin::built()?)?;
+    for measure in measures {
+        let results = measure.measure(&stand, sizes)?;
+        let mut table = results.table(&measure.title(sizes), &measure.rows());
+        table.note(format!("The twin: {}.", stand.twin.version));
+        let run = Run {
+            about: measure.title(sizes),
+            size: Measure::ALL.iter().position(|one| *one == measure).unwrap_or_default(),
+            command: args.command(measure),
+            machine: machine.clone(),
+            versions: versions.clone(),
+            failures: Vec::new(),
+            tables: vec![table],
+            measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
+        };
+        Report { name: "manager", title: "The manager, measured", method: method(), runs: vec![run] }
+            .finish(args.write)?;
+        machine = Machine::now();
+    }
+    Ok(())
+}
+
+/// What a reader of the tables has to know.
+fn method() -> Vec<String> {
+    [
+        "Each section below is from the newest run of its measure, and says by which command.",
+        "One cluster for each number of nodes: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
+         processes of this machine, kubelets simulated by kwok. Quintet is the release program with all five kinds, the \
+         Lease and the rights of the chart's ServiceAccount. The twin (tests/bench/twin) is a manager for DaemonJob and \
+         PodSet alone, written with controller-runtime: their rules in the simplest form, so without conditions, Events, \
+         ledger, rollout, or retries of pods. It is measured with the defaults of controller-runtime and tuned: no limit \
+         of requests, 16 workers, only pods with its label in the cache, managedFields not kept, the Lease released at \
+         the end. Both have leader election with 15 s, 10 s and 2 s.",
+        "A pair measures all three one after another, in alternating order. Cells are the median of the pairs and the \
+         worst of them in parentheses; where a pair has many attempts, those of all pairs are taken together. Ratios are \
+         taken within a pair: the median, and the worst in parentheses.",
+        "Every process is started anew and has its Lease free, so that none waits for the predecessor's. RSS and peak are \
+         the kernel's (VmRSS, VmHWM); PSS counts shared pages in part. Memory for a pod is the difference between two \
+         starts, without pods and with them. Pods are of 3 KB of JSON and unscheduled. Those of its own are made once, by \
+         Quintet, with an owner and labels by which either finds them.",
+        "Idle requests are those that a manager counts itself (rest_client_requests_total), renewals of the Lease included. \
+         Times of writes are the API server's (audit log), to the microsecond; those of the Lease are when a watch says \
+         so. Start to first write is from before the process is started until a request to make a pod arrives. Event to \
+         write is from the answer to the request that makes a PodSet until that to the one that makes its pod; requests \
+         are sent at their time, whatever became of those before.",
+        "A hand-over begins with the signal. When the old leader has released the Lease, or has ended if it does not, an \
+         object is made for which there is something to do: first write is when the successor's request arrives. The \
+         successor was started and ready before. The twin's are fewer, as they take seconds.",
+        "A canary is a client of its own that gets one object every 20 ms while the pods are made. Strangers are processes \
+         that have nothing to do with the bench: where they used much of the processors, times and their ratios say \
+         little; memory and counts are as good as ever.",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
+        Cli::try_parse_from([&["bench"], words].concat()).map(|cli| cli.args)
+    }
+
+    #[test]
+    fn options_come_to_sizes_and_measures() {
+        let args = parse(&[]).unwrap();
+        assert_eq!((args.sizes().pairs, args.sizes().many, args.sizes().hand_overs), (7, 10_000, 100));
+        assert_eq!(args.measures(), Measure::ALL);
+        let args = parse(&["--only", "crash", "--only", "idle", "--pairs", "2"]).unwrap();
+        assert_eq!((args.measures(), args.sizes().pairs), (vec![Measure::Idle, Measure::Crash], 2));
+        assert_eq!(parse(&["--quick"]).unwrap().sizes().many, 100);
+        assert!(parse(&["--quick", "--pairs", "2"]).is_err());
+        assert!(parse(&["--only", "nothing"]).is_err());
+    }
+
+    #[test]
+    fn a_section_names_the_command_that_made_it() {
+        let args = parse(&["--pairs", "3"]).unwrap();
+        for measure in Measure::ALL {
+            let command = args.command(measure);
+            let words: Vec<&str> = command.split(' ').skip(4).collect();
+            assert_eq!(parse(&words).unwrap().measures(), [measure], "{command}");
+        }
+    }
+}
