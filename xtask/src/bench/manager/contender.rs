@@ -164,7 +164,7 @@ impl<'a> Stand<'a> {
     }
 
     /// Follows the Lease of a contender.
-    pub fn follow(&self, contender: Contender) -> Result<Follower> {
+    pub fn follow(&self, contender: Contender) -> Follower {
         Follower::start(self.rig, contender)
     }
 }
@@ -258,7 +258,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    fn start(rig: &Rig, contender: Contender) -> Result<Self> {
+    fn start(rig: &Rig, contender: Contender) -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (collection, name) = contender.lease().rsplit_once('/').map_or_else(
             || (String::new(), String::new()),
@@ -281,7 +281,7 @@ impl Follower {
                 }
             }
         });
-        Ok(Self { seen, task })
+        Self { seen, task }
     }
 
     /// The first state after a moment that is so.

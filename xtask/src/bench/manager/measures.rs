@@ -315,7 +315,7 @@ pub fn hand_over(
             _ => 1,
         };
         stand.free(contender)?;
-        let follower = stand.follow(contender)?;
+        let follower = stand.follow(contender);
         let mut leader = stand.start_ready(contender, "a")?;
         let (mut released, mut taken, mut wrote) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..times {
@@ -380,7 +380,7 @@ fn first_write(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Resu
 /// A contender that holds the Lease and has been at rest for a while.
 fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Running> {
     stand.free(contender)?;
-    let follower = stand.follow(contender)?;
+    let follower = stand.follow(contender);
     let running = stand.start_ready(contender, "a")?;
     follower.wait_for_holder()?;
     pause(sizes.settle)?;
@@ -527,12 +527,13 @@ mod tests {
             write("pods", "x", 30),
         ];
         let owners = [("b-0".to_owned(), "b".to_owned())].into();
-        assert_eq!(delays(&writes, &owners), [7.0]);
+        let delays = delays(&writes, &owners);
+        assert!(delays.len() == 1 && (delays[0] - 7.0).abs() < 1e-9, "{delays:?}");
     }
 
     #[test]
     fn memory_may_shrink() {
-        assert_eq!(per_pod(100, 110, 10), 1_024.0);
-        assert_eq!(per_pod(110, 100, 10), -1_024.0);
+        assert!((per_pod(100, 110, 10) - 1_024.0).abs() < 1e-9);
+        assert!((per_pod(110, 100, 10) + 1_024.0).abs() < 1e-9);
     }
 }
