@@ -201,9 +201,7 @@ impl Running {
     /// Waits until /readyz says so.
     pub fn wait_until_ready(&self) -> Result<()> {
         run::poll(&format!("{} is ready", self.process.name), LIMIT, Duration::from_millis(10), || {
-            if !self.process.is_alive() {
-                bail!("{} ended while starting: see its log", self.process.name);
-            }
+            self.must_run()?;
             Ok(manager::is_ready(self.process.port).then_some(()))
         })
     }
@@ -213,6 +211,14 @@ impl Running {
         if let Some(pid) = Pid::from_raw(self.process.pid).filter(|_| self.process.is_alive()) {
             let _ = kill_process(pid, Signal::TERM);
         }
+    }
+
+    /// Fails if it has ended by itself: controller-runtime does so when the Lease is lost.
+    pub fn must_run(&self) -> Result<()> {
+        if !self.process.is_alive() {
+            bail!("{} has ended by itself: see its log", self.process.name);
+        }
+        Ok(())
     }
 
     /// Whether it has ended.

@@ -168,6 +168,7 @@ pub fn latency(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Resul
         let mut writes = Vec::new();
         run::poll("every event has its pod", rig.patience(), LOOK, || {
             step.tick();
+            running.must_run()?;
             writes.extend(rig.writes_so_far(&namespace)?);
             let made = writes.iter().filter(|write| write.is_creation_of_pod()).count();
             Ok((made >= sizes.events).then_some(()))
@@ -224,6 +225,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<
         }
         run::poll("all pods have succeeded", rig.patience(), LOOK, || {
             step.tick();
+            running.must_run()?;
             for path in &paths {
                 let job = rig.get(path)?.unwrap_or_default();
                 if !counts(&job["status"]["succeeded"], rig.nodes()) || job["status"]["succeeded"].is_null() {
