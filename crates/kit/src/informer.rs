@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::client::{CALL, brief};
 use crate::link::Link;
 use crate::metrics::Metrics;
-use crate::object::{Key, Meta, MetaOnly, Object};
+use crate::object::{Key, Meta, MetaOnly, Object, Owner};
 use crate::resource::{Resource, escape};
 
 /// A page of a list where the server cannot stream it: small, because the decoded page is what memory peaks by.
@@ -163,6 +163,11 @@ impl<T: Object> Cache<T> {
         }
         self.objects.insert((key.namespace.clone(), key.name.clone()), object);
         old
+    }
+
+    /// Any object of this owner.
+    fn sibling(&self, owner: &Owner) -> Option<Arc<T>> {
+        self.owned.get(&owner.uid)?.values().next().cloned()
     }
 
     fn remove(&mut self, key: &Key) -> Option<Arc<T>> {
@@ -446,6 +451,9 @@ impl<T: Object> Part<T> {
         match serde_json::from_str::<T>(raw.get()) {
             Ok(mut object) => {
                 object.slim();
+                if let Some(sibling) = object.owner().and_then(|owner| self.read().sibling(owner)) {
+                    object.share(&sibling);
+                }
                 let key = object.key();
                 let version = object.resource_version().to_owned();
                 lock(&self.inner.undecodable).remove(&key);

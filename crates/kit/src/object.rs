@@ -66,6 +66,8 @@ pub trait Object: DeserializeOwned + Send + Sync + 'static {
     fn terminating(&self) -> bool;
     /// Drops what no plan reads, before it is kept.
     fn slim(&mut self) {}
+    /// Keeps what it has in common with an object of the same owner once for both.
+    fn share(&mut self, _sibling: &Self) {}
     /// Whether `other` differs from it in nothing that is read. Such a change wakes nobody.
     fn same(&self, other: &Self) -> bool {
         self.resource_version() == other.resource_version()
@@ -90,6 +92,10 @@ macro_rules! identified_by_meta {
 
         fn terminating(&self) -> bool {
             self.meta.deleted.is_some()
+        }
+
+        fn share(&mut self, sibling: &Self) {
+            self.meta.share(&sibling.meta);
         }
     };
 }
@@ -160,6 +166,18 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// Takes the strings of `other` where it has equal ones: of the pods of one template most are.
+    pub fn share(&mut self, other: &Self) {
+        if self.namespace == other.namespace {
+            self.namespace.clone_from(&other.namespace);
+        }
+        if self.owner == other.owner {
+            self.owner.clone_from(&other.owner);
+        }
+        self.labels.share(&other.labels);
+        self.annotations.share(&other.annotations);
+    }
+
     /// Whether `other` differs in nothing but the resourceVersion.
     pub fn same(&self, other: &Self) -> bool {
         let Self {
@@ -225,14 +243,13 @@ impl Meta {
 
 /// A small sorted map of strings: labels or annotations, without a tree node for each.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
-#[serde(from = "std::collections::BTreeMap<Box<str>, Box<str>>")]
-pub struct Pairs(Box<[(Box<str>, Box<str>)]>);
+#[serde(from = "std::collections::BTreeMap<Arc<str>, Arc<str>>")]
+pub struct Pairs(Arc<[(Arc<str>, Arc<str>)]>);
 
 impl Pairs {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
-        let at = self.0.binary_search_by(|(name, _)| (**name).cmp(key)).ok()?;
-        Some(&self.0[at].1)
+        self.find(key).map(|(_, value)| &**value)
     }
 
     /// All pairs, sorted by key.
@@ -243,12 +260,33 @@ impl Pairs {
     /// Only the pairs whose key passes.
     #[must_use]
     pub fn only(self, keep: impl Fn(&str) -> bool) -> Self {
-        Self(self.0.into_vec().into_iter().filter(|(key, _)| keep(key)).collect())
+        Self(self.0.iter().filter(|(key, _)| keep(key)).cloned().collect())
+    }
+
+    /// Takes what `other` has of the same.
+    fn share(&mut self, other: &Self) {
+        if self == other {
+            self.0.clone_from(&other.0);
+            return;
+        }
+        // One that has shared before is left as it is.
+        for (key, value) in Arc::get_mut(&mut self.0).unwrap_or_default() {
+            let Some((their_key, their_value)) = other.find(key) else { continue };
+            key.clone_from(their_key);
+            if value == their_value {
+                value.clone_from(their_value);
+            }
+        }
+    }
+
+    fn find(&self, key: &str) -> Option<&(Arc<str>, Arc<str>)> {
+        let at = self.0.binary_search_by(|(name, _)| (**name).cmp(key)).ok()?;
+        self.0.get(at)
     }
 }
 
-impl From<std::collections::BTreeMap<Box<str>, Box<str>>> for Pairs {
-    fn from(map: std::collections::BTreeMap<Box<str>, Box<str>>) -> Self {
+impl From<std::collections::BTreeMap<Arc<str>, Arc<str>>> for Pairs {
+    fn from(map: std::collections::BTreeMap<Arc<str>, Arc<str>>) -> Self {
         Self(map.into_iter().collect())
     }
 }
@@ -259,7 +297,7 @@ impl<const N: usize> From<[(&str, &str); N]> for Pairs {
             pairs
                 .into_iter()
                 .map(|(key, value)| (key.into(), value.into()))
-                .collect::<std::collections::BTreeMap<Box<str>, Box<str>>>(),
+                .collect::<std::collections::BTreeMap<Arc<str>, Arc<str>>>(),
         )
     }
 }
@@ -371,6 +409,36 @@ mod tests {
         assert_eq!(meta.labels.get("b"), Some("2"));
         assert_eq!(meta.labels.get("c"), None);
     }
+
+    #[test]
+    fn siblings_keep_once_what_they_have_in_common() {
+        let meta = |name: &str, node: &str| Meta {
+            namespace: "n".into(),
+            name: name.into(),
+            labels: [("kind", "DaemonJob"), ("node", node)].into(),
+            owner: Some(Owner {
+                group: "g".into(),
+                kind: "k".into(),
+                name: "o".into(),
+                uid: "u".into(),
+                at: 0,
+            }),
+            ..Meta::default()
+        };
+        let first = meta("a", "1");
+        for (node, whole) in [("1", true), ("2", false)] {
+            let mut second = meta("b", node);
+            second.share(&first);
+            assert_eq!(second, meta("b", node));
+            assert!(Arc::ptr_eq(&second.namespace, &first.namespace));
+            let owner = |meta: &Meta| meta.owner.clone().unwrap().uid;
+            assert!(Arc::ptr_eq(&owner(&second), &owner(&first)));
+            assert_eq!(Arc::ptr_eq(&second.labels.0, &first.labels.0), whole);
+            let (ours, theirs) = (second.labels.find("kind").unwrap(), first.labels.find("kind").unwrap());
+            assert!(Arc::ptr_eq(&ours.0, &theirs.0) && Arc::ptr_eq(&ours.1, &theirs.1));
+        }
+    }
+
     #[test]
     fn a_custom_resource_is_kept_without_what_nobody_reads() {
         // Any derived type will do; this one is its metadata and little else.
