@@ -45,6 +45,9 @@ pub enum Measure {
     Crash,
 }
 
+/// A machine whose processors are less idle than this before the start, in percent, is shared with others.
+const SHARED: u64 = 80;
+
 const fn row(key: &'static str, label: &'static str, part: Part, places: usize, goal: &'static str) -> Row {
     Row { key, label, part, places, goal }
 }
@@ -298,6 +301,9 @@ fn cluster(
         let results = measure.measure(&stand, sizes)?;
         let mut table = results.table(&measure.title(sizes), &measure.rows());
         table.note(format!("The twin: {}.", stand.twin.version));
+        if machine.idle_percent.is_some_and(|idle| idle < SHARED) {
+            table.note("The machine was shared with others: times say little, memory and counts do.");
+        }
         let run = Run {
             about: measure.title(sizes),
             size: Measure::ALL.iter().position(|one| *one == measure).unwrap_or_default(),
@@ -331,7 +337,7 @@ fn method() -> Vec<String> {
          taken within a pair: the median, and the worst in parentheses.",
         "Every process is started anew and has its Lease free, so that none waits for the predecessor's. RSS and peak are \
          the kernel's (VmRSS, VmHWM); PSS counts shared pages in part. Memory for a pod is the difference between two \
-         starts, without pods and with them. Pods are of 3 KB of JSON and unscheduled. Those of its own are made once, by \
+         starts, without pods and with them. Pods are of 3.8 KB of JSON and unscheduled. Those of its own are made once, by \
          Quintet, with an owner and labels by which either finds them.",
         "Idle requests are those that a manager counts itself (rest_client_requests_total), renewals of the Lease included. \
          Times of writes are the API server's (audit log), to the microsecond; those of the Lease are when a watch says \
