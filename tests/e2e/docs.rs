@@ -9,9 +9,10 @@ use xtask::run;
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run; the benches, its long tier; and the Pulsar
 /// programs, which are run by their own tests, where there is a broker.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 12] = [
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 13] = [
     "cargo xtask build",
     "cargo xtask image",
+    "cargo xtask release",
     "cargo xtask demo",
     "cargo xtask cluster",
     "cargo xtask test",

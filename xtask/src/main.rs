@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, build, cluster, consumers, demo, generate, image, interrupt, protoc, pulsar, test};
+use xtask::{
+    bench, build, cluster, consumers, demo, generate, image, interrupt, protoc, pulsar, release, test,
+};
 
 /// Everything a developer of Quintet runs besides cargo itself
 #[derive(Parser)]
@@ -25,6 +27,7 @@ enum Command {
     Demo(demo::Args),
     Build(build::Args),
     Image(image::Args),
+    Release(release::Args),
     Protoc(protoc::Args),
     Test(test::Args),
     Bench(bench::Args),
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Build(build::Args {}) => build::run(),
         Command::Image(args) => image::run(&args),
+        Command::Release(args) => release::run(&args),
         Command::Protoc(protoc::Args {}) => protoc::run(),
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),

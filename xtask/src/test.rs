@@ -36,7 +36,7 @@ pub const BROKERS_VARIABLE: &str = "QUINTET_PULSAR_BROKERS";
     long_about = "Run every check and test, and say where the time went.\n\n\
     Formatting, lints, generated files, the workspace's tests, the Pulsar programs against real brokers (see `cargo xtask \
     pulsar --help`; skipped where there is no Java or no Maven), the release build (see `cargo xtask build --help`), the \
-    images, twice, which must be equal (see `cargo xtask image --help`), the chart, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
+    images, twice, which must be equal (see `cargo xtask image --help`), the chart, the files of a release, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
     at the end. A failure does not keep the other parts from being run. The last line sums everything up: \"N passed, N \
     failed, N skipped\"; the exit code is 1 if anything failed."
 )]
@@ -183,6 +183,7 @@ const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(10
 const IMAGES: (&str, Duration) = ("images", Duration::from_mins(2));
 const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_mins(15));
 const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
+const RELEASE: (&str, Duration) = ("release files", Duration::from_mins(2));
 const DEMO: (&str, Duration) = ("demo", Duration::from_mins(5));
 const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(3));
 const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(15));
@@ -215,7 +216,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     })?;
     if fast {
         for (name, budget) in
-            [PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, DEMO, CLUSTER, END_TO_END]
+            [PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, CLUSTER, END_TO_END]
         {
             report.skip(name, budget, "as --fast was given");
         }
@@ -225,7 +226,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
     images(report)?;
     let Some(helm) = control_plane(report)? else {
-        for (name, budget) in [CHART, DEMO, CLUSTER, END_TO_END] {
+        for (name, budget) in [CHART, RELEASE, DEMO, CLUSTER, END_TO_END] {
             report.skip(name, budget, "as the control plane could not be built");
         }
         return Ok(());
@@ -233,6 +234,16 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(CHART.0, CHART.1, || {
         check(Command::new(&helm).args(["lint", "--strict"]).arg(paths::workspace().join("charts/quintet")))
     })?;
+    if let Some(missing) = image::missing(&[])? {
+        report.skip(RELEASE.0, RELEASE.1, &missing);
+    } else {
+        report.part(RELEASE.0, RELEASE.1, || {
+            let folder = env::temp_dir().join(format!("quintet-release-{}", std::process::id()));
+            let counts = check(xtask()?.args(["release", "--dry-run", "--output"]).arg(&folder));
+            let _ = fs::remove_dir_all(&folder);
+            counts
+        })?;
+    }
     // What a newcomer runs first, on a cluster of its own; twice, since it may be run again on what is up.
     let shown = TestCluster::new("demo");
     report.part(DEMO.0, DEMO.1, || {

@@ -83,6 +83,11 @@ impl Args {
         words.join(" ")
     }
 
+    /// Whether nothing is timed.
+    pub fn only_counts(&self) -> bool {
+        self.only == Some(Part::Writes)
+    }
+
     fn wants(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
     }

@@ -79,6 +79,12 @@ pub fn name(program: &str) -> String {
     format!("{REGISTRY}/{program}:{}", env!("CARGO_PKG_VERSION"))
 }
 
+/// The packages that the programs are of.
+pub(crate) fn packages() -> Vec<&'static str> {
+    let packages: BTreeSet<&str> = RECIPES.iter().map(|recipe| recipe.package).collect();
+    packages.into_iter().collect()
+}
+
 /// An image that was built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
@@ -329,6 +335,19 @@ mod tests {
         let labels = source.labels(&RECIPES[0]);
         for key in ["title", "description", "version", "licenses", "source", "revision"] {
             assert!(labels.iter().any(|(label, value)| *label == key && !value.is_empty()), "{key}");
+        }
+    }
+
+    #[test]
+    fn builders_elsewhere_use_the_rust_that_is_asked_for() {
+        let rust = env!("CARGO_PKG_RUST_VERSION");
+        for (file, words) in [
+            ("config/image/Dockerfile", format!("library/rust:{rust}-")),
+            (".github/workflows/ci.yaml", format!("rustup toolchain install {rust} ")),
+            (".github/workflows/release.yaml", format!("rustup toolchain install {rust} ")),
+        ] {
+            let text = fs::read_to_string(paths::workspace().join(file)).unwrap();
+            assert!(text.contains(&words), "{file} lacks `{words}`");
         }
     }
 

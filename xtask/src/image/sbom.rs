@@ -4,7 +4,7 @@
 //! build or test are not among them. Checksums are those of Cargo.lock. Beside the crates there is what every static program
 //! has: Rust's library and the C library.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::process::Command;
@@ -14,24 +14,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::build::Arch;
+use crate::dependencies::{Crate, Graph, LINKED};
 use crate::{paths, run};
-
-/// A crate, as `cargo tree` prints it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Crate {
-    name: String,
-    version: String,
-    licence: String,
-    repository: String,
-}
-
-impl Crate {
-    /// The package URL, by which it is also referred to within the list.
-    fn purl(&self) -> String {
-        // A version's build metadata begins with a plus sign.
-        format!("pkg:cargo/{}@{}", self.name, self.version.replace('+', "%2B"))
-    }
-}
 
 /// A part of the program that is no crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,69 +31,15 @@ impl Library {
     }
 }
 
-/// Who depends on whom, by their references. The first is the program's package.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Graph {
-    root: String,
-    crates: BTreeMap<String, Crate>,
-    depends_on: BTreeMap<String, BTreeSet<String>>,
-}
-
 /// The bill of a program of a package.
 pub(super) fn of(package: &str, program: &str, arch: Arch, created: Timestamp) -> Result<Vec<u8>> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .args(["tree", "--locked", "--package", package, "--edges", "normal,no-proc-macro"])
-        .args(["--target", arch.target(), "--prefix", "depth", "--format", "{p}\t{l}\t{r}"])
-        .current_dir(paths::workspace());
-    let graph = graph(&run::stdout(&mut cargo)?)?;
+    let graph = Graph::of(package, arch, LINKED)?;
     let lock = paths::workspace().join("Cargo.lock");
     let lock = fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
     let bill = bill(&graph, program, &checksums(&lock), &libraries(arch)?, created)?;
     let mut text = serde_json::to_vec_pretty(&bill).context("cannot write JSON")?;
     text.push(b'\n');
     Ok(text)
-}
-
-/// Reads the tree: a line begins with its depth, and one whose dependencies were shown before ends in `(*)`.
-fn graph(tree: &str) -> Result<Graph> {
-    let mut graph = Graph::default();
-    let mut above: Vec<String> = Vec::new();
-    for line in tree.lines() {
-        let (one, depth) =
-            parse(line).with_context(|| format!("cargo tree says what nobody expected: {line}"))?;
-        let reference = one.purl();
-        above.truncate(depth);
-        match above.last() {
-            Some(parent) => {
-                graph.depends_on.entry(parent.clone()).or_default().insert(reference.clone());
-            }
-            None => graph.root.clone_from(&reference),
-        }
-        graph.depends_on.entry(reference.clone()).or_default();
-        above.push(reference.clone());
-        graph.crates.insert(reference, one);
-    }
-    Ok(graph)
-}
-
-fn parse(line: &str) -> Option<(Crate, usize)> {
-    let line = line.strip_suffix(" (*)").unwrap_or(line);
-    let digits = line.find(|c: char| !c.is_ascii_digit())?;
-    let (depth, rest) = line.split_at(digits);
-    let mut columns = rest.split('\t');
-    // A package of this workspace has its folder in parentheses after its version.
-    let mut words = columns.next()?.split(' ');
-    let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
-    let mut text = || columns.next().unwrap_or_default().trim().to_owned();
-    let one = Crate {
-        name: name.to_owned(),
-        version: version.to_owned(),
-        // The older way to write it.
-        licence: text().replace('/', " OR "),
-        repository: text(),
-    };
-    Some((one, depth.parse().ok()?))
 }
 
 /// The checksums in a Cargo.lock, by name and version.
@@ -227,24 +157,11 @@ mod tests {
         checksum = \"abc\"\n\n[[package]]\nname = \"kit\"\nversion = \"0.1.0\"\ndependencies = [\n \"anyhow\",\n]\n";
 
     #[test]
-    fn who_depends_on_whom_follows_from_the_depths() {
-        let graph = graph(TREE).unwrap();
-        assert_eq!(graph.root, "pkg:cargo/quintet@0.1.0");
-        let on = |name: &str| graph.depends_on[name].iter().map(String::as_str).collect::<Vec<_>>();
-        assert_eq!(
-            on("pkg:cargo/quintet@0.1.0"),
-            ["pkg:cargo/anyhow@1.0.1", "pkg:cargo/kit@0.1.0", "pkg:cargo/zlib@1.0.0%2B1.2"]
-        );
-        assert_eq!(on("pkg:cargo/kit@0.1.0"), ["pkg:cargo/anyhow@1.0.1", "pkg:cargo/zlib@1.0.0%2B1.2"]);
-        assert_eq!(on("pkg:cargo/anyhow@1.0.1"), [""; 0]);
-        assert!(super::graph("what is this").is_err());
-    }
-
-    #[test]
     fn a_bill_names_each_crate_once_with_its_checksum() {
         let glibc = Library { name: "glibc", version: "2.36".to_owned(), licence: "LGPL-2.1-or-later" };
         let created = "2026-01-02T03:04:05Z".parse().unwrap();
-        let bill = bill(&graph(TREE).unwrap(), "quintet", &checksums(LOCK), &[glibc], created).unwrap();
+        let bill =
+            bill(&Graph::parse(TREE).unwrap(), "quintet", &checksums(LOCK), &[glibc], created).unwrap();
         assert_eq!(bill["metadata"]["component"]["purl"], "pkg:cargo/quintet@0.1.0");
         let names: Vec<_> = bill["components"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
         assert_eq!(names, ["anyhow", "kit", "zlib", "glibc"]);

@@ -1,0 +1,253 @@
+//! What the shipped programs are built of: the crates that cargo takes for them, and whether `deny.toml` allows their
+//! licences and the versions that they come in twice.
+//!
+//! `deny.toml` is cargo-deny's own file, so whoever has cargo-deny asks the same of it, and more: `cargo deny check`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::build::Arch;
+use crate::{paths, run};
+
+/// A crate, as `cargo tree` prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Crate {
+    pub name: String,
+    pub version: String,
+    /// An SPDX expression; empty where the crate names none.
+    pub licence: String,
+    pub repository: String,
+}
+
+impl Crate {
+    /// The package URL, by which it is also referred to.
+    pub fn purl(&self) -> String {
+        // A version's build metadata begins with a plus sign.
+        format!("pkg:cargo/{}@{}", self.name, self.version.replace('+', "%2B"))
+    }
+}
+
+/// Who depends on whom, by their package URLs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Graph {
+    /// The program's package.
+    pub root: String,
+    pub crates: BTreeMap<String, Crate>,
+    pub depends_on: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What is linked into a program: neither build scripts nor macros.
+pub(crate) const LINKED: &str = "normal,no-proc-macro";
+
+/// What it takes to build it.
+const BUILT_WITH: &str = "normal,build";
+
+impl Graph {
+    /// The crates of a package by these edges, with the features that the package is built with.
+    pub fn of(package: &str, arch: Arch, edges: &str) -> Result<Self> {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo
+            .args(["tree", "--locked", "--package", package, "--edges", edges])
+            .args(["--target", arch.target(), "--prefix", "depth", "--format", "{p}\t{l}\t{r}"])
+            .current_dir(paths::workspace());
+        Self::parse(&run::stdout(&mut cargo)?)
+    }
+
+    /// Reads the tree: a line begins with its depth, and one whose dependencies were shown before ends in `(*)`.
+    pub fn parse(tree: &str) -> Result<Self> {
+        let mut graph = Self::default();
+        let mut above: Vec<String> = Vec::new();
+        for line in tree.lines() {
+            let (one, depth) =
+                parse(line).with_context(|| format!("cargo tree says what nobody expected: {line}"))?;
+            let purl = one.purl();
+            above.truncate(depth);
+            match above.last() {
+                Some(parent) => {
+                    graph.depends_on.entry(parent.clone()).or_default().insert(purl.clone());
+                }
+                None => graph.root.clone_from(&purl),
+            }
+            graph.depends_on.entry(purl.clone()).or_default();
+            above.push(purl.clone());
+            graph.crates.insert(purl, one);
+        }
+        Ok(graph)
+    }
+}
+
+fn parse(line: &str) -> Option<(Crate, usize)> {
+    let line = line.strip_suffix(" (*)").unwrap_or(line);
+    let digits = line.find(|c: char| !c.is_ascii_digit())?;
+    let (depth, rest) = line.split_at(digits);
+    let mut columns = rest.split('\t');
+    // Where it lies, or that it is a macro, may follow in parentheses.
+    let mut words = columns.next()?.split(' ');
+    let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
+    let mut text = || columns.next().unwrap_or_default();
+    // A slash is the older way to write it.
+    let licence = text().replace('/', " OR ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let repository = text().trim().to_owned();
+    Some((
+        Crate { name: name.to_owned(), version: version.to_owned(), licence, repository },
+        depth.parse().ok()?,
+    ))
+}
+
+/// What `deny.toml` says, as far as it is asked here.
+#[derive(Debug, Deserialize)]
+struct Policy {
+    licenses: Licences,
+    bans: Bans,
+}
+
+#[derive(Debug, Deserialize)]
+struct Licences {
+    allow: BTreeSet<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Bans {
+    skip: Vec<Skip>,
+}
+
+/// A version that may be there beside another one.
+#[derive(Debug, Deserialize)]
+struct Skip {
+    /// The crate's name, and the beginning of the version after an at sign.
+    #[serde(rename = "crate")]
+    name: String,
+}
+
+impl Skip {
+    fn covers(&self, one: &Crate) -> bool {
+        self.name.split_once('@').is_some_and(|(name, version)| {
+            let rest = one.version.strip_prefix(version);
+            name == one.name && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    }
+}
+
+impl Policy {
+    /// What is not as it should be, a sentence each.
+    fn objections(&self, graph: &Graph) -> Vec<String> {
+        let mut objections = Vec::new();
+        let mut versions: BTreeMap<&str, Vec<&Crate>> = BTreeMap::new();
+        for one in graph.crates.values() {
+            versions.entry(&one.name).or_default().push(one);
+            if !self.allows(&one.licence) {
+                let licence = if one.licence.is_empty() { "no licence that it names" } else { &one.licence };
+                objections.push(format!(
+                    "{} {} comes with {licence}, which deny.toml does not allow",
+                    one.name, one.version
+                ));
+            }
+        }
+        for (name, several) in versions {
+            let left =
+                several.iter().filter(|one| !self.bans.skip.iter().any(|skip| skip.covers(one))).count();
+            if several.len() > 1 && left > 1 {
+                let versions: Vec<&str> = several.iter().map(|one| one.version.as_str()).collect();
+                objections.push(format!(
+                    "{name} is there in the versions {}: let one go, or say in deny.toml why it stays",
+                    versions.join(" and ")
+                ));
+            }
+        }
+        objections
+    }
+
+    fn allows(&self, licence: &str) -> bool {
+        spdx::Expression::parse(licence).is_ok_and(|expression| {
+            expression.evaluate(|required| self.licenses.allow.contains(&required.to_string()))
+        })
+    }
+}
+
+/// Asks `deny.toml` about everything that these packages are built with.
+pub(crate) fn objections(packages: &[&str], arches: &[Arch]) -> Result<Vec<String>> {
+    let file = paths::workspace().join("deny.toml");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let policy: Policy = toml::from_str(&text).context("deny.toml is not as cargo-deny has it")?;
+    let mut all = BTreeSet::new();
+    for package in packages {
+        for &arch in arches {
+            all.extend(policy.objections(&Graph::of(package, arch, BUILT_WITH)?));
+        }
+    }
+    Ok(all.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TREE: &str = "0quintet v0.1.0 (/code/crates/manager)\tApache-2.0\thttps://example.com/quintet\n\
+        1anyhow v1.0.1\tMIT/Apache-2.0\thttps://example.com/anyhow\n\
+        1kit v0.1.0 (/code/crates/kit)\tApache-2.0\t\n\
+        2anyhow v1.0.1\tMIT/Apache-2.0\thttps://example.com/anyhow (*)\n\
+        2zlib v1.0.0+1.2\tZlib\t\n\
+        1zlib v2.0.0\tMIT  AND  Zlib\t\n";
+
+    fn policy(allow: &[&str], skip: &[&str]) -> Policy {
+        let allow = allow.iter().map(|&one| one.to_owned()).collect();
+        let skip = skip.iter().map(|&one| Skip { name: one.to_owned() }).collect();
+        Policy { licenses: Licences { allow }, bans: Bans { skip } }
+    }
+
+    #[test]
+    fn who_depends_on_whom_follows_from_the_depths() {
+        let graph = Graph::parse(TREE).unwrap();
+        assert_eq!(graph.root, "pkg:cargo/quintet@0.1.0");
+        let on = |name: &str| graph.depends_on[name].iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!(
+            on("pkg:cargo/quintet@0.1.0"),
+            ["pkg:cargo/anyhow@1.0.1", "pkg:cargo/kit@0.1.0", "pkg:cargo/zlib@2.0.0"]
+        );
+        assert_eq!(on("pkg:cargo/kit@0.1.0"), ["pkg:cargo/anyhow@1.0.1", "pkg:cargo/zlib@1.0.0%2B1.2"]);
+        assert_eq!(on("pkg:cargo/anyhow@1.0.1"), [""; 0]);
+        assert_eq!(graph.crates["pkg:cargo/anyhow@1.0.1"].licence, "MIT OR Apache-2.0");
+        assert!(Graph::parse("what is this").is_err());
+    }
+
+    #[test]
+    fn a_licence_must_be_allowed_in_one_of_its_ways() {
+        let graph = Graph::parse(TREE).unwrap();
+        let skip = ["zlib@1"];
+        assert_eq!(policy(&["Apache-2.0", "Zlib", "MIT"], &skip).objections(&graph), [""; 0]);
+        assert_eq!(
+            policy(&["Apache-2.0", "Zlib"], &skip).objections(&graph),
+            ["zlib 2.0.0 comes with MIT AND Zlib, which deny.toml does not allow"]
+        );
+        let nameless = Graph::parse("0a v1.0.0\t\t\n").unwrap();
+        assert_eq!(
+            policy(&["MIT"], &[]).objections(&nameless),
+            ["a 1.0.0 comes with no licence that it names, which deny.toml does not allow"]
+        );
+    }
+
+    #[test]
+    fn a_crate_in_two_versions_wants_a_reason() {
+        let graph = Graph::parse(TREE).unwrap();
+        let allow = ["Apache-2.0", "Zlib", "MIT"];
+        let objections = policy(&allow, &["zlib@1.1", "zlib@3"]).objections(&graph);
+        assert_eq!(
+            objections,
+            [
+                "zlib is there in the versions 1.0.0+1.2 and 2.0.0: let one go, or say in deny.toml why it stays"
+            ]
+        );
+        assert_eq!(policy(&allow, &["zlib@2.0"]).objections(&graph), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_shipped_is_allowed() {
+        let objections = objections(&["quintet", "quintet-pulsar-client"], &Arch::ALL).unwrap();
+        assert_eq!(objections, [""; 0]);
+    }
+}
