@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::build::{Arch, megabytes};
+use crate::build::Arch;
 use crate::cluster::binaries;
 use crate::progress::Step;
 use crate::run::{self, print};
@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
     let sums = files.iter().map(|(name, bytes)| format!("{}  {name}\n", run::hex(&Sha256::digest(bytes))));
     write(&args.output.join(SUMS), sums.collect::<String>())?;
     let lines = files.iter().map(|(name, bytes)| {
-        format!("{} {}\n", args.output.join(name).display(), megabytes(bytes.len() as u64))
+        format!("{} {} kB\n", args.output.join(name).display(), bytes.len().div_ceil(1_000))
     });
     print(lines.collect::<String>() + &format!("{}\n", args.output.join(SUMS).display()))
 }

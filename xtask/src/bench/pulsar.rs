@@ -45,7 +45,7 @@ const LIMIT: Duration = Duration::from_mins(10);
     about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time",
     long_about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.\n\n\
     First it counts what the manager writes from an object to its settled status, on a cluster of its own: at most three \
-    writes with one replica, none after a restart; it fails if there are more.\n\n\
+    writes, and one for each second that it takes, none after a restart; it fails if there are more.\n\n\
     Then it starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and has both take \
     all of it, in alternating order, each time with a new subscription: Exclusive and Shared. What pulsar-consumer prints \
     goes to /dev/null; pulsar-perf prints nothing of a message.\n\n\
