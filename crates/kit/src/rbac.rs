@@ -52,3 +52,54 @@ pub const LEADER_ELECTION_RULES: &[Rule] = &[Rule {
     verbs: &["create", "get", "update", "watch"],
     why: "One Lease decides which manager may write; those that stand by watch it.",
 }];
+
+/// What `quintet uninstall` needs in every namespace that the manager watched.
+pub const UNINSTALL_RULES: &[Rule] = &[
+    Rule {
+        group: "",
+        resources: &["pods"],
+        verbs: &["list", "patch"],
+        why: "The finalizer of DaemonJobs' pods is taken off.",
+    },
+    Rule {
+        group: "example.com",
+        resources: &["greetings"],
+        verbs: &["list", "patch"],
+        why: "The finalizer of Greetings is taken off.",
+    },
+    Rule {
+        group: "dj.dysproz.io",
+        resources: &["daemonjobs"],
+        verbs: &["list"],
+        why: "What stays is told: DaemonJobs,",
+    },
+    Rule {
+        group: "batch.tutorial.kubebuilder.io",
+        resources: &["podsets"],
+        verbs: &["list"],
+        why: "PodSets,",
+    },
+    Rule {
+        group: "pulsar.pulsarconsumer.krvarma.com",
+        resources: &["pulsarconsumers"],
+        verbs: &["list"],
+        why: "PulsarConsumers,",
+    },
+    Rule { group: "christianb93.github.com", resources: &["books"], verbs: &["list"], why: "and Books." },
+];
+
+/// What `quintet uninstall --manager` needs in the manager's own namespace.
+pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[Rule {
+    group: "apps",
+    resources: &["deployments/scale"],
+    verbs: &["patch"],
+    why: "The managers are stopped.",
+}];
+
+/// What `quintet uninstall --manager` needs in the namespace of the Lease.
+pub const UNINSTALL_LEASE_RULES: &[Rule] = &[Rule {
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["create", "get", "update", "watch", "delete"],
+    why: "The Lease is taken, so that no manager writes meanwhile, and is deleted at the end.",
+}];

@@ -14,10 +14,10 @@ use kube::Client;
 use quintet_kit::client::{self, CALL, LONGEST_REST};
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::{Meta, WireMeta};
-use quintet_kit::resource::{Resource, escape};
+use quintet_kit::resource::{DEPLOYMENTS, Resource, escape};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::run;
 
@@ -189,6 +189,29 @@ impl Cluster {
         let headers = [("content-type", "application/json-patch+json"), ("accept", WHOLE)];
         let body = operations.to_string().into_bytes();
         self.call::<serde::de::IgnoredAny>(Method::PATCH, path, &headers, body).await.map(|_| ())
+    }
+
+    /// Lets a Deployment have no pods.
+    pub async fn scale_to_zero(&self, namespace: &str, name: &str) -> kube::Result<()> {
+        let path = format!(
+            "{}/{name}/scale?fieldManager={}",
+            DEPLOYMENTS.path(namespace),
+            quintet_kit::FIELD_MANAGER
+        );
+        let headers = [("content-type", "application/merge-patch+json"), ("accept", WHOLE)];
+        let body = json!({ "spec": { "replicas": 0 } }).to_string().into_bytes();
+        self.call::<serde::de::IgnoredAny>(Method::PATCH, path, &headers, body).await.map(|_| ())
+    }
+
+    /// Deletes an object, if it still is what its metadata say.
+    pub async fn delete(&self, resource: &Resource, metadata: &Value) -> kube::Result<()> {
+        let part = |name: &str| metadata[name].as_str().unwrap_or_default();
+        let path = format!("{}/{}", resource.path(part("namespace")), part("name"));
+        let preconditions = json!({ "uid": part("uid"), "resourceVersion": part("resourceVersion") });
+        let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions });
+        let headers = [("content-type", "application/json"), ("accept", WHOLE)];
+        let body = options.to_string().into_bytes();
+        self.call::<serde::de::IgnoredAny>(Method::DELETE, path, &headers, body).await.map(|_| ())
     }
 
     /// Why something could not be done, in one sentence that begins with what that was.

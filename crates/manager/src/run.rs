@@ -275,7 +275,7 @@ pub async fn configure(args: &ClusterArgs) -> Result<Config> {
 }
 
 /// The identity of this process, unique for its life: a restarted pod of the same name is another candidate.
-fn identity() -> String {
+pub fn identity() -> String {
     let host = std::env::var("POD_NAME")
         .ok()
         .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())

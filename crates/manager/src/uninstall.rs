@@ -1,7 +1,10 @@
 //! `quintet uninstall`: takes our finalizers off, so that what Quintet made can be deleted when no manager runs.
 //!
 //! Every object is changed by itself and only if it still is what was seen, so the command may be interrupted and run
-//! again. It does not stop the manager yet, which puts finalizers back: that belongs before the first list in [`run`].
+//! again. A manager that ran meanwhile would put finalizers back: with `--manager` it is stopped and kept from writing
+//! first ([`writer`]), else that is up to whoever calls.
+
+mod writer;
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -23,6 +26,7 @@ use quintet_podset::api::PodSet;
 use quintet_pulsarconsumer::api::PulsarConsumer;
 use serde_json::json;
 
+use self::writer::{Manager, Writer, parse_manager};
 use crate::cluster::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
 
 /// Rounds in a row in which nothing could be changed, before it is given up.
@@ -33,18 +37,27 @@ const PROGRESS: usize = 500;
 const NAMED: usize = 10;
 
 /// Takes Quintet's finalizers off: dj.dysproz.io/ledger off pods, example.com/farewell off Greetings. Pods and Greetings
-/// can then be deleted while no manager runs. Nothing else is changed and nothing is deleted.
+/// can then be deleted while no manager runs. No object of a user is deleted.
 ///
-/// Stop the manager first (kubectl scale deployment NAME --replicas=0, in its namespace) and leave it stopped: a manager
-/// that runs puts finalizers on again, and outcomes of pods without one are lost when the pods go.
+/// The manager must be stopped and stay so: one that runs puts finalizers on again, and outcomes of pods without one are
+/// lost when the pods go. With --manager that is done first; else do it before (kubectl scale deployment NAME
+/// --replicas=0, in its namespace).
 ///
 /// It may be interrupted at any time; run it again and it goes on. You need to be allowed to list and patch pods and
-/// greetings.
+/// greetings; with --manager, to patch the scale of its Deployment and to use its Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The only namespace to look at. Default: all.
     #[arg(short, long, value_name = "NAMESPACE", value_parser = parse_name)]
     namespace: Option<String>,
+
+    /// Stop this manager first: its Deployment is scaled to 0, its Lease is held meanwhile and deleted at the end.
+    #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
+    manager: Option<Manager>,
+
+    /// Namespace of the manager's Lease. Default: the manager's.
+    #[arg(long, value_name = "NAMESPACE", value_parser = parse_name, requires = "manager")]
+    lease_namespace: Option<String>,
 
     /// Do not ask.
     #[arg(short, long)]
@@ -58,6 +71,7 @@ pub struct Args {
 pub fn examples(program: &str) -> String {
     format!(
         "Examples:\n  \
+         {program} uninstall --manager quintet-system/quintet\n  \
          {program} uninstall --namespace NAMESPACE\n  \
          {program} uninstall --yes"
     )
@@ -96,14 +110,30 @@ fn held() -> [Held; 2] {
 pub async fn run(args: &Args) -> Result<()> {
     let namespace = args.namespace.as_deref().unwrap_or_default();
     if !args.yes {
-        ask(namespace)?;
+        ask(namespace, args.manager.is_some())?;
     }
     let cluster = Cluster::of(&args.cluster).await?;
+    let writer = match &args.manager {
+        None => None,
+        Some(manager) => {
+            let lease = args.lease_namespace.as_deref().unwrap_or(manager.namespace());
+            Some(Writer::become_the_one(&cluster, &args.cluster, manager, lease).await?)
+        }
+    };
+    let mut freed = Ok(());
     for held in held() {
-        free(&cluster, &held, namespace).await?;
+        freed = free(&cluster, &held, namespace, writer.as_ref()).await;
+        if freed.is_err() {
+            break;
+        }
     }
-    tell(&remaining(&cluster, namespace).await);
-    Ok(())
+    if freed.is_ok() {
+        tell(&remaining(&cluster, namespace).await);
+    }
+    if let Some(writer) = writer {
+        writer.end(&cluster).await;
+    }
+    freed
 }
 
 /// A line on standard output, which may be closed.
@@ -115,7 +145,7 @@ fn everywhere(namespace: &str) -> String {
     if namespace.is_empty() { "in all namespaces".to_owned() } else { format!("in namespace {namespace}") }
 }
 
-fn ask(namespace: &str) -> Result<()> {
+fn ask(namespace: &str, stops_the_manager: bool) -> Result<()> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         bail!(
@@ -126,8 +156,9 @@ fn ask(namespace: &str) -> Result<()> {
     let mut stdout = std::io::stdout();
     let _ = write!(
         stdout,
-        "Takes Quintet's finalizers off pods and Greetings {}. The manager must have been stopped. Go on? [y/N] ",
-        everywhere(namespace)
+        "Takes Quintet's finalizers off pods and Greetings {}. The manager {}. Go on? [y/N] ",
+        everywhere(namespace),
+        if stops_the_manager { "is stopped first" } else { "must have been stopped" }
     );
     let _ = stdout.flush();
     let mut answer = String::new();
@@ -151,7 +182,7 @@ enum Freed {
 }
 
 /// Lists and patches until a list shows none that has the finalizer.
-async fn free(cluster: &Cluster, held: &Held, namespace: &str) -> Result<()> {
+async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&Writer>) -> Result<()> {
     let finalizer = held.finalizer;
     let (mut freed, mut fruitless, mut done) = (0_usize, 0, HashSet::<Arc<str>>::new());
     loop {
@@ -182,7 +213,7 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str) -> Result<()> {
         let mut later: Option<(Duration, String)> = None;
         let before = freed;
         let mut answers = stream::iter(&waiting)
-            .map(|meta| async move { (meta, patch(cluster, held, meta).await) })
+            .map(|meta| async move { (meta, patch(cluster, held, meta, writer).await) })
             .buffer_unordered(WINDOW);
         while let Some((meta, answer)) = answers.next().await {
             match answer {
@@ -222,7 +253,13 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str) -> Result<()> {
     }
 }
 
-async fn patch(cluster: &Cluster, held: &Held, meta: &Meta) -> Freed {
+async fn patch(cluster: &Cluster, held: &Held, meta: &Meta, writer: Option<&Writer>) -> Freed {
+    if writer.is_some_and(|writer| !writer.may_write()) {
+        return Freed::Later(
+            Duration::from_secs(2),
+            "the managers' Lease was lost, and is not had again".to_owned(),
+        );
+    }
     let Some(operations) = meta.without_finalizer(held.finalizer) else { return Freed::News };
     match cluster.patch(&held.resource, meta, &operations).await {
         Ok(()) => Freed::Yes,

@@ -1,0 +1,148 @@
+//! Being the one who writes: the managers are stopped, and their Lease is held as any candidate holds it.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use quintet_kit::client::{self, brief};
+use quintet_kit::clock::Clock;
+use quintet_kit::election::{self, Candidate, Gate, LEASE_NAME, Seen, Settings};
+use quintet_kit::link::Link;
+use quintet_kit::metrics::Metrics;
+use quintet_kit::resource::LEASES;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::tell;
+use crate::cluster::{Cluster, ClusterArgs, is_absent, parse_name};
+use crate::run;
+
+/// How long it may take until the Lease is held: a manager that is told to end releases it within 20 seconds, and one
+/// that was killed holds it for another 15.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A manager's Deployment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manager {
+    namespace: String,
+    deployment: String,
+}
+
+impl Manager {
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+}
+
+/// For clap: `NAMESPACE/DEPLOYMENT`.
+pub fn parse_manager(text: &str) -> Result<Manager, String> {
+    let (namespace, deployment) =
+        text.split_once('/').ok_or("write it as NAMESPACE/DEPLOYMENT, such as quintet-system/quintet")?;
+    Ok(Manager { namespace: parse_name(namespace)?, deployment: parse_name(deployment)? })
+}
+
+/// That this process writes, and no manager does.
+pub struct Writer {
+    gate: Gate,
+    stop: watch::Sender<bool>,
+    election: JoinHandle<Result<(), election::Error>>,
+    /// Of the Lease.
+    namespace: String,
+}
+
+impl Writer {
+    /// Stops the manager and takes its Lease.
+    pub async fn become_the_one(
+        cluster: &Cluster,
+        reached_by: &ClusterArgs,
+        manager: &Manager,
+        namespace: &str,
+    ) -> Result<Self> {
+        let Manager { namespace: home, deployment } = manager;
+        match cluster.scale_to_zero(home, deployment).await {
+            Ok(()) => tell(&format!("Deployment {home}/{deployment} is scaled to 0.")),
+            Err(error) if is_absent(&error) => tell(&format!("There is no Deployment {home}/{deployment}.")),
+            Err(error) => {
+                let sorry =
+                    cluster.sorry(&format!("Deployment {home}/{deployment} cannot be scaled"), &error);
+                bail!(
+                    "{sorry}\nBy hand, by somebody who may:\n  kubectl scale deployment -n {home} {deployment} --replicas=0"
+                );
+            }
+        }
+        let gate = Gate::closed();
+        let (stop, stopped) = watch::channel(false);
+        let settings = Settings::new(namespace.to_owned(), run::identity());
+        let metrics = Metrics::new()?;
+        let candidate = Candidate {
+            client: client::build(run::configure(reached_by).await?, &metrics, settings.retry)?,
+            settings,
+            gate: gate.clone(),
+            link: Link::default(),
+            clock: Clock::System,
+            metrics,
+        };
+        let mut election = tokio::spawn(election::run(candidate, Seen::new, stopped));
+        let mut opened = gate.watch();
+        tokio::select! {
+            held = tokio::time::timeout(PATIENCE, opened.wait_for(Option::is_some)) => if held.is_err() {
+                let holder = match cluster.get::<Value>(&LEASES, namespace, LEASE_NAME).await {
+                    Ok(lease) => lease.and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned)),
+                    Err(error) => bail!("{}", cluster.sorry("the managers' Lease cannot be taken", &error)),
+                };
+                bail!(
+                    "Lease {namespace}/{LEASE_NAME} is held by {}: a manager still runs that is not of Deployment \
+                     {home}/{deployment}; stop it and run this again",
+                    holder.unwrap_or_else(|| "nobody, and cannot be taken".to_owned())
+                );
+            },
+            ended = &mut election => return Err(match ended {
+                Ok(Ok(())) => anyhow!("the election has ended, which it must not"),
+                Ok(Err(error)) => error.into(),
+                Err(error) => anyhow!("the election has failed: {error}"),
+            }),
+        }
+        tell(&format!("Lease {namespace}/{LEASE_NAME} is held: no manager writes."));
+        Ok(Self { gate, stop, election, namespace: namespace.to_owned() })
+    }
+
+    /// Whether it is still so.
+    pub fn may_write(&self) -> bool {
+        self.gate.term().is_some()
+    }
+
+    /// Gives the Lease back and deletes it, unless somebody has taken it meanwhile.
+    pub async fn end(self, cluster: &Cluster) {
+        let _ = self.stop.send(true);
+        let _ = self.election.await;
+        let place = format!("{}/{LEASE_NAME}", self.namespace);
+        let lease = match cluster.get::<Value>(&LEASES, &self.namespace, LEASE_NAME).await {
+            Ok(Some(lease)) => lease,
+            Ok(None) => return,
+            Err(error) => return tell(&format!("Lease {place} stays: {}.", brief(&error))),
+        };
+        if lease["spec"]["holderIdentity"].as_str().is_some_and(|holder| !holder.is_empty()) {
+            return tell(&format!("Lease {place} stays: {} holds it now.", lease["spec"]["holderIdentity"]));
+        }
+        match cluster.delete(&LEASES, &lease["metadata"]).await {
+            Ok(()) => tell(&format!("Lease {place} is deleted.")),
+            Err(error) => tell(&format!("Lease {place} stays: {}.", brief(&error))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manager_is_named_with_its_namespace() {
+        let manager = parse_manager("quintet-system/quintet").unwrap();
+        assert_eq!((manager.namespace(), &*manager.deployment), ("quintet-system", "quintet"));
+        assert!(parse_manager("quintet").unwrap_err().contains("NAMESPACE/DEPLOYMENT"));
+        for bad in ["/quintet", "a/", "a/b/c", "A/b"] {
+            assert!(parse_manager(bad).is_err(), "{bad}");
+        }
+    }
+}
