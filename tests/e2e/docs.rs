@@ -9,10 +9,11 @@ use xtask::run;
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run; the benches, its long tier; and the Pulsar
 /// programs, which are run by their own tests, where there is a broker.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 13] = [
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 14] = [
     "cargo xtask build",
     "cargo xtask image",
     "cargo xtask release",
+    "cargo xtask chart",
     "cargo xtask demo",
     "cargo xtask cluster",
     "cargo xtask test",
@@ -148,8 +149,13 @@ fn commands_in_the_documents_work() {
             }
             let mut command = command.replace("NODE", &node).replace("NAMESPACE", arena.namespace());
             // What would change the cluster for the tests beside this one is only checked by the server.
-            if command.starts_with("helm ") || command.contains("-k config/default") {
+            if ["helm install", "helm upgrade"].iter().any(|helm| command.starts_with(helm))
+                || command.contains("-k config/default")
+            {
                 command.push_str(" --dry-run=server");
+            }
+            if command.starts_with("helm uninstall") {
+                command.push_str(" --dry-run");
             }
             // What goes on for ever is looked at for a moment.
             if command.contains("--watch") || command.contains("--follow") {

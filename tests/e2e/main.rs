@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
 mod book;
+mod chart;
 mod daemonjob;
 mod daemonjob_faults;
 mod daemonjob_input;

@@ -229,7 +229,8 @@ pub fn install(kube: &Kube) -> Result<()> {
         kube.helm()
             .args(["upgrade", "--install", "quintet"])
             .arg(paths::workspace().join("charts/quintet"))
-            .args(["--namespace", manager::NAMESPACE, "--create-namespace", "--set", "replicas=0"]),
+            .args(["--namespace", manager::NAMESPACE, "--create-namespace"])
+            .args(["--set", "replicas=0,uninstallHook.enabled=false"]),
     )?;
     let definitions = DEFINITIONS.map(|name| format!("crd/{name}"));
     // Not --for=condition: kubectl takes a definition that has no condition yet for an error.

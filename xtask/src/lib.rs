@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod build;
+pub mod chart;
 pub mod cluster;
 pub mod consumers;
 pub mod demo;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use xtask::{
-    bench, build, cluster, consumers, demo, generate, image, interrupt, protoc, pulsar, release, test,
+    bench, build, chart, cluster, consumers, demo, generate, image, interrupt, protoc, pulsar, release, test,
 };
 
 /// Everything a developer of Quintet runs besides cargo itself
@@ -23,6 +23,8 @@ enum Command {
     Pulsar(pulsar::cli::Args),
     /// Write the files that follow from the kinds' types and rules: definitions and RBAC
     Generate(generate::GenerateArgs),
+    /// The Helm chart: its tests
+    Chart(chart::Args),
     Consumers(consumers::Args),
     Demo(demo::Args),
     Build(build::Args),
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Cluster(args) => cluster::cli::run(args),
         Command::Pulsar(args) => pulsar::cli::run(args),
         Command::Generate(args) => generate::run(args.check),
+        Command::Chart(args) => chart::run(&args),
         Command::Consumers(args) => consumers::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Build(build::Args {}) => build::run(),

@@ -16,7 +16,7 @@ the suffixes that are added to it to stay within 63 characters.
 {{- else }}
 {{- $name = printf "%s-%s" .Release.Name $name }}
 {{- end }}
-{{- $name | trunc 47 | trimSuffix "-" }}
+{{- $name | trunc 41 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "quintet.selectorLabels" -}}
@@ -24,11 +24,26 @@ app.kubernetes.io/name: {{ include "quintet.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* The chart's own labels win over commonLabels. */}}
 {{- define "quintet.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{ include "quintet.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- $own := dict
+  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
+  "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service
+}}
+{{- mustMerge (include "quintet.selectorLabels" . | fromYaml) $own .Values.commonLabels | toYaml }}
+{{- end }}
+
+{{/* Labels of what is not the manager, so that no selector of the manager's finds it: (list $ "uninstall"). */}}
+{{- define "quintet.partLabels" -}}
+{{- $root := index . 0 }}
+{{- $own := dict "app.kubernetes.io/name" (printf "%s-%s" (include "quintet.name" $root | trunc 50) (index . 1)) }}
+{{- mustMerge $own (include "quintet.labels" $root | fromYaml) | toYaml }}
+{{- end }}
+
+{{/* Labels with further ones, which win: (list $ .Values.some.labels). */}}
+{{- define "quintet.labelsWith" -}}
+{{- mustMerge (dict) (index . 1) (include "quintet.labels" (index . 0) | fromYaml) | toYaml }}
 {{- end }}
 
 {{- define "quintet.serviceAccountName" -}}
@@ -40,10 +55,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "quintet.image" -}}
-{{- with .Values.image.registry }}{{ . }}/{{ end }}
+{{- with default .Values.image.registry .Values.global.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}
 {{- .Values.image.repository }}
 {{- if .Values.image.digest }}@{{ .Values.image.digest }}
 {{- else }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end }}
+{{- end }}
+
+{{/* Nothing, or a list of Secrets' names. */}}
+{{- define "quintet.imagePullSecrets" -}}
+{{- with concat .Values.global.imagePullSecrets .Values.imagePullSecrets | uniq }}
+{{- toYaml . }}
 {{- end }}
 {{- end }}
 
@@ -67,4 +89,108 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $path := printf "files/rbac/%s.yaml" (index . 1) }}
 {{- $text := $root.Files.Get $path | required (printf "The chart lacks %s: run `cargo xtask generate`." $path) }}
 {{- regexReplaceAll "^#[^\\n]*\\n" $text "" | trim }}
+{{- end }}
+
+{{/* Whether ClusterRoles are made: "true" or nothing. */}}
+{{- define "quintet.clusterRoles" -}}
+{{- if and .Values.rbac.create (or (not .Values.watchNamespace) .Values.rbac.clusterRoles) }}true{{ end }}
+{{- end }}
+
+{{/* The namespace of the Lease. */}}
+{{- define "quintet.leaseNamespace" -}}
+{{- default .Release.Namespace .Values.leaderElection.namespace }}
+{{- end }}
+
+{{/*
+Whether an object of a kind that the cluster may lack is rendered, "true" or nothing:
+(list $ "ServiceMonitor" .Values.metrics.serviceMonitor "metrics.serviceMonitor").
+*/}}
+{{- define "quintet.renders" -}}
+{{- $root := index . 0 }}
+{{- $kind := index . 1 }}
+{{- $values := index . 2 }}
+{{- if and $root.Values.metrics.enabled $values.enabled }}
+{{- if or (eq $values.renderMode "alwaysRender") ($root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" $kind)) }}true
+{{- else if eq $values.renderMode "failIfMissing" }}
+{{- fail (printf "The cluster knows no %s (monitoring.coreos.com/v1): install the definitions of prometheus-operator first, or set %s.renderMode to skipIfMissing." $kind (index . 3)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+What a monitor of either kind says of its endpoint, below the port; the last word says whether Prometheus' own token may be sent:
+(list $ .Values.metrics.serviceMonitor true).
+*/}}
+{{- define "quintet.endpoint" -}}
+{{- $root := index . 0 }}
+{{- $values := index . 1 }}
+path: /metrics
+{{- if $root.Values.metrics.secure }}
+scheme: https
+tlsConfig:
+  # The certificate names no host that Prometheus asks for: what protects the samples is who may ask.
+  insecureSkipVerify: true
+{{- if not $values.authorization }}
+{{- if index . 2 }}
+bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
+{{- else }}
+{{- fail "Secure metrics are read with a token, and a PodMonitor takes one from a Secret alone: give metrics.podMonitor.authorization, or use metrics.serviceMonitor, which sends Prometheus' own." }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with $values.authorization }}
+authorization:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.interval }}
+interval: {{ . }}
+{{- end }}
+{{- with $values.scrapeTimeout }}
+scrapeTimeout: {{ . }}
+{{- end }}
+{{- with $values.relabelings }}
+relabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What selects this release's samples in PromQL, without braces. */}}
+{{- define "quintet.samples" -}}
+{{- default (printf "namespace=%q,pod=~%q" .Release.Namespace (printf "%s-[0-9a-z]+-[0-9a-z]+" (include "quintet.fullname" .))) .Values.metrics.prometheusRule.selector }}
+{{- end }}
+
+{{/* What the pods of a hook or test have in common with the manager's. */}}
+{{- define "quintet.shortPod" -}}
+{{- with include "quintet.imagePullSecrets" . }}
+imagePullSecrets:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with .Values.schedulerName }}
+schedulerName: {{ . | quote }}
+{{- end }}
+{{- if kindIs "bool" .Values.hostUsers }}
+hostUsers: {{ .Values.hostUsers }}
+{{- end }}
+{{- with .Values.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}

@@ -1,0 +1,420 @@
+//! The chart as an administrator uses it: installed, upgraded, rolled back and uninstalled on clusters of their own; and what is
+//! in its way. What it renders is tested by `cargo xtask chart test`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use quintet_e2e::{PATIENCE, condition, program, workspace};
+use serde_json::{Value, json};
+use xtask::cluster::{Cluster, UpOptions};
+use xtask::manager::{Manager, ManagerOptions};
+use xtask::run;
+
+const NAMESPACE: &str = "quintet-system";
+
+/// A cluster of its own; it goes with this value.
+struct Site(Option<Cluster>);
+
+impl Site {
+    fn new(purpose: &str, nodes: usize) -> Self {
+        let name = format!("{purpose}-{}", std::process::id());
+        Self(Some(Cluster::up(&UpOptions { name, nodes: Some(nodes) }).unwrap().0))
+    }
+
+    fn cluster(&self) -> &Cluster {
+        self.0.as_ref().unwrap()
+    }
+
+    /// helm in the release's namespace: what it prints, or what it says when it fails.
+    fn helm(&self, args: &[&str]) -> Result<String, String> {
+        let mut helm = self.cluster().helm();
+        run::stdout(helm.args(args).args(["--namespace", NAMESPACE])).map_err(|error| format!("{error:#}"))
+    }
+
+    fn kubectl(&self, args: &[&str], input: Option<&str>) -> Result<String, String> {
+        run::stdout_with_input(self.cluster().kubectl().args(args), input)
+            .map_err(|error| format!("{error:#}"))
+    }
+
+    fn list(&self, kind: &str) -> Vec<Value> {
+        let text = self.kubectl(&["get", kind, "-A", "-o", "json"], None).unwrap();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        list["items"].as_array().unwrap().clone()
+    }
+
+    fn get(&self, namespace: &str, kind: &str, name: &str) -> Value {
+        self.cluster().kube().get(namespace, kind, name).unwrap().unwrap_or_default()
+    }
+
+    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
+        run::poll(what, PATIENCE, Duration::from_millis(200), || Ok(holds().then_some(())))
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// A manager with the rights that the release gives, and with its Lease.
+    fn manager(&self) -> Manager {
+        let options = ManagerOptions { program: Some(program()), ..ManagerOptions::default() };
+        Manager::start(self.cluster().kube(), &options).unwrap()
+    }
+
+    /// Uids of everything of these kinds, by kind and name.
+    fn uids(&self, kinds: &[&str]) -> BTreeMap<String, String> {
+        let mut uids = BTreeMap::new();
+        for kind in kinds {
+            for object in self.list(kind) {
+                let part = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+                uids.insert(format!("{kind} {}/{}", part("namespace"), part("name")), part("uid"));
+            }
+        }
+        uids
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.0.take() {
+            let _ = cluster.down();
+        }
+    }
+}
+
+fn chart() -> String {
+    workspace().join("charts/quintet").display().to_string()
+}
+
+/// The kept package of the chart before this one.
+fn previous() -> String {
+    let folder = workspace().join("tests/chart/previous");
+    let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    let packages: Vec<PathBuf> =
+        files.filter(|file| file.extension().is_some_and(|end| end == "tgz")).collect();
+    assert_eq!(packages.len(), 1, "one chart is the one before: {packages:?}");
+    packages[0].display().to_string()
+}
+
+fn daemonjob(name: &str) -> Value {
+    json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": { "name": name, "namespace": "default" },
+        "spec": { "template": { "spec": { "restartPolicy": "Never",
+            "containers": [{ "name": "c", "image": "busybox", "command": ["true"] }] } } } })
+}
+
+#[test]
+fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
+    let site = Site::new("ch-upgrade", 2);
+    // The manager is a process here.
+    let elsewhere = ["--set", "replicas=0"];
+    site.helm(&[&["install", "quintet", &previous(), "--create-namespace"], &elsewhere[..]].concat())
+        .unwrap();
+    let manager = site.manager();
+    for sample in ["podset/podset-sample.yaml", "greeting/hello-world.yaml", "book/david-copperfield.yaml"] {
+        let file = workspace().join("samples").join(sample).display().to_string();
+        site.kubectl(&["apply", "-f", &file], None).unwrap();
+    }
+    site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("done").to_string())).unwrap();
+    site.wait("the kinds have done their work", || {
+        let podset = site.get("default", "podset", "podset-sample");
+        condition(&site.get("default", "daemonjob", "done"), "Complete").0 == "True"
+            && condition(&site.get("default", "book", "david-copperfield"), "Ready").0 == "True"
+            && condition(&site.get("default", "greeting", "hello-world"), "Ready").0 == "True"
+            && podset["status"]["readyReplicas"].is_i64()
+            && podset["status"]["readyReplicas"] == podset["spec"]["replicas"]
+    });
+    let all = ["pods", "daemonjobs", "podsets", "greetings", "books", "configmaps", "crds"];
+    let before = site.uids(&all);
+    assert!(before.keys().filter(|name| name.starts_with("pods ")).count() >= 3, "{before:?}");
+    let kept = |what: &str| {
+        let after = site.uids(&all);
+        for (name, uid) in &before {
+            assert_eq!(after.get(name), Some(uid), "{name} after the {what}");
+        }
+    };
+
+    let hookless = [&elsewhere[..], &["--set", "metrics.dashboards.enabled=true"]].concat();
+    site.helm(&[&["upgrade", "quintet", &chart()], &hookless[..]].concat()).unwrap();
+    kept("upgrade");
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    // The rights of the new release are enough for all kinds.
+    let manager = site.manager();
+    site.kubectl(
+        &["patch", "podset", "podset-sample", "--type=merge", "-p", r#"{"spec":{"replicas":4}}"#],
+        None,
+    )
+    .unwrap();
+    site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("later").to_string())).unwrap();
+    site.wait("it works on", || {
+        site.get("default", "podset", "podset-sample")["status"]["readyReplicas"] == 4
+            && condition(&site.get("default", "daemonjob", "later"), "Complete").0 == "True"
+    });
+
+    site.helm(&["rollback", "quintet", "1"]).unwrap();
+    let _ = site.kubectl(&["get", "greetings"], None).unwrap();
+    // Four pods are wanted now, so those of before are still there.
+    kept("rollback");
+    assert!(
+        site.list("configmaps").iter().all(|map| !map["metadata"]["name"].to_string().contains("dashboard"))
+    );
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    let manager = site.manager();
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    let history = site.helm(&["history", "quintet"]).unwrap();
+    assert!(history.contains("Rollback to 1"), "{history}");
+}
+
+/// Does what a kubelet does with the hook's pod: runs what it says, with the account that it says, and tells how it ended.
+fn play_the_hook(site: &Site, after_start: impl FnOnce()) -> (Option<i32>, String) {
+    let pods = || -> Vec<Value> {
+        let pods = site.list("pods");
+        pods.into_iter()
+            .filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "quintet-uninstall")
+            .collect()
+    };
+    site.wait("the hook's pod is there", || !pods().is_empty());
+    let pod = pods().remove(0);
+    let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
+    let config = site.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account).unwrap();
+    let file = site.cluster().kube().dir().join("uninstall.kubeconfig");
+    std::fs::write(&file, config).unwrap();
+    let args = pod["spec"]["containers"][0]["args"].as_array().unwrap().clone();
+    let child = Command::new(program())
+        .args(args.iter().map(|arg| arg.as_str().unwrap()))
+        .arg("--kubeconfig")
+        .arg(&file)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    after_start();
+    let output = child.wait_with_output().unwrap();
+    let phase = if output.status.success() { "Succeeded" } else { "Failed" };
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    let status = json!({ "status": { "phase": phase } }).to_string();
+    site.kubectl(
+        &["patch", "pod", name, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", &status],
+        None,
+    )
+    .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn held(site: &Site, kind: &str, finalizer: &str) -> usize {
+    site.list(kind)
+        .iter()
+        .filter(|object| object["metadata"]["finalizers"].to_string().contains(finalizer))
+        .count()
+}
+
+#[test]
+fn an_uninstall_with_objects_still_there_ends_by_itself() {
+    let site = Site::new("ch-uninstall", 2);
+    // No node takes the hook's pod: this test plays its kubelet.
+    let set = ["--set", "replicas=0,nodeSelector.kubelet=played"];
+    site.helm(&[&["install", "quintet", &chart(), "--create-namespace"], &set[..]].concat()).unwrap();
+    let manager = site.manager();
+    let greetings: Vec<Value> = (0..200)
+        .map(|number| {
+            json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
+                "metadata": { "name": format!("g{number}"), "namespace": "default" }, "spec": { "message": "Hi" } })
+        })
+        .collect();
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": greetings }).to_string();
+    site.kubectl(&["apply", "--server-side", "-f", "-"], Some(&list)).unwrap();
+    let mut running = daemonjob("running");
+    running["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/hold"] = json!("true");
+    site.kubectl(&["apply", "-f", "-"], Some(&running.to_string())).unwrap();
+    site.wait("they have finalizers", || {
+        held(&site, "greetings", "farewell") == 200 && held(&site, "pods", "ledger") == 2
+    });
+    let pods = site.uids(&["pods"]);
+
+    thread::scope(|scope| {
+        let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
+        // The Deployment's managers end when it is scaled; the one here does so too, once the other waits for the Lease.
+        let (code, said) = play_the_hook(&site, || {
+            thread::sleep(Duration::from_secs(1));
+            assert_eq!(manager.stop().unwrap(), Some(0));
+        });
+        assert_eq!(code, Some(0), "{said}");
+        for line in [
+            "Deployment quintet-system/quintet is scaled to 0.",
+            "Lease quintet-system/quintet-manager is held: no manager writes.",
+            "2 Pods freed of dj.dysproz.io/ledger",
+            "200 Greetings freed of example.com/farewell",
+            "1 daemonjobs.dj.dysproz.io",
+            "Lease quintet-system/quintet-manager is deleted.",
+        ] {
+            assert!(said.contains(line), "{line}: {said}");
+        }
+        uninstall.join().unwrap().unwrap();
+    });
+    assert_eq!((held(&site, "greetings", "farewell"), held(&site, "pods", "ledger")), (0, 0));
+    assert_eq!(site.uids(&["pods"]), pods, "no pod is lost, and none of the hook's is left");
+    assert_eq!((site.list("greetings").len(), site.list("crds").len()), (200, 5));
+    // Nothing of the release is left but the definitions.
+    for kind in [
+        "deployments",
+        "roles",
+        "rolebindings",
+        "clusterroles",
+        "clusterrolebindings",
+        "serviceaccounts",
+        "jobs",
+        "leases",
+    ] {
+        let ours: Vec<Value> = site
+            .list(kind)
+            .into_iter()
+            .filter(|object| object["metadata"]["name"].to_string().contains("quintet"))
+            .collect();
+        assert!(ours.is_empty(), "{kind}: {ours:#?}");
+    }
+
+    // A reinstallation picks them up.
+    site.helm(&[&["install", "quintet", &chart(), "--set", "crds.keep=false"], &set[..]].concat()).unwrap();
+    let manager = site.manager();
+    site.wait("the Greetings are held again", || held(&site, "greetings", "farewell") == 200);
+    site.kubectl(&["delete", "greeting", "g0", "--timeout=60s"], None).unwrap();
+    assert_eq!(manager.stop().unwrap(), Some(0));
+
+    // A failure is told, and the release stays.
+    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "quintet-manager", "namespace": NAMESPACE },
+        "spec": { "holderIdentity": "somebody", "leaseDurationSeconds": 3600 } });
+    site.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", "-"], Some(&lease.to_string()))
+        .unwrap();
+    thread::scope(|scope| {
+        let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
+        let (code, said) = play_the_hook(&site, || ());
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("Lease quintet-system/quintet-manager is held by somebody"), "{said}");
+        site.kubectl(&["delete", "job", "quintet-uninstall", "-n", NAMESPACE], None).unwrap();
+        assert!(uninstall.join().unwrap().is_err());
+    });
+    assert!(site.helm(&["status", "quintet"]).is_ok(), "the release stays");
+    site.kubectl(&["delete", "lease", "quintet-manager", "-n", NAMESPACE], None).unwrap();
+
+    // Without crds.keep nothing stays.
+    thread::scope(|scope| {
+        let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
+        let (code, said) = play_the_hook(&site, || ());
+        assert_eq!(code, Some(0), "{said}");
+        uninstall.join().unwrap().unwrap();
+    });
+    site.wait("the definitions and all objects are gone", || site.list("crds").is_empty());
+}
+
+#[test]
+fn what_is_in_the_way_of_an_installation_is_said() {
+    let site = Site::new("ch-refused", 0);
+    let install = |more: &[&str]| {
+        let args = [
+            "install",
+            "quintet",
+            &chart(),
+            "--create-namespace",
+            "--set",
+            "replicas=0,uninstallHook.enabled=false",
+        ];
+        site.helm(&[&args[..], more].concat())
+    };
+    // An older definition, which was applied by hand, with an object that the new one would not take.
+    let posts = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "books.christianb93.github.com" },
+        "spec": { "group": "christianb93.github.com", "scope": "Namespaced",
+            "names": { "plural": "books", "singular": "book", "kind": "Book" },
+            "versions": [{ "name": "v1", "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }] } });
+    site.kubectl(&["apply", "-f", "-"], Some(&posts.to_string())).unwrap();
+    let book = json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
+        "metadata": { "name": "old", "namespace": "default" }, "spec": { "author": 5 } });
+    site.wait("a Book can be stored", || {
+        site.kubectl(&["apply", "-f", "-"], Some(&book.to_string())).is_ok()
+    });
+    let said = install(&[]).unwrap_err();
+    assert!(
+        said.contains("invalid ownership metadata") && said.contains("books.christianb93.github.com"),
+        "{said}"
+    );
+    install(&["--take-ownership", "--force-conflicts"]).unwrap();
+    assert_eq!(site.get("default", "book", "old")["spec"]["author"], 5, "what was stored stays");
+    assert!(site.kubectl(&["explain", "book.spec.title"], None).is_ok(), "the new definition is in place");
+
+    // Definitions of another release.
+    let mut helm = site.cluster().helm();
+    let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
+    let said = format!("{:#}", run::stdout(second.args(["--set", "replicas=0"])).unwrap_err());
+    assert!(said.contains("invalid ownership metadata") && said.contains("quintet"), "{said}");
+    let mut helm = site.cluster().helm();
+    let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
+    run::stdout(second.args(["--set", "replicas=0,crds.enabled=false,watchNamespace=second"])).unwrap();
+
+    // Unknown values and wrong types, before anything is sent.
+    let said = install(&["--set", "replica=2"]).unwrap_err();
+    assert!(said.contains("replica"), "{said}");
+    let said = install(&["--set", "metrics.port=http"]).unwrap_err();
+    assert!(said.contains("port"), "{said}");
+
+    // Somebody who may do what they like in one namespace.
+    for args in [
+        &["create", "namespace", "team-a"][..],
+        &["create", "serviceaccount", "installer", "-n", "team-a"],
+        &[
+            "create",
+            "rolebinding",
+            "admin",
+            "-n",
+            "team-a",
+            "--clusterrole=admin",
+            "--serviceaccount=team-a:installer",
+        ],
+        // To make a Role with permissions that they do not have themselves.
+        &["create", "role", "roles", "-n", "team-a", "--verb=escalate,bind", "--resource=roles"],
+        &[
+            "create",
+            "rolebinding",
+            "roles",
+            "-n",
+            "team-a",
+            "--role=roles",
+            "--serviceaccount=team-a:installer",
+        ],
+    ] {
+        site.kubectl(args, None).unwrap();
+    }
+    let config = site.cluster().kube().kubeconfig_of_service_account("team-a", "installer").unwrap();
+    let file = site.cluster().kube().dir().join("installer.kubeconfig");
+    std::fs::write(&file, config).unwrap();
+    let as_installer = |set: &str| {
+        let mut helm = Command::new(site.cluster().helm().get_program());
+        helm.arg("--kubeconfig").arg(&file).env("KUBECACHEDIR", site.cluster().kube().cache());
+        helm.args(["install", "mine", &chart(), "--namespace", "team-a", "--set", set]);
+        run::stdout(&mut helm).map_err(|error| format!("{error:#}"))
+    };
+    let said = as_installer("crds.enabled=false").unwrap_err();
+    assert!(said.contains("clusterroles") && said.contains("forbidden"), "{said}");
+    let narrow = "crds.enabled=false,watchNamespace=team-a,rbac.clusterRoles=false";
+    let said = as_installer(narrow).unwrap_err();
+    assert!(said.contains("DaemonJob reads Nodes") && said.contains("controllers.daemonjob"), "{said}");
+    as_installer(&format!("{narrow},controllers.daemonjob=false,replicas=0")).unwrap();
+
+    // The rights that it gives are enough for a manager of that namespace.
+    let options = ManagerOptions {
+        program: Some(program()),
+        namespace: "team-a".to_owned(),
+        service_account: "mine-quintet".to_owned(),
+        args: ["--watch-namespace=team-a", "--controllers=podset,pulsarconsumer,greeting,book"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..ManagerOptions::default()
+    };
+    let manager = Manager::start(site.cluster().kube(), &options).unwrap();
+    let file = workspace().join("samples/book/david-copperfield.yaml").display().to_string();
+    site.kubectl(&["apply", "-n", "team-a", "-f", &file], None).unwrap();
+    site.wait("its Book is Ready", || {
+        condition(&site.get("team-a", "book", "david-copperfield"), "Ready").0 == "True"
+    });
+    assert_eq!(manager.stop().unwrap(), Some(0));
+}

@@ -1,0 +1,129 @@
+//! `kubectl apply -k config/default` installs what the chart does by its defaults, object by object; what helm alone has
+//! (labels, annotations, hooks and tests) is left out of the comparison.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, Value};
+
+use super::Tools;
+use super::manifests::Manifests;
+use crate::paths;
+
+/// Labels and annotations of helm's.
+const HELMS: [&str; 4] =
+    ["app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/"];
+
+/// Fails where the two differ, and names each object and place.
+pub(super) fn holds(tools: &Tools) -> Result<()> {
+    let chart = by_name(&tools.template(&[])?)?;
+    let kustomized =
+        tools.kubectl()?.arg("kustomize").arg(paths::workspace().join("config/default")).output();
+    let kustomized = kustomized.context("cannot run kubectl")?;
+    if !kustomized.status.success() {
+        bail!("kubectl kustomize failed: {}", String::from_utf8_lossy(&kustomized.stderr).trim());
+    }
+    let mut kustomized = by_name(&String::from_utf8_lossy(&kustomized.stdout))?;
+    // helm makes it by --create-namespace.
+    if kustomized.remove("Namespace quintet-system").is_none() {
+        bail!("config/default has no Namespace quintet-system");
+    }
+    let mut differences = Vec::new();
+    for name in chart.keys().filter(|name| !kustomized.contains_key(*name)) {
+        differences.push(format!("{name} is in the chart alone"));
+    }
+    for (name, object) in &kustomized {
+        match chart.get(name) {
+            None => differences.push(format!("{name} is in config/default alone")),
+            Some(other) => compare(name, other, object, &mut differences),
+        }
+    }
+    if differences.is_empty() { Ok(()) } else { bail!("{}", differences.join("\n")) }
+}
+
+/// The objects by kind and name, without what is helm's.
+fn by_name(text: &str) -> Result<BTreeMap<String, Value>> {
+    let mut objects = BTreeMap::new();
+    for object in Manifests::of(text)?.all() {
+        let metadata = &object["metadata"];
+        if !metadata["annotations"]["helm.sh/hook"].is_null() {
+            continue;
+        }
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let name = metadata["name"].as_str().unwrap_or_default();
+        objects.insert(format!("{kind} {name}"), without_helms(object));
+    }
+    Ok(objects)
+}
+
+/// Without keys of helm's, wherever they stand, and without maps that become empty by it.
+fn without_helms(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut kept = Map::new();
+            for (key, field) in fields {
+                if HELMS.iter().any(|helms| key.starts_with(helms)) {
+                    continue;
+                }
+                let field_kept = without_helms(field);
+                let emptied = field_kept.as_object().is_some_and(Map::is_empty) && *field != field_kept;
+                if !emptied {
+                    kept.insert(key.clone(), field_kept);
+                }
+            }
+            Value::Object(kept)
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_helms).collect()),
+        other => other.clone(),
+    }
+}
+
+/// Adds each place where the chart's value and the other differ.
+fn compare(place: &str, chart: &Value, other: &Value, differences: &mut Vec<String>) {
+    match (chart, other) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            for key in keys {
+                let of = |fields: &Map<String, Value>| fields.get(key).cloned().unwrap_or_default();
+                compare(&format!("{place}.{key}"), &of(a), &of(b), differences);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                compare(&format!("{place}[{index}]"), a, b, differences);
+            }
+        }
+        _ if chart == other => {}
+        _ => differences.push(format!("{place}: {chart} in the chart, {other} in config/default")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_helms_is_left_out_and_nothing_else() {
+        let object = json!({ "metadata": { "labels": { "helm.sh/chart": "a", "x": "y" },
+            "annotations": { "helm.sh/resource-policy": "keep" } }, "empty": {} });
+        let expected = json!({ "metadata": { "labels": { "x": "y" } }, "empty": {} });
+        assert_eq!(without_helms(&object), expected);
+    }
+
+    #[test]
+    fn each_place_that_differs_is_named() {
+        let mut differences = Vec::new();
+        let (a, b) = (json!({ "a": [1, 2], "b": 1 }), json!({ "a": [1, 3], "c": 1 }));
+        compare("X", &a, &b, &mut differences);
+        assert_eq!(
+            differences,
+            [
+                "X.a[1]: 2 in the chart, 3 in config/default",
+                "X.b: 1 in the chart, null in config/default",
+                "X.c: null in the chart, 1 in config/default"
+            ]
+        );
+    }
+}

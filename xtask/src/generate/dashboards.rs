@@ -1,0 +1,329 @@
+//! Grafana dashboards, from one line for each panel: what is asked of Prometheus, and how it is shown.
+
+use serde_json::{Value, json};
+
+/// One panel.
+struct Panel {
+    title: &'static str,
+    what: &'static str,
+    /// What is asked, and the legend of its lines.
+    asked: &'static [(&'static str, &'static str)],
+    unit: &'static str,
+    kind: &'static str,
+}
+
+const fn lines(
+    title: &'static str,
+    what: &'static str,
+    unit: &'static str,
+    asked: &'static [(&'static str, &'static str)],
+) -> Panel {
+    Panel { title, what, asked, unit, kind: "timeseries" }
+}
+
+const fn number(
+    title: &'static str,
+    what: &'static str,
+    asked: &'static [(&'static str, &'static str)],
+) -> Panel {
+    Panel { title, what, asked, unit: "short", kind: "stat" }
+}
+
+/// Panels beside each other in a row of a dashboard.
+const COLUMNS: u32 = 2;
+const WIDTH: u32 = 24 / COLUMNS;
+const HEIGHT: u32 = 8;
+
+/// What every query selects by; the variables are the dashboard's.
+const SELECTED: &str = r#"namespace="$namespace",pod=~"$pod""#;
+
+/// The manager as a process and as controllers.
+const MANAGER: &[Panel] = &[
+    number(
+        "Leader",
+        "The pod that may write.",
+        &[("max by (pod) (leader_election_master_status{SELECTED}) == 1", "{{pod}}")],
+    ),
+    number(
+        "Managers",
+        "Pods that are seen.",
+        &[("count(leader_election_master_status{SELECTED})", "managers")],
+    ),
+    lines(
+        "Passes",
+        "How often a controller looked at an object, by how that ended.",
+        "ops",
+        &[(
+            "sum by (controller, result) (rate(controller_runtime_reconcile_total{SELECTED}[$__rate_interval]))",
+            "{{controller}} {{result}}",
+        )],
+    ),
+    lines(
+        "Failures",
+        "Passes that failed, panicked or were cut off.",
+        "ops",
+        &[
+            (
+                "sum by (controller) (rate(controller_runtime_reconcile_errors_total{SELECTED}[$__rate_interval]))",
+                "{{controller}} failed",
+            ),
+            (
+                "sum by (controller) (rate(controller_runtime_reconcile_panics_total{SELECTED}[$__rate_interval]))",
+                "{{controller}} panicked",
+            ),
+            (
+                "sum by (controller) (rate(controller_runtime_reconcile_timeouts_total{SELECTED}[$__rate_interval]))",
+                "{{controller}} timed out",
+            ),
+        ],
+    ),
+    lines(
+        "Time of a pass, 99th percentile",
+        "How long passes take.",
+        "s",
+        &[(
+            "histogram_quantile(0.99, sum by (controller, le) (rate(controller_runtime_reconcile_time_seconds_bucket{SELECTED}[$__rate_interval])))",
+            "{{controller}}",
+        )],
+    ),
+    lines(
+        "Passes at once",
+        "How many run, and how many may.",
+        "short",
+        &[
+            ("sum by (controller) (controller_runtime_active_workers{SELECTED})", "{{controller}}"),
+            (
+                "max by (controller) (controller_runtime_max_concurrent_reconciles{SELECTED})",
+                "{{controller}} at most",
+            ),
+        ],
+    ),
+    lines(
+        "Queue",
+        "Objects that wait for a pass.",
+        "short",
+        &[("sum by (controller) (workqueue_depth{SELECTED})", "{{controller}}")],
+    ),
+    lines(
+        "Added to the queue, and repeated",
+        "What is asked of a controller.",
+        "ops",
+        &[
+            (
+                "sum by (controller) (rate(workqueue_adds_total{SELECTED}[$__rate_interval]))",
+                "{{controller}}",
+            ),
+            (
+                "sum by (controller) (rate(workqueue_retries_total{SELECTED}[$__rate_interval]))",
+                "{{controller}} repeated",
+            ),
+        ],
+    ),
+    lines(
+        "Wait in the queue, 99th percentile",
+        "How long an object waits for its pass.",
+        "s",
+        &[(
+            "histogram_quantile(0.99, sum by (controller, le) (rate(workqueue_queue_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
+            "{{controller}}",
+        )],
+    ),
+    lines(
+        "Work, 99th percentile",
+        "How long a pass holds its place in the queue.",
+        "s",
+        &[(
+            "histogram_quantile(0.99, sum by (controller, le) (rate(workqueue_work_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
+            "{{controller}}",
+        )],
+    ),
+    lines(
+        "Requests to the API server",
+        "By method and status code.",
+        "reqps",
+        &[(
+            "sum by (method, code) (rate(rest_client_requests_total{SELECTED}[$__rate_interval]))",
+            "{{method}} {{code}}",
+        )],
+    ),
+    lines(
+        "Objects in caches",
+        "What a manager keeps in memory.",
+        "short",
+        &[("max by (resource) (quintet_informer_objects{SELECTED})", "{{resource}}")],
+    ),
+    lines("Memory", "Of each manager.", "bytes", &[("process_resident_memory_bytes{SELECTED}", "{{pod}}")]),
+    lines(
+        "CPU",
+        "Of each manager, in cores.",
+        "short",
+        &[("rate(process_cpu_seconds_total{SELECTED}[$__rate_interval])", "{{pod}}")],
+    ),
+    lines(
+        "Left out",
+        "Objects that could not be read, and Events that were not sent.",
+        "short",
+        &[
+            (
+                "sum by (resource) (increase(quintet_informer_undecodable_objects_total{SELECTED}[$__rate_interval]))",
+                "{{resource}} not read",
+            ),
+            ("sum(increase(quintet_events_dropped_total{SELECTED}[$__rate_interval]))", "Events not sent"),
+        ],
+    ),
+];
+
+/// What the kinds are at.
+const KINDS: &[Panel] = &[
+    lines(
+        "DaemonJob: nodes",
+        "Summed over all DaemonJobs.",
+        "short",
+        &[("max by (state) (quintet_daemonjob_nodes{SELECTED})", "{{state}}")],
+    ),
+    lines(
+        "DaemonJob: pods made, and ledgers written",
+        "What DaemonJobs cost.",
+        "ops",
+        &[
+            ("sum(rate(quintet_daemonjob_attempts_total{SELECTED}[$__rate_interval]))", "pods made"),
+            (
+                "sum(rate(quintet_daemonjob_ledger_writes_total{SELECTED}[$__rate_interval]))",
+                "ledgers written",
+            ),
+        ],
+    ),
+    lines(
+        "DaemonJob: pods that failed",
+        "By reason.",
+        "short",
+        &[(
+            "sum by (reason) (increase(quintet_daemonjob_pod_failures_total{SELECTED}[$__rate_interval]))",
+            "{{reason}}",
+        )],
+    ),
+    lines(
+        "PodSet: pods",
+        "Summed over all PodSets.",
+        "short",
+        &[("max by (state) (quintet_podset_pods{SELECTED})", "{{state}}")],
+    ),
+    lines(
+        "PulsarConsumer: consumers",
+        "Summed over all PulsarConsumers.",
+        "short",
+        &[("max by (state) (quintet_pulsarconsumer_pods{SELECTED})", "{{state}}")],
+    ),
+    lines(
+        "PulsarConsumer: backlog",
+        "Entries that are not acknowledged, and those of them that were delivered.",
+        "short",
+        &[
+            (
+                "max by (exported_namespace, name) (quintet_pulsarconsumer_backlog{SELECTED})",
+                "{{exported_namespace}}/{{name}}",
+            ),
+            (
+                "max by (exported_namespace, name) (quintet_pulsarconsumer_unacked{SELECTED})",
+                "{{exported_namespace}}/{{name}} delivered",
+            ),
+        ],
+    ),
+    lines(
+        "PulsarConsumer: delivered",
+        "Messages per second, and the consumers that the broker knows.",
+        "short",
+        &[
+            (
+                "max by (exported_namespace, name) (quintet_pulsarconsumer_delivered_per_second{SELECTED})",
+                "{{exported_namespace}}/{{name}} per second",
+            ),
+            (
+                "max by (exported_namespace, name) (quintet_pulsarconsumer_consumers{SELECTED})",
+                "{{exported_namespace}}/{{name}} consumers",
+            ),
+        ],
+    ),
+    lines(
+        "PulsarConsumer: looks at backlogs",
+        "By result.",
+        "ops",
+        &[(
+            "sum by (result) (rate(quintet_pulsarconsumer_backlog_polls_total{SELECTED}[$__rate_interval]))",
+            "{{result}}",
+        )],
+    ),
+    lines(
+        "Greeting: lines said",
+        "By cause.",
+        "ops",
+        &[("sum by (cause) (rate(quintet_greeting_said_total{SELECTED}[$__rate_interval]))", "{{cause}}")],
+    ),
+    lines(
+        "Greeting: lines that wait",
+        "Bytes that nobody has read from standard output yet.",
+        "bytes",
+        &[("max by (pod) (quintet_greeting_output_waiting_bytes{SELECTED})", "{{pod}}")],
+    ),
+];
+
+/// Every dashboard: its name and its text.
+pub(super) fn all() -> Vec<(&'static str, String)> {
+    [("manager", "Quintet: manager", MANAGER), ("kinds", "Quintet: kinds", KINDS)]
+        .map(|(name, title, panels)| (name, format!("{:#}\n", dashboard(name, title, panels))))
+        .to_vec()
+}
+
+fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
+    let variable = |name: &str, label: &str, query: &str, multi: bool| {
+        json!({
+            "name": name, "label": label, "type": "query", "refresh": 2, "sort": 1,
+            "datasource": { "type": "prometheus", "uid": "${datasource}" },
+            "definition": query, "query": { "query": query, "refId": name },
+            "multi": multi, "includeAll": multi, "allValue": if multi { json!(".+") } else { Value::Null },
+        })
+    };
+    let panels: Vec<Value> = (0..).zip(panels).map(|(at, panel)| shown(at, panel)).collect();
+    json!({
+        "uid": format!("quintet-{name}"),
+        "title": title,
+        "tags": ["quintet"],
+        "schemaVersion": 39,
+        "editable": true,
+        "refresh": "1m",
+        "time": { "from": "now-6h", "to": "now" },
+        "templating": { "list": [
+            { "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus" },
+            variable("namespace", "Namespace", "label_values(leader_election_master_status{name=\"quintet-manager\"}, namespace)", false),
+            variable("pod", "Pod", "label_values(leader_election_master_status{name=\"quintet-manager\",namespace=\"$namespace\"}, pod)", true),
+        ] },
+        "panels": panels,
+    })
+}
+
+fn shown(at: u32, panel: &Panel) -> Value {
+    let targets: Vec<Value> = ('A'..)
+        .zip(panel.asked)
+        .map(|(id, (query, legend))| {
+            json!({
+                "refId": id, "legendFormat": legend, "expr": query.replace("SELECTED", SELECTED),
+                "datasource": { "type": "prometheus", "uid": "${datasource}" },
+            })
+        })
+        .collect();
+    let mut shown = json!({
+        "id": at + 1,
+        "title": panel.title,
+        "description": panel.what,
+        "type": panel.kind,
+        "datasource": { "type": "prometheus", "uid": "${datasource}" },
+        "gridPos": { "x": at % COLUMNS * WIDTH, "y": at / COLUMNS * HEIGHT, "w": WIDTH, "h": HEIGHT },
+        "fieldConfig": { "defaults": { "unit": panel.unit, "min": 0 }, "overrides": [] },
+        "targets": targets,
+    });
+    if panel.kind == "stat" {
+        shown["options"] =
+            json!({ "textMode": "value_and_name", "reduceOptions": { "calcs": ["lastNotNull"] } });
+    }
+    shown
+}
