@@ -48,12 +48,12 @@ const SUMS: &str = "SHA256SUMS";
 /// Builds everything and says what came of it.
 pub fn run(args: &Args) -> Result<()> {
     // What takes long comes last.
-    no_objections(disagreements(VERSION, &read)?)?;
+    no_objections(&disagreements(VERSION, &read)?)?;
     if !args.dry_run {
-        no_objections(unfit(VERSION, &read("CHANGELOG.md")?))?;
+        no_objections(&unfit(VERSION, &read("CHANGELOG.md")?))?;
     }
     let arches = if args.arch.is_empty() { Arch::HOST.as_slice() } else { &args.arch };
-    no_objections(dependencies::objections(&image::packages(), arches)?)?;
+    no_objections(&dependencies::objections(&image::packages(), arches)?)?;
     make_room(&args.output)?;
 
     let tools = binaries::ensure(&["helm", "kubectl"])?;
@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
     print(lines.collect::<String>() + &format!("{}\n", args.output.join(SUMS).display()))
 }
 
-fn no_objections(objections: Vec<String>) -> Result<()> {
+fn no_objections(objections: &[String]) -> Result<()> {
     if objections.is_empty() {
         Ok(())
     } else {
