@@ -28,8 +28,7 @@ use crate::{paths, protoc};
     needed.\n\n\
     Each becomes one archive in the OCI image layout, which `ctr images import`, `docker load`, `podman load` and `skopeo copy \
     oci-archive:` read. In an image is the static release program (see cargo xtask build --help) and nothing else; it runs as \
-    user and group 65532. The same commit, built with the same Rust and the same C library, makes the same bytes, wherever the \
-    checkout lies. Beside each archive there is a bill of materials for each processor, in CycloneDX 1.6.\n\n\
+    user and group 65532. The same commit, built with the same Rust and the same C library, makes the same bytes. Beside each archive there is a bill of materials for each processor, in CycloneDX 1.6.\n\n\
     The time in an image is the commit's, or that of SOURCE_DATE_EPOCH. For a processor that is not this machine's Rust's \
     library for it and a linker are needed; the command says which.\n\n\
     Each archive is read back before it is called done: digests, sizes, and the program, which is run where it can be."
