@@ -217,10 +217,8 @@ pub(crate) fn cargo_build() -> Command {
 }
 
 fn cargo_build_of(package: &str) -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .args(["build", "--package", package, "--message-format", "json-render-diagnostics"])
-        .current_dir(paths::workspace());
+    let mut cargo = run::cargo();
+    cargo.args(["build", "--package", package, "--message-format", "json-render-diagnostics"]);
     cargo
 }
 

@@ -4,9 +4,7 @@
 //! `deny.toml` is cargo-deny's own file, so whoever has cargo-deny asks the same of it, and more: `cargo deny check`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 use std::fs;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -50,7 +48,7 @@ const BUILT_WITH: &str = "normal,build";
 impl Graph {
     /// The crates of a package by these edges, with the features that the package is built with.
     pub fn of(package: &str, arch: Arch, edges: &str) -> Result<Self> {
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut cargo = run::cargo();
         cargo
             .args(["tree", "--locked", "--package", package, "--edges", edges])
             .args(["--target", arch.target(), "--prefix", "depth", "--format", "{p}\t{l}\t{r}"])

@@ -1,6 +1,7 @@
 //! Running other programs: their output is captured and shown only where it explains a failure, and a Ctrl-C ends
 //! the wait.
 
+use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::interrupt;
+use crate::{interrupt, paths};
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -30,6 +31,21 @@ pub fn wait(child: &mut Child, mut tick: impl FnMut()) -> Result<ExitStatus> {
         tick();
         thread::sleep(POLL);
     }
+}
+
+/// cargo, in the checkout. What an outer `cargo run` says of the crate that it runs is left out: build scripts look at it, and
+/// would be run anew whenever that changes.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in env::vars_os() {
+        let is_of_a_crate =
+            |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(is_of_a_crate) {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo.current_dir(paths::workspace());
+    cargo
 }
 
 /// Runs a command to its end with `input` on its stdin and returns what it printed, whatever its exit status.

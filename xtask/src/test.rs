@@ -2,7 +2,6 @@
 //! that says where the time went.
 
 use std::env;
-use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::{Cluster, UpOptions, binaries};
-use crate::{build, chart, demo, image, interrupt, manager, paths, protoc, pulsar, run};
+use crate::{build, chart, demo, image, interrupt, manager, protoc, pulsar, run};
 
 /// The variable that tells the end-to-end tests which cluster is theirs.
 pub const CLUSTER_VARIABLE: &str = "QUINTET_E2E_CLUSTER";
@@ -426,8 +425,7 @@ fn xtask() -> Result<Command> {
 }
 
 fn cargo() -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    cargo.current_dir(paths::workspace());
+    let mut cargo = run::cargo();
     protoc::tell(&mut cargo);
     cargo
 }

@@ -29,7 +29,7 @@ fn build() -> Result<OsString> {
     let mut step = Step::start_long("building the bench, optimised (minutes for the first time)");
     // As the release profile, without what makes it small and takes long.
     let profile = ["opt-level=2", "lto=\"off\"", "codegen-units=16"];
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = run::cargo();
     cargo.args(["build", "--release", "--package", "xtask", "--bin", "xtask"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
     for setting in profile {
