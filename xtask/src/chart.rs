@@ -207,6 +207,9 @@ fn accepted(kube: &Kube, manifests: &Manifests) -> Result<()> {
         .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }))
         .collect();
     apply(kube, &["--server-side"], &namespaces)?;
+    // A pod that names one is refused without it.
+    let runtime = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": { "name": "gvisor" }, "handler": "runsc" });
+    apply(kube, &["--server-side"], &[runtime])?;
     let took = apply(
         kube,
         &["--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"],
