@@ -49,11 +49,6 @@ impl Site {
         self.cluster().kube().get(namespace, kind, name).unwrap().unwrap_or_default()
     }
 
-    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
-        run::poll(what, PATIENCE, Duration::from_millis(200), || Ok(holds().then_some(())))
-            .unwrap_or_else(|error| panic!("{error}"));
-    }
-
     /// A manager with the rights that the release gives, and with its Lease.
     fn manager(&self) -> Manager {
         let options = ManagerOptions { program: Some(program()), ..ManagerOptions::default() };
@@ -101,6 +96,11 @@ fn daemonjob(name: &str) -> Value {
             "containers": [{ "name": "c", "image": "busybox", "command": ["true"] }] } } } })
 }
 
+fn wait(what: &str, holds: impl Fn() -> bool) {
+    run::poll(what, PATIENCE, Duration::from_millis(200), || Ok(holds().then_some(())))
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
 #[test]
 fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
     let site = Site::new("ch-upgrade", 2);
@@ -114,7 +114,7 @@ fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
         site.kubectl(&["apply", "-f", &file], None).unwrap();
     }
     site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("done").to_string())).unwrap();
-    site.wait("the kinds have done their work", || {
+    wait("the kinds have done their work", || {
         let podset = site.get("default", "podset", "podset-sample");
         condition(&site.get("default", "daemonjob", "done"), "Complete").0 == "True"
             && condition(&site.get("default", "book", "david-copperfield"), "Ready").0 == "True"
@@ -144,7 +144,7 @@ fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
     )
     .unwrap();
     site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("later").to_string())).unwrap();
-    site.wait("it works on", || {
+    wait("it works on", || {
         site.get("default", "podset", "podset-sample")["status"]["readyReplicas"] == 4
             && condition(&site.get("default", "daemonjob", "later"), "Complete").0 == "True"
     });
@@ -171,7 +171,7 @@ fn play_the_hook(site: &Site, after_start: impl FnOnce()) -> (Option<i32>, Strin
             .filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "quintet-uninstall")
             .collect()
     };
-    site.wait("the hook's pod is there", || !pods().is_empty());
+    wait("the hook's pod is there", || !pods().is_empty());
     let pod = pods().remove(0);
     let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
     let config = site.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account).unwrap();
@@ -225,7 +225,7 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
     let mut running = daemonjob("running");
     running["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/hold"] = json!("true");
     site.kubectl(&["apply", "-f", "-"], Some(&running.to_string())).unwrap();
-    site.wait("they have finalizers", || {
+    wait("they have finalizers", || {
         held(&site, "greetings", "farewell") == 200 && held(&site, "pods", "ledger") == 2
     });
     let pods = site.uids(&["pods"]);
@@ -275,7 +275,7 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
     // A reinstallation picks them up.
     site.helm(&[&["install", "quintet", &chart(), "--set", "crds.keep=false"], &set[..]].concat()).unwrap();
     let manager = site.manager();
-    site.wait("the Greetings are held again", || held(&site, "greetings", "farewell") == 200);
+    wait("the Greetings are held again", || held(&site, "greetings", "farewell") == 200);
     site.kubectl(&["delete", "greeting", "g0", "--timeout=60s"], None).unwrap();
     assert_eq!(manager.stop().unwrap(), Some(0));
 
@@ -303,7 +303,7 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
         assert_eq!(code, Some(0), "{said}");
         uninstall.join().unwrap().unwrap();
     });
-    site.wait("the definitions and all objects are gone", || site.list("crds").is_empty());
+    wait("the definitions and all objects are gone", || site.list("crds").is_empty());
 }
 
 #[test]
@@ -330,9 +330,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
     site.kubectl(&["apply", "-f", "-"], Some(&posts.to_string())).unwrap();
     let book = json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
         "metadata": { "name": "old", "namespace": "default" }, "spec": { "author": 5 } });
-    site.wait("a Book can be stored", || {
-        site.kubectl(&["apply", "-f", "-"], Some(&book.to_string())).is_ok()
-    });
+    wait("a Book can be stored", || site.kubectl(&["apply", "-f", "-"], Some(&book.to_string())).is_ok());
     let said = install(&[]).unwrap_err();
     assert!(
         said.contains("invalid ownership metadata") && said.contains("books.christianb93.github.com"),
@@ -413,7 +411,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
     let manager = Manager::start(site.cluster().kube(), &options).unwrap();
     let file = workspace().join("samples/book/david-copperfield.yaml").display().to_string();
     site.kubectl(&["apply", "-n", "team-a", "-f", &file], None).unwrap();
-    site.wait("its Book is Ready", || {
+    wait("its Book is Ready", || {
         condition(&site.get("team-a", "book", "david-copperfield"), "Ready").0 == "True"
     });
     assert_eq!(manager.stop().unwrap(), Some(0));
