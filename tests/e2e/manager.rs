@@ -35,13 +35,34 @@ fn unknown_flags_and_kinds_are_named() {
     let output = quintet(&["--kubeconfig=/does/not/exist"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("/does/not/exist"), "{}", stderr(&output));
+    let output = quintet(&["--metrics-cert-dir=/does/not/exist"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     let help = quintet(&["--help"]);
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    for flag in
-        ["--controllers", "--watch-namespace", "--leader-elect", "--metrics-bind-address", "--log-format"]
-    {
+    for flag in [
+        "--controllers",
+        "--watch-namespace",
+        "--leader-elect",
+        "--metrics-bind-address",
+        "--log-format",
+        "Leader election:",
+    ] {
         assert!(help.contains(flag), "{help}");
     }
+}
+
+#[test]
+fn a_certificate_that_cannot_be_read_is_named() {
+    let arena = Arena::new("mg-cert");
+    let output = Command::new(program())
+        .arg("--kubeconfig")
+        .arg(arena.cluster().kubeconfig())
+        .args(["--metrics-secure", "--metrics-cert-dir=/does/not/exist"])
+        .args(["--metrics-bind-address=127.0.0.1:0", "--health-probe-bind-address=0"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/does/not/exist/tls.crt"), "{}", stderr(&output));
 }
 
 #[test]

@@ -203,3 +203,36 @@ fn a_holder_by_client_go_and_ours_respect_each_other() {
     });
     drop(theirs);
 }
+
+/// Without the right to use Leases nothing is ever written, so a manager says which right that is, and ends.
+#[test]
+fn a_manager_that_may_not_use_leases_says_so_and_ends() {
+    let arena = Arena::new("me-forbidden");
+    let manager = candidate(&arena, "manager");
+    arena.apply(&book("unserved")).unwrap();
+    arena.wait("it has ended", || !manager.is_alive());
+    let logged = manager.logged();
+    assert!(
+        logged.contains("needs the rule: apiGroups [coordination.k8s.io], resources [leases]"),
+        "{logged}"
+    );
+    assert!(arena.get("book", "unserved").unwrap()["status"].is_null());
+    assert_eq!(manager.stop().unwrap(), Some(1));
+}
+
+/// A record that makes no sense is waited for as long as one of ours.
+#[test]
+fn a_lease_that_makes_no_sense_is_had_after_a_while() {
+    let arena = Arena::new("me-nonsense");
+    allow_leases(&arena);
+    arena
+        .apply(&json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": "quintet-manager", "annotations": { "quintet.dev/written": "nonsense" } },
+            "spec": { "holderIdentity": "somebody", "leaseDurationSeconds": 2_147_483_647, "leaseTransitions": -5,
+                "renewTime": "2099-01-01T00:00:00.000000Z" } }))
+        .unwrap();
+    let manager = candidate(&arena, "manager");
+    arena.wait("it leads", || leads(&manager));
+    assert!(manager.logged().contains("holder=\"somebody\""), "{}", manager.logged());
+    assert_eq!(manager.stop().unwrap(), Some(0));
+}
