@@ -700,7 +700,7 @@ mod tests {
         let (name, _) = image.rsplit_once(':').unwrap();
         for default in [
             format!("concat!(\"{name}:\", env!(\"CARGO_PKG_VERSION\"))"),
-            format!("default_value_t = {port})"),
+            format!("default_value_t = {port}"),
         ] {
             assert!(args.contains(&default), "crates/manager/src/args.rs lacks `{default}`");
         }

@@ -46,8 +46,8 @@ const MANAGER: &[Panel] = &[
     ),
     number(
         "Managers",
-        "Pods that are seen.",
-        &[("count(leader_election_master_status{SELECTED})", "managers")],
+        "Pods that are seen, by version.",
+        &[("count by (version) (quintet_build_info{SELECTED})", "{{version}}")],
     ),
     lines(
         "Passes",
@@ -136,6 +136,33 @@ const MANAGER: &[Panel] = &[
             "histogram_quantile(0.99, sum by (controller, le) (rate(workqueue_work_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
             "{{controller}}",
         )],
+    ),
+    lines(
+        "Passes that run now",
+        "How long they have run: all together, and the longest.",
+        "s",
+        &[
+            ("max by (controller) (workqueue_unfinished_work_seconds{SELECTED})", "{{controller}} together"),
+            (
+                "max by (controller) (workqueue_longest_running_processor_seconds{SELECTED})",
+                "{{controller}} longest",
+            ),
+        ],
+    ),
+    lines(
+        "Answers of the API server, 99th percentile",
+        "How long it takes to begin an answer.",
+        "s",
+        &[(
+            "histogram_quantile(0.99, sum by (verb, le) (rate(rest_client_request_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
+            "{{verb}}",
+        )],
+    ),
+    lines(
+        "Silence of watches",
+        "How long ago a watch last said anything; bookmarks come about once a minute.",
+        "s",
+        &[("max by (cache) (quintet_informer_silence_seconds{SELECTED})", "{{cache}}")],
     ),
     lines(
         "Requests to the API server",
