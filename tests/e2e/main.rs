@@ -6,6 +6,7 @@
 
 mod book;
 mod chart;
+mod conformance;
 mod daemonjob;
 mod daemonjob_faults;
 mod daemonjob_input;

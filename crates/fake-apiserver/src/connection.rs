@@ -1,0 +1,408 @@
+//! A client's connection: requests travel, are carried out, and their answers travel back; watches are streamed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http::{Method, Response, header};
+use hyper::body::{Body as HttpBody, Bytes, Frame};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until};
+use tower::{BoxError, Service};
+
+use crate::store::{Logged, Reply, Request, Target, Watching, decode, expired};
+use crate::{Asked, Fate, Server, Showing, Shown, Then};
+
+/// The longest that a request or an answer is usually on its way, in milliseconds.
+const SLOWEST: u64 = 4;
+/// How often a watch says how far it is.
+const BOOKMARK: Duration = Duration::from_mins(1);
+
+/// Somebody's connection to the server.
+#[derive(Clone)]
+pub struct Connection {
+    server: Server,
+    who: Arc<str>,
+}
+
+/// The body of an answer: what is sent through a channel, until that is closed.
+pub struct AnswerBody(mpsc::UnboundedReceiver<Result<Bytes, BoxError>>);
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.0.poll_recv(cx).map(|sent| sent.map(|sent| sent.map(Frame::data)))
+    }
+}
+
+type Answer = Result<Response<AnswerBody>, BoxError>;
+
+/// The connection broke.
+fn reset() -> BoxError {
+    std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
+}
+
+impl Connection {
+    pub(crate) fn new(server: Server, who: &str) -> Self {
+        Self { server, who: who.into() }
+    }
+}
+
+impl Service<http::Request<Body>> for Connection {
+    type Response = Response<AnswerBody>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Answer>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let (server, who) = (self.server.clone(), self.who.clone());
+        let (sender, receiver) = oneshot::channel();
+        // The request goes on when its sender no longer waits, as bytes on a wire do.
+        tokio::spawn(serve(server, who, request, sender));
+        Box::pin(async move { receiver.await.unwrap_or_else(|_| Err(reset())) })
+    }
+}
+
+/// Splits a query into its parts.
+pub(crate) fn parse_query(query: &str) -> BTreeMap<String, String> {
+    let parts = query.split('&').filter_map(|part| part.split_once('='));
+    parts.map(|(name, value)| (decode(name), decode(&value.replace('+', " ")))).collect()
+}
+
+fn full(code: u16, content_type: &'static str, text: String) -> Answer {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let _ = sender.send(Ok(text.into_bytes().into()));
+    Ok(Response::builder()
+        .status(code)
+        .header(header::CONTENT_TYPE, content_type)
+        .body(AnswerBody(receiver))?)
+}
+
+async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answer: oneshot::Sender<Answer>) {
+    let (parts, body) = request.into_parts();
+    let body = body.collect_bytes().await.unwrap_or_default();
+    let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let query = parse_query(parts.uri.query().unwrap_or_default());
+    let target = Target::parse(parts.uri.path());
+    let request = Request {
+        who: who.to_string(),
+        method: parts.method.clone(),
+        target: target.clone().unwrap_or_default(),
+        query,
+        content_type: header(header::CONTENT_TYPE).to_owned(),
+        accept: header(header::ACCEPT).to_owned(),
+        body: body.to_vec(),
+    };
+    let asked = asked(&server, &request, parts.uri.path());
+    let Fate { held, is_lost, then } = server.script().request(&asked);
+    let pace = |server: &Server| Duration::from_millis(1 + server.below(SLOWEST));
+    sleep(pace(&server) + held).await;
+    let reply = if is_lost {
+        None
+    } else if target.is_none() {
+        Some(groups(&server, parts.uri.path()))
+    } else {
+        Some(server.handle(&request))
+    };
+    if let Some(Reply::Object(code, _)) = &reply {
+        server.script().answered(&asked, *code);
+    }
+    sleep(pace(&server)).await;
+    let answered = match then {
+        Then::Silence => {
+            // For as long as anybody waits.
+            let mut answer = answer;
+            answer.closed().await;
+            return;
+        }
+        Then::Reset => Err(reset()),
+        Then::Status(status, retry_after) => {
+            let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
+            let mut answer = full(code, "application/json", status.to_string());
+            if let (Ok(answer), Some(seconds)) = (&mut answer, retry_after) {
+                answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+            }
+            answer
+        }
+        Then::Text(code, text) => full(code, "text/plain", text.to_owned()),
+        Then::Answer | Then::Truncated | Then::Late(_) => {
+            if let Then::Late(late) = then {
+                sleep(late).await;
+            }
+            match reply {
+                None => Err(reset()),
+                Some(Reply::Text(code, text)) => full(code, "text/plain", text.to_owned()),
+                Some(Reply::Object(code, object)) => {
+                    let text = object.to_string();
+                    if matches!(then, Then::Truncated) {
+                        torn(code, &text)
+                    } else {
+                        full(code, "application/json", text)
+                    }
+                }
+                Some(Reply::Watch(watching)) => {
+                    let (sender, receiver) = mpsc::unbounded_channel();
+                    let resource = asked.resource.clone();
+                    tokio::spawn(stream(server.clone(), who, resource, watching, sender));
+                    let opened = Response::builder().header(header::CONTENT_TYPE, "application/json");
+                    opened.body(AnswerBody(receiver)).map_err(Into::into)
+                }
+            }
+        }
+    };
+    let _ = answer.send(answered);
+}
+
+/// The first half of an answer, and then a broken connection.
+fn torn(code: u16, text: &str) -> Answer {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let half = text.as_bytes()[..text.len() / 2].to_vec();
+    let _ = sender.send(Ok(half.into()));
+    let _ = sender.send(Err(reset()));
+    Ok(Response::builder()
+        .status(code)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(AnswerBody(receiver))?)
+}
+
+fn asked(server: &Server, request: &Request, path: &str) -> Asked {
+    let target = &request.target;
+    let known = server.look(|state| state.kind_of(target).map(|kind| state.types[kind].qualified()));
+    let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+    let is_watch = request.query.get("watch").is_some_and(|watch| watch == "true");
+    let verb = match request.method {
+        Method::GET if !target.name.is_empty() => "get",
+        Method::GET if is_watch => "watch",
+        Method::GET => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::DELETE if target.name.is_empty() => "deletecollection",
+        Method::DELETE => "delete",
+        _ if request.content_type.starts_with("application/apply-patch") => "apply",
+        _ if request.content_type.starts_with("application/merge-patch") => "merge",
+        _ => "patch",
+    };
+    let name = match verb {
+        "create" => body["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+        _ => target.name.clone(),
+    };
+    Asked {
+        who: request.who.clone(),
+        verb,
+        resource: known.unwrap_or_else(|| path.to_owned()),
+        subresource: target.subresource.clone(),
+        namespace: target.namespace.clone(),
+        name,
+        body,
+    }
+}
+
+/// The list of groups, which is all of discovery that anybody asks for.
+fn groups(server: &Server, path: &str) -> Reply {
+    if path.trim_end_matches('/') != "/apis" {
+        return Reply::Text(404, "404 page not found\n");
+    }
+    let mut groups: BTreeMap<String, String> = BTreeMap::new();
+    server.look(|state| {
+        for kind in state.types.iter().filter(|kind| !kind.group.is_empty() && kind.version != "removed") {
+            groups.insert(kind.group.clone(), kind.version.clone());
+        }
+    });
+    let groups: Vec<Value> = groups
+        .into_iter()
+        .map(|(group, version)| {
+            let version = json!({ "groupVersion": format!("{group}/{version}"), "version": version });
+            json!({ "name": group, "versions": [version], "preferredVersion": version })
+        })
+        .collect();
+    Reply::Object(200, json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups }))
+}
+
+type Lines = mpsc::UnboundedSender<Result<Bytes, BoxError>>;
+
+fn line(type_: &str, object: &Value) -> String {
+    format!("{{\"type\":\"{type_}\",\"object\":{object}}}\n")
+}
+
+/// What a watch has to say next.
+enum Next {
+    Event(&'static str, Value),
+    Bookmark { is_initial_end: bool },
+}
+
+/// Streams one watch, until its time is over or nobody reads it.
+async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watching, lines: Lines) {
+    let Watching {
+        kind,
+        namespace,
+        selection,
+        mut from,
+        initial,
+        marks_initial,
+        bookmarks,
+        seconds,
+        is_expired,
+    } = watching;
+    let mut revision = server.revision();
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut bookmark = Instant::now() + BOOKMARK;
+    if is_expired {
+        let _ = lines.send(Ok(line("ERROR", &expired()).into()));
+        return;
+    }
+    let shown_first = initial.len();
+    let mut waiting: VecDeque<Next> =
+        initial.into_iter().map(|object| Next::Event("ADDED", (*object).clone())).collect();
+    let mut shown = 0;
+    if marks_initial {
+        waiting.push_back(Next::Bookmark { is_initial_end: true });
+    }
+    loop {
+        while let Some(next) = waiting.pop_front() {
+            shown += 1;
+            let (type_, object) = match next {
+                Next::Event(type_, object) => (type_, object),
+                Next::Bookmark { is_initial_end } => ("BOOKMARK", mark(&server, kind, from, is_initial_end)),
+            };
+            let is_initial = shown <= shown_first + usize::from(marks_initial);
+            let showing = server.script().line(&Shown {
+                who: &who,
+                resource: &resource,
+                type_,
+                object: &object,
+                is_initial,
+            });
+            let text = line(type_, &object);
+            let send = |text: String| lines.send(Ok(text.into()));
+            let sent = match showing {
+                Showing::AsIs => send(text),
+                Showing::Twice => send(text.clone()).and_then(|()| send(text)),
+                Showing::Later(wait) => {
+                    tokio::select! {
+                        () = sleep(wait) => send(text),
+                        () = lines.closed() => return,
+                    }
+                }
+                Showing::Close => return,
+                Showing::Torn => {
+                    let half = text.len() / 2;
+                    let _ = send(
+                        text[..(0..=half).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)]
+                            .to_owned(),
+                    );
+                    let _ = lines.send(Err(reset()));
+                    return;
+                }
+                Showing::Expired => {
+                    let _ = send(line("ERROR", &expired()));
+                    return;
+                }
+                Showing::ExpiredLater(wait) => {
+                    tokio::select! {
+                        () = sleep(wait) => {}
+                        () = lines.closed() => return,
+                    }
+                    let _ = send(line("ERROR", &expired()));
+                    return;
+                }
+                Showing::Silence => {
+                    lines.closed().await;
+                    return;
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+        let news = server.look(|state| {
+            if state.types[kind].version == "removed" {
+                return Err(None);
+            }
+            if from < state.compacted {
+                return Err(Some(expired()));
+            }
+            let start = state.log.partition_point(|logged| logged.revision <= from);
+            let news: Vec<Logged> =
+                state.log.range(start..).filter(|logged| logged.kind == kind).cloned().collect();
+            Ok((state.revision, news))
+        });
+        match news {
+            Err(status) => {
+                if let Some(status) = status {
+                    let _ = lines.send(Ok(line("ERROR", &status).into()));
+                }
+                return;
+            }
+            Ok((now, news)) => {
+                from = now;
+                waiting.extend(
+                    news.iter()
+                        .filter_map(|logged| event(logged, &namespace, |object| selection.selects(object))),
+                );
+            }
+        }
+        if !waiting.is_empty() {
+            continue;
+        }
+        tokio::select! {
+            changed = revision.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                // On its way.
+                sleep(Duration::from_millis(1 + server.below(SLOWEST))).await;
+            }
+            () = sleep_until(bookmark) => {
+                bookmark += BOOKMARK;
+                if bookmarks {
+                    waiting.push_back(Next::Bookmark { is_initial_end: false });
+                }
+            }
+            () = sleep_until(end) => return,
+            () = lines.closed() => return,
+        }
+    }
+}
+
+fn mark(server: &Server, kind: usize, at: u64, is_initial_end: bool) -> Value {
+    let (kind, version) =
+        server.look(|state| (state.types[kind].kind.clone(), state.types[kind].api_version()));
+    let mut meta = json!({ "resourceVersion": at.to_string(), "creationTimestamp": null });
+    if is_initial_end {
+        meta["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+    }
+    json!({ "kind": kind, "apiVersion": version, "metadata": meta })
+}
+
+/// What a change is to a watch that selects: an object may come into the selection, or leave it.
+fn event(logged: &Logged, namespace: &str, selects: impl Fn(&Value) -> bool) -> Option<Next> {
+    let is_here = |object: &Value| {
+        (namespace.is_empty() || object["metadata"]["namespace"] == namespace) && selects(object)
+    };
+    let was = logged.old.as_deref().filter(|object| is_here(object));
+    let is = logged.new.as_deref().filter(|object| is_here(object));
+    match (was, is) {
+        (Some(_), Some(new)) => Some(Next::Event("MODIFIED", new.clone())),
+        (None, Some(new)) => Some(Next::Event("ADDED", new.clone())),
+        (Some(old), None) => {
+            // As it was when it was selected last, with the version of the change.
+            let mut old = old.clone();
+            old["metadata"]["resourceVersion"] = json!(logged.revision.to_string());
+            Some(Next::Event("DELETED", old))
+        }
+        (None, None) => None,
+    }
+}

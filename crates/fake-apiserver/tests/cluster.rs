@@ -1,0 +1,145 @@
+//! The models and the connection: what a controller meets beside the API itself.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::AsyncBufReadExt as _;
+use http::Request;
+use quintet_fake_apiserver::models::{self, Life};
+use quintet_fake_apiserver::{Asked, Fate, Script, Server, Showing, Shown, Then};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn cluster(life: fn(&Value) -> Life) -> Server {
+    let server = Server::new(1);
+    let ready = json!({ "conditions": [{ "type": "Ready", "status": "True" }] });
+    server.create("test", "/api/v1/nodes", &json!({ "metadata": { "name": "n" }, "status": ready }));
+    tokio::spawn(models::run(server.clone(), Arc::new(life)));
+    server
+}
+
+fn pod(server: &Server, name: &str, more: &Value) {
+    let mut pod =
+        json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
+    for (field, value) in more.as_object().into_iter().flatten() {
+        pod["metadata"][field] = value.clone();
+    }
+    assert_eq!(server.create("test", PODS, &pod).0, 201);
+}
+
+fn phase(server: &Server, name: &str) -> Option<String> {
+    server.get(&format!("{PODS}/{name}")).map(|pod| pod["status"]["phase"].as_str().unwrap().to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_bound_runs_and_ends() {
+    let server = cluster(|_| Life::Fails(Duration::from_secs(5), 3));
+    pod(&server, "p", &json!({}));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(phase(&server, "p").as_deref(), Some("Running"));
+    sleep(Duration::from_secs(5)).await;
+    let ended = server.get(&format!("{PODS}/p")).unwrap();
+    assert_eq!(ended["status"]["phase"], "Failed");
+    assert_eq!(ended.pointer("/status/containerStatuses/0/state/terminated/exitCode"), Some(&json!(3)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_pod_is_stopped_first_and_a_finalizer_holds_it() {
+    let server = cluster(|_| Life::Runs);
+    pod(&server, "p", &json!({}));
+    pod(&server, "held", &json!({ "finalizers": ["example.org/one"] }));
+    sleep(Duration::from_secs(1)).await;
+    for name in ["p", "held"] {
+        server.delete("test", &format!("{PODS}/{name}"), &json!({}));
+        assert_eq!(phase(&server, name).as_deref(), Some("Running"), "it has time to stop");
+    }
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(phase(&server, "p"), None);
+    assert_eq!(phase(&server, "held").as_deref(), Some("Failed"));
+    server.merge("test", &format!("{PODS}/held"), &json!({ "metadata": { "finalizers": null } }));
+    assert_eq!(phase(&server, "held"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_belongs_to_nobody_goes_and_a_namespace_is_emptied() {
+    let server = cluster(|_| Life::Runs);
+    let owner = server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "owner" } })).1;
+    let owners = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"] }]);
+    pod(&server, "p", &json!({ "ownerReferences": owners }));
+    sleep(Duration::from_secs(1)).await;
+    server.delete("test", &format!("{CONFIG_MAPS}/owner"), &json!({}));
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(phase(&server, "p"), None);
+    pod(&server, "q", &json!({}));
+    server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "a" } }));
+    server.delete("test", "/api/v1/namespaces/default", &json!({}));
+    let (code, status) = server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "b" } }));
+    assert_eq!((code, &status["details"]["causes"][0]["reason"]), (403, &json!("NamespaceTerminating")));
+    sleep(Duration::from_secs(10)).await;
+    assert!(server.objects("pods").is_empty() && server.objects("namespaces").is_empty());
+}
+
+/// Breaks what its one order says, once.
+struct Once(Mutex<Option<Then>>, Mutex<Option<Showing>>);
+
+impl Script for Once {
+    fn request(&self, asked: &Asked) -> Fate {
+        let then = self.0.lock().unwrap().take_if(|_| asked.is_write());
+        Fate { then: then.unwrap_or_default(), ..Fate::default() }
+    }
+
+    fn line(&self, _: &Shown<'_>) -> Showing {
+        self.1.lock().unwrap().take().unwrap_or_default()
+    }
+}
+
+fn request(method: &str, path: &str, body: &Value) -> Request<Vec<u8>> {
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    Request::builder().method(method).uri(path).header("content-type", "application/json").body(body).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_carried_out_stays_so_whatever_becomes_of_the_answer() {
+    let server = Server::new(1);
+    let client = server.client("somebody");
+    for (number, then) in [Then::Reset, Then::Truncated, Then::Silence].into_iter().enumerate() {
+        server.follow(Arc::new(Once(Mutex::new(Some(then)), Mutex::default())));
+        let name = format!("a{number}");
+        let body = json!({ "metadata": { "name": name } });
+        let answer = client.request::<Value>(request("POST", CONFIG_MAPS, &body));
+        assert!(!matches!(timeout(Duration::from_secs(60), answer).await, Ok(Ok(_))), "{name}");
+        assert!(server.get(&format!("{CONFIG_MAPS}/{name}")).is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_told_what_it_asked_for_and_breaks_as_it_is_told() {
+    let server = Server::new(1);
+    let client = server.client("somebody");
+    let told = async |showing: Option<Showing>, path: String| {
+        server.follow(Arc::new(Once(Mutex::default(), Mutex::new(showing))));
+        let mut lines = client.request_stream(request("GET", &path, &Value::Null)).await.unwrap();
+        let (mut text, mut told) = (String::new(), Vec::new());
+        while let Ok(Ok(1..)) = timeout(Duration::from_secs(5), lines.read_line(&mut text)).await {
+            let event: Option<Value> = serde_json::from_str(&text).ok();
+            told.push(event.map_or("torn".to_owned(), |event| event["type"].as_str().unwrap().to_owned()));
+            text.clear();
+        }
+        told
+    };
+    let from = server.look(quintet_fake_apiserver::store::State::revision);
+    server.create("test", CONFIG_MAPS, &json!({ "metadata": { "name": "a" } }));
+    let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion={from}");
+    assert_eq!(told(None, path.clone()).await, ["ADDED"]);
+    assert_eq!(told(Some(Showing::Twice), path.clone()).await, ["ADDED", "ADDED"]);
+    assert_eq!(told(Some(Showing::Expired), path.clone()).await, ["ERROR"]);
+    assert!(told(Some(Showing::Close), path.clone()).await.is_empty());
+    assert!(told(Some(Showing::Silence), path.clone()).await.is_empty());
+    server.compact();
+    assert_eq!(told(None, path).await, ["ERROR"], "nobody knows what was before");
+}

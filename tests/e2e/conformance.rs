@@ -1,0 +1,47 @@
+//! The fake API server answers as the real one does: one script of requests and watches runs on both.
+
+use kube::CustomResourceExt as _;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use quintet_e2e::Arena;
+use quintet_fake_apiserver::{Server, conformance};
+use quintet_podset::api::PodSet;
+use serde_json::json;
+use tokio::runtime::Builder;
+
+#[test]
+fn the_fake_api_server_answers_as_the_real_one() {
+    let arena = Arena::new("conformance");
+    let namespace = arena.namespace().to_owned();
+    let kubeconfig = Kubeconfig::read_from(arena.cluster().kubeconfig()).unwrap();
+    let real = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let mut config =
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        config.default_retry = false;
+        let client = Client::try_from(config).unwrap();
+        conformance::answers(&client, &namespace).await
+    });
+    let fake =
+        Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
+            let server = Server::new(1);
+            server.define(&serde_json::to_value(PodSet::crd()).unwrap());
+            server.create("test", "/api/v1/namespaces", &json!({ "metadata": { "name": namespace } }));
+            conformance::answers(&server.client("script"), &namespace).await
+        });
+    let mut differences = Vec::new();
+    for at in 0..real.len().max(fake.len()) {
+        let (real, fake) = (real.get(at), fake.get(at));
+        if real != fake {
+            let none = "nothing".to_owned();
+            differences.push(format!("real: {}\nfake: {}", real.unwrap_or(&none), fake.unwrap_or(&none)));
+        }
+    }
+    assert!(
+        differences.is_empty(),
+        "{} of {} answers differ:\n{}",
+        differences.len(),
+        real.len(),
+        differences.join("\n\n")
+    );
+    assert!(real.len() > 80, "the script has said only {} things", real.len());
+}
