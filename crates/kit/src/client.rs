@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::body::{Bytes, HttpBody};
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
@@ -74,6 +75,19 @@ pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> R
         .map_err(BoxError::from)
         .service(transport);
     Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+/// The same over another transport: a test's server, in the process of the test.
+pub fn over<S, B>(transport: S, metrics: &Metrics, longest_rest: Duration) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let limits = Limits { metrics: metrics.clone(), rest: Rest::new(longest_rest) };
+    Client::new(limits.layer(transport), "default")
 }
 
 /// The server's words where it answered: the whole status is too long for a line of the log.
