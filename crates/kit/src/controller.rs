@@ -351,6 +351,7 @@ impl<R: Reconciler> Controller<R> {
         let object = self.objects.get(&key);
         let objects = self.objects.clone();
         let shared = self.shared.clone();
+        let followers = self.followers.clone();
         async move {
             let Some(object) = object else { return (key, Ok(Passed::default())) };
             let still = || {
@@ -358,8 +359,8 @@ impl<R: Reconciler> Controller<R> {
                     now.generation() == object.generation() && now.terminating() == object.terminating()
                 })
             };
-            let pass =
-                AssertUnwindSafe(reconcile(&*reconciler, &shared, &object, &key, &still)).catch_unwind();
+            let pass = AssertUnwindSafe(reconcile(&*reconciler, &shared, &object, &key, &followers, &still))
+                .catch_unwind();
             let ended = match timeout(PASS, pass).await {
                 Ok(Ok(Ok(passed))) => Ok(passed),
                 Ok(Ok(Err(error))) => Err(Failure::Error(error)),
@@ -549,11 +550,16 @@ async fn reconcile<R: Reconciler>(
     shared: &Shared,
     object: &R::Object,
     key: &Key,
+    followers: &[Arc<dyn Follower>],
     still: &(dyn Fn() -> bool + Sync),
 ) -> Result<Passed, Error> {
     let executor = &shared.executor;
     let started = Instant::now();
     executor.clarify(key).await?;
+    if !executor.caught_up(key, followers) {
+        // What was just found out is not in the caches yet: the next pass waits until it is.
+        return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
+    }
     executor.observe_generation(key, object.generation());
     let began = Instant::now();
     let world = reconciler.observe(object, executor.refusals(key)).await?;

@@ -819,7 +819,8 @@ impl Executor {
         self.memory().get(&owner.uid).and_then(|memory| memory.status_written)
     }
 
-    /// Applies the whole status, guarded by the UID and, where `version` is given, by the resourceVersion.
+    /// Applies the whole status, guarded by the resourceVersion where `version` is given. The UID guards nothing: the API server
+    /// does not read it where the status of a custom resource is written.
     pub async fn write_status<S: Serialize>(
         &self,
         owner: &Key,
@@ -879,7 +880,13 @@ impl Executor {
                 self.memory().entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
                 Ok(())
             }
-            Answer::News | Answer::NamespaceTerminating => Err(Error::Stale(object)),
+            Answer::News | Answer::NamespaceTerminating => {
+                // The cache is behind, perhaps for long: the next plan waits for what the server has, or for the end of the
+                // owner. Until then it would make the same again for somebody who may be gone.
+                let place = (*resource, owner.namespace.clone(), owner.name.to_string());
+                self.unclear(owner, |unclear| unclear.insert(place, Some(owner.uid.clone())));
+                Err(Error::Stale(object))
+            }
             Answer::Refused { message, .. } => Err(Error::Refused { object, message }),
         }
     }

@@ -22,7 +22,8 @@ pub struct Plan<S, E = Infallible> {
     pub steps: Vec<Vec<Action<S, E>>>,
     /// The whole status; written only where it differs from the cached one. None leaves it as it is.
     pub status: Option<S>,
-    /// Whether the status write is refused if the object has changed since the plan was made.
+    /// Whether the status write is refused if the object has changed since the plan was made. Without that it may be written to
+    /// another object by now: of a write to the status the API server does not read the UID.
     pub fenced: bool,
     /// News for `kubectl describe`.
     pub events: Vec<Event>,
@@ -32,7 +33,7 @@ pub struct Plan<S, E = Infallible> {
 
 impl<S, E> Default for Plan<S, E> {
     fn default() -> Self {
-        Self { steps: Vec::new(), status: None, fenced: false, events: Vec::new(), again: None }
+        Self { steps: Vec::new(), status: None, fenced: true, events: Vec::new(), again: None }
     }
 }
 

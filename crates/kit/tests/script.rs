@@ -187,6 +187,31 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     task.abort();
 }
 
+/// A status that meets another object, or none, is how a stale cache is noticed first.
+#[tokio::test(start_paused = true)]
+async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
+    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+    let (client, _) = scripted(&[(200, event("ADDED", &pod("owner", 1)) + &bookmark(5, true))]);
+    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
+    sleep(Duration::from_secs(1)).await;
+    let followers = informer.followers();
+    let stale = failure(409, "Conflict", "the UID is another one");
+    for (found, shown) in [
+        (failure(404, "NotFound", "gone"), false),
+        ((200, pod("owner", 9).to_string()), false),
+        ((200, pod("owner", 4).to_string()), true),
+    ] {
+        let (executor, asked) = executor(&[stale.clone(), found]);
+        let owner = Key { uid: "uid-owner".into(), ..owner() };
+        let written = executor.write_status(&owner, &PODS, &json!({}), None).await;
+        assert!(matches!(written, Err(Error::Stale(_))));
+        executor.clarify(&owner).await.unwrap();
+        assert_eq!(asked.lock().unwrap().len(), 2, "it was looked up");
+        assert_eq!(executor.caught_up(&owner, &followers), shown);
+    }
+    task.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_poisoned_object_concerns_itself_alone() {
     let mut poisoned = pod("bad", 2);
