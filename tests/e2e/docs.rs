@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 use quintet_e2e::{Arena, program, workspace};
 use xtask::run;
 
-/// What `cargo xtask test` does itself, as one of its parts or by being run; the benches, its long tier; and the Pulsar
-/// programs, which are run by their own tests, where there is a broker.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 14] = [
+/// What `cargo xtask test` does itself, as one of its parts or by being run; the benches and the faults, its long tier, of
+/// which it runs a part; and the Pulsar programs, which are run by their own tests, where there is a broker.
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 15] = [
     "cargo xtask build",
     "cargo xtask image",
     "cargo xtask release",
@@ -19,6 +19,7 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 14] = [
     "cargo xtask test",
     "cargo xtask generate",
     "cargo xtask bench",
+    "cargo xtask faults",
     "cargo xtask pulsar",
     "pulsar-consumer",
     "pulsar-producer",

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use xtask::{
-    bench, build, chart, cluster, consumers, demo, generate, image, interrupt, protoc, pulsar, release, test,
+    bench, build, chart, cluster, consumers, demo, faults, generate, image, interrupt, protoc, pulsar, release, test,
 };
 
 /// Everything a developer of Quintet runs besides cargo itself
@@ -32,6 +32,7 @@ enum Command {
     Release(release::Args),
     Protoc(protoc::Args),
     Test(test::Args),
+    Faults(faults::Args),
     Bench(bench::Args),
 }
 
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(&args),
         Command::Protoc(protoc::Args {}) => protoc::run(),
         Command::Test(args) => test::run(&args),
+        Command::Faults(args) => faults::run(&args),
         Command::Bench(args) => bench::run(&args),
     });
     match done {

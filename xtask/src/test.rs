@@ -171,7 +171,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// What takes too long for every run and is run by hand.
-const LONG_TIER: &str = "the benches (cargo xtask bench --help), half an hour each";
+const LONG_TIER: &str = "the benches (cargo xtask bench --help), half an hour each; all plans of the faults (cargo xtask faults, of which a \
+                         part is among the workspace's tests) and their mutants (cargo xtask faults --mutants), a quarter of an hour each";
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";

@@ -1,0 +1,177 @@
+//! The program: what is run, and what is said of it.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use crate::plan::{Fault, Plan};
+use crate::run::Outcome;
+use crate::scenarios::{ALL, Scenario};
+use crate::sweep::{Sum, guarded, plans, sweep};
+
+/// Run every story with every fault
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask faults")]
+struct Args {
+    /// Only stories whose names contain FILTER
+    filter: Option<String>,
+    /// One plan alone, by the name that a run has printed, with everything that happens
+    #[arg(long, value_name = "NAME", conflicts_with = "filter")]
+    plan: Option<String>,
+    /// Everything; without it one plan of every 41, spread evenly
+    #[arg(long)]
+    all: bool,
+    /// One plan of every N
+    #[arg(long, value_name = "N", conflicts_with = "all")]
+    every: Option<usize>,
+    /// What the server's own order of things follows from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the names of the plans instead of running them
+    #[arg(long)]
+    list: bool,
+    /// Stop after so many plans with violations
+    #[arg(long, value_name = "N", default_value_t = usize::MAX)]
+    stop_after: usize,
+    /// Print the logs of the managers, too, where one plan is run
+    #[arg(long)]
+    logs: bool,
+}
+
+/// Runs the program. The code says whether anything was wrong.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.logs {
+        tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(std::io::stderr).init();
+    }
+    match &args.plan {
+        Some(name) => one(name, args.seed),
+        None => many(&args),
+    }
+}
+
+fn scenario(name: &str) -> Option<&'static Scenario> {
+    ALL.iter().find(|scenario| scenario.name == name)
+}
+
+/// One plan, with everything that happens.
+fn one(name: &str, seed: u64) -> ExitCode {
+    let plan: Plan = match name.parse() {
+        Ok(plan) => plan,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let Some(scenario) = scenario(&plan.scenario) else {
+        eprintln!("error: there is no story {:?}; `--list` lists them", plan.scenario);
+        return ExitCode::FAILURE;
+    };
+    let usual = usual(scenario, seed);
+    let outcome = match plan.fault {
+        Fault::None => guarded(scenario, &plan, seed, None, true),
+        _ => guarded(scenario, &plan, seed, Some(&usual), true),
+    };
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    println!("\nat the end, after {} s of the cluster's time:", outcome.took.as_secs());
+    for line in outcome.end.iter().chain(&outcome.lines) {
+        println!("  {line}");
+    }
+    if !outcome.hit && plan.fault != Fault::None {
+        println!("the fault never came about: there is no such request or line");
+    }
+    for excused in &outcome.excused {
+        println!("for a while, by a write that came late: {excused}");
+    }
+    for violation in &outcome.violations {
+        println!("VIOLATION {violation}");
+    }
+    println!("1 plan, {} violations", outcome.violations.len());
+    if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usual(scenario: &Scenario, seed: u64) -> Outcome {
+    let none = Plan { scenario: scenario.name.to_owned(), fault: Fault::None };
+    guarded(scenario, &none, seed, None, false)
+}
+
+fn many(args: &Args) -> ExitCode {
+    let began = Instant::now();
+    let is_wanted =
+        |scenario: &&Scenario| args.filter.as_deref().is_none_or(|filter| scenario.name.contains(filter));
+    let scenarios: Vec<(&Scenario, Outcome)> =
+        ALL.iter().filter(is_wanted).map(|scenario| (scenario, usual(scenario, args.seed))).collect();
+    if scenarios.is_empty() && !args.all && args.every.is_none() {
+        // Under `cargo test` the filter is one of tests' names.
+        return ExitCode::SUCCESS;
+    }
+    if scenarios.is_empty() {
+        eprintln!("error: no story has {:?} in its name", args.filter.as_deref().unwrap_or_default());
+        return ExitCode::FAILURE;
+    }
+    let every = if args.all { 1 } else { args.every.unwrap_or(41).max(1) };
+    let mut chosen = Vec::new();
+    let mut wrong = 0;
+    for (index, (scenario, usual)) in scenarios.iter().enumerate() {
+        for violation in &usual.violations {
+            println!("{}\n    {violation}", scenario.name);
+            wrong += 1;
+        }
+        let plans = plans(scenario, usual);
+        chosen.extend(
+            plans.into_iter().enumerate().filter(|(at, _)| at % every == 0).map(|(_, plan)| (index, plan)),
+        );
+    }
+    if args.list {
+        for (_, plan) in &chosen {
+            println!("{plan}");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let sum = sweep(&scenarios, chosen, args.seed, threads, args.stop_after);
+    report(&sum);
+    println!("{} s", began.elapsed().as_secs());
+    let wrong = wrong + sum.violations.len();
+    // For whoever adds tests up.
+    println!(
+        "test result: {}. {} passed; {wrong} failed; 0 ignored; 0 measured; 0 filtered out",
+        if wrong == 0 { "ok" } else { "FAILED" },
+        sum.plans - sum.violations.len()
+    );
+    println!("{} plans, {wrong} violations", sum.plans);
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The table: plans by class of fault and kind.
+fn report(sum: &Sum) {
+    let mut kinds: Vec<&str> = sum.classes.keys().map(|(_, kind)| &**kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let mut classes: Vec<&str> = sum.classes.keys().map(|(class, _)| &**class).collect();
+    classes.dedup();
+    print!("{:<28}", "fault");
+    for kind in &kinds {
+        print!("{kind:>11}");
+    }
+    println!();
+    for class in classes {
+        print!("{class:<28}");
+        for kind in &kinds {
+            let (plans, wrong) =
+                sum.classes.get(&(class.to_owned(), (*kind).to_owned())).copied().unwrap_or_default();
+            let shown = if wrong == 0 { plans.to_string() } else { format!("{plans} ({wrong}!)") };
+            print!("{shown:>11}");
+        }
+        println!();
+    }
+    if !sum.missed.is_empty() {
+        println!("{} plans whose fault never came about, as {}", sum.missed.len(), sum.missed[0]);
+    }
+    if sum.excused > 0 {
+        println!("{} plans with something wrong for a while, by a write that came late", sum.excused);
+    }
+}

@@ -1,0 +1,144 @@
+//! What there is at the end of a run, without what differs from run to run: UIDs, versions, times, run numbers, and the
+//! numbers in names.
+
+use std::collections::{BTreeMap, HashSet};
+
+use quintet_fake_apiserver::store::State;
+use serde_json::{Map, Value, json};
+
+fn text<'v>(value: &'v Value, path: &str) -> &'v str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The controller of an object, as `kind/name`.
+fn owner(object: &Value) -> String {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+    controller.map_or(String::new(), |owner| format!("{}/{}", text(owner, "/kind"), text(owner, "/name")))
+}
+
+/// One line for each object.
+pub fn state(state: &State) -> Vec<String> {
+    let nodes: BTreeMap<String, String> = state
+        .objects("nodes")
+        .map(|node| (text(node, "/metadata/uid").to_owned(), text(node, "/metadata/name").to_owned()))
+        .collect();
+    let mut lines: Vec<String> = state
+        .all()
+        .filter(|(_, object)| object["metadata"]["labels"]["stranger"].is_null())
+        .flat_map(|(plural, object)| {
+            let kind = plural.split('.').next().unwrap_or_default();
+            match kind {
+                "leases" | "events" | "namespaces" | "nodes" => Vec::new(),
+                "pods" => vec![pod(object)],
+                "configmaps" => ledger(object, &nodes),
+                _ => vec![whole(kind, object)],
+            }
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+fn pod(pod: &Value) -> String {
+    let is_going = !text(pod, "/metadata/deletionTimestamp").is_empty();
+    let node = text(pod, "/metadata/annotations/dj.dysproz.io~1node-name");
+    let labels = pod["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    let labels: Map<String, Value> =
+        labels.into_iter().filter(|(key, _)| !key.ends_with("uid") && !key.ends_with("/run")).collect();
+    format!(
+        "pod of {} {node} {}{} finalizers {} {}",
+        owner(pod),
+        text(pod, "/status/phase"),
+        if is_going { " going" } else { "" },
+        pod["metadata"]["finalizers"],
+        Value::Object(labels)
+    )
+}
+
+/// The lines of a shard, without run numbers, boots, times, and disruptions: a node that was disrupted before anybody saw its
+/// pod was not. Which shard a node is in follows from its UID, and what is
+/// known of nodes that are gone goes with the next write.
+fn ledger(shard: &Value, nodes: &BTreeMap<String, String>) -> Vec<String> {
+    let lines = shard["data"].as_object().into_iter().flatten();
+    lines
+        .filter_map(|(uid, line)| {
+            let node = nodes.get(uid)?;
+            let words = line.as_str().unwrap_or_default().split(' ');
+            let is_time = |word: &str| word.ends_with('Z') && word.contains('T');
+            let words: Vec<&str> = words
+                .filter(|word| !["run=", "boot=", "disruptions="].iter().any(|field| word.starts_with(field)))
+                .filter(|word| !is_time(word))
+                .collect();
+            Some(format!("ledger of {} {node}: {}", owner(shard), words.join(" ")))
+        })
+        .collect()
+}
+
+/// Fields that differ from run to run.
+fn is_particular(field: &str) -> bool {
+    field.ends_with("Time")
+        || field.ends_with("Timestamp")
+        || field.ends_with("edAt")
+        || matches!(
+            field,
+            "uid"
+                | "resourceVersion"
+                | "message"
+                | "claim"
+                | "podNames"
+                | "notReady"
+                | "selector"
+                | "at"
+                | "ledgerShards"
+                | "observedGeneration"
+                | "generation"
+        )
+}
+
+fn normal(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(name, _)| !is_particular(name));
+            Value::Object(kept.map(|(name, value)| (name.clone(), normal(value))).collect())
+        }
+        Value::Array(items) => {
+            let mut items: Vec<Value> = items.iter().map(normal).collect();
+            items.sort_by_key(Value::to_string);
+            Value::Array(items)
+        }
+        other => other.clone(),
+    }
+}
+
+fn whole(kind: &str, object: &Value) -> String {
+    let meta = &object["metadata"];
+    let mut of = json!({ "finalizers": meta["finalizers"], "owner": owner(object) });
+    of["going"] = json!(!meta["deletionTimestamp"].is_null());
+    // Only that it is up to date: how often there was something to date is the story's.
+    let told = &object["status"]["observedGeneration"];
+    of["told"] = json!(told.is_null() || *told == meta["generation"]);
+    of["spec"] = normal(&object["spec"]);
+    of["status"] = normal(&object["status"]);
+    format!("{kind} {} {of}", text(object, "/metadata/name"))
+}
+
+/// What must not be at the end of any run.
+pub fn wrong(state: &State) -> Vec<String> {
+    let uids: HashSet<&str> = state.all().map(|(_, object)| text(object, "/metadata/uid")).collect();
+    let mut wrong = Vec::new();
+    for (plural, object) in state.all() {
+        for owner in object["metadata"]["ownerReferences"].as_array().into_iter().flatten() {
+            let uid = owner["uid"].as_str().unwrap_or_default();
+            if !uids.contains(uid) {
+                let name = text(object, "/metadata/name");
+                wrong.push(format!(
+                    "{plural} {name} belongs to {} {}, which is gone",
+                    text(owner, "/kind"),
+                    text(owner, "/name")
+                ));
+            }
+        }
+    }
+    wrong
+}

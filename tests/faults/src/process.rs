@@ -1,0 +1,192 @@
+//! A manager's process, as `quintet` runs it: the same clients, caches, controllers and election, over the fake server.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use quintet_fake_apiserver::Server;
+use quintet_greeting::printer::Printer;
+use quintet_kit::client::{self, LONGEST_REST};
+use quintet_kit::clock::Clock;
+use quintet_kit::election::{self, Candidate, Gate, Settings};
+use quintet_kit::metrics::Metrics;
+use quintet_kit::shared::Shared;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Which kinds a scenario's managers serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// DaemonJob.
+    DaemonJob,
+    /// PodSet.
+    PodSet,
+    /// PulsarConsumer.
+    PulsarConsumer,
+    /// Greeting.
+    Greeting,
+    /// Book.
+    Book,
+}
+
+/// What all processes of a run have said on standard output, with who said it.
+pub type Lines = Arc<Mutex<Vec<(String, String)>>>;
+
+/// The standard output of one process.
+struct Output {
+    who: String,
+    lines: Lines,
+    rest: Vec<u8>,
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.rest.extend_from_slice(bytes);
+        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.rest.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.push((self.who.clone(), line));
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A process. Dropping it is its sudden death.
+pub struct Process {
+    /// Its identity.
+    pub who: String,
+    /// Its standard output.
+    pub printer: Option<Printer>,
+    tasks: JoinSet<()>,
+    controllers: JoinSet<()>,
+    election: JoinSet<()>,
+    stop: watch::Sender<bool>,
+    release: watch::Sender<bool>,
+}
+
+/// How far a process's clock is from the server's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Skew {
+    /// Not at all.
+    #[default]
+    None,
+    /// Ten minutes ahead.
+    Ahead,
+    /// Ten minutes behind.
+    Behind,
+}
+
+impl Process {
+    /// Starts a process.
+    pub fn start(
+        server: &Server,
+        who: &str,
+        kinds: &[Kind],
+        skew: Skew,
+        lines: &Lines,
+    ) -> Result<Self, String> {
+        let fails = |error: &dyn std::fmt::Display| format!("the process cannot be started: {error}");
+        let metrics = Metrics::new().map_err(|error| fails(&error))?;
+        let off = SignedDuration::from_mins(10);
+        let now = match skew {
+            Skew::None => server.now(),
+            Skew::Ahead => server.now().checked_add(off).unwrap_or(server.now()),
+            Skew::Behind => server.now().checked_sub(off).unwrap_or(server.now()),
+        };
+        let clock = Clock::tokio(now);
+        let gate = Gate::closed();
+        let (stop, stopped) = watch::channel(false);
+        let (release, released) = watch::channel(false);
+        let shared = Shared::new(
+            client::over(server.connect(who), &metrics, LONGEST_REST),
+            gate.clone(),
+            metrics.clone(),
+            clock,
+            who.to_owned(),
+            Vec::new(),
+            stopped,
+        );
+        let mut printer = None;
+        let mut served = None;
+        if !kinds.contains(&Kind::Greeting) {
+            quintet_greeting::sweep::register(&shared);
+        }
+        for kind in kinds {
+            match kind {
+                Kind::DaemonJob => {
+                    served = Some(quintet_daemonjob::register(&shared).map_err(|error| fails(&error))?);
+                }
+                Kind::PodSet => quintet_podset::register(&shared).map_err(|error| fails(&error))?,
+                Kind::PulsarConsumer => {
+                    let image = quintet_pulsarconsumer::Image {
+                        name: "consumer".to_owned(),
+                        health_port: Some(8080),
+                    };
+                    quintet_pulsarconsumer::register(&shared, image).map_err(|error| fails(&error))?;
+                }
+                Kind::Greeting => {
+                    let output = Output { who: who.to_owned(), lines: lines.clone(), rest: Vec::new() };
+                    let started = Printer::start(output).map_err(|error| fails(&error))?;
+                    quintet_greeting::register(&shared, who, started.clone())
+                        .map_err(|error| fails(&error))?;
+                    printer = Some(started);
+                }
+                Kind::Book => quintet_book::register(&shared),
+            }
+        }
+        quintet_daemonjob::sweep::register(&shared, served);
+        let (mut tasks, mut controllers, mut election) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        for (_, controller) in shared.take_controllers() {
+            controllers.spawn(controller);
+        }
+        for (_, task) in shared.take_tasks() {
+            let gate = gate.clone();
+            tasks.spawn(async move {
+                gate.tried().await;
+                task.await;
+            });
+        }
+        let settings = Settings::new("default".to_owned(), who.to_owned());
+        let candidate = Candidate {
+            client: client::over(server.connect(who), &metrics, settings.retry),
+            settings,
+            gate,
+            link: shared.link.clone(),
+            clock,
+            metrics,
+        };
+        election.spawn(async move {
+            let ended = election::run(candidate, move || shared.seen(), released).await;
+            if let Err(error) = ended {
+                tracing::error!(%error, "the election has ended");
+            }
+        });
+        Ok(Self { who: who.to_owned(), printer, tasks, controllers, election, stop, release })
+    }
+
+    /// Ends it as SIGTERM does.
+    pub async fn end(mut self) {
+        let _ = self.stop.send(true);
+        let ended = timeout(Duration::from_secs(20), async {
+            while self.controllers.join_next().await.is_some() {}
+            let _ = self.release.send(true);
+            while self.election.join_next().await.is_some() {}
+        });
+        let _ = ended.await;
+        self.tasks.abort_all();
+    }
+
+    /// Whether a task that must run has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.tasks.try_join_next().is_some()
+            || self.controllers.try_join_next().is_some()
+            || self.election.try_join_next().is_some()
+    }
+}

@@ -1,0 +1,355 @@
+//! Runs one plan: a cluster, its managers, the story, the fault; and says what was wrong.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use kube::CustomResourceExt as _;
+use quintet_fake_apiserver::types::Type;
+use quintet_fake_apiserver::{Server, models};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::end;
+use crate::plan::{Event, Fault, Plan, Trouble};
+use crate::process::{Lines, Process, Skew};
+use crate::scenarios::{Scenario, When};
+use crate::watcher::{Order, Watcher};
+
+/// How long nothing may be written before the next step of a story.
+const BETWEEN: Duration = Duration::from_secs(45);
+/// How long a run may take to settle, in the cluster's time.
+const LONGEST: Duration = Duration::from_mins(40);
+/// How long a process is away after a crash.
+const AWAY: Duration = Duration::from_secs(1);
+/// How long an object of a stranger stays.
+const STRANGER: Duration = Duration::from_secs(40);
+
+/// What came of a run.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What was wrong.
+    pub violations: Vec<String>,
+    /// What was wrong for a while, by a write that came late.
+    pub excused: Vec<String>,
+    /// What there is at the end, one line for each thing, without what differs from run to run.
+    pub end: Vec<String>,
+    /// What was said.
+    pub lines: Vec<String>,
+    /// How often there was each request.
+    pub requests: BTreeMap<String, usize>,
+    /// How often there was each line of a watch.
+    pub events: BTreeMap<String, usize>,
+    /// Objects that managers made.
+    pub created: BTreeMap<String, usize>,
+    /// Objects that managers deleted.
+    pub deleted: BTreeMap<String, usize>,
+    /// Whether the fault came about.
+    pub hit: bool,
+    /// What happened.
+    pub trace: Vec<String>,
+    /// How long it took in the cluster's time.
+    pub took: Duration,
+}
+
+fn types() -> &'static [Arc<Type>] {
+    static TYPES: OnceLock<Vec<Arc<Type>>> = OnceLock::new();
+    TYPES.get_or_init(|| {
+        let crds = [
+            quintet_daemonjob::api::DaemonJob::crd(),
+            quintet_podset::api::PodSet::crd(),
+            quintet_pulsarconsumer::api::PulsarConsumer::crd(),
+            quintet_greeting::api::Greeting::crd(),
+            quintet_book::api::Book::crd(),
+        ];
+        let values = crds.iter().filter_map(|crd| serde_json::to_value(crd).ok());
+        values.filter_map(|crd| Type::defined_by(&crd)).map(Arc::new).collect()
+    })
+}
+
+/// Runs a plan. `usual` is what came of the same story without a fault; it waits for the same end.
+pub fn run(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(play(scenario, plan, seed, usual, trace)),
+        Err(error) => Outcome { violations: vec![format!("no runtime: {error}")], ..Outcome::default() },
+    }
+}
+
+/// The processes, and who comes after whom.
+struct Fleet {
+    server: Server,
+    scenario: &'static [crate::process::Kind],
+    processes: Vec<Process>,
+    started: usize,
+    lines: Lines,
+    skew: Skew,
+    printers: Vec<quintet_greeting::printer::Printer>,
+}
+
+impl Fleet {
+    fn start(&mut self, who: &str) -> Result<(), String> {
+        self.started += 1;
+        let name = format!("{who}-{}", self.started);
+        let process = Process::start(&self.server, &name, self.scenario, self.skew, &self.lines)?;
+        self.printers.extend(process.printer.clone());
+        self.processes.push(process);
+        Ok(())
+    }
+
+    fn take(&mut self, who: &str) -> Option<Process> {
+        let at = self.processes.iter().position(|process| process.who == who)?;
+        Some(self.processes.remove(at))
+    }
+}
+
+/// Carries the fault's orders out, for as long as the run lasts.
+async fn rule(
+    fleet: Arc<tokio::sync::Mutex<Fleet>>,
+    watcher: Arc<Watcher>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+) {
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Crash(who) => {
+                watcher.bury(&who);
+                drop(fleet.lock().await.take(&who));
+                watcher.touch();
+                sleep(AWAY).await;
+                let base = who.rsplit_once('-').map_or(&*who, |(base, _)| base).to_owned();
+                if let Err(error) = fleet.lock().await.start(&base) {
+                    watcher.violate(error);
+                }
+                watcher.touch();
+            }
+            Order::End(who) => {
+                let process = fleet.lock().await.take(&who);
+                if let Some(process) = process {
+                    process.end().await;
+                }
+                watcher.touch();
+                sleep(AWAY).await;
+                let base = who.rsplit_once('-').map_or(&*who, |(base, _)| base).to_owned();
+                if let Err(error) = fleet.lock().await.start(&base) {
+                    watcher.violate(error);
+                }
+            }
+            Order::RemoveStranger(path) => {
+                let (server, watcher) = (fleet.lock().await.server.clone(), watcher.clone());
+                tokio::spawn(async move {
+                    let until = Instant::now() + STRANGER;
+                    while Instant::now() < until {
+                        watcher.touch();
+                        sleep(Duration::from_secs(5)).await;
+                    }
+                    server.delete("stranger", &path, &serde_json::json!({}));
+                });
+            }
+        }
+    }
+}
+
+/// Waits until nothing was written for so long. False where that never comes.
+async fn settle(watcher: &Watcher, quiet: Duration, limit: Instant) -> bool {
+    loop {
+        let since = watcher.last_write().unwrap_or_else(Instant::now);
+        let until = since + quiet;
+        if until <= Instant::now() {
+            return true;
+        }
+        if Instant::now() >= limit {
+            return false;
+        }
+        sleep_until(until.min(limit)).await;
+    }
+}
+
+/// Whether a pod runs on a node that was not asked to go.
+fn runs_on(server: &Server, node: &str) -> bool {
+    let pods = server.objects("pods");
+    let runs = |pod: &Value| {
+        pod["spec"]["nodeName"] == node
+            && pod["status"]["phase"] == "Running"
+            && pod["metadata"]["deletionTimestamp"].is_null()
+    };
+    pods.iter().any(|pod| runs(pod))
+}
+
+async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
+    let began = Instant::now();
+    let server = Server::new(seed);
+    for kind in types() {
+        server.add(kind.clone());
+    }
+    let (watcher, orders) = Watcher::new(plan.clone(), trace);
+    let watcher = Arc::new(watcher);
+    watcher.attach(Some(server.clone()));
+    server.follow(watcher.clone());
+    let lines: Lines = Arc::new(Mutex::new(Vec::new()));
+    let models = tokio::spawn(models::run(server.clone(), Arc::new(scenario.life)));
+    let skew = match &plan.fault {
+        Fault::Request(_, _, Trouble::ClockAhead) => Skew::Ahead,
+        Fault::Request(_, _, Trouble::ClockBehind) => Skew::Behind,
+        _ => Skew::None,
+    };
+    let mut fleet = Fleet {
+        server: server.clone(),
+        scenario: scenario.kinds,
+        processes: Vec::new(),
+        started: 0,
+        lines: lines.clone(),
+        skew: Skew::None,
+        printers: Vec::new(),
+    };
+    let mut outcome = Outcome::default();
+    if let Err(error) = fleet.start("manager-a") {
+        outcome.violations.push(error);
+        return outcome;
+    }
+    // Its successors have the other clock.
+    fleet.skew = skew;
+    if plan.needs_standby() {
+        sleep(Duration::from_millis(500)).await;
+        if let Err(error) = fleet.start("manager-b") {
+            outcome.violations.push(error);
+            return outcome;
+        }
+    }
+    sleep(Duration::from_secs(2)).await;
+    let fleet = Arc::new(tokio::sync::Mutex::new(fleet));
+    let ruler = tokio::spawn(rule(fleet.clone(), watcher.clone(), orders));
+    let limit = began + LONGEST;
+    let mut settled = true;
+    for (number, (when, step)) in scenario.steps.iter().enumerate() {
+        match when {
+            When::Settled => settled &= settle(&watcher, BETWEEN.max(plan.between()), limit).await,
+            When::After(wait) => sleep(*wait).await,
+            When::RunningOn(node) => {
+                while Instant::now() < limit && !runs_on(&server, node) {
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        watcher.note(&format!("STEP {}", number + 1));
+        watcher.touch();
+        step(&server);
+    }
+    settled &= settle(&watcher, plan.quiet(), limit).await;
+    let mut end = server.look(end::state);
+    // What waits for a long time (a refusal, a lost watch) still comes to the same end.
+    while settled && usual.is_some_and(|usual| usual.end != end) && Instant::now() < limit {
+        sleep(Duration::from_secs(30)).await;
+        settled &= settle(&watcher, plan.quiet(), limit).await;
+        end = server.look(end::state);
+    }
+    if !settled {
+        watcher.violate("it is never quiet".to_owned());
+    }
+    outcome.took = began.elapsed();
+    {
+        let mut fleet = fleet.lock().await;
+        for process in &mut fleet.processes {
+            if process.has_ended() {
+                watcher.violate(format!("a task of {} has ended, which it must not", process.who));
+            }
+        }
+        fleet.processes.clear();
+        for printer in fleet.printers.drain(..) {
+            let _ = printer.flush();
+        }
+    }
+    ruler.abort();
+    models.abort();
+    for what in server.look(end::wrong) {
+        watcher.violate(what);
+    }
+    outcome.lines = lines
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .iter()
+        .map(|(_, line)| line.clone())
+        .filter(|line| !line.starts_with("Timer:"))
+        .collect();
+    outcome.end = end;
+    if let Some(usual) = usual {
+        compare(&watcher, plan, usual, &outcome);
+    } else {
+        twice(&watcher, &outcome.lines);
+    }
+    (outcome.requests, outcome.events) = watcher.recorded();
+    (outcome.created, outcome.deleted) = watcher.counts();
+    if let Some(usual) = usual {
+        count(&watcher, plan, usual, &outcome);
+    }
+    outcome.hit = watcher.has_hit();
+    outcome.violations.extend(watcher.violations());
+    outcome.excused = watcher.excused();
+    outcome.trace = watcher.trace();
+    watcher.attach(None);
+    outcome
+}
+
+/// No line is said twice.
+fn twice(watcher: &Watcher, lines: &[String]) {
+    for (index, line) in lines.iter().enumerate() {
+        if lines[..index].contains(line) {
+            watcher.violate(format!("said twice: {line}"));
+        }
+    }
+}
+
+/// The end is the usual one, and what was said is what is usually said.
+fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
+    twice(watcher, &outcome.lines);
+    if outcome.end != usual.end {
+        let lacks = usual.end.iter().filter(|line| !outcome.end.contains(line));
+        let has = outcome.end.iter().filter(|line| !usual.end.contains(line));
+        let lacks: Vec<&str> = lacks.map(String::as_str).collect();
+        let has: Vec<&str> = has.map(String::as_str).collect();
+        watcher.violate(format!(
+            "the end is another than without the fault:\n  without: {}\n  with:    {}",
+            lacks.join("\n           "),
+            has.join("\n           ")
+        ));
+    }
+    // Whoever dies between claim and line takes the line along: at most once is promised, not at least once. A change that
+    // nobody saw before the next one is not said either.
+    let may_miss =
+        plan.has_crash() || plan.is_late() || plan.needs_standby() || plan.scenario.ends_with("hastily");
+    if may_miss {
+        return;
+    }
+    let sorted = |lines: &[String]| {
+        let mut lines = lines.to_vec();
+        lines.sort();
+        lines
+    };
+    if sorted(&outcome.lines) != sorted(&usual.lines) {
+        watcher.violate(format!("said {:?}; usually {:?}", outcome.lines, usual.lines));
+    }
+}
+
+/// No more is made than usual, but where the fault explains it.
+fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
+    let made = |of: &Outcome, kind: &str| of.created.get(kind).copied().unwrap_or_default();
+    // A write that comes late makes what somebody else has made meanwhile, under another number. Changes that come in haste
+    // meet more or fewer pods of the step before.
+    let spare = if plan.is_late() { 1 } else { 0 };
+    // Nor does anybody know of a node that is gone whom nothing is shown.
+    let is_blind = matches!(plan.fault, Fault::Line(_, _, Event::Silence));
+    if plan.scenario.ends_with("hastily") || plan.scenario.ends_with("delete") || is_blind {
+        return;
+    }
+    // Who has not seen the owner go makes its pods once more, and is told so by the answer to the status.
+    let usually = usual.created.values().copied().max().unwrap_or_default();
+    if watcher.for_the_dead() > usually {
+        watcher.violate(format!("{} objects were made for owners that were gone", watcher.for_the_dead()));
+    }
+    for kind in ["pods", "deployments"] {
+        let (usually, now) = (made(usual, kind), made(outcome, kind));
+        if now > usually + spare {
+            watcher.violate(format!("{now} {kind} were made; usually {usually}"));
+        }
+    }
+}

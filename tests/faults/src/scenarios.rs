@@ -1,0 +1,646 @@
+//! What happens to a cluster in which managers run: one story for each.
+
+use std::time::Duration;
+
+use quintet_fake_apiserver::Server;
+use quintet_fake_apiserver::models::Life;
+use serde_json::{Value, json};
+
+use crate::process::Kind;
+
+const PODSETS: &str = "/apis/batch.tutorial.kubebuilder.io/v1/namespaces/default/podsets";
+const DAEMONJOBS: &str = "/apis/dj.dysproz.io/v1/namespaces/default/daemonjobs";
+const GREETINGS: &str = "/apis/example.com/v1/namespaces/default/greetings";
+const BOOKS: &str = "/apis/christianb93.github.com/v1/namespaces/default/books";
+const CONSUMERS: &str = "/apis/pulsar.pulsarconsumer.krvarma.com/v1/namespaces/default/pulsarconsumers";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const NODES: &str = "/api/v1/nodes";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// Who the person is that changes things.
+const WHO: &str = "person";
+
+/// When a step is taken.
+#[derive(Clone, Copy, Debug)]
+pub enum When {
+    /// When nothing was written for a while.
+    Settled,
+    /// So long after the step before, whatever is going on.
+    After(Duration),
+    /// When a pod runs on this node.
+    RunningOn(&'static str),
+}
+
+/// A step: when, and what is done.
+pub type Step = (When, fn(&Server));
+
+/// A story.
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// What the managers serve.
+    pub kinds: &'static [Kind],
+    /// What pods do.
+    pub life: fn(&Value) -> Life,
+    /// What happens.
+    pub steps: &'static [Step],
+}
+
+const fn at_once() -> When {
+    When::After(Duration::from_millis(50))
+}
+
+const SETTLED: When = When::Settled;
+
+const fn after(milliseconds: u64) -> When {
+    When::After(Duration::from_millis(milliseconds))
+}
+
+/// All of them.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "podset-create",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[(at_once(), |server| {
+            two_nodes(server);
+            podset(server, &json!({ "replicas": 3 }));
+        })],
+    },
+    Scenario {
+        name: "podset-scale",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(server, &json!({ "replicas": 2 }));
+            }),
+            (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 4 } }))),
+            (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
+        ],
+    },
+    Scenario {
+        name: "podset-scale-hastily",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(server, &json!({ "replicas": 1 }));
+            }),
+            (after(40), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 4 } }))),
+            (after(110), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 2 } }))),
+        ],
+    },
+    Scenario {
+        name: "podset-template",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(
+                    server,
+                    &json!({ "replicas": 3, "template": template("one"),
+                    "updateStrategy": { "maxUnavailable": 1, "maxSurge": 1 } }),
+                );
+            }),
+            (SETTLED, |server| {
+                change(server, PODSETS, "s", &json!({ "spec": { "template": template("two") } }))
+            }),
+        ],
+    },
+    Scenario {
+        name: "podset-pod-lost",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(server, &json!({ "replicas": 2 }));
+            }),
+            (SETTLED, |server| {
+                // Evicted: it has ended and is still there.
+                if let Some(name) = a_pod(server) {
+                    server.merge(
+                        "models",
+                        &format!("{PODS}/{name}/status"),
+                        &json!({ "status": { "phase": "Failed", "reason": "Evicted" } }),
+                    );
+                }
+            }),
+            (SETTLED, |server| {
+                if let Some(name) = a_pod(server) {
+                    server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
+                }
+            }),
+        ],
+    },
+    Scenario {
+        name: "podset-node-lost",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(server, &json!({ "replicas": 2 }));
+            }),
+            (SETTLED, |server| {
+                server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
+            }),
+        ],
+    },
+    Scenario {
+        name: "podset-label-lost",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(server, &json!({ "replicas": 2 }));
+            }),
+            (SETTLED, |server| {
+                if let Some(name) = a_pod(server) {
+                    change(
+                        server,
+                        PODS,
+                        &name,
+                        &json!({ "metadata": { "labels": { "quintet.dev/kind": null } } }),
+                    );
+                }
+            }),
+        ],
+    },
+    Scenario {
+        name: "podset-delete",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(server, &json!({ "replicas": 3 }));
+            }),
+            (after(300), |server| remove(server, PODSETS, "s")),
+        ],
+    },
+    Scenario {
+        name: "podset-again",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(server, &json!({ "replicas": 2 }));
+            }),
+            (SETTLED, |server| {
+                remove(server, PODSETS, "s");
+                podset(server, &json!({ "replicas": 1 }));
+            }),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-create",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[(at_once(), |server| {
+            two_nodes(server);
+            daemonjob(server, &json!({ "template": template("done") }));
+        })],
+    },
+    Scenario {
+        name: "daemonjob-template",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("done") }));
+            }),
+            (SETTLED, |server| {
+                change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }))
+            }),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-template-hastily",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("done") }));
+            }),
+            (after(700), |server| {
+                change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }))
+            }),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-nodes",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("done") }));
+            }),
+            (SETTLED, |server| node(server, "n3")),
+            (SETTLED, |server| {
+                server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
+            }),
+            (SETTLED, |server| node(server, "n1")),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-node-lost",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("slow") }));
+            }),
+            (When::RunningOn("n1"), |server| {
+                server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
+            }),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-node-tainted",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("slow") }));
+            }),
+            (When::RunningOn("n1"), |server| {
+                change(
+                    server,
+                    NODES,
+                    "n1",
+                    &json!({ "spec": { "taints": [{ "key": "no", "effect": "NoExecute" }] } }),
+                );
+            }),
+            (SETTLED, |server| change(server, NODES, "n1", &json!({ "spec": { "taints": null } }))),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-retry",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[(at_once(), |server| {
+            two_nodes(server);
+            daemonjob(server, &json!({ "template": template("fail-first") }));
+        })],
+    },
+    Scenario {
+        name: "daemonjob-failure",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[(at_once(), |server| {
+            two_nodes(server);
+            daemonjob(
+                server,
+                &json!({ "template": template("fail-on-n1"), "backoffLimit": 1,
+                "failurePolicy": { "type": "FailFast" } }),
+            );
+        })],
+    },
+    Scenario {
+        name: "daemonjob-ttl",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[(at_once(), |server| {
+            two_nodes(server);
+            daemonjob(server, &json!({ "template": template("done"), "ttlSecondsAfterFinished": 5 }));
+        })],
+    },
+    Scenario {
+        name: "daemonjob-pod-deleted",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("slow") }));
+            }),
+            (When::RunningOn("n1"), |server| {
+                if let Some(name) = a_pod(server) {
+                    server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
+                }
+            }),
+            (SETTLED, |server| {
+                // One that is done and recorded runs no second time.
+                if let Some(name) = a_pod(server) {
+                    server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
+                }
+            }),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-suspend",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }));
+            }),
+            (When::RunningOn("n1"), |server| {
+                change(server, DAEMONJOBS, "d", &json!({ "spec": { "suspend": true } }))
+            }),
+            (SETTLED, |server| change(server, DAEMONJOBS, "d", &json!({ "spec": { "suspend": false } }))),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-delete",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("slow") }));
+            }),
+            (When::RunningOn("n1"), |server| remove(server, DAEMONJOBS, "d")),
+        ],
+    },
+    Scenario {
+        name: "greeting-life",
+        kinds: &[Kind::Greeting],
+        life: lives,
+        steps: &[
+            (at_once(), |server| greeting(server, "one")),
+            (SETTLED, |server| change(server, GREETINGS, "g", &json!({ "spec": { "message": "two" } }))),
+            (SETTLED, |server| remove(server, GREETINGS, "g")),
+        ],
+    },
+    Scenario {
+        name: "greeting-hastily",
+        kinds: &[Kind::Greeting],
+        life: lives,
+        steps: &[
+            (at_once(), |server| greeting(server, "one")),
+            (after(15), |server| change(server, GREETINGS, "g", &json!({ "spec": { "message": "two" } }))),
+            (after(2_000), |server| {
+                change(server, GREETINGS, "g", &json!({ "spec": { "message": "three" } }))
+            }),
+            (after(30), |server| remove(server, GREETINGS, "g")),
+        ],
+    },
+    Scenario {
+        name: "greeting-again",
+        kinds: &[Kind::Greeting],
+        life: lives,
+        steps: &[
+            (at_once(), |server| greeting(server, "one")),
+            (SETTLED, |server| remove(server, GREETINGS, "g")),
+            (SETTLED, |server| greeting(server, "two")),
+        ],
+    },
+    Scenario {
+        name: "greeting-many",
+        kinds: &[Kind::Greeting],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                for name in ["g1", "g2", "g3"] {
+                    let message = json!({ "message": format!("from {name}") });
+                    server.create(WHO, GREETINGS, &json!({ "metadata": { "name": name }, "spec": message }));
+                }
+            }),
+            (SETTLED, |server| {
+                remove(server, GREETINGS, "g1");
+                change(server, GREETINGS, "g2", &json!({ "spec": { "message": "changed" } }));
+            }),
+        ],
+    },
+    Scenario {
+        name: "greeting-finalizer-lost",
+        kinds: &[Kind::Greeting],
+        life: lives,
+        steps: &[
+            (at_once(), |server| greeting(server, "one")),
+            (SETTLED, |server| {
+                change(server, GREETINGS, "g", &json!({ "metadata": { "finalizers": null } }))
+            }),
+            (SETTLED, |server| remove(server, GREETINGS, "g")),
+        ],
+    },
+    Scenario {
+        name: "greeting-interval",
+        kinds: &[Kind::Greeting],
+        life: lives,
+        steps: &[
+            (at_once(), |server| greeting(server, "one")),
+            (SETTLED, |server| change(server, GREETINGS, "g", &json!({ "spec": { "intervalSeconds": 3 } }))),
+        ],
+    },
+    Scenario {
+        name: "consumer-name-taken",
+        kinds: &[Kind::PulsarConsumer],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                let labels = json!({ "app": "theirs" });
+                server.create(WHO, DEPLOYMENTS, &json!({ "metadata": { "name": "c-deployment", "labels": { "stranger": "yes" } },
+                    "spec": { "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels },
+                        "spec": { "containers": [{ "name": "a", "image": "b" }] } } } }));
+                consumer(server, &json!({}));
+            }),
+            (SETTLED, |server| remove(server, DEPLOYMENTS, "c-deployment")),
+        ],
+    },
+    Scenario {
+        name: "consumer-two",
+        kinds: &[Kind::PulsarConsumer],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                consumer(server, &json!({}));
+                let spec =
+                    json!({ "serverAddress": "pulsar://broker:6650", "topic": "t", "subscriptionName": "s" });
+                server.create(WHO, CONSUMERS, &json!({ "metadata": { "name": "e" }, "spec": spec }));
+            }),
+            (SETTLED, |server| {
+                remove(server, CONSUMERS, "e");
+                change(server, CONSUMERS, "c", &json!({ "spec": { "subscriptionName": "other" } }));
+            }),
+        ],
+    },
+    Scenario {
+        name: "consumer-again",
+        kinds: &[Kind::PulsarConsumer],
+        life: lives,
+        steps: &[
+            (at_once(), |server| consumer(server, &json!({}))),
+            (SETTLED, |server| {
+                remove(server, CONSUMERS, "c");
+                consumer(server, &json!({ "replicas": 2 }));
+            }),
+        ],
+    },
+    Scenario {
+        name: "book-status-changed",
+        kinds: &[Kind::Book],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                server.create(
+                    WHO,
+                    BOOKS,
+                    &json!({ "metadata": { "name": "b" }, "spec": { "author": "A", "title": "T" } }),
+                );
+            }),
+            (SETTLED, |server| {
+                server.merge(WHO, &format!("{BOOKS}/b/status"), &json!({ "status": null }));
+            }),
+        ],
+    },
+    Scenario {
+        name: "book-again",
+        kinds: &[Kind::Book],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                for name in ["a", "b"] {
+                    server.create(
+                        WHO,
+                        BOOKS,
+                        &json!({ "metadata": { "name": name }, "spec": { "author": "A", "title": "T" } }),
+                    );
+                }
+            }),
+            (SETTLED, |server| {
+                remove(server, BOOKS, "b");
+                server.create(
+                    WHO,
+                    BOOKS,
+                    &json!({ "metadata": { "name": "b" }, "spec": { "author": "C", "title": "U" } }),
+                );
+            }),
+        ],
+    },
+    Scenario {
+        name: "consumer-life",
+        kinds: &[Kind::PulsarConsumer],
+        life: lives,
+        steps: &[
+            (at_once(), |server| consumer(server, &json!({}))),
+            (SETTLED, |server| change(server, CONSUMERS, "c", &json!({ "spec": { "replicas": 3 } }))),
+            (SETTLED, |server| change(server, CONSUMERS, "c", &json!({ "spec": { "topic": "other" } }))),
+        ],
+    },
+    Scenario {
+        name: "consumer-drift",
+        kinds: &[Kind::PulsarConsumer],
+        life: lives,
+        steps: &[
+            (at_once(), |server| consumer(server, &json!({ "replicas": 2 }))),
+            (SETTLED, |server| {
+                change(server, DEPLOYMENTS, "c-deployment", &json!({ "spec": { "replicas": 9 } }))
+            }),
+            (SETTLED, |server| remove(server, DEPLOYMENTS, "c-deployment")),
+        ],
+    },
+    Scenario {
+        name: "consumer-delete",
+        kinds: &[Kind::PulsarConsumer],
+        life: lives,
+        steps: &[
+            (at_once(), |server| consumer(server, &json!({}))),
+            (after(400), |server| remove(server, CONSUMERS, "c")),
+        ],
+    },
+    Scenario {
+        name: "book-life",
+        kinds: &[Kind::Book],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                server.create(
+                    WHO,
+                    BOOKS,
+                    &json!({ "metadata": { "name": "b" }, "spec": { "author": "A", "title": "T" } }),
+                );
+            }),
+            (SETTLED, |server| change(server, BOOKS, "b", &json!({ "spec": { "title": "U" } }))),
+            (SETTLED, |server| remove(server, BOOKS, "b")),
+        ],
+    },
+];
+
+/// What a pod does is its image's name.
+fn lives(pod: &Value) -> Life {
+    let image = pod.pointer("/spec/containers/0/image").and_then(Value::as_str).unwrap_or_default();
+    let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    let run = pod.pointer("/metadata/labels/dj.dysproz.io~1run").and_then(Value::as_str).unwrap_or_default();
+    let soon = Duration::from_millis(1_500);
+    match image {
+        "done" | "done-too" => Life::Succeeds(soon),
+        "slow" => Life::Succeeds(Duration::from_secs(8)),
+        "fail-first" if run == "1" => Life::Fails(soon, 1),
+        "fail-on-n1" if node == "n1" => Life::Fails(soon, 3),
+        "fail-first" | "fail-on-n1" => Life::Succeeds(soon),
+        _ => Life::Runs,
+    }
+}
+
+fn template(image: &str) -> Value {
+    json!({ "spec": { "restartPolicy": if image == "one" || image == "two" { "Always" } else { "Never" },
+        "containers": [{ "name": "main", "image": image }] } })
+}
+
+fn node(server: &Server, name: &str) {
+    let node = json!({ "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }], "nodeInfo": { "bootID": format!("boot-{name}") } } });
+    server.create(WHO, NODES, &node);
+}
+
+fn two_nodes(server: &Server) {
+    node(server, "n1");
+    node(server, "n2");
+}
+
+fn podset(server: &Server, spec: &Value) {
+    server.create(WHO, PODSETS, &json!({ "metadata": { "name": "s" }, "spec": spec }));
+}
+
+fn daemonjob(server: &Server, spec: &Value) {
+    server.create(WHO, DAEMONJOBS, &json!({ "metadata": { "name": "d" }, "spec": spec }));
+}
+
+fn greeting(server: &Server, message: &str) {
+    server.create(WHO, GREETINGS, &json!({ "metadata": { "name": "g" }, "spec": { "message": message } }));
+}
+
+fn consumer(server: &Server, more: &Value) {
+    let mut spec = json!({ "serverAddress": "pulsar://broker:6650", "topic": "t", "subscriptionName": "s" });
+    for (field, value) in more.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
+    server.create(WHO, CONSUMERS, &json!({ "metadata": { "name": "c" }, "spec": spec }));
+}
+
+fn change(server: &Server, collection: &str, name: &str, patch: &Value) {
+    server.merge(WHO, &format!("{collection}/{name}"), patch);
+}
+
+fn remove(server: &Server, collection: &str, name: &str) {
+    server.delete(WHO, &format!("{collection}/{name}"), &json!({}));
+}
+
+/// The first pod, by name, that is not going; a stranger's is none.
+fn a_pod(server: &Server) -> Option<String> {
+    let is_there = |pod: &Value| {
+        pod["metadata"]["deletionTimestamp"].is_null()
+            && pod["metadata"]["labels"]["stranger"].is_null()
+            && pod["spec"]["nodeName"].is_string()
+    };
+    let pods = server.objects("pods");
+    // By node: names are no function of the story.
+    let mut pods: Vec<_> = pods.iter().filter(|pod| is_there(pod)).collect();
+    pods.sort_by_key(|pod| pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned());
+    pods.first().and_then(|pod| pod["metadata"]["name"].as_str()).map(str::to_owned)
+}

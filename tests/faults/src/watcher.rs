@@ -1,0 +1,638 @@
+//! Brings one fault about, and watches over everything that is done meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use quintet_fake_apiserver::store::State;
+use quintet_fake_apiserver::{Asked, Commit, Fate, Script, Server, Showing, Shown, Then};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::plan::{Event, Fault, Plan, Trouble};
+
+/// What the fault asks of the one who runs the processes.
+#[derive(Debug)]
+pub enum Order {
+    /// This process dies.
+    Crash(String),
+    /// This process is asked to end.
+    End(String),
+    /// An object that a stranger has made goes again.
+    RemoveStranger(String),
+}
+
+/// How managers' names begin.
+pub const MANAGER: &str = "manager-";
+
+/// How long a process is cut off.
+const CUT_OFF: Duration = Duration::from_secs(40);
+/// How late what is late comes: after a take-over.
+const LATE: Duration = Duration::from_secs(25);
+/// How far behind the watches of a successor are.
+const BEHIND: Duration = Duration::from_secs(8);
+/// How long a watch is delayed so that a write comes first.
+const DELAYED: Duration = Duration::from_secs(5);
+const REORDERED: Duration = Duration::from_millis(300);
+
+/// How long something wrong may last that follows from a write which came late.
+const LATE_EXCUSED: Duration = Duration::from_secs(20);
+
+/// See the module.
+pub struct Watcher {
+    plan: Plan,
+    server: Mutex<Option<Server>>,
+    orders: mpsc::UnboundedSender<Order>,
+    inner: Mutex<Inner>,
+    keeps_trace: bool,
+}
+
+#[derive(Default)]
+struct Inner {
+    requests: BTreeMap<String, usize>,
+    lines: BTreeMap<String, usize>,
+    hit: bool,
+    dead: BTreeSet<String>,
+    cut_off: HashMap<String, (Instant, bool)>,
+    behind: Option<(String, Instant)>,
+    last_write: Option<Instant>,
+    violations: BTreeSet<String>,
+    excused: BTreeSet<String>,
+    trace: Vec<String>,
+    created: BTreeMap<String, usize>,
+    deleted: BTreeMap<String, usize>,
+    /// Objects that were made for an owner that was gone already, which only somebody who sees late can do.
+    for_the_dead: usize,
+    doubled: BTreeMap<String, Timestamp>,
+    succeeded: BTreeSet<(String, String, String)>,
+    /// Most pods that each generation of a PodSet allows.
+    allowed: BTreeMap<String, BTreeMap<i64, i64>>,
+    /// What was true of a PodSet since its status was written last: replicas and ready ones.
+    truths: BTreeMap<String, BTreeSet<(i64, i64)>>,
+    /// What was ever true of it.
+    once: BTreeMap<String, BTreeSet<(i64, i64)>>,
+}
+
+fn text<'v>(value: &'v Value, path: &str) -> &'v str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The plural without its group.
+fn short(resource: &str) -> &str {
+    resource.split('.').next().unwrap_or_default()
+}
+
+fn name_of(asked: &Asked) -> String {
+    let sub = if asked.subresource.is_empty() { String::new() } else { format!("-{}", asked.subresource) };
+    let resource = short(&asked.resource).trim_matches('/').replace('/', "_");
+    format!("{}-{resource}{sub}", asked.verb)
+}
+
+fn is_manager(who: &str) -> bool {
+    who.starts_with(MANAGER)
+}
+
+/// The UID of the controller of an object.
+fn owner(object: &Value) -> &str {
+    let owners = object["metadata"]["ownerReferences"].as_array();
+    let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+    controller.and_then(|owner| owner["uid"].as_str()).unwrap_or_default()
+}
+
+fn is_running(pod: &Value) -> bool {
+    !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
+}
+
+fn is_counted(pod: &Value) -> bool {
+    is_running(pod) && text(pod, "/metadata/deletionTimestamp").is_empty()
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+impl Watcher {
+    /// Watches over a run of `plan`.
+    pub fn new(plan: Plan, keeps_trace: bool) -> (Self, mpsc::UnboundedReceiver<Order>) {
+        let (orders, receiver) = mpsc::unbounded_channel();
+        let watcher = Self { plan, server: Mutex::default(), orders, inner: Mutex::default(), keeps_trace };
+        (watcher, receiver)
+    }
+
+    /// The server that is watched over, for as long as the run lasts.
+    pub fn attach(&self, server: Option<Server>) {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn server(&self) -> Option<Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// When something was written last.
+    pub fn last_write(&self) -> Option<Instant> {
+        self.inner().last_write
+    }
+
+    /// Something happens that counts as activity.
+    pub fn touch(&self) {
+        self.inner().last_write = Some(Instant::now());
+    }
+
+    /// Whether the fault has come about.
+    pub fn has_hit(&self) -> bool {
+        self.inner().hit
+    }
+
+    /// How often there was each request, and each line of a watch.
+    pub fn recorded(&self) -> (BTreeMap<String, usize>, BTreeMap<String, usize>) {
+        let inner = self.inner();
+        (inner.requests.clone(), inner.lines.clone())
+    }
+
+    /// How many objects of each type managers have made and deleted.
+    pub fn counts(&self) -> (BTreeMap<String, usize>, BTreeMap<String, usize>) {
+        let inner = self.inner();
+        (inner.created.clone(), inner.deleted.clone())
+    }
+
+    /// How many objects were made for an owner that was gone already.
+    pub fn for_the_dead(&self) -> usize {
+        self.inner().for_the_dead
+    }
+
+    /// What was wrong at some moment.
+    pub fn violations(&self) -> Vec<String> {
+        self.inner().violations.iter().cloned().collect()
+    }
+
+    /// What was wrong for a while, by a write that came late.
+    pub fn excused(&self) -> Vec<String> {
+        self.inner().excused.iter().cloned().collect()
+    }
+
+    /// What happened.
+    pub fn trace(&self) -> Vec<String> {
+        self.inner().trace.clone()
+    }
+
+    /// Notes something that a person reads.
+    pub fn note(&self, what: &str) {
+        if self.keeps_trace {
+            let at = self.server().map_or(String::new(), |server| clock(server.now()));
+            self.inner().trace.push(format!("{at} {what}"));
+        }
+    }
+
+    /// Notes something that is wrong.
+    pub fn violate(&self, what: String) {
+        self.note(&format!("VIOLATION {what}"));
+        self.inner().violations.insert(what);
+    }
+
+    fn order(&self, order: Order) {
+        self.note(&format!("FAULT {order:?}"));
+        self.touch();
+        let _ = self.orders.send(order);
+    }
+
+    /// The process is dead: nothing more of it is heard.
+    pub fn bury(&self, who: &str) {
+        self.inner().dead.insert(who.to_owned());
+    }
+
+    fn holds_lease(&self, who: &str) -> bool {
+        self.server().is_none_or(|server| {
+            server.look(|state| {
+                let mut leases = state.objects("leases.coordination.k8s.io");
+                leases.any(|lease| text(lease, "/spec/holderIdentity") == who)
+            })
+        })
+    }
+
+    fn status(code: u16, reason: &str, message: &str) -> Then {
+        let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "code": code, "reason": reason, "message": message });
+        Then::Status(status, (code == 429).then_some(2))
+    }
+
+    fn fate(&self, trouble: Trouble, asked: &Asked) -> Fate {
+        let lost = |then: Then| Fate { is_lost: true, then, held: Duration::ZERO };
+        let carried_out = |then: Then| Fate { then, ..Fate::default() };
+        let who = asked.who.clone();
+        let resource = &asked.resource;
+        let name = &asked.name;
+        match trouble {
+            Trouble::CrashBefore | Trouble::ClockAhead | Trouble::ClockBehind => {
+                self.order(Order::Crash(who));
+                lost(Then::Silence)
+            }
+            Trouble::CrashAfter => {
+                self.order(Order::Crash(who));
+                carried_out(Then::Silence)
+            }
+            Trouble::TakeOverBehind => {
+                let other = if who.starts_with("manager-a") { "manager-b" } else { "manager-a" };
+                self.inner().behind = Some((other.to_owned(), Instant::now() + LATE));
+                self.order(Order::Crash(who));
+                carried_out(Then::Silence)
+            }
+            Trouble::HandOver => {
+                self.order(Order::End(who));
+                Fate::default()
+            }
+            Trouble::Conflict => lost(Self::status(
+                409,
+                "Conflict",
+                &format!(
+                    "Operation cannot be fulfilled on {resource} \"{name}\": the object has been modified; please apply your changes to the latest version and try again"
+                ),
+            )),
+            Trouble::Stranger => {
+                self.stranger(asked);
+                Fate::default()
+            }
+            Trouble::NotFound => {
+                lost(Self::status(404, "NotFound", &format!("{resource} \"{name}\" not found")))
+            }
+            Trouble::ProxyNotFound => lost(Then::Text(404, "404 page not found\n")),
+            Trouble::Gone => {
+                lost(Self::status(410, "Expired", "The resourceVersion for the provided list is too old."))
+            }
+            Trouble::Invalid => lost(Self::status(
+                422,
+                "Invalid",
+                &format!("{resource} \"{name}\" is invalid: a fault of the test"),
+            )),
+            Trouble::Forbidden => lost(Self::status(
+                403,
+                "Forbidden",
+                &format!("{resource} \"{name}\" is forbidden: a fault of the test"),
+            )),
+            Trouble::Busy => {
+                lost(Self::status(429, "TooManyRequests", "too many requests, please try again later"))
+            }
+            Trouble::Error => {
+                lost(Self::status(500, "InternalError", "Internal error occurred: a fault of the test"))
+            }
+            Trouble::Unavailable => lost(Self::status(
+                503,
+                "ServiceUnavailable",
+                "the server is currently unable to handle the request",
+            )),
+            Trouble::TimeoutAfter => carried_out(Self::status(
+                504,
+                "Timeout",
+                "Timeout: request did not complete within requested timeout",
+            )),
+            Trouble::TimeoutBefore => lost(Self::status(
+                504,
+                "Timeout",
+                "Timeout: request did not complete within requested timeout",
+            )),
+            Trouble::ResetBefore => lost(Then::Reset),
+            Trouble::ResetAfter => carried_out(Then::Reset),
+            Trouble::Truncated => carried_out(Then::Truncated),
+            Trouble::SilenceBefore => lost(Then::Silence),
+            Trouble::SilenceAfter => carried_out(Then::Silence),
+            Trouble::Slow => carried_out(Then::Late(Duration::from_secs(30))),
+            Trouble::Late => Fate { held: LATE, ..Fate::default() },
+            Trouble::LateAfterTakeOver => {
+                self.inner().cut_off.insert(who, (Instant::now() + CUT_OFF, false));
+                Fate { held: LATE, ..Fate::default() }
+            }
+            Trouble::Paused => {
+                self.inner().cut_off.insert(who, (Instant::now() + LATE, true));
+                Fate { held: LATE, ..Fate::default() }
+            }
+            Trouble::CutOff => {
+                self.inner().cut_off.insert(who, (Instant::now() + CUT_OFF, false));
+                lost(Then::Silence)
+            }
+        }
+    }
+
+    /// Somebody else makes an object of the same name first.
+    fn stranger(&self, asked: &Asked) {
+        let Some(server) = self.server() else { return };
+        let mut body = asked.body.clone();
+        body["metadata"] = json!({ "name": asked.name, "labels": { "stranger": "yes" } });
+        // A pod of nobody that never runs: it is in nobody's way but by its name.
+        if asked.resource == "pods" {
+            body["spec"]["nodeSelector"] = json!({ "no": "where" });
+        }
+        let version = text(&asked.body, "/apiVersion");
+        let root = if version.contains('/') { "apis" } else { "api" };
+        let path = format!("/{root}/{version}/namespaces/{}/{}", asked.namespace, short(&asked.resource));
+        server.create("stranger", &path, &body);
+        self.order(Order::RemoveStranger(format!("{path}/{}", asked.name)));
+    }
+
+    /// What is to be seen of PodSets in a state.
+    fn truths(state: &State) -> BTreeMap<String, (i64, i64)> {
+        let mut truths: BTreeMap<String, (i64, i64)> = BTreeMap::new();
+        for podset in state.objects("podsets.batch.tutorial.kubebuilder.io") {
+            truths.insert(text(podset, "/metadata/uid").to_owned(), (0, 0));
+        }
+        for pod in state.objects("pods").filter(|pod| is_counted(pod)) {
+            if let Some((counted, ready)) = truths.get_mut(owner(pod)) {
+                *counted += 1;
+                *ready += i64::from(is_ready(pod));
+            }
+        }
+        truths
+    }
+
+    fn judge_pod(&self, commit: &Commit<'_>, pod: &Value, is_new: bool) {
+        let uid = text(pod, "/metadata/labels/dj.dysproz.io~1daemonjob-uid").to_owned();
+        if !uid.is_empty() {
+            self.judge_node(commit, pod, &uid, is_new);
+        }
+        let of = owner(pod).to_owned();
+        let most = self.inner().allowed.get(&of).cloned();
+        if let (true, Some(most)) = (is_new, most) {
+            let sets = commit.state.objects("podsets.batch.tutorial.kubebuilder.io");
+            let mut sets = sets.filter(|set| text(set, "/metadata/uid") == of);
+            let known = sets.next().and_then(|set| set["status"]["observedGeneration"].as_i64()).unwrap_or(0);
+            let most = most.range(known..).map(|(_, most)| *most).max().unwrap_or(i64::MAX);
+            let there =
+                commit.state.objects("pods").filter(|one| owner(one) == of && is_counted(one)).count();
+            if i64::try_from(there).unwrap_or(i64::MAX) > most {
+                let name = text(pod, "/metadata/name");
+                let what = format!("{there} counted pods of a PodSet that wants {most} at most, by {name}");
+                if self.plan.is_late() {
+                    self.inner().excused.insert(what);
+                } else {
+                    self.violate(what);
+                }
+            }
+        }
+    }
+
+    /// At most one running pod of a DaemonJob on a node, and none where it has succeeded.
+    fn judge_node(&self, commit: &Commit<'_>, pod: &Value, uid: &str, is_new: bool) {
+        let node = text(pod, "/metadata/annotations/dj.dysproz.io~1node-name").to_owned();
+        let hash = text(pod, "/metadata/labels/dj.dysproz.io~1template-hash").to_owned();
+        let of_node = |one: &Value| {
+            text(one, "/metadata/labels/dj.dysproz.io~1daemonjob-uid") == uid
+                && text(one, "/metadata/annotations/dj.dysproz.io~1node-name") == node
+        };
+        let running = commit.state.objects("pods").filter(|one| of_node(one) && is_running(one)).count();
+        let key = format!("{uid} {node}");
+        let mut wrong = Vec::new();
+        {
+            let mut inner = self.inner();
+            if running > 1 {
+                inner.doubled.entry(key).or_insert(commit.now);
+                if !self.plan.is_late() {
+                    wrong.push(format!("{running} running pods of a DaemonJob on node {node}"));
+                }
+            } else if let Some(since) = inner.doubled.remove(&key) {
+                let lasted = Duration::try_from(commit.now.duration_since(since)).unwrap_or_default();
+                let what =
+                    format!("two running pods of a DaemonJob on node {node} for {} s", lasted.as_secs());
+                if self.plan.is_late() && lasted <= LATE_EXCUSED {
+                    inner.excused.insert(what);
+                } else {
+                    wrong.push(what);
+                }
+            }
+            let node_uid = text(pod, "/metadata/labels/dj.dysproz.io~1node-uid").to_owned();
+            let done = (uid.to_owned(), node_uid, hash);
+            if is_new && inner.succeeded.contains(&done) {
+                let what = format!("a second run on node {node}, which has succeeded with this template");
+                // A creation that comes late finds the name free where the pod is gone already. It is undone at once, or the end
+                // would be another one.
+                if self.plan.is_late() {
+                    inner.excused.insert(what);
+                } else {
+                    wrong.push(what);
+                }
+            }
+            if text(pod, "/status/phase") == "Succeeded" {
+                inner.succeeded.insert(done);
+            }
+        }
+        for what in wrong {
+            self.violate(what);
+        }
+    }
+
+    fn judge_podset(&self, commit: &Commit<'_>, podset: &Value) {
+        let uid = text(podset, "/metadata/uid").to_owned();
+        let generation = podset["metadata"]["generation"].as_i64().unwrap_or(0);
+        let wanted = podset["spec"]["replicas"].as_i64().unwrap_or(1);
+        let surge = podset["spec"]["updateStrategy"]["maxSurge"].as_i64().unwrap_or(0);
+        let mut inner = self.inner();
+        inner.allowed.entry(uid.clone()).or_default().insert(generation, wanted + surge);
+        let has_told =
+            commit.old.is_some_and(|old| old["status"] != podset["status"]) && is_manager(commit.who);
+        if !has_told {
+            return;
+        }
+        let count = |field: &str| podset["status"][field].as_i64().unwrap_or(0);
+        let told = (count("replicas"), count("readyReplicas"));
+        // Who sees late says late; what never was is said by nobody.
+        let once = self.plan.delays_views() && inner.once.get(&uid).is_some_and(|once| once.contains(&told));
+        let truths = inner.truths.entry(uid.clone()).or_default();
+        let was_true = truths.contains(&told) || once;
+        let known: Vec<(i64, i64)> = truths.iter().copied().collect();
+        *truths = Self::truths(commit.state).get(&uid).copied().into_iter().collect();
+        drop(inner);
+        // A pod that lost the watch's label before a process began is known to it only when its name is found taken.
+        let unseen = self.plan.scenario == "podset-label-lost" && self.plan.has_crash();
+        if !was_true && !unseen && !self.plan.is_late() {
+            self.violate(format!(
+                "a status says {} replicas and {} ready; since the one before there were {known:?}",
+                told.0, told.1
+            ));
+        }
+    }
+}
+
+fn clock(at: Timestamp) -> String {
+    let since = at.duration_since(quintet_fake_apiserver::ORIGIN);
+    format!("{:>4}.{:03}", since.as_secs(), since.subsec_millis())
+}
+
+impl Script for Watcher {
+    fn request(&self, asked: &Asked) -> Fate {
+        if !is_manager(&asked.who) {
+            return Fate::default();
+        }
+        let name = name_of(asked);
+        let now = Instant::now();
+        let nth = {
+            let mut inner = self.inner();
+            if inner.dead.contains(&asked.who) {
+                return Fate { is_lost: true, then: Then::Silence, held: Duration::ZERO };
+            }
+            let count = inner.requests.entry(name.clone()).or_default();
+            *count += 1;
+            let nth = *count;
+            if asked.is_write() && !matches!(short(&asked.resource), "leases" | "events") {
+                inner.last_write = Some(now);
+            }
+            nth
+        };
+        if self.keeps_trace {
+            let write = if asked.is_write() { asked.body.to_string() } else { String::new() };
+            self.note(&format!("{} {name}.{nth} {} {write}", asked.who, asked.name));
+        }
+        if asked.is_write()
+            && !matches!(short(&asked.resource), "leases" | "events")
+            && !self.holds_lease(&asked.who)
+        {
+            self.violate(format!("{} begins to write ({name}) without the lease", asked.who));
+        }
+        if let Fault::Request(wanted, at, trouble) = &self.plan.fault
+            && *wanted == name
+            && *at == nth
+        {
+            self.inner().hit = true;
+            self.note(&format!("FAULT {trouble:?} at {name}.{nth}"));
+            return self.fate(*trouble, asked);
+        }
+        let mut inner = self.inner();
+        match inner.cut_off.get(&asked.who) {
+            Some((until, is_paused)) if *until > now => {
+                let left = *until - now;
+                if *is_paused {
+                    Fate { held: left, ..Fate::default() }
+                } else {
+                    Fate { is_lost: true, then: Then::Silence, held: Duration::ZERO }
+                }
+            }
+            Some(_) => {
+                inner.cut_off.remove(&asked.who);
+                Fate::default()
+            }
+            None => Fate::default(),
+        }
+    }
+
+    fn answered(&self, asked: &Asked, code: u16) {
+        if self.keeps_trace && is_manager(&asked.who) && asked.is_write() {
+            self.note(&format!("    {} {} {} answered {code}", asked.who, name_of(asked), asked.name));
+        }
+    }
+
+    fn line(&self, shown: &Shown<'_>) -> Showing {
+        if !is_manager(shown.who) {
+            return Showing::AsIs;
+        }
+        let now = Instant::now();
+        let resource = short(shown.resource).to_owned();
+        let nth = {
+            let mut inner = self.inner();
+            if inner.dead.contains(shown.who) {
+                return Showing::Silence;
+            }
+            if let Some((until, _)) = inner.cut_off.get(shown.who).filter(|(until, _)| *until > now) {
+                return Showing::Later(*until - now);
+            }
+            if let Some((who, until)) = &inner.behind
+                && shown.who.starts_with(&**who)
+                && *until > now
+                && !shown.is_initial
+            {
+                return Showing::Later(BEHIND);
+            }
+            if shown.type_ == "BOOKMARK" && !shown.is_initial {
+                return Showing::AsIs;
+            }
+            let count = inner.lines.entry(resource.clone()).or_default();
+            *count += 1;
+            *count
+        };
+        let Fault::Line(wanted, at, event) = &self.plan.fault else { return Showing::AsIs };
+        if *wanted != resource || *at != nth {
+            return Showing::AsIs;
+        }
+        self.inner().hit = true;
+        self.note(&format!(
+            "FAULT {event:?} at line {resource}.{nth}: {} {}",
+            shown.type_,
+            text(shown.object, "/metadata/name")
+        ));
+        self.touch();
+        match event {
+            Event::Twice => Showing::Twice,
+            Event::Reordered => Showing::Later(REORDERED),
+            Event::Delayed => Showing::Later(DELAYED),
+            Event::Closed => Showing::Close,
+            Event::Torn => Showing::Torn,
+            Event::Expired => Showing::Expired,
+            Event::Dropped => Showing::ExpiredLater(DELAYED),
+            Event::Silence => Showing::Silence,
+            Event::Crash => {
+                self.order(Order::Crash(shown.who.to_owned()));
+                Showing::Silence
+            }
+        }
+    }
+
+    fn committed(&self, commit: &Commit<'_>) {
+        let object = commit.new.or(commit.old).unwrap_or(&Value::Null);
+        let kind = short(&commit.resource).to_owned();
+        if !matches!(&*kind, "leases" | "events") {
+            let mut inner = self.inner();
+            inner.last_write = Some(Instant::now());
+            if is_manager(commit.who) {
+                let of = owner(object);
+                let is_dead =
+                    !of.is_empty() && commit.state.values().all(|one| text(one, "/metadata/uid") != of);
+                match (commit.old, commit.new) {
+                    (None, Some(_)) if is_dead && self.plan.delays_views() => inner.for_the_dead += 1,
+                    (None, Some(_)) => *inner.created.entry(kind.clone()).or_default() += 1,
+                    (Some(_), None) => *inner.deleted.entry(kind.clone()).or_default() += 1,
+                    (Some(old), Some(new)) => {
+                        let asked = |object: &Value| !text(object, "/metadata/deletionTimestamp").is_empty();
+                        if asked(new) && !asked(old) {
+                            *inner.deleted.entry(kind.clone()).or_default() += 1;
+                        }
+                    }
+                    (None, None) => {}
+                }
+            }
+        }
+        if self.keeps_trace && kind != "leases" && kind != "events" {
+            let what = match (commit.old, commit.new) {
+                (None, _) => "made",
+                (_, None) => "gone",
+                _ => "changed",
+            };
+            let phase = text(object, "/status/phase");
+            let trace = format!(
+                "{} r{} {kind} {} {what} by {} {phase}",
+                clock(commit.now),
+                commit.revision,
+                text(object, "/metadata/name"),
+                commit.who
+            );
+            self.inner().trace.push(trace);
+        }
+        if kind == "pods" {
+            self.judge_pod(commit, object, commit.old.is_none());
+        }
+        if kind == "podsets"
+            && let Some(podset) = commit.new
+        {
+            self.judge_podset(commit, podset);
+        }
+        if matches!(&*kind, "pods" | "podsets") {
+            let truths = Self::truths(commit.state);
+            let mut inner = self.inner();
+            for (uid, truth) in truths {
+                inner.truths.entry(uid.clone()).or_default().insert(truth);
+                inner.once.entry(uid).or_default().insert(truth);
+            }
+        }
+    }
+}

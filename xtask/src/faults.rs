@@ -1,0 +1,67 @@
+//! `cargo xtask faults`: every story with every fault, on the fake API server.
+
+use anyhow::Result;
+use std::env;
+use std::ffi::OsString;
+use std::process::Command;
+
+use crate::{paths, protoc, run, test};
+
+/// `cargo xtask faults`.
+#[derive(Debug, clap::Args)]
+#[command(
+    about = "Run every story of a controller with every fault at every request and watch event",
+    long_about = "Run every story of a controller with every fault at every request and watch event.\n\n\
+    The controllers, their caches and the election are those of the program; the API server is the fake one \
+    (crates/fake-apiserver) and the clock stands still but for what they wait for. A plan with violations is printed by its \
+    name, and `--plan NAME` runs it alone and prints everything that happens. The last line is \"N plans, N violations\"; \
+    the exit code is 1 if there are any. docs/reliability.md explains the names."
+)]
+pub struct Args {
+    /// Only stories whose names contain FILTER
+    filter: Option<String>,
+    /// One plan alone, by the name that a run has printed, with everything that happens
+    #[arg(long, value_name = "NAME", conflicts_with = "filter")]
+    plan: Option<String>,
+    /// Only one plan of every N, spread evenly
+    #[arg(long, value_name = "N", conflicts_with = "plan")]
+    every: Option<usize>,
+    /// The seed that the server's order of things follows from
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print the names of the plans and run none
+    #[arg(long)]
+    list: bool,
+    /// Break the program in each of the ways in tests/faults/mutants, and show that a plan notices
+    #[arg(long, conflicts_with_all = ["filter", "plan", "every", "list"])]
+    mutants: bool,
+}
+
+/// Runs the stories.
+pub fn run(args: &Args) -> Result<()> {
+    if args.mutants {
+        return crate::mutants::run();
+    }
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo.current_dir(paths::workspace());
+    protoc::tell(&mut cargo);
+    cargo.args(["test", "--quiet", "--package", "quintet-faults", "--test", "faults", "--"]);
+    cargo.args(&args.filter);
+    for (flag, value) in [
+        ("--plan", args.plan.clone()),
+        ("--every", args.every.map(|every| every.to_string())),
+        ("--seed", args.seed.map(|seed| seed.to_string())),
+    ] {
+        if let Some(value) = value {
+            cargo.args([flag, &value]);
+        }
+    }
+    if args.every.is_none() && args.plan.is_none() {
+        cargo.arg("--all");
+    }
+    if args.list {
+        cargo.arg("--list");
+    }
+    let mut child = cargo.spawn()?;
+    if run::wait(&mut child, || ())?.success() { Ok(()) } else { Err(test::Failed.into()) }
+}

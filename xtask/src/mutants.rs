@@ -1,0 +1,245 @@
+//! `cargo xtask faults --mutants`: the program is broken on purpose, in one way after the other, and each time a plan must
+//! notice. A sweep that finds nothing says something only if it finds these.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{paths, protoc, run, test};
+
+/// One way to break the program.
+struct Mutant {
+    name: &'static str,
+    file: &'static str,
+    /// A text that is there once.
+    from: &'static str,
+    to: &'static str,
+    /// The stories that are run.
+    stories: &'static str,
+    /// One plan of every so many.
+    every: usize,
+}
+
+const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "pods with names by chance",
+        file: "crates/podset/src/plan.rs",
+        from: "digest::short(&[uid, &number.to_string()], 10)",
+        to: "digest::short(&[uid, &number.to_string(), &format!(\"{:?}\", std::time::Instant::now())], 10)",
+        stories: "podset-create",
+        every: 1,
+    },
+    Mutant {
+        name: "writes without asking the gate",
+        file: "crates/kit/src/executor.rs",
+        from: "let term = self.gate.term().ok_or(Error::NotLeading)?;\n        let deadline = term.until.min(Instant::now() + CALL);",
+        to: "let now = Instant::now();\n        let term = self.gate.term().unwrap_or(crate::election::Term { since: now, until: now + CALL });\n        let deadline = now + CALL;",
+        stories: "podset-scale",
+        every: 3,
+    },
+    Mutant {
+        name: "a lease that is taken before it has expired",
+        file: "crates/kit/src/election.rs",
+        from: "self.at.is_some() && self.expiry(settings) <= Instant::now()",
+        to: "self.at.is_some() && settings.lease > Duration::ZERO",
+        stories: "podset-create",
+        every: 1,
+    },
+    Mutant {
+        name: "deletions that are not told",
+        file: "crates/kit/src/informer.rs",
+        from: "            self.tell(&Change::Deleted { old });\n",
+        to: "            let _ = old;\n",
+        stories: "podset-pod-lost",
+        every: 5,
+    },
+    Mutant {
+        name: "a list that sweeps nothing",
+        file: "crates/kit/src/informer.rs",
+        from: "for key in &gone {\n            self.delete(key);\n        }",
+        to: "drop(gone);",
+        stories: "podset-node-lost",
+        every: 2,
+    },
+    Mutant {
+        name: "410 that is not understood",
+        file: "crates/kit/src/informer.rs",
+        from: "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
+        to: "self.code() == Some(1)",
+        stories: "podset-create",
+        every: 1,
+    },
+    Mutant {
+        name: "no reading of one's own writes",
+        file: "crates/kit/src/executor.rs",
+        from: "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
+        to: "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
+        stories: "daemonjob-retry",
+        every: 2,
+    },
+    Mutant {
+        name: "a stranger's pod taken for one's own",
+        file: "crates/kit/src/executor.rs",
+        from: "Some(meta) if meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid) => {",
+        to: "Some(meta) if !meta.uid.is_empty() => {",
+        stories: "podset-create",
+        every: 1,
+    },
+    Mutant {
+        name: "a refusal that is forgotten at once",
+        file: "crates/kit/src/executor.rs",
+        from: "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);",
+        to: "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_hours(2);",
+        stories: "podset-create",
+        every: 1,
+    },
+    Mutant {
+        name: "a failed pass that is not repeated",
+        file: "crates/kit/src/controller.rs",
+        from: "(\"error\", Ended::Failed)",
+        to: "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
+        stories: "podset-create",
+        every: 1,
+    },
+    Mutant {
+        name: "finalizers taken off before the ledger is written",
+        file: "crates/daemonjob/src/plan.rs",
+        from: "for mut step in [first, ledger, last, creations] {",
+        to: "for mut step in [first, last, ledger, creations] {",
+        stories: "daemonjob-pod-deleted",
+        every: 1,
+    },
+    Mutant {
+        name: "a line that is said before it is claimed",
+        file: "crates/greeting/src/plan.rs",
+        from: "        plan.steps.push(vec![Action::Claim { status, token }]);\n        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);",
+        to: "        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);\n        plan.steps.push(vec![Action::Claim { status, token }]);",
+        stories: "greeting-life",
+        every: 1,
+    },
+    Mutant {
+        name: "ledger lines that are not read",
+        file: "crates/daemonjob/src/controller.rs",
+        from: "(if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);",
+        to: "let _ = (is_going, shard);",
+        stories: "daemonjob-ttl",
+        every: 5,
+    },
+    Mutant {
+        name: "pods that wake nobody",
+        file: "crates/podset/src/controller.rs",
+        from: "pods.subscribe(move |change| waker.wake_owner(change, &resource));",
+        to: "let _ = (waker, resource);",
+        stories: "podset-pod-lost",
+        every: 5,
+    },
+    Mutant {
+        name: "a take-over without looking at what is there",
+        file: "crates/kit/src/election.rs",
+        from: "since.is_some_and(|since| progress.listed >= Some(since))",
+        to: "since.is_some()",
+        stories: "daemonjob-failure",
+        every: 1,
+    },
+    Mutant {
+        name: "deletes what has another UID by now",
+        file: "crates/kit/src/executor.rs",
+        from: "let mut preconditions = json!({ \"uid\": uid });",
+        to: "let mut preconditions = json!({});",
+        stories: "podset-again",
+        every: 1,
+    },
+];
+
+/// Where the broken copies are.
+fn copy_of(workspace: &Path) -> std::path::PathBuf {
+    workspace.join("target/mutants")
+}
+
+/// Breaks the program in each way, and says which plan noticed.
+pub fn run() -> Result<()> {
+    let workspace = paths::workspace();
+    let copy = copy_of(workspace);
+    let mut caught = 0;
+    let mut table = Vec::new();
+    for mutant in MUTANTS {
+        let noticed = try_one(workspace, &copy, mutant)?;
+        let line = match &noticed {
+            Some(plan) => format!("{:<52} {plan}", mutant.name),
+            None => format!("{:<52} NOT CAUGHT", mutant.name),
+        };
+        println!("{line}");
+        caught += usize::from(noticed.is_some());
+        table.push(line);
+    }
+    println!("\n{}\n{caught} of {} mutants caught", table.join("\n"), MUTANTS.len());
+    if caught == MUTANTS.len() { Ok(()) } else { Err(test::Failed.into()) }
+}
+
+/// The first plan that notices.
+fn try_one(workspace: &Path, copy: &Path, mutant: &Mutant) -> Result<Option<String>> {
+    for part in ["Cargo.toml", "Cargo.lock", "crates", "tests", "xtask"] {
+        sync(&workspace.join(part), &copy.join(part))
+            .with_context(|| format!("{part} cannot be copied to {}", copy.display()))?;
+    }
+    let file = copy.join(mutant.file);
+    let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+    if text.matches(mutant.from).count() != 1 {
+        bail!(
+            "the mutant {:?} no longer fits {}: mend its text in xtask/src/mutants.rs",
+            mutant.name,
+            mutant.file
+        );
+    }
+    fs::write(&file, text.replace(mutant.from, mutant.to))?;
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo.current_dir(copy).env("CARGO_TARGET_DIR", workspace.join("target"));
+    protoc::tell(&mut cargo);
+    cargo.args(["test", "--quiet", "--package", "quintet-faults", "--test", "faults", "--"]);
+    cargo.args([mutant.stories, "--stop-after", "1", "--every", &mutant.every.to_string()]);
+    let output = run::output(&mut cargo, None)?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !said.contains(" violations") {
+        bail!("{:?} cannot be run: {}", mutant.name, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    // A violation is indented below the name of its plan.
+    let lines: Vec<&str> = said.lines().collect();
+    let at = lines.iter().position(|line| line.starts_with("    ")).filter(|at| *at > 0);
+    Ok(at.map(|at| format!("{}: {}", lines[at - 1], lines[at].trim())))
+}
+
+/// Copies what has changed. What is gone stays: nobody builds it.
+fn sync(from: &Path, to: &Path) -> Result<()> {
+    if from.is_dir() {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)? {
+            let name = entry?.file_name();
+            if name != "target" && name != "node_modules" {
+                sync(&from.join(&name), &to.join(&name))?;
+            }
+        }
+        return Ok(());
+    }
+    let new = fs::read(from)?;
+    if fs::read(to).ok().as_ref() != Some(&new) {
+        fs::write(to, new)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_fits_the_source() {
+        for mutant in MUTANTS {
+            let text = fs::read_to_string(paths::workspace().join(mutant.file)).unwrap();
+            assert_eq!(text.matches(mutant.from).count(), 1, "{}", mutant.name);
+        }
+    }
+}
