@@ -68,11 +68,6 @@ impl Site {
     }
 }
 
-fn wait(what: &str, holds: impl Fn() -> bool) {
-    run::poll(what, PATIENCE, Duration::from_millis(200), || Ok(holds().then_some(())))
-        .unwrap_or_else(|error| panic!("{error}"));
-}
-
 impl Drop for Site {
     fn drop(&mut self) {
         if let Some(cluster) = self.0.take() {
