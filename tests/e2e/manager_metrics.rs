@@ -167,9 +167,9 @@ fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
     arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
     let (_, caches) = page("/debug/caches");
     assert!(caches.contains("/books.christianb93.github.com: 1 objects"), "{caches}");
-    assert!(
+    arena.wait("nothing is left to do", || {
         page("/debug/controllers").1.contains("book: 0 waiting, 0 waiting for caches, 0 running, 0 failing")
-    );
+    });
 
     let put = |level: &str| {
         let limit = Duration::from_secs(5);
@@ -206,9 +206,10 @@ fn dashboards_of_controller_runtime_find_their_metrics() {
         "metadata": { "name": "set" }, "spec": { "replicas": 1 } });
     arena.apply(&bad).unwrap();
     arena.wait("a pass has ended", || {
-        manager
-            .metrics()
-            .is_ok_and(|metrics| metrics.contains("controller_runtime_reconcile_total{controller=\"podset\""))
+        manager.metrics().is_ok_and(|metrics| {
+            metrics.contains("controller_runtime_reconcile_total{controller=\"podset\"")
+                && metrics.contains("quintet_informer_objects{resource=\"pods\"} 1")
+        })
     });
     let metrics = manager.metrics().unwrap();
     for name in [

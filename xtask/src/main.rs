@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use xtask::{
-    bench, build, chart, cluster, consumers, demo, faults, generate, image, interrupt, protoc, pulsar, release, test,
+    bench, build, chart, cluster, consumers, demo, faults, generate, image, interrupt, protoc, pulsar,
+    release, test,
 };
 
 /// Everything a developer of Quintet runs besides cargo itself

@@ -129,7 +129,7 @@ impl Asker<'_> {
                 || code == 504
                 || code == 400
             {
-                message = "...".to_owned();
+                "...".clone_into(&mut message);
             }
             for (found, word) in &self.words {
                 let value = found.split_once(' ').map_or("", |(_, value)| value);

@@ -61,7 +61,7 @@ impl Target {
             rest
         };
         let mut rest = rest.iter();
-        target.plural = rest.next()?.clone();
+        target.plural.clone_from(rest.next()?);
         target.name = rest.next().cloned().unwrap_or_default();
         target.subresource = rest.next().cloned().unwrap_or_default();
         rest.next().is_none().then_some(target)
@@ -778,7 +778,7 @@ impl State {
             old: before.map(|stored| stored.object),
             new: Some(new.clone()),
         };
-        self.tell(logged, moment);
+        self.tell(&logged, moment);
         (*new).clone()
     }
 
@@ -789,11 +789,11 @@ impl State {
         last["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let logged =
             Logged { revision: self.revision, kind: place.0, old: Some(Arc::new(last.clone())), new: None };
-        self.tell(logged, moment);
+        self.tell(&logged, moment);
         last
     }
 
-    fn tell(&mut self, logged: Logged, moment: &Moment<'_>) {
+    fn tell(&mut self, logged: &Logged, moment: &Moment<'_>) {
         self.log.push_back(logged.clone());
         moment.script.committed(&Commit {
             now: moment.now,
@@ -819,7 +819,7 @@ impl State {
         {
             self.objects.retain(|place, _| place.0 != kind);
             // Its number stays, so that those of others do.
-            Arc::make_mut(&mut self.types[kind]).version = "removed".to_owned();
+            "removed".clone_into(&mut Arc::make_mut(&mut self.types[kind]).version);
         }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -35,6 +35,9 @@ const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The longest wait that a server's Retry-After is granted.
 pub const LONGEST_REST: Duration = Duration::from_secs(30);
+
+/// A pause that a write waits for. A longer one is the plan's to wait for.
+const SHORT_REST: Duration = Duration::from_secs(2);
 
 /// What can go wrong while a client is made.
 #[derive(Debug, thiserror::Error)]
@@ -111,6 +114,12 @@ impl Rest {
         Self { until: Arc::default(), longest }
     }
 
+    /// How long the pause lasts, if there is one.
+    fn left(&self, of: &str) -> Option<Duration> {
+        let until = self.until.lock().unwrap_or_else(PoisonError::into_inner).get(of).copied()?;
+        until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    }
+
     /// Waits until the pause is over.
     async fn over(&self, of: &str) {
         loop {
@@ -139,7 +148,9 @@ impl Rest {
 
 /// The type that a path of the API is about: its group, version and plural.
 fn type_of(path: &str) -> String {
-    let mut segments = path.trim_matches('/').split('/');
+    // A server behind a proxy may have a path before that.
+    let is_api = |segment: &&str| matches!(*segment, "api" | "apis");
+    let mut segments = path.trim_matches('/').split('/').skip_while(|segment| !is_api(segment));
     let group = match segments.next() {
         Some("apis") => segments.next().unwrap_or_default(),
         _ => "",
@@ -152,6 +163,11 @@ fn type_of(path: &str) -> String {
     };
     format!("{group}/{version}/{plural}")
 }
+
+/// The API server has asked to be left alone for a while, and this request was not sent.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server has asked for a pause of {} s", .0.as_secs())]
+pub struct Resting(Duration);
 
 /// Bounds the wait for response headers, counts and measures every request, and heeds Retry-After.
 #[derive(Clone)]
@@ -203,6 +219,13 @@ where
         let ready = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, ready);
         Box::pin(async move {
+            // Who writes holds a place that others wait for, and has a deadline.
+            if let Some(left) = rest.left(&of)
+                && method != Method::GET
+                && left > SHORT_REST
+            {
+                return Err(Resting(left).into());
+            }
             rest.over(&of).await;
             let began = Instant::now();
             let answer = match timeout(HEADERS, inner.oneshot(request)).await {
@@ -281,6 +304,29 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_write_is_not_kept_waiting_for_long() {
+        let (_, asked) = busy("20", LONGEST_REST);
+        let counted = asked.clone();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Response::builder().status(429).header("retry-after", "20").body(()))
+        });
+        let limited =
+            Limits { metrics: Metrics::new().unwrap(), rest: Rest::new(LONGEST_REST) }.layer(service);
+        let send = async || {
+            let request = Request::post(format!("http://server{PODS}")).body(Body::empty()).unwrap();
+            limited.clone().oneshot(request).await
+        };
+        assert_eq!(send().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+        let error = send().await.unwrap_err();
+        assert!(error.is::<Resting>(), "{error}");
+        assert_eq!(error.to_string(), "the API server has asked for a pause of 20 s");
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "it was not sent");
+        tokio::time::advance(Duration::from_secs(20)).await;
+        assert!(send().await.is_ok());
+    }
+
     #[test]
     fn a_path_is_about_a_type() {
         for (path, of) in [
@@ -289,6 +335,8 @@ mod tests {
             ("/api/v1/namespaces/n", "/v1/namespaces"),
             ("/apis/apps/v1/namespaces/n/deployments", "apps/v1/deployments"),
             ("/apis/g/v1/things/a", "g/v1/things"),
+            ("/k8s/clusters/c-1/api/v1/pods", "/v1/pods"),
+            ("/k8s/clusters/c-1/apis/g/v1/namespaces/n/things", "g/v1/things"),
             ("/version", "//"),
         ] {
             assert_eq!(type_of(path), of, "{path}");

@@ -52,7 +52,7 @@ pub struct Moment {
 pub fn asleep() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
-    // In this order: what passes between the two readings must not look like sleep.
+    // In this order: what passes between the two readings looks like sleep, which is the safe mistake.
     let awake = read(ClockId::Monotonic);
     read(ClockId::Boottime).saturating_sub(awake)
 }

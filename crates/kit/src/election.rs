@@ -33,6 +33,9 @@ const WATCH: Duration = Duration::from_mins(5);
 /// How long a process that never held the lease goes on while it may not even ask for it.
 const FORBIDDEN: Duration = Duration::from_secs(30);
 
+/// How often whoever writes looks whether the machine has slept.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// How far a holder that has released the lease had seen what each of its caches holds, by the cache's scope: a successor
 /// that has seen as much need not list it anew.
 pub type Seen = BTreeMap<String, u64>;
@@ -115,10 +118,13 @@ impl Gate {
         (until > Instant::now()).then_some(Term { until, ..term })
     }
 
-    /// Waits until the term that began at `since` is over before its time: another process was seen to hold the lease.
+    /// Waits until the term that began at `since` is over before its time: another process was seen to hold the lease, or the
+    /// machine has slept.
     pub async fn lost(&self, since: Instant) {
         let mut state = self.state.subscribe();
-        let _ = state.wait_for(|term| term.is_none_or(|term| term.since != since)).await;
+        let other = |term: &Option<Term>| term.is_none_or(|term| term.since != since);
+        // No clock wakes anybody for the time that the machine has slept: it is looked at.
+        while timeout(LOOK, state.wait_for(other)).await.is_err() && self.term().is_some() {}
     }
 
     fn moment(&self) -> Moment {
@@ -400,6 +406,10 @@ pub async fn run(
                         "the renew deadline has passed: nothing is written until the lease is held again"
                     );
                 }
+                if held_since.is_none() {
+                    // The try may have gone through: whose term came before is not known then.
+                    gate.hand_over(Seen::new());
+                }
                 settings.retry.saturating_sub(gate.elapsed(began))
             }
         };
@@ -412,16 +422,14 @@ pub async fn run(
     }
     gate.close();
     leader.set(0.0);
-    if held_since.is_some() {
-        let seen = seen();
-        let released = async {
-            // A renewal that was on its way may come in between.
-            release(&client, &settings, &clock, &seen).await
-                || release(&client, &settings, &clock, &seen).await
-        };
-        if timeout(Duration::from_secs(3), released).await.unwrap_or(false) {
-            tracing::info!("released the lease");
-        }
+    // A try that was cut off may have gone through. What was seen is told by who has led alone.
+    let seen = if held_since.is_some() { seen() } else { Seen::new() };
+    let released = async {
+        // A renewal that was on its way may come in between.
+        release(&client, &settings, &clock, &seen).await || release(&client, &settings, &clock, &seen).await
+    };
+    if timeout(Duration::from_secs(3), released).await.unwrap_or(false) {
+        tracing::info!("released the lease");
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::client::{CALL, brief};
+use crate::client::{CALL, Resting, brief};
 use crate::clock::{Clock, doubled};
 use crate::election::Gate;
 use crate::informer::{Informer, Part, Progress};
@@ -796,6 +796,10 @@ impl Executor {
                 Sorted::Answer(Answer::Done)
             }
             Some(Ok(Err(kube::Error::Api(status)))) => sort(verb, *status),
+            // It was not sent.
+            Some(Ok(Err(kube::Error::Service(error)))) if error.is::<Resting>() => {
+                Sorted::Later(error.to_string())
+            }
             Some(Ok(Err(error))) => Sorted::Unclear(brief(&error)),
             Some(Err(_elapsed)) => Sorted::Unclear("no answer in time".to_owned()),
         };

@@ -144,9 +144,13 @@ pub enum Health {
     },
 }
 
+/// Objects of one controller, by name.
+type Siblings<T> = BTreeMap<Arc<str>, Arc<T>>;
+
 struct Cache<T> {
     objects: BTreeMap<(Arc<str>, Arc<str>), Arc<T>>,
-    owned: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<T>>>,
+    /// By the namespace that they are in and the UID of their controller, then by name.
+    owned: HashMap<(Arc<str>, Arc<str>), Siblings<T>>,
 }
 
 impl<T> Default for Cache<T> {
@@ -159,25 +163,27 @@ impl<T: Object> Cache<T> {
     fn insert(&mut self, key: &Key, object: Arc<T>) -> Option<Arc<T>> {
         let old = self.remove(key);
         if let Some(owner) = object.owner() {
-            self.owned.entry(owner.uid.clone()).or_default().insert(key.name.clone(), object.clone());
+            let family = (key.namespace.clone(), owner.uid.clone());
+            self.owned.entry(family).or_default().insert(key.name.clone(), object.clone());
         }
         self.objects.insert((key.namespace.clone(), key.name.clone()), object);
         old
     }
 
-    /// Any object of this owner.
-    fn sibling(&self, owner: &Owner) -> Option<Arc<T>> {
-        self.owned.get(&owner.uid)?.values().next().cloned()
+    /// Any object of this owner in this namespace.
+    fn sibling(&self, namespace: &Arc<str>, owner: &Owner) -> Option<Arc<T>> {
+        self.owned.get(&(namespace.clone(), owner.uid.clone()))?.values().next().cloned()
     }
 
     fn remove(&mut self, key: &Key) -> Option<Arc<T>> {
         let old = self.objects.remove(&(key.namespace.clone(), key.name.clone()))?;
-        if let Some(owner) = old.owner()
-            && let Some(siblings) = self.owned.get_mut(&owner.uid)
-        {
-            siblings.remove(&key.name);
-            if siblings.is_empty() {
-                self.owned.remove(&owner.uid);
+        if let Some(owner) = old.owner() {
+            let family = (key.namespace.clone(), owner.uid.clone());
+            if let Some(siblings) = self.owned.get_mut(&family) {
+                siblings.remove(&key.name);
+                if siblings.is_empty() {
+                    self.owned.remove(&family);
+                }
             }
         }
         Some(old)
@@ -311,8 +317,8 @@ impl<T: Object> Informer<T> {
     pub fn owned_by(&self, owner: &Key) -> Vec<Arc<T>> {
         let Some(part) = self.part(&owner.namespace) else { return Vec::new() };
         let cache = part.read();
-        let owned = cache.owned.get(&owner.uid).into_iter().flat_map(BTreeMap::values);
-        owned.filter(|object| object.key().namespace == owner.namespace).cloned().collect()
+        let family = (owner.namespace.clone(), owner.uid.clone());
+        cache.owned.get(&family).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
     /// All cached objects, by namespace and name.
@@ -451,7 +457,9 @@ impl<T: Object> Part<T> {
         match serde_json::from_str::<T>(raw.get()) {
             Ok(mut object) => {
                 object.slim();
-                if let Some(sibling) = object.owner().and_then(|owner| self.read().sibling(owner)) {
+                let namespace = object.key().namespace;
+                if let Some(sibling) = object.owner().and_then(|owner| self.read().sibling(&namespace, owner))
+                {
                     object.share(&sibling);
                 }
                 let key = object.key();

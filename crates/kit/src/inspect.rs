@@ -8,7 +8,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use crate::conditions::shorten;
 use crate::object::Key;
+
+/// Bytes of an error that are kept.
+const LONGEST: usize = 512;
 
 /// What a controller does now. Cheap to clone; every clone is the same.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +61,12 @@ impl Activity {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// For how long the passes that run have run, together and the longest of them.
+    pub fn unfinished(&self) -> (Duration, Duration) {
+        let now = self.lock();
+        (now.unfinished(), now.longest())
+    }
+
     /// What it does now.
     pub fn now(&self) -> Now {
         self.lock().clone()
@@ -87,6 +97,7 @@ impl Activity {
 
     /// It has failed. Returns how often in a row it has failed like this.
     pub fn fails(&self, key: &Key, error: &str, at: Timestamp) -> u64 {
+        let error = &*shorten(error.to_owned(), LONGEST);
         let mut now = self.lock();
         now.running.remove(key);
         let before = now.failing.get(key).filter(|failing| failing.error == error);

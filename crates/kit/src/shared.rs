@@ -242,10 +242,10 @@ impl Shared {
     /// Brings those metrics up to date that change without anything happening.
     pub fn measure(&self) {
         for (controller, activity) in self.activities() {
-            let (now, labels) = (activity.now(), [controller, controller]);
+            let ((unfinished, longest), labels) = (activity.unfinished(), [controller, controller]);
             let metrics = &self.metrics;
-            metrics.unfinished_work.with_label_values(&labels).set(now.unfinished().as_secs_f64());
-            metrics.longest_running.with_label_values(&labels).set(now.longest().as_secs_f64());
+            metrics.unfinished_work.with_label_values(&labels).set(unfinished.as_secs_f64());
+            metrics.longest_running.with_label_values(&labels).set(longest.as_secs_f64());
         }
         let mut cached = BTreeMap::<&str, usize>::new();
         for cache in self.caches() {

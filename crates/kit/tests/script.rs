@@ -187,6 +187,24 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     task.abort();
 }
 
+/// An owner reference from another namespace is forged, and hides nothing.
+#[tokio::test(start_paused = true)]
+async fn a_forged_owner_hides_no_pod() {
+    let mut forged = pod("a", 3);
+    forged["metadata"]["namespace"] = json!("other");
+    forged["metadata"]["uid"] = json!("forged");
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &forged) + &bookmark(5, true);
+    let (client, _) = scripted(&[(200, list), (200, event("DELETED", &forged))]);
+    let informer: Informer<Pod> = Informer::new(PODS, &[], None);
+    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
+    sleep(Duration::from_secs(1)).await;
+    let owned: Vec<String> = informer.owned_by(&owner()).iter().map(|pod| pod.meta.uid.to_string()).collect();
+    assert_eq!(owned, ["uid-a"]);
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((informer.owned_by(&owner()).len(), informer.all().len()), (1, 1));
+    task.abort();
+}
+
 /// A status that meets another object, or none, is how a stale cache is noticed first.
 #[tokio::test(start_paused = true)]
 async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
@@ -484,6 +502,35 @@ async fn a_term_that_was_interrupted_unseen_begins_anew() {
     let second = gate.term().unwrap().since;
     assert!(first < begun && second.duration_since(begun) >= Duration::from_secs(5), "a term of its own");
     assert_eq!(gate.handed("pods."), Some(7));
+}
+
+/// Whose PUT went through without an answer does not know whose term came before.
+#[tokio::test(start_paused = true)]
+async fn what_was_handed_over_once_is_not_believed_in_a_term_that_began_unanswered() {
+    let mut released: Value = serde_json::from_str(&lease("", 4, 0)).unwrap();
+    released["metadata"]["annotations"] =
+        json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 41}}"# });
+    let answers = [
+        (200, released.to_string()),
+        (200, lease("me", 5, 0)),
+        // Another one has taken it meanwhile.
+        failure(409, "Conflict", "changed"),
+        (200, lease("other", 9, 6)),
+        // Nothing is shown by the watch until its lease has expired; then the PUT goes through without an answer.
+        (200, String::new()),
+    ];
+    let (_, gate) = elect(&answers, 4).await;
+    assert_eq!(gate.handed("pods."), Some(41));
+    let mut answers = answers[..4].to_vec();
+    for _ in 0..12 {
+        answers.push(failure(403, "Forbidden", "no watch"));
+        answers.push((200, lease("other", 9, 6)));
+    }
+    answers.truncate(4 + 2 * 8);
+    answers.push(failure(500, "InternalError", "too slow"));
+    answers.extend([(200, lease("me", 10, 22)), (200, lease("me", 11, 22))]);
+    let (asked, gate) = elect(&answers, 40).await;
+    assert!(gate.handed("pods.").is_none(), "{asked:?}");
 }
 
 #[test]

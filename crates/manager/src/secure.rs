@@ -101,8 +101,9 @@ impl Guard {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.to_string().into_bytes())
             .map_err(kube::Error::HttpError)?;
-        match timeout(QUESTION, self.client.request::<Review>(request)).await {
-            Ok(answer) => answer,
+        // As text: the client would log what it cannot decode, and the token is in it.
+        match timeout(QUESTION, self.client.request_text(request)).await {
+            Ok(text) => serde_json::from_str(&text?).map_err(kube::Error::SerdeError),
             Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
         }
     }
@@ -113,7 +114,8 @@ impl Guard {
         if let Some((_, verdict)) = known {
             return Ok(verdict);
         }
-        let _permit = self.questions.acquire().await;
+        let waited = timeout(QUESTION, self.questions.acquire()).await;
+        let _permit = waited.map_err(|elapsed| kube::Error::Service(elapsed.into()))?;
         let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
             "spec": { "token": token } });
         let Review { status } = self.ask("/apis/authentication.k8s.io/v1/tokenreviews", &review).await?;
@@ -131,6 +133,10 @@ impl Guard {
         let mut answers = self.answers();
         if answers.len() >= REMEMBERED {
             answers.retain(|_, (until, _)| *until > now);
+            if answers.len() >= REMEMBERED {
+                // What strangers have filled must not keep out those who may.
+                answers.retain(|_, (_, verdict)| *verdict == Verdict::Allowed);
+            }
         }
         if answers.len() < REMEMBERED {
             let lasts = if verdict == Verdict::Allowed { ALLOWED } else { REFUSED };
@@ -158,7 +164,7 @@ pub async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> 
             &format!("{user} needs a ClusterRole with nonResourceURLs [{path}] and verbs [{verb}]"),
         ),
         Err(error) => {
-            tracing::warn!(error = brief(&error), path, "nobody can say who may read");
+            tracing::debug!(error = brief(&error), path, "nobody can say who may read");
             refuse(StatusCode::SERVICE_UNAVAILABLE, "the API server cannot say whether you may read this")
         }
     }
@@ -291,7 +297,8 @@ async fn accept(
     loop {
         // As axum does it: what goes wrong with one connection is logged there, and the next one is taken.
         let (stream, peer) = Listener::accept(&mut listener).await;
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
+        // Those who say nothing must not keep the others waiting: where there are too many, the newest goes.
+        let Ok(permit) = handshakes.clone().try_acquire_owned() else { continue };
         let config = config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let sender = sender.clone();
         tokio::spawn(async move {

@@ -271,6 +271,8 @@ impl Plan {
     pub fn between(&self) -> Duration {
         match &self.fault {
             Fault::Line(_, _, Event::Silence) => self.quiet(),
+            // Whoever's clock is ten minutes behind waits ten minutes longer before he tries again.
+            Fault::Request(_, _, Trouble::ClockBehind) => Duration::from_mins(12),
             _ => Duration::ZERO,
         }
     }
@@ -279,7 +281,7 @@ impl Plan {
     pub fn quiet(&self) -> Duration {
         match &self.fault {
             Fault::Line(_, _, Event::Silence) => Duration::from_secs(200),
-            _ => Duration::from_secs(60),
+            _ => Duration::from_mins(1),
         }
     }
 }

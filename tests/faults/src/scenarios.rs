@@ -107,7 +107,7 @@ pub const ALL: &[Scenario] = &[
                 );
             }),
             (SETTLED, |server| {
-                change(server, PODSETS, "s", &json!({ "spec": { "template": template("two") } }))
+                change(server, PODSETS, "s", &json!({ "spec": { "template": template("two") } }));
             }),
         ],
     },
@@ -218,7 +218,7 @@ pub const ALL: &[Scenario] = &[
                 daemonjob(server, &json!({ "template": template("done") }));
             }),
             (SETTLED, |server| {
-                change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }))
+                change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }));
             }),
         ],
     },
@@ -232,7 +232,7 @@ pub const ALL: &[Scenario] = &[
                 daemonjob(server, &json!({ "template": template("done") }));
             }),
             (after(700), |server| {
-                change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }))
+                change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }));
             }),
         ],
     },
@@ -349,7 +349,7 @@ pub const ALL: &[Scenario] = &[
                 daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }));
             }),
             (When::RunningOn("n1"), |server| {
-                change(server, DAEMONJOBS, "d", &json!({ "spec": { "suspend": true } }))
+                change(server, DAEMONJOBS, "d", &json!({ "spec": { "suspend": true } }));
             }),
             (SETTLED, |server| change(server, DAEMONJOBS, "d", &json!({ "spec": { "suspend": false } }))),
         ],
@@ -384,7 +384,7 @@ pub const ALL: &[Scenario] = &[
             (at_once(), |server| greeting(server, "one")),
             (after(15), |server| change(server, GREETINGS, "g", &json!({ "spec": { "message": "two" } }))),
             (after(2_000), |server| {
-                change(server, GREETINGS, "g", &json!({ "spec": { "message": "three" } }))
+                change(server, GREETINGS, "g", &json!({ "spec": { "message": "three" } }));
             }),
             (after(30), |server| remove(server, GREETINGS, "g")),
         ],
@@ -423,7 +423,7 @@ pub const ALL: &[Scenario] = &[
         steps: &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| {
-                change(server, GREETINGS, "g", &json!({ "metadata": { "finalizers": null } }))
+                change(server, GREETINGS, "g", &json!({ "metadata": { "finalizers": null } }));
             }),
             (SETTLED, |server| remove(server, GREETINGS, "g")),
         ],
@@ -539,7 +539,7 @@ pub const ALL: &[Scenario] = &[
         steps: &[
             (at_once(), |server| consumer(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
-                change(server, DEPLOYMENTS, "c-deployment", &json!({ "spec": { "replicas": 9 } }))
+                change(server, DEPLOYMENTS, "c-deployment", &json!({ "spec": { "replicas": 9 } }));
             }),
             (SETTLED, |server| remove(server, DEPLOYMENTS, "c-deployment")),
         ],
@@ -578,11 +578,10 @@ fn lives(pod: &Value) -> Life {
     let run = pod.pointer("/metadata/labels/dj.dysproz.io~1run").and_then(Value::as_str).unwrap_or_default();
     let soon = Duration::from_millis(1_500);
     match image {
-        "done" | "done-too" => Life::Succeeds(soon),
         "slow" => Life::Succeeds(Duration::from_secs(8)),
         "fail-first" if run == "1" => Life::Fails(soon, 1),
         "fail-on-n1" if node == "n1" => Life::Fails(soon, 3),
-        "fail-first" | "fail-on-n1" => Life::Succeeds(soon),
+        "done" | "done-too" | "fail-first" | "fail-on-n1" => Life::Succeeds(soon),
         _ => Life::Runs,
     }
 }

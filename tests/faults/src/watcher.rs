@@ -196,6 +196,12 @@ impl Watcher {
         self.inner().violations.insert(what);
     }
 
+    /// Notes something that is wrong and follows from a write which came late.
+    pub fn excuse(&self, what: String) {
+        self.note(&format!("EXCUSED {what}"));
+        self.inner().excused.insert(what);
+    }
+
     fn order(&self, order: Order) {
         self.note(&format!("FAULT {order:?}"));
         self.touch();
