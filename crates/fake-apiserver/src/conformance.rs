@@ -165,7 +165,15 @@ impl Asker<'_> {
                     if matches!(&**name, "managedFields" | "selfLink" | "remainingItemCount") {
                         continue;
                     }
-                    kept.insert(name.clone(), self.replaced(name, value));
+                    let mut value = value.clone();
+                    if name == "metadata"
+                        && fields.contains_key("items")
+                        && value["resourceVersion"].is_string()
+                    {
+                        // Where a list is depends on what others write, and says nothing about its objects.
+                        value["resourceVersion"] = Value::Bool(true);
+                    }
+                    kept.insert(name.clone(), self.replaced(name, &value));
                 }
                 Value::Object(kept)
             }
