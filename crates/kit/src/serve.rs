@@ -2,11 +2,25 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// How long a client may take to send the head of a request, and how long a connection is kept that asks nothing.
+const HEAD: Duration = Duration::from_secs(10);
+/// How long a connection may last.
+const CONNECTION: Duration = Duration::from_mins(5);
+/// Connections to one address at once; the newest of more is closed.
+const CONNECTIONS: usize = 64;
 
 /// What a probe asks: nothing to say, or one line for each thing that is wrong.
 pub type Check = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
@@ -39,12 +53,31 @@ pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
     listener.map(Some).map_err(|error| fail(error.to_string()))
 }
 
-/// Serves /healthz and /readyz.
-pub async fn probes(listener: TcpListener, healthy: Check, ready: Check) -> std::io::Result<()> {
+/// Serves a router, for ever. Each connection has its time, and there are only so many of them at once: strangers must not
+/// take the file descriptors that the process itself needs.
+pub async fn serve(mut listener: impl Listener, router: Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // What goes wrong with one connection is dealt with there, and the next one is taken.
+        let (stream, _) = listener.accept().await;
+        let Ok(place) = places.clone().try_acquire_owned() else { continue };
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+        let service = TowerToHyperService::new(router.clone());
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move {
+            let _ = timeout(CONNECTION, connection).await;
+            drop(place);
+        });
+    }
+}
+
+/// Serves /healthz and /readyz, for ever.
+pub async fn probes(listener: TcpListener, healthy: Check, ready: Check) {
     let router = Router::new()
         .route("/healthz", get(move || std::future::ready(probe(&healthy))))
         .route("/readyz", get(move || std::future::ready(probe(&ready))));
-    axum::serve(listener, router).await
+    serve(listener, router).await;
 }
 
 fn probe(check: &Check) -> (StatusCode, String) {
@@ -59,6 +92,8 @@ fn probe(check: &Check) -> (StatusCode, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
 
     #[tokio::test]
     async fn zero_means_nowhere_and_nonsense_is_named() {
@@ -66,5 +101,54 @@ mod tests {
         assert!(listen(":99999").await.unwrap_err().to_string().contains(":99999"));
         assert!(listen("nonsense").await.unwrap_err().to_string().contains("nonsense"));
         assert!(listen("127.0.0.1:0").await.unwrap().is_some());
+    }
+
+    /// An address that answers `ok`, and how to connect to it.
+    async fn served() -> std::net::SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, Router::new().route("/", get(|| std::future::ready("ok")))));
+        address
+    }
+
+    async fn ask(address: std::net::SocketAddr) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn strangers_take_so_many_connections_and_no_more() {
+        let address = served().await;
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        // One more is closed at once, without an answer.
+        let answer = loop {
+            match ask(address).await {
+                Ok(answer) if answer.contains("ok") => tokio::task::yield_now().await,
+                other => break other.unwrap_or_default(),
+            }
+        };
+        assert!(answer.is_empty(), "{answer}");
+        drop(idle);
+        while !ask(address).await.is_ok_and(|answer| answer.ends_with("ok")) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_let_go() {
+        let address = served().await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HT").await.unwrap();
+        let began = tokio::time::Instant::now();
+        let mut answer = Vec::new();
+        // Closed, with or without a word.
+        let _ = stream.read_to_end(&mut answer).await;
+        assert!(began.elapsed() >= HEAD && began.elapsed() < CONNECTION, "{:?}", began.elapsed());
     }
 }

@@ -13,6 +13,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use quintet_kit::informer::Health;
+use quintet_kit::serve;
 use quintet_kit::shared::Shared;
 use tokio::net::TcpListener;
 
@@ -32,25 +33,20 @@ pub struct Pages {
 }
 
 /// Serves /metrics in plain HTTP.
-pub async fn serve(listener: TcpListener, pages: Pages) -> std::io::Result<()> {
-    axum::serve(listener, metrics().with_state(pages)).await
+pub async fn serve(listener: TcpListener, pages: Pages) {
+    serve::serve(listener, metrics().with_state(pages)).await;
 }
 
 /// Serves the debug pages in plain HTTP, at an address that only this machine can reach.
-pub async fn serve_debugging(listener: TcpListener, pages: Pages) -> std::io::Result<()> {
-    axum::serve(listener, debugging().with_state(pages)).await
+pub async fn serve_debugging(listener: TcpListener, pages: Pages) {
+    serve::serve(listener, debugging().with_state(pages)).await;
 }
 
 /// Serves all pages over TLS, to whom the cluster's RBAC allows them.
-pub async fn serve_secured(
-    listener: TcpListener,
-    pages: Pages,
-    identity: Identity,
-    guard: Guard,
-) -> std::io::Result<()> {
+pub async fn serve_secured(listener: TcpListener, pages: Pages, identity: Identity, guard: Guard) {
     let guarded = middleware::from_fn_with_state(guard, secure::guard);
     let router = metrics().merge(debugging()).layer(guarded).with_state(pages);
-    axum::serve(identity.listen(listener), router).await
+    serve::serve(identity.listen(listener), router).await;
 }
 
 fn metrics() -> Router<Pages> {

@@ -81,31 +81,31 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             name
         });
     }
-    let mut tasks: JoinSet<(&'static str, Result<()>)> = JoinSet::new();
+    let mut tasks: JoinSet<&'static str> = JoinSet::new();
     for (name, task) in shared.take_tasks() {
         let gate = gate.clone();
         tasks.spawn(async move {
             // Who leads from the start lists once.
             gate.tried().await;
             task.await;
-            (name, Ok(()))
+            name
         });
     }
     let pages = Pages { shared: shared.clone(), levels };
     if let Some(listener) = debug_listener {
         let pages = pages.clone();
         tasks.spawn(async move {
-            let served = endpoint::serve_debugging(listener, pages).await;
-            ("debug", served.map_err(Into::into))
+            endpoint::serve_debugging(listener, pages).await;
+            "debug"
         });
     }
     if let Some(listener) = metrics_listener {
         tasks.spawn(async move {
-            let served = match secured {
+            match secured {
                 Some((identity, guard)) => endpoint::serve_secured(listener, pages, identity, guard).await,
                 None => endpoint::serve(listener, pages).await,
-            };
-            ("metrics", served.map_err(Into::into))
+            }
+            "metrics"
         });
     }
     let healthy = Arc::new(AtomicBool::new(true));
@@ -119,9 +119,10 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             }
         });
         let ready: serve::Check = Arc::new(move || ready.unready());
-        tasks.spawn(
-            async move { ("probes", serve::probes(listener, alive, ready).await.map_err(Into::into)) },
-        );
+        tasks.spawn(async move {
+            serve::probes(listener, alive, ready).await;
+            "probes"
+        });
     }
 
     // The lease is released last: until then the writes in flight are covered by it.
@@ -144,8 +145,7 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
         Some(ended) = tasks.join_next() => {
             healthy.store(false, Ordering::Relaxed);
             Some(match ended {
-                Ok((name, Ok(()))) => anyhow::anyhow!("the task {name} has ended, which it must not"),
-                Ok((name, Err(error))) => error.context(format!("the task {name} has ended")),
+                Ok(name) => anyhow::anyhow!("the task {name} has ended, which it must not"),
                 Err(error) => anyhow::anyhow!("a task has failed: {error}"),
             })
         }
