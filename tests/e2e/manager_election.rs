@@ -229,7 +229,7 @@ fn a_lease_that_makes_no_sense_is_had_after_a_while() {
     arena
         .apply(&json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": { "name": "quintet-manager", "annotations": { "quintet.dev/written": "nonsense" } },
-            "spec": { "holderIdentity": "somebody", "leaseDurationSeconds": 2_147_483_647, "leaseTransitions": -5,
+            "spec": { "holderIdentity": "somebody", "leaseDurationSeconds": 2_147_483_647,
                 "renewTime": "2099-01-01T00:00:00.000000Z" } }))
         .unwrap();
     let manager = candidate(&arena, "manager");
