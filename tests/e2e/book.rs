@@ -3,6 +3,12 @@
 use quintet_e2e::{Arena, condition};
 use serde_json::{Value, json};
 
+/// A Book that is valid.
+pub(crate) fn book(name: &str) -> Value {
+    json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": { "name": name },
+        "spec": { "title": name, "author": "Anonymous" } })
+}
+
 #[test]
 fn the_posts_books_are_accepted_and_refused() {
     let arena = Arena::new("book");

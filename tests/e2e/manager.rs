@@ -279,17 +279,11 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
         Manager::start(arena.kube(), &options).unwrap()
     };
     let lists = |manager: &Manager| manager.logged().lines().filter(|line| line.contains(" listed ")).count();
-    let leads = |manager: &Manager| {
-        manager
-            .metrics()
-            .unwrap_or_default()
-            .contains("leader_election_master_status{name=\"quintet-manager\"} 1")
-    };
     let first = start("first");
-    arena.wait("the first one leads", || leads(&first));
+    arena.wait("the first one leads", || first.leads());
     let second = start("second");
     std::thread::sleep(Duration::from_secs(3));
-    assert!(leads(&first) && !leads(&second));
+    assert!(first.leads() && !second.leads());
     let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
     let holder = lease["spec"]["holderIdentity"].as_str().unwrap().to_owned();
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
@@ -302,7 +296,7 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
     assert_eq!(first.stop().unwrap(), Some(0));
     let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
     assert_ne!(lease["spec"]["holderIdentity"], holder, "released or taken");
-    arena.wait("the second one leads", || leads(&second));
+    arena.wait("the second one leads", || second.leads());
     arena
         .kubectl(&[
             "patch",

@@ -9,6 +9,8 @@ use serde_json::json;
 use xtask::cluster::components::Component;
 use xtask::manager::{Manager, ManagerOptions};
 
+use crate::book::book;
+
 /// Times that a test can wait for.
 const QUICK: [&str; 4] = [
     "--leader-elect-lease-duration=4s",
@@ -16,22 +18,6 @@ const QUICK: [&str; 4] = [
     "--leader-elect-retry-period=500ms",
     "--leader-elect-renew-period=1s",
 ];
-
-/// Lets the chart's ServiceAccount use Leases in the test's namespace.
-fn allow_leases(arena: &Arena) {
-    let rule = json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-        "verbs": ["create", "get", "update", "watch"] });
-    arena
-        .apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": { "name": "leases" }, "rules": [rule] }))
-        .unwrap();
-    arena
-        .apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": { "name": "leases" },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "leases" },
-            "subjects": [{ "kind": "ServiceAccount", "name": "quintet", "namespace": "quintet-system" }] }))
-        .unwrap();
-}
 
 fn candidate(arena: &Arena, name: &str) -> Manager {
     let mut args = vec![
@@ -48,11 +34,6 @@ fn candidate(arena: &Arena, name: &str) -> Manager {
         ..ManagerOptions::default()
     };
     Manager::start(arena.kube(), &options).unwrap()
-}
-
-fn leads(manager: &Manager) -> bool {
-    let status = "leader_election_master_status{name=\"quintet-manager\"} 1";
-    manager.metrics().is_ok_and(|metrics| metrics.contains(status))
 }
 
 /// Requests of a manager that change something, the Lease apart: it is only ever created and updated.
@@ -73,18 +54,13 @@ fn holder(arena: &Arena) -> String {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
 
-fn book(name: &str) -> serde_json::Value {
-    json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": { "name": name },
-        "spec": { "title": name, "author": "Anonymous" } })
-}
-
 /// A leader that is stopped for longer than its lease, and wakes with events that wait for it, writes nothing.
 #[test]
 fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
     let arena = Arena::new("me-stopped");
-    allow_leases(&arena);
+    arena.allow_leases();
     let first = candidate(&arena, "first");
-    arena.wait("the first one leads", || leads(&first));
+    arena.wait("the first one leads", || first.leads());
     let second = candidate(&arena, "second");
     arena.apply(&book("before")).unwrap();
     arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
@@ -97,7 +73,7 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
     for number in 0..10 {
         arena.apply(&book(&format!("meanwhile-{number}"))).unwrap();
     }
-    arena.wait("the second one has taken over", || leads(&second));
+    arena.wait("the second one has taken over", || second.leads());
     arena.wait("and served them", || {
         let books = arena.list("book", "");
         books.len() == 11 && books.iter().all(|book| condition(book, "Ready").0 == "True")
@@ -109,7 +85,7 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
     arena.wait_for("book", "before", "it is seen", |book| book["status"]["observedGeneration"] == 2);
     signal(&first, "-CONT");
     arena.wait("the first one knows that it was replaced", || {
-        first.logged().contains("another process holds the lease") && !leads(&first)
+        first.logged().contains("another process holds the lease") && !first.leads()
     });
     arena.apply(&book("after")).unwrap();
     arena.wait_for("book", "after", "it is Ready", |book| condition(book, "Ready").0 == "True");
@@ -117,11 +93,11 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
     assert_eq!(patches(&first), written, "{}", first.logged());
     assert_eq!(arena.writes().len(), served + 2);
     assert!(first.is_alive(), "it stands by");
-    assert!(leads(&second));
+    assert!(second.leads());
 
     // And it can lead again.
     assert_eq!(second.stop().unwrap(), Some(0));
-    arena.wait("the first one leads again", || leads(&first));
+    arena.wait("the first one leads again", || first.leads());
     assert_eq!(first.stop().unwrap(), Some(0));
 }
 
@@ -169,7 +145,7 @@ impl Drop for ClientGo {
 #[test]
 fn a_holder_by_client_go_and_ours_respect_each_other() {
     let arena = Arena::new("me-client-go");
-    allow_leases(&arena);
+    arena.allow_leases();
     // kube-scheduler's role names its own Lease only.
     arena
         .apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
@@ -183,12 +159,12 @@ fn a_holder_by_client_go_and_ours_respect_each_other() {
     let ours = candidate(&arena, "ours");
     arena.wait("ours knows that it stands by", || ours.logged().contains("standing by"));
     std::thread::sleep(Duration::from_secs(6));
-    assert!(!leads(&ours), "longer than a lease");
+    assert!(!ours.leads(), "longer than a lease");
     assert_eq!(holder(&arena), holder_then);
     assert!(ours.logged().contains(&holder_then));
 
     theirs.terminate();
-    arena.wait("ours takes it when they end", || leads(&ours));
+    arena.wait("ours takes it when they end", || ours.leads());
     drop(theirs);
     arena.apply(&book("ours")).unwrap();
     arena.wait_for("book", "ours", "it is Ready", |book| condition(book, "Ready").0 == "True");
@@ -196,7 +172,7 @@ fn a_holder_by_client_go_and_ours_respect_each_other() {
     let mine = holder(&arena);
     let theirs = ClientGo::start(&arena);
     std::thread::sleep(Duration::from_secs(8));
-    assert_eq!((&holder(&arena), leads(&ours)), (&mine, true), "they wait while ours renews");
+    assert_eq!((&holder(&arena), ours.leads()), (&mine, true), "they wait while ours renews");
     assert_eq!(ours.stop().unwrap(), Some(0));
     arena.wait("they take what ours has released", || {
         let holder = holder(&arena);
@@ -225,7 +201,7 @@ fn a_manager_that_may_not_use_leases_says_so_and_ends() {
 #[test]
 fn a_lease_that_makes_no_sense_is_had_after_a_while() {
     let arena = Arena::new("me-nonsense");
-    allow_leases(&arena);
+    arena.allow_leases();
     arena
         .apply(&json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": { "name": "quintet-manager", "annotations": { "quintet.dev/written": "nonsense" } },
@@ -233,7 +209,7 @@ fn a_lease_that_makes_no_sense_is_had_after_a_while() {
                 "renewTime": "2099-01-01T00:00:00.000000Z" } }))
         .unwrap();
     let manager = candidate(&arena, "manager");
-    arena.wait("it leads", || leads(&manager));
+    arena.wait("it leads", || manager.leads());
     assert!(manager.logged().contains("holder=\"somebody\""), "{}", manager.logged());
     assert_eq!(manager.stop().unwrap(), Some(0));
 }

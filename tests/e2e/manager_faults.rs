@@ -12,10 +12,7 @@ use xtask::cluster::ports;
 use xtask::manager::{Manager, ManagerOptions};
 use xtask::run;
 
-fn book(name: &str) -> Value {
-    json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": { "name": name },
-        "spec": { "title": name, "author": "Anonymous" } })
-}
+use crate::book::book;
 
 /// The port of the API server.
 fn api_port(arena: &Arena) -> u16 {
@@ -36,26 +33,11 @@ fn manager_through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> Manager {
     Manager::start(arena.kube(), &options).unwrap()
 }
 
-/// Lets the chart's ServiceAccount use Leases in the test's namespace.
-fn allow_leases(arena: &Arena) {
-    let create = [
-        "create",
-        "role",
-        "leases",
-        "--verb=create,get,update,watch",
-        "--resource=leases.coordination.k8s.io",
-    ];
-    arena.kubectl(&create).unwrap();
-    let bind =
-        ["create", "rolebinding", "leases", "--role=leases", "--serviceaccount=quintet-system:quintet"];
-    arena.kubectl(&bind).unwrap();
-}
-
 /// An API server that is gone for a minute restarts nobody, and what happened meanwhile is made up for when it is back.
 #[test]
 fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
     let arena = Arena::new("mf-gone");
-    allow_leases(&arena);
+    arena.allow_leases();
     let proxy = Proxy::to(api_port(&arena));
     let manager = manager_through(&arena, &proxy, &["--controllers=book,greeting"]);
     arena.apply(&book("before")).unwrap();
@@ -68,8 +50,7 @@ fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
     std::thread::sleep(Duration::from_mins(1));
     let (status, body) = xtask::http::get(manager.health_port(), "/healthz").unwrap();
     assert_eq!((status, manager.is_alive()), (200, true), "{body}");
-    let leads = "leader_election_master_status{name=\"quintet-manager\"} 1";
-    assert!(!manager.metrics().unwrap().contains(leads), "its term is over");
+    assert!(manager.metrics().is_ok() && !manager.leads(), "its term is over");
     let lines = manager.logged().lines().count();
 
     let connected = proxy.accepted();
@@ -93,7 +74,7 @@ fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
 #[test]
 fn watches_that_went_silent_are_reopened_when_a_renewal_fails() {
     let arena = Arena::new("mf-silent");
-    allow_leases(&arena);
+    arena.allow_leases();
     let proxy = Proxy::to(api_port(&arena));
     let manager = manager_through(&arena, &proxy, &["--controllers=book"]);
     arena.apply(&book("before")).unwrap();

@@ -19,6 +19,7 @@ use xtask::demo;
 use xtask::kube::Kube;
 use xtask::manager::{Manager, ManagerOptions};
 use xtask::run;
+use xtask::temporary::Temporary;
 use xtask::test::{CLUSTER_VARIABLE, PROGRAM_VARIABLE};
 
 /// How long a test waits for what must come; generous, since the machines are small and busy.
@@ -35,31 +36,33 @@ pub struct Arena {
     cluster: Cluster,
     namespace: String,
     managers: RefCell<Vec<String>>,
-    is_own: bool,
+    /// Where the cluster is its own: it goes after everything else.
+    own: Option<Temporary>,
 }
 
 impl Arena {
     /// A namespace named after the test.
     pub fn new(test: &str) -> Self {
-        Self::within(cluster(), test, false)
+        Self::within(cluster(), test, None)
     }
 
     /// The same in a cluster of its own, without nodes, that goes with it: for a test that harms the cluster.
     pub fn alone(test: &str) -> Self {
-        let name = format!("{test}-{}", std::process::id());
-        let (cluster, _) = Cluster::up(&UpOptions { name, nodes: Some(0) }).expect("the cluster comes up");
-        let arena = Self::within(cluster, test, true);
+        let own = Temporary::new(test);
+        let (cluster, _) =
+            Cluster::up(&UpOptions { name: own.name(), nodes: Some(0) }).expect("the cluster comes up");
+        let arena = Self::within(cluster, test, Some(own));
         demo::install(arena.kube()).expect("the chart is installed");
         arena
     }
 
-    fn within(cluster: Cluster, test: &str, is_own: bool) -> Self {
+    fn within(cluster: Cluster, test: &str, own: Option<Temporary>) -> Self {
         static SERIAL: AtomicUsize = AtomicUsize::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("e2e-{test}-{}-{serial}", std::process::id());
         run::stdout(cluster.kubectl().args(["create", "namespace", &namespace]))
             .expect("the namespace is made");
-        Self { cluster, namespace, managers: RefCell::default(), is_own }
+        Self { cluster, namespace, managers: RefCell::default(), own }
     }
 
     /// Its namespace.
@@ -129,6 +132,15 @@ impl Arena {
             .stderr(log)
             .spawn()
             .expect("the manager's program runs")
+    }
+
+    /// Lets the chart's ServiceAccount use Leases in this namespace, for managers whose Lease is here.
+    pub fn allow_leases(&self) {
+        let verbs = "--verb=create,get,update,watch";
+        self.kubectl(&["create", "role", "leases", verbs, "--resource=leases.coordination.k8s.io"])
+            .expect("the role is made");
+        let account = "--serviceaccount=quintet-system:quintet";
+        self.kubectl(&["create", "rolebinding", "leases", "--role=leases", account]).expect("it is bound");
     }
 
     /// kubectl in this namespace; what it prints, or what it says when it fails.
@@ -381,8 +393,7 @@ impl Drop for Arena {
                 eprintln!("--- {name}.log, last lines ---\n{}\n---", lines[tail..].join("\n"));
             }
         }
-        if self.is_own {
-            let _ = self.cluster.clone().down();
+        if self.own.is_some() {
             return;
         }
         let delete = |what: &[&str]| {

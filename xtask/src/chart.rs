@@ -20,7 +20,8 @@ use crate::cluster::binaries::{self, Binaries};
 use crate::cluster::{Cluster, UpOptions};
 use crate::kube::Kube;
 use crate::run::{self, print};
-use crate::test::{Counts, FAILED, Failed, PASSED, TestCluster};
+use crate::temporary::Temporary;
+use crate::test::{Counts, FAILED, Failed, PASSED};
 use crate::{interrupt, paths};
 
 use manifests::Manifests;
@@ -63,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
 pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
     let tools =
         Tools { binaries: binaries::ensure(&binaries::ALL)?, testers: binaries::ensure(&binaries::CHART)? };
-    let own = TestCluster::new("chart");
+    let own = Temporary::new("chart");
     let cluster = match name {
         Some(name) => Cluster::open(name)?,
         None => Cluster::up(&UpOptions { name: own.name(), nodes: Some(0) })?.0,

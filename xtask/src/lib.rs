@@ -25,4 +25,5 @@ pub mod protoc;
 pub mod pulsar;
 pub mod release;
 pub mod run;
+pub mod temporary;
 pub mod test;

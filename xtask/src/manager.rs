@@ -198,6 +198,12 @@ impl Manager {
         }
     }
 
+    /// Whether it says that it may write.
+    pub fn leads(&self) -> bool {
+        let status = "leader_election_master_status{name=\"quintet-manager\"} 1";
+        self.metrics().is_ok_and(|metrics| metrics.contains(status))
+    }
+
     /// Stops it as a rollout does, by SIGTERM, and returns its exit code; nothing where a signal ended it.
     pub fn stop(mut self) -> Result<Option<i32>> {
         self.end(|process| processes::stop(&[process]))

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::cluster::{Cluster, UpOptions, binaries};
-use crate::{build, chart, demo, image, interrupt, manager, protoc, pulsar, run};
+use crate::temporary::Temporary;
+use crate::{build, chart, demo, image, interrupt, manager, paths, protoc, pulsar, run};
 
 /// The variable that tells the end-to-end tests which cluster is theirs.
 pub const CLUSTER_VARIABLE: &str = "QUINTET_E2E_CLUSTER";
@@ -153,9 +154,30 @@ impl Report {
     }
 }
 
+/// What a run may put on the disk, when nothing is compiled yet: bytes.
+const DISK: u64 = 30 << 30;
+
+/// Says so where the disk is too small for a run: what then fails, fails for reasons that say something else.
+fn look_at_disk() {
+    for folder in [Some(paths::workspace().to_owned()), paths::cache().ok()].into_iter().flatten() {
+        let folder = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
+        let Ok(disk) = rustix::fs::statvfs(folder) else { continue };
+        let free = disk.f_bavail * disk.f_frsize;
+        if free < DISK {
+            eprintln!(
+                "warning: {} GB are free below {}, and a run from cold caches needs {} GB: what fails below may fail for that",
+                free >> 30,
+                folder.display(),
+                DISK >> 30
+            );
+        }
+    }
+}
+
 /// Runs everything, or the end-to-end tests that were asked for.
 pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
+    look_at_disk();
     match (&args.e2e, &args.pulsar) {
         (Some(filter), _) => some_end_to_end(&mut report, filter)?,
         (None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
@@ -243,7 +265,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         })?;
     }
     // What a newcomer runs first, on a cluster of its own; twice, since it may be run again on what is up.
-    let shown = TestCluster::new("demo");
+    let shown = Temporary::new("demo");
     report.part(DEMO.0, DEMO.1, || {
         let mut counts = check(xtask()?.args(["demo", "--name", &shown.name()]))?;
         counts += check(xtask()?.args(["demo", "--name", &shown.name()]))?;
@@ -296,14 +318,14 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
     } else {
         report.part(name, budget, || {
             pulsar::distribution::ensure()?;
-            let brokers = TestBrokers(format!("test-{}", std::process::id()));
+            let brokers = Temporary::new("brokers");
             let tests = ["test", "--package", PULSAR_CLIENT, "--test", "broker", "--no-fail-fast"];
             let counts = cargo_test(
                 cargo()
                     .args(tests)
                     .args(["--", "--include-ignored"])
                     .args(filter)
-                    .env(BROKERS_VARIABLE, &brokers.0),
+                    .env(BROKERS_VARIABLE, brokers.name()),
             )?;
             match filter {
                 Some(filter) if counts == Counts::default() => {
@@ -314,20 +336,6 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
         })?;
     }
     Ok(())
-}
-
-/// The brokers whose names begin so; they go with this value, whatever happens in between.
-struct TestBrokers(String);
-
-impl Drop for TestBrokers {
-    fn drop(&mut self) {
-        let names = pulsar::Broker::names().unwrap_or_default();
-        for name in names.iter().filter(|name| name.starts_with(&format!("{}-", self.0))) {
-            if let Err(error) = pulsar::Broker::open(name).and_then(pulsar::Broker::down) {
-                eprintln!("broker {name} could not be removed: {error:#}");
-            }
-        }
-    }
 }
 
 /// The end-to-end tests whose names contain `filter`, and what they need.
@@ -353,7 +361,7 @@ fn control_plane(report: &mut Report) -> Result<bool> {
 
 /// Brings a cluster with the chart up and runs the end-to-end tests on it: all, or those whose names contain `filter`.
 fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
-    let cluster = TestCluster::new("test");
+    let cluster = Temporary::new("test");
     let mut program = None;
     let counts = report.part(CLUSTER.0, CLUSTER.1, || {
         program = Some(manager::build()?);
@@ -390,34 +398,6 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
         }
     })?;
     Ok(())
-}
-
-/// A cluster that goes with this value, whatever happens in between.
-pub(crate) struct TestCluster(String);
-
-impl TestCluster {
-    pub fn new(purpose: &str) -> Self {
-        Self(format!("{purpose}-{}", std::process::id()))
-    }
-
-    pub fn name(&self) -> String {
-        self.0.clone()
-    }
-}
-
-impl Drop for TestCluster {
-    fn drop(&mut self) {
-        if let Ok(broker) = pulsar::Broker::open(&self.0)
-            && let Err(error) = broker.down()
-        {
-            eprintln!("broker {} could not be removed: {error:#}", self.0);
-        }
-        // One that was never made cannot be opened.
-        let Ok(cluster) = Cluster::open(&self.0) else { return };
-        if let Err(error) = cluster.down() {
-            eprintln!("cluster {} could not be removed: {error:#}", self.0);
-        }
-    }
 }
 
 /// Another command of this program.

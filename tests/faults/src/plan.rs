@@ -111,36 +111,11 @@ impl Trouble {
         Self::Slow,
         Self::Forbidden,
     ];
-    const ALL: [Self; 28] = [
-        Self::CrashBefore,
-        Self::CrashAfter,
-        Self::Conflict,
-        Self::Stranger,
-        Self::NotFound,
-        Self::ProxyNotFound,
-        Self::Gone,
-        Self::Invalid,
-        Self::Forbidden,
-        Self::Busy,
-        Self::Error,
-        Self::Unavailable,
-        Self::TimeoutAfter,
-        Self::TimeoutBefore,
-        Self::ResetBefore,
-        Self::ResetAfter,
-        Self::Truncated,
-        Self::SilenceBefore,
-        Self::SilenceAfter,
-        Self::Slow,
-        Self::Late,
-        Self::LateAfterTakeOver,
-        Self::Paused,
-        Self::CutOff,
-        Self::TakeOverBehind,
-        Self::HandOver,
-        Self::ClockAhead,
-        Self::ClockBehind,
-    ];
+
+    /// All there are: besides those of every write, the two that are of some requests alone.
+    fn all() -> impl Iterator<Item = Self> {
+        Self::OF_WRITES.into_iter().chain([Self::Stranger, Self::ProxyNotFound])
+    }
 
     /// Whether another process must stand by.
     pub fn needs_standby(self) -> bool {
@@ -331,7 +306,7 @@ impl FromStr for Plan {
         let nth = nth.parse::<usize>().map_err(|_| wrong())?;
         let fault = match kind {
             "request" => {
-                let trouble = Trouble::ALL.into_iter().find(|trouble| kebab(*trouble) == what);
+                let trouble = Trouble::all().find(|trouble| kebab(*trouble) == what);
                 Fault::Request(name.to_owned(), nth, trouble.ok_or_else(wrong)?)
             }
             "event" => {
@@ -351,7 +326,7 @@ mod tests {
     #[test]
     fn a_name_brings_its_plan_back() {
         let scenario = "podset-scale".to_owned();
-        for trouble in Trouble::ALL {
+        for trouble in Trouble::all() {
             let fault = Fault::Request("create-pods".to_owned(), 3, trouble);
             let plan = Plan { scenario: scenario.clone(), fault };
             assert_eq!(plan.to_string().parse(), Ok(plan));

@@ -21,6 +21,7 @@ use crate::progress::Step;
 use crate::pulsar::distribution::VERSION;
 use crate::pulsar::{Admin, Broker, Options, perf};
 use crate::run::{self, Log};
+use crate::temporary::Temporary;
 use crate::{build, protoc};
 
 /// The broker's heap: enough that it is not what is measured.
@@ -220,29 +221,18 @@ fn method() -> Vec<String> {
 
 /// A broker that is full of messages.
 struct PulsarRig<'a> {
-    broker: Option<Broker>,
+    broker: Broker,
     admin: Admin,
     consumer: &'a Path,
     messages: u32,
-}
-
-impl Drop for PulsarRig<'_> {
-    fn drop(&mut self) {
-        if let Some(Err(error)) = self.broker.take().map(Broker::down) {
-            eprintln!("the broker could not be removed: {error:#}");
-        }
-    }
+    _temporary: Temporary,
 }
 
 impl<'a> PulsarRig<'a> {
     fn up(consumer: &'a Path, messages: u32) -> Result<Self> {
-        let name = format!("bench-{}", std::process::id());
-        let (broker, _) = Broker::up(&Options { heap_mib: HEAP_MIB, ..Options::new(name) })?;
-        Ok(Self { admin: broker.admin()?, broker: Some(broker), consumer, messages })
-    }
-
-    fn broker(&self) -> Result<&Broker> {
-        self.broker.as_ref().context("the broker is gone")
+        let temporary = Temporary::new("bench-broker");
+        let (broker, _) = Broker::up(&Options { heap_mib: HEAP_MIB, ..Options::new(temporary.name()) })?;
+        Ok(Self { admin: broker.admin()?, broker, consumer, messages, _temporary: temporary })
     }
 
     fn fill(&self, producer: &Path) -> Result<()> {
@@ -251,7 +241,7 @@ impl<'a> PulsarRig<'a> {
         self.admin.create_topic(TOPIC)?;
         self.admin.create_subscription(TOPIC, "keeper")?;
         let mut command = Command::new(producer);
-        command.env("PULSAR_SERVER", self.broker()?.service_url()).env("PULSAR_TOPIC", TOPIC);
+        command.env("PULSAR_SERVER", self.broker.service_url()).env("PULSAR_TOPIC", TOPIC);
         command.args(["--message", MESSAGE, "--count", &self.messages.to_string()]);
         run::stdout(&mut command)?;
         step.done();
@@ -284,7 +274,7 @@ impl<'a> PulsarRig<'a> {
         let step = Step::start_long(label);
         let subscription = format!("{}-{kind}-{round}", name.replace(' ', "-"));
         self.admin.create_subscription(TOPIC, &subscription)?;
-        let log = Log::fresh(self.broker()?.dir().join(format!("{subscription}.log")))?;
+        let log = Log::fresh(self.broker.dir().join(format!("{subscription}.log")))?;
         let mut child = Running(self.start(contender, kind, &subscription, &log)?);
         let taken = self.watch(&mut child.0, &subscription).with_context(|| log.tail(15));
         let (rate, second_half, memory, cpu_seconds, left) = taken?;
@@ -303,7 +293,7 @@ impl<'a> PulsarRig<'a> {
     }
 
     fn start(&self, contender: Contender, kind: &str, subscription: &str, log: &Log) -> Result<Child> {
-        let server = self.broker()?.service_url();
+        let server = self.broker.service_url();
         let mut command = match contender {
             Contender::PulsarConsumer => {
                 let mut command = Command::new(self.consumer);
@@ -317,7 +307,7 @@ impl<'a> PulsarRig<'a> {
                 command
             }
             Contender::PulsarPerf => {
-                let mut command = perf::command(self.broker()?.dir())?;
+                let mut command = perf::command(self.broker.dir())?;
                 command
                     .args(["consume", "--service-url", &server, "--subscriptions", subscription])
                     .args(["--subscription-type", kind, "--receiver-queue-size", "1000", TOPIC])

@@ -21,6 +21,7 @@ use crate::cluster::components::Component;
 use crate::cluster::{Cluster, UpOptions, nodes};
 use crate::manager::{self, Manager, ManagerOptions};
 use crate::progress::Step;
+use crate::temporary::Temporary;
 use crate::{demo, interrupt, run};
 
 /// How often a bench looks whether something is so: what ends between two looks seems to take that much longer.
@@ -81,21 +82,6 @@ impl Setting {
     }
 }
 
-/// A cluster that goes with this value.
-struct Removed(String);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        // One that was never made cannot be opened.
-        let Ok(cluster) = Cluster::open(&self.0) else { return };
-        let step = Step::start("removing the cluster");
-        match cluster.down() {
-            Ok(()) => step.done(),
-            Err(error) => eprintln!("cluster {} could not be removed: {error:#}", self.0),
-        }
-    }
-}
-
 /// See the module. Fields are dropped in order: clients before their cluster.
 pub struct Rig {
     admin: Api,
@@ -107,16 +93,16 @@ pub struct Rig {
     cluster: Cluster,
     nodes: usize,
     pods: usize,
-    _removed: Removed,
+    _temporary: Temporary,
 }
 
 impl Rig {
     /// Brings a cluster with so many simulated nodes and the chart up, for managers that are this program and contenders
     /// that make so many pods.
     pub fn up(nodes: usize, pods: usize, program: &Path) -> Result<Self> {
-        let removed = Removed(format!("bench-{}", std::process::id()));
+        let temporary = Temporary::new("bench");
         // The nodes are made below, many at a time.
-        let (cluster, _) = Cluster::up(&UpOptions { name: removed.0.clone(), nodes: Some(0) })?;
+        let (cluster, _) = Cluster::up(&UpOptions { name: temporary.name(), nodes: Some(0) })?;
         demo::install(cluster.kube())?;
         // One thread is enough for the requests; it drives connections also while this one waits for something else.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -146,7 +132,7 @@ impl Rig {
             cluster,
             nodes,
             pods,
-            _removed: removed,
+            _temporary: temporary,
         };
         rig.make_nodes()?;
         Ok(rig)

@@ -83,6 +83,19 @@ pub fn start(records: &Path, mut launch: Launch<'_>) -> Result<(Process, Child)>
     Ok((process, child))
 }
 
+/// Records this process under a name.
+pub(crate) fn claim(records: &Path, name: &str) -> Result<()> {
+    let pid = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+    let process = Process {
+        name: name.to_owned(),
+        pid,
+        started: start_time(pid).unwrap_or_default(),
+        port: 0,
+        fingerprint: String::new(),
+    };
+    state::write_json(&record(records, name), &process)
+}
+
 /// The recorded process of that name, alive or not.
 pub fn find(records: &Path, name: &str) -> Result<Option<Process>> {
     state::read_json(&record(records, name))

@@ -161,6 +161,8 @@ fn arguments(java: &Distribution, files: &Files, ports: Ports) -> Vec<String> {
     let path = |path: PathBuf| path.to_string_lossy().into_owned();
     vec![
         format!("-Dlog4j.configurationFile=file://{}", files.log4j().display()),
+        // Libraries that are unpacked at each start would else stay after it.
+        format!("-Djava.io.tmpdir={}", files.data().display()),
         "-cp".to_owned(),
         class_path(java),
         "org.apache.pulsar.PulsarStandaloneStarter".to_owned(),
