@@ -1,15 +1,18 @@
 //! The metrics address: plain and secured, the debug pages, and the log level.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use quintet_e2e::{Arena, condition, program};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::json;
-use xtask::cluster::ports;
+use xtask::cluster::{binaries, ports};
 use xtask::http::{self, Request};
 use xtask::manager::{Manager, ManagerOptions};
 use xtask::run;
+
+use crate::book::book;
 
 /// How kubectl tells a 401.
 const UNAUTHORIZED: &str = "You must be logged in to the server";
@@ -235,4 +238,19 @@ fn dashboards_of_controller_runtime_find_their_metrics() {
     ] {
         assert!(metrics.contains(name), "{name} is not in {metrics}");
     }
+}
+
+/// Prometheus' own tool reads what a manager of all kinds says, and finds nothing to complain about.
+#[test]
+fn promtool_takes_the_metrics() {
+    let arena = Arena::new("mm-promtool");
+    let manager = arena.manager("daemonjob,podset,pulsarconsumer,greeting,book");
+    arena.apply(&book("counted")).unwrap();
+    arena.wait_for("book", "counted", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    let promtool = binaries::ensure(&binaries::CHART).unwrap().path("promtool").unwrap();
+    let metrics = manager.metrics().unwrap();
+    assert!(metrics.contains("quintet_build_info"), "{metrics}");
+    let checked = run::output(Command::new(promtool).args(["check", "metrics"]), Some(&metrics)).unwrap();
+    let said = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
+    assert!(checked.status.success() && said.trim().is_empty(), "{said}");
 }

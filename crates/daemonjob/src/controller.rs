@@ -181,7 +181,7 @@ fn wake_by_nodes(nodes: &Informer<Node>, objects: &Informer<DaemonJob>, waker: W
                 }
             }
             Change::Deleted { old } => drop(placements.remove(&old.key())),
-            Change::Undecodable { key, .. } => drop(placements.remove(key)),
+            Change::Undecodable { key, .. } | Change::Vanished { key } => drop(placements.remove(key)),
         }
     });
     nodes.subscribe(move |change| {
@@ -204,7 +204,7 @@ fn concerns(placement: &Placement, change: &Change<'_, Node>) -> bool {
         Change::Applied { new, old } => selects(new) || old.is_some_and(|old| selects(old)),
         // Its pods, if any, have lost their node.
         Change::Deleted { .. } => true,
-        Change::Undecodable { .. } => false,
+        Change::Undecodable { .. } | Change::Vanished { .. } => false,
     }
 }
 

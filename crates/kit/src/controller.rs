@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clock::Clock;
 use crate::executor::{Carried, Error, Executor, Follower};
-use crate::informer::{Change, Health, Informer, any_changed};
+use crate::informer::{Change, Health, Informer, Part, any_changed};
 use crate::inspect::{Activity, is_worth_a_line};
 use crate::object::{Key, Object};
 use crate::plan::{Event, EventType, Plan, Refusals};
@@ -151,7 +151,7 @@ impl Waker {
                 }
             }
             Change::Deleted { old } => wake(old),
-            Change::Undecodable { .. } => {}
+            Change::Undecodable { .. } | Change::Vanished { .. } => {}
         }
     }
 }
@@ -198,6 +198,9 @@ impl<R: Reconciler> Controller<R> {
                 let _ = own.sender.send(Wake::Gone(old.key()));
             }
             Change::Undecodable { key, error } => recorder.record(resource, key, undecodable(error)),
+            Change::Vanished { key } => {
+                let _ = own.sender.send(Wake::Gone((*key).clone()));
+            }
         });
         Self { shared: shared.clone(), reconciler, objects, followers: followers.into(), waker, wakes }
     }
@@ -215,46 +218,25 @@ impl<R: Reconciler> Controller<R> {
         let mut progress: Vec<_> = self.followers.iter().map(|follower| follower.watch_progress()).collect();
         let mut health = self.objects.watch_health();
         let mut returns = self.shared.link.returns();
-        let mut may_write = false;
+        let mut begun = self.nowhere();
         let mut batch = Vec::new();
         loop {
-            let mut writes = matches!(self.objects.health(), Health::Synced { .. });
-            let mut coming = None;
-            match self.shared.gate.term() {
-                None => writes = false,
-                Some(term) => {
-                    for cache in self.followers.iter() {
-                        let scope = cache.scope();
-                        if self.shared.gate.is_caught_up(&scope, &cache.progress()) {
-                            continue;
-                        }
-                        // What a predecessor wrote before it lost the lease may not have come yet.
-                        writes = false;
-                        let soon = term.since + HANDED;
-                        if self.shared.gate.handed(&scope).is_some() && Instant::now() < soon {
-                            coming = Some(soon);
-                        } else {
-                            cache.relist(term.since);
-                        }
-                    }
-                }
-            }
-            if writes && !may_write {
-                // A new leader looks at everything once; what is as it should be costs no write. What woke
-                // somebody until now is part of everything.
+            let (now, coming) = self.may_begin();
+            if now != begun {
+                // What woke somebody until now is part of everything that is looked at below.
                 while let Ok(wake) = self.wakes.try_recv() {
-                    self.take(&mut state, wake, false);
+                    self.take(&mut state, wake, &begun);
                 }
-                for object in self.objects.all() {
-                    if self.reconciler.concerns(&object) {
-                        state.add(object.key(), Priority::Bulk);
+                for (part, (was, is)) in self.objects.parts().iter().zip(begun.iter().zip(&now)) {
+                    match (*was, *is) {
+                        (false, true) => self.begin(&mut state, part),
+                        (true, false) => state.leave(|key| part.covers(&key.namespace)),
+                        _ => {}
                     }
                 }
-                for (key, error) in self.objects.undecodable() {
-                    self.shared.recorder.record(self.reconciler.resource(), &key, undecodable(&error));
-                }
+                begun = now;
             }
-            may_write = writes;
+            let may_write = begun.contains(&true);
             if may_write {
                 state.unpark(&self.shared.executor, &self.followers);
                 while state.passes.len() < WORKERS
@@ -268,23 +250,27 @@ impl<R: Reconciler> Controller<R> {
                 }
             }
             let timer = state.queue.next_timer().filter(|_| may_write && state.passes.len() < WORKERS);
+            let waits = begun.contains(&false);
             tokio::select! {
                 received = self.wakes.recv_many(&mut batch, 1024) => {
                     if received == 0 {
                         break;
                     }
                     for wake in batch.drain(..) {
-                        self.take(&mut state, wake, may_write);
+                        self.take(&mut state, wake, &begun);
                     }
                 }
                 Some(ended) = state.passes.join_next_with_id(), if !state.passes.is_empty() => {
-                    if let Some(key) = state.ended(ended)
-                        && self.objects.get(&key).is_none()
-                    {
-                        // It went while the pass ran, which may have remembered something of it.
-                        state.activity.forgets(&key);
-                        self.shared.executor.forget(&key);
-                        self.reconciler.forget(&key);
+                    if let Some(key) = state.ended(ended) {
+                        if self.objects.get(&key).is_none() {
+                            // It went while the pass ran, which may have remembered something of it.
+                            state.activity.forgets(&key);
+                            self.shared.executor.forget(&key);
+                            self.reconciler.forget(&key);
+                        }
+                        if !self.is_begun(&begun, &key) {
+                            state.forget(&key);
+                        }
                     }
                 }
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
@@ -292,8 +278,8 @@ impl<R: Reconciler> Controller<R> {
                 _ = gate.changed() => {}
                 // What failed while the server was gone need not wait as if it would fail again.
                 _ = returns.changed() => state.queue.forgive(Instant::now()),
-                () = any_changed(&mut health), if !may_write => {}
-                () = any_changed(&mut progress), if !may_write || !state.parked.is_empty() => {}
+                () = any_changed(&mut health), if waits => {}
+                () = any_changed(&mut progress), if waits || !state.parked.is_empty() => {}
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
@@ -301,10 +287,12 @@ impl<R: Reconciler> Controller<R> {
             while let Some(ended) = state.passes.join_next_with_id().await {
                 state.ended(ended);
             }
-            if !(may_write && self.reconciler.has_last_pass()) {
+            if !self.reconciler.has_last_pass() {
                 return;
             }
-            for object in self.objects.all().iter().filter(|object| self.reconciler.concerns(object)) {
+            let all = self.objects.all();
+            let due = all.iter().filter(|object| self.is_begun(&begun, &object.key()));
+            for object in due.filter(|object| self.reconciler.concerns(object)) {
                 if state.passes.len() >= WORKERS
                     && let Some(ended) = state.passes.join_next_with_id().await
                 {
@@ -332,10 +320,57 @@ impl<R: Reconciler> Controller<R> {
         let _ = timeout(SHOWN, shown).await;
     }
 
+    /// Which parts of its objects may be worked on: those that are known, with everything that plans for them look at, as
+    /// this term wants it. Where a cache is about to come by itself, the second value says until when it is waited for.
+    fn may_begin(&self) -> (Vec<bool>, Option<Instant>) {
+        let Some(term) = self.shared.gate.term() else { return (self.nowhere(), None) };
+        let mut coming = None;
+        let mut behind = Vec::new();
+        for cache in self.followers.iter() {
+            let scope = cache.scope();
+            if self.shared.gate.is_caught_up(&scope, &cache.progress()) {
+                continue;
+            }
+            // What a predecessor wrote before it lost the lease may not have come yet.
+            behind.push(cache);
+            let soon = term.since + HANDED;
+            if self.shared.gate.handed(&scope).is_some() && Instant::now() < soon {
+                coming = Some(soon);
+            } else {
+                cache.relist(term.since);
+            }
+        }
+        // A namespace that cannot be watched keeps only its own objects waiting.
+        let is_ready = |part: &Part<R::Object>| {
+            let is_read =
+                |cache: &&Arc<dyn Follower>| part.namespace().is_empty() || cache.covers(part.namespace());
+            matches!(*part.health().borrow(), Health::Synced { .. }) && !behind.iter().any(is_read)
+        };
+        (self.objects.parts().iter().map(is_ready).collect(), coming)
+    }
+
+    fn nowhere(&self) -> Vec<bool> {
+        vec![false; self.objects.parts().len()]
+    }
+
+    fn is_begun(&self, begun: &[bool], key: &Key) -> bool {
+        self.objects.part_of(&key.namespace).is_some_and(|part| begun[part])
+    }
+
+    /// Looks at everything once, as a new leader does; what is as it should be costs no write.
+    fn begin(&self, state: &mut State, part: &Part<R::Object>) {
+        for object in part.all().iter().filter(|object| self.reconciler.concerns(object)) {
+            state.add(object.key(), Priority::Bulk);
+        }
+        for (key, error) in part.undecodable() {
+            self.shared.recorder.record(self.reconciler.resource(), &key, undecodable(&error));
+        }
+    }
+
     /// Takes note of a wake. Who may not write keeps no queue: taking over begins with all objects.
-    fn take(&self, state: &mut State, wake: Wake, may_write: bool) {
+    fn take(&self, state: &mut State, wake: Wake, begun: &[bool]) {
         match wake {
-            Wake::Key(key, priority) if may_write => state.add(key, priority),
+            Wake::Key(key, priority) if self.is_begun(begun, &key) => state.add(key, priority),
             Wake::Key(..) => {}
             Wake::Gone(key) => {
                 state.forget(&key);
@@ -477,6 +512,14 @@ impl State {
         self.queue.forget(key);
         self.parked.remove(key);
         self.activity.forgets(key);
+    }
+
+    /// Forgets everything that waits for objects that are nobody's business now: to begin anew is to look at all of them.
+    fn leave(&mut self, goes: impl Fn(&Key) -> bool) {
+        self.queue.leave(&goes);
+        self.parked.retain(|key| !goes(key));
+        self.activity.leaves(&goes);
+        self.measure();
     }
 
     fn start(&mut self, key: &Key, pass: impl Future<Output = (Key, PassResult)> + Send + 'static) {

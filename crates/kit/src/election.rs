@@ -325,6 +325,7 @@ pub async fn run(
     let mut held_before = false;
     let mut holder_told = None;
     let mut answered = true;
+    let mut may_hold;
     let mut returns = link.returns();
     let started = Instant::now();
     loop {
@@ -337,6 +338,7 @@ pub async fn run(
             }
             None => settings.renew_deadline,
         };
+        may_hold = true;
         let tried =
             timeout(limit.max(Duration::from_millis(1)), attempt(&client, &settings, &mut observed, &clock));
         let outcome = tokio::select! {
@@ -350,7 +352,7 @@ pub async fn run(
             // At its start an API server may not know its roles yet, and a role may be mended: only a process that
             // never held the lease gives up.
             Err(error @ Error::Forbidden { .. }) if held_before || started.elapsed() < FORBIDDEN => {
-                Attempt::Unanswered(error.to_string())
+                Attempt::Refused(error.to_string())
             }
             outcome => outcome?,
         };
@@ -382,6 +384,7 @@ pub async fn run(
                 settings.renew
             }
             Attempt::OthersHold(holder) => {
+                may_hold = false;
                 if held_since.take().is_some() {
                     gate.close();
                     leader.set(0.0);
@@ -396,7 +399,7 @@ pub async fn run(
                     _ = stop.wait_for(|stop| *stop) => break,
                 }
             }
-            Attempt::Unanswered(error) => {
+            Attempt::Refused(error) | Attempt::Unanswered(error) => {
                 tracing::warn!(error, "the lease could not be read or renewed");
                 if held_since.is_some_and(|since| gate.elapsed(since) >= settings.renew_deadline) {
                     held_since = None;
@@ -424,12 +427,17 @@ pub async fn run(
     leader.set(0.0);
     // A try that was cut off may have gone through. What was seen is told by who has led alone.
     let seen = if held_since.is_some() { seen() } else { Seen::new() };
-    let released = async {
-        // A renewal that was on its way may come in between.
-        release(&client, &settings, &clock, &seen).await || release(&client, &settings, &clock, &seen).await
-    };
-    if timeout(Duration::from_secs(3), released).await.unwrap_or(false) {
-        tracing::info!("released the lease");
+    if may_hold {
+        let released = async {
+            match release(&client, &settings, &clock, &seen).await {
+                // A renewal that was on its way may have come in between.
+                Err(_) => release(&client, &settings, &clock, &seen).await,
+                released => released,
+            }
+        };
+        if let Ok(Ok(true)) = timeout(Duration::from_secs(3), released).await {
+            tracing::info!("released the lease");
+        }
     }
     Ok(())
 }
@@ -512,6 +520,9 @@ enum Attempt {
     /// With what the predecessor had seen (nothing, unless it has just released the lease) where it was not ours before.
     Held(Option<Seen>),
     OthersHold(String),
+    /// The server has answered, and the answer is of no use.
+    Refused(String),
+    /// There was no answer: what is connected may be connected to nobody.
     Unanswered(String),
 }
 
@@ -581,7 +592,7 @@ async fn attempt(
         }
         // Somebody wrote the Lease meanwhile: the next look says who holds it. Ours it may still be.
         Err(kube::Error::Api(status)) if status.code == 409 && holder == settings.identity => {
-            Ok(Attempt::Unanswered("the Lease was changed meanwhile".to_owned()))
+            Ok(Attempt::Refused("the Lease was changed meanwhile".to_owned()))
         }
         Err(kube::Error::Api(status)) if status.code == 409 => {
             Ok(Attempt::OthersHold("(unknown)".to_owned()))
@@ -620,11 +631,16 @@ fn held(settings: &Settings, before: &LeaseSpec, clock: &Clock) -> LeaseSpec {
 }
 
 /// Gives the lease up, so that a successor need not wait. True where it was ours and is free now.
-async fn release(client: &Client, settings: &Settings, clock: &Clock, seen: &Seen) -> bool {
+async fn release(
+    client: &Client,
+    settings: &Settings,
+    clock: &Clock,
+    seen: &Seen,
+) -> Result<bool, kube::Error> {
     let path = format!("{}/{LEASE_NAME}", LEASES.path(&settings.namespace));
-    let Ok(mut lease) = send::<Lease>(client, "GET", &path, None).await else { return false };
+    let mut lease = send::<Lease>(client, "GET", &path, None).await?;
     if lease.spec.holder_identity.as_deref() != Some(&settings.identity) {
-        return false;
+        return Ok(false);
     }
     let spec = LeaseSpec {
         holder_identity: Some(String::new()),
@@ -634,7 +650,8 @@ async fn release(client: &Client, settings: &Settings, clock: &Clock, seen: &See
     };
     let handover = Handover { lease_transitions: spec.lease_transitions, seen: seen.clone() };
     lease.metadata["annotations"][SEEN_ANNOTATION] = json!(json!(handover).to_string());
-    send::<Lease>(client, "PUT", &path, Some(&body(&lease, &spec))).await.is_ok()
+    send::<Lease>(client, "PUT", &path, Some(&body(&lease, &spec))).await?;
+    Ok(true)
 }
 
 /// The annotation of a released Lease.
@@ -672,6 +689,7 @@ fn refused(error: kube::Error, verb: &'static str, settings: &Settings) -> Resul
         kube::Error::Api(status) if status.code == 403 => {
             Err(Error::Forbidden { verb, namespace: settings.namespace.clone() })
         }
+        error @ kube::Error::Api(_) => Ok(Attempt::Refused(brief(&error))),
         error => Ok(Attempt::Unanswered(brief(&error))),
     }
 }

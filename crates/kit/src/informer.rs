@@ -64,6 +64,11 @@ pub enum Change<'a, T> {
         /// Why.
         error: &'a str,
     },
+    /// It could not be decoded, and is gone.
+    Vanished {
+        /// Which object.
+        key: &'a Key,
+    },
 }
 
 impl<T: Object> Change<'_, T> {
@@ -72,7 +77,7 @@ impl<T: Object> Change<'_, T> {
         match self {
             Self::Applied { new, .. } => Some(new),
             Self::Deleted { old } => Some(old),
-            Self::Undecodable { .. } => None,
+            Self::Undecodable { .. } | Self::Vanished { .. } => None,
         }
     }
 }
@@ -288,6 +293,11 @@ impl<T: Object> Informer<T> {
         &self.parts
     }
 
+    /// Which of its parts objects of this namespace are in, if they are cached at all.
+    pub fn part_of(&self, namespace: &str) -> Option<usize> {
+        self.parts.iter().position(|part| part.covers(namespace))
+    }
+
     /// The part that objects of this namespace are in, if they are cached at all.
     fn part(&self, namespace: &str) -> Option<&Part<T>> {
         self.parts.iter().find(|part| part.covers(namespace))
@@ -323,7 +333,7 @@ impl<T: Object> Informer<T> {
 
     /// All cached objects, by namespace and name.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.parts.iter().flat_map(|part| part.read().objects.values().cloned().collect::<Vec<_>>()).collect()
+        self.parts.iter().flat_map(Part::all).collect()
     }
 
     /// The objects that cannot be decoded now, and why.
@@ -390,6 +400,11 @@ impl<T: Object> Part<T> {
         self.inner.resource
     }
 
+    /// The namespace that it is narrowed to; empty where it is not.
+    pub fn namespace(&self) -> &str {
+        &self.inner.namespace
+    }
+
     /// Whether objects of this namespace are in it.
     pub fn covers(&self, namespace: &str) -> bool {
         self.inner.namespace.is_empty() || self.inner.namespace == namespace
@@ -405,6 +420,11 @@ impl<T: Object> Part<T> {
     /// How many objects it holds.
     pub fn len(&self) -> usize {
         self.read().objects.len()
+    }
+
+    /// All objects that it holds, by namespace and name.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.read().objects.values().cloned().collect()
     }
 
     /// Whether it holds none.
@@ -464,7 +484,10 @@ impl<T: Object> Part<T> {
                 }
                 let key = object.key();
                 let version = object.resource_version().to_owned();
-                lock(&self.inner.undecodable).remove(&key);
+                let vanished = self.decodes(&key).into_iter().find(|before| before.uid != key.uid);
+                if let Some(before) = &vanished {
+                    self.tell(&Change::Vanished { key: before });
+                }
                 let object = Arc::new(object);
                 let old = self.write().insert(&key, object.clone());
                 match &old {
@@ -503,12 +526,23 @@ impl<T: Object> Part<T> {
     }
 
     fn delete(&self, key: &Key) {
-        lock(&self.inner.undecodable)
-            .retain(|other, _| other.namespace != key.namespace || other.name != key.name);
+        let vanished = self.decodes(key);
         let old = self.write().remove(key);
         if let Some(old) = &old {
             self.tell(&Change::Deleted { old });
+        } else if let Some(key) = &vanished {
+            self.tell(&Change::Vanished { key });
         }
+    }
+
+    /// What has this name can be decoded, or is gone. Returns what could not be until now.
+    fn decodes(&self, key: &Key) -> Option<Key> {
+        let mut undecodable = lock(&self.inner.undecodable);
+        let known =
+            undecodable.keys().find(|known| (&known.namespace, &known.name) == (&key.namespace, &key.name));
+        let known = known.cloned()?;
+        undecodable.remove(&known);
+        Some(known)
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Cache<T>> {
@@ -530,13 +564,15 @@ impl<T: Object> Part<T> {
 
     /// Ends a list: what it did not show is gone, and the cache is complete as of `version`.
     fn sweep(&self, seen: &Seen, version: &str, began: Instant) {
-        let gone: Vec<Key> = self
+        let mut gone: Vec<Key> = self
             .read()
             .objects
             .iter()
             .filter(|(name, _)| !seen.contains(*name))
             .map(|(_, object)| object.key())
             .collect();
+        let undecodable = self.undecodable().into_iter().map(|(key, _)| key);
+        gone.extend(undecodable.filter(|key| !seen.contains(&(key.namespace.clone(), key.name.clone()))));
         for key in &gone {
             self.delete(key);
         }

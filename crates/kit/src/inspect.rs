@@ -106,6 +106,11 @@ impl Activity {
         times
     }
 
+    /// These objects are another process's to look at.
+    pub fn leaves(&self, goes: impl Fn(&Key) -> bool) {
+        self.lock().failing.retain(|key, _| !goes(key));
+    }
+
     /// The object is gone.
     pub fn forgets(&self, key: &Key) {
         self.lock().failing.remove(key);

@@ -238,6 +238,19 @@ impl Queue {
         }
     }
 
+    /// Forgets all keys that are meant. Passes that run go on.
+    pub fn leave(&mut self, goes: impl Fn(&Key) -> bool) {
+        self.fresh.retain(|key| !goes(key));
+        self.bulk.retain(|key| !goes(key));
+        self.timers.retain(|(_, key)| !goes(key));
+        self.entries.retain(|key, entry| {
+            if goes(key) {
+                *entry = Entry { running: entry.running, ..Entry::default() };
+            }
+            !goes(key) || entry.running
+        });
+    }
+
     /// How many keys wait for a pass.
     pub fn depth(&self) -> usize {
         self.fresh.len() + self.bulk.len()

@@ -250,9 +250,15 @@ impl Shared {
         let mut cached = BTreeMap::<&str, usize>::new();
         for cache in self.caches() {
             *cached.entry(cache.resource.plural).or_default() += cache.objects;
-            if let Health::Synced { heard } = cache.health {
-                let silence = heard.elapsed().as_secs_f64();
-                self.metrics.silence.with_label_values(&[cache.scope.as_str()]).set(silence);
+            let scope = [cache.scope.as_str()];
+            match cache.health {
+                Health::Synced { heard } => {
+                    self.metrics.silence.with_label_values(&scope).set(heard.elapsed().as_secs_f64());
+                }
+                // It follows no watch that could be silent.
+                Health::Unsynced | Health::Absent => {
+                    let _ = self.metrics.silence.remove_label_values(&scope);
+                }
             }
         }
         for (resource, objects) in cached {

@@ -39,7 +39,7 @@ impl<const N: usize> Sums<N> {
             Change::Applied { new, .. } => sums.tell(new.key(), Some(counts(new))),
             Change::Deleted { old } => sums.tell(old.key(), None),
             // What cannot be read is not summed up.
-            Change::Undecodable { key, .. } => sums.tell((*key).clone(), None),
+            Change::Undecodable { key, .. } | Change::Vanished { key } => sums.tell((*key).clone(), None),
         });
     }
 

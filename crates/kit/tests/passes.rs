@@ -236,3 +236,62 @@ async fn who_takes_over_lists_anew_what_it_relies_on() {
     running.await.unwrap();
     assert_eq!((odd.passes("a"), odd.passes("foreign")), (5, 0));
 }
+
+/// One of two namespaces cannot be watched for a while, and then for a while again: the other one's objects do not wait.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_cannot_be_watched_keeps_only_its_own_objects_waiting() {
+    let refused = Arc::new(Mutex::new(true));
+    let asked = refused.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_list = request.uri().query().is_some_and(|query| query.contains("sendInitialEvents"));
+        let shut = request.uri().path().contains("/shut/");
+        let refuses = shut && *asked.lock().unwrap();
+        async move {
+            match (refuses, is_list) {
+                (true, _) => {
+                    let status = json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+                        "message": "no", "metadata": {} });
+                    Response::builder().status(403).body(Body::from(status.to_string().into_bytes()))
+                }
+                (false, true) => {
+                    let (name, namespace) = if shut { ("b", "shut") } else { ("a", "n") };
+                    let list = listed(&[name])
+                        .replace("\"namespace\":\"n\"", &format!("\"namespace\":\"{namespace}\""));
+                    Response::builder().body(Body::from(list.into_bytes()))
+                }
+                (false, false) => std::future::pending().await,
+            }
+        }
+    });
+    let (stop, stopped) = watch::channel(false);
+    let gate = Gate::open();
+    let shared = Shared::new(
+        Client::new(service, "n"),
+        gate.clone(),
+        Metrics::new().unwrap(),
+        Clock::System,
+        "test".into(),
+        vec!["n".to_owned(), "shut".to_owned()],
+        stopped,
+    );
+    let odd = Odd::default();
+    let objects = shared.informer::<Pod>("pods", PODS, None);
+    let controller = Controller::new(&shared, odd.clone(), objects, []);
+    for (_, task) in shared.take_tasks() {
+        tokio::spawn(task);
+    }
+    let running = tokio::spawn(controller.run());
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!((odd.passes("a"), odd.passes("b")), (1, 0));
+    *refused.lock().unwrap() = false;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!((odd.passes("a"), odd.passes("b")), (1, 1), "what is there already is not looked at again");
+    // A new term looks at all of them.
+    gate.close();
+    sleep(Duration::from_secs(1)).await;
+    gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!((odd.passes("a"), odd.passes("b")), (2, 2));
+    stop.send(true).unwrap();
+    running.await.unwrap();
+}

@@ -86,6 +86,7 @@ async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked
             Change::Applied { new, .. } => format!("changed {}", new.meta.name),
             Change::Deleted { old } => format!("deleted {}", old.meta.name),
             Change::Undecodable { key, .. } => format!("undecodable {}", key.name),
+            Change::Vanished { key } => format!("vanished {}", key.name),
         });
     });
     let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
@@ -235,10 +236,24 @@ async fn a_poisoned_object_concerns_itself_alone() {
     let mut poisoned = pod("bad", 2);
     poisoned["spec"]["nodeName"] = json!(5);
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &poisoned) + &bookmark(5, true);
-    let watch = event("ADDED", &pod("c", 6));
+    let watch = event("ADDED", &pod("c", 6)) + &event("DELETED", &poisoned);
     let (informer, told, _) = follow(&[(200, list), (200, watch)]).await;
-    assert_eq!(told, ["new a", "undecodable bad", "new c"]);
+    assert_eq!(told, ["new a", "undecodable bad", "new c", "vanished bad"]);
     assert_eq!(informer.all().len(), 2);
+    assert_eq!(informer.undecodable(), []);
+}
+
+/// What cannot be read is forgotten also when nobody was told that it went.
+#[tokio::test(start_paused = true)]
+async fn a_poisoned_object_that_a_list_does_not_show_is_gone() {
+    let mut poisoned = pod("bad", 2);
+    poisoned["spec"]["nodeName"] = json!(5);
+    let list = event("ADDED", &poisoned) + &bookmark(5, true);
+    let expired = failure(410, "Expired", "too old");
+    let again = event("ADDED", &pod("a", 6)) + &bookmark(7, true);
+    let (informer, told, _) = follow(&[(200, list), expired, (200, again)]).await;
+    assert_eq!(told, ["undecodable bad", "new a", "vanished bad"]);
+    assert_eq!(informer.undecodable(), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,6 +28,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -203,10 +204,10 @@ impl Identity {
         let address = listener.local_addr();
         let (sender, streams) = mpsc::channel(1);
         let config = self.config.clone();
-        tokio::spawn(async move {
+        let accepting = tokio::spawn(async move {
             tokio::join!(accept(listener, config, sender), self.renew());
         });
-        TlsListener { streams, address }
+        TlsListener { streams, address, accepting }
     }
 
     async fn renew(self) {
@@ -269,6 +270,7 @@ fn config(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> R
 pub struct TlsListener {
     streams: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
     address: io::Result<SocketAddr>,
+    accepting: JoinHandle<()>,
 }
 
 impl Listener for TlsListener {
@@ -278,8 +280,12 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.streams.recv().await {
             Some(accepted) => accepted,
-            // Whoever accepts has ended with the runtime.
-            None => std::future::pending().await,
+            // A panic there is one here: whoever runs this notices that it has ended.
+            None => match (&mut self.accepting).await {
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                // It has ended with the runtime.
+                _ => std::future::pending().await,
+            },
         }
     }
 

@@ -38,7 +38,7 @@ impl Unready {
             let (pod, now) = match change {
                 Change::Applied { new, .. } => (new, is_unready(new).then(|| Arc::clone(new))),
                 Change::Deleted { old } => (old, None),
-                Change::Undecodable { .. } => return,
+                Change::Undecodable { .. } | Change::Vanished { .. } => return,
             };
             if let Change::Applied { old: Some(old), .. } = change
                 && let Some(before) = old.label(UID_LABEL)

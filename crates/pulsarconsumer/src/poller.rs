@@ -116,7 +116,7 @@ impl Poller {
                 self.end(&gone.key(), &tools);
             }
             // What it asks for cannot be read.
-            Change::Undecodable { key, .. } => self.end(key, &tools),
+            Change::Undecodable { key, .. } | Change::Vanished { key } => self.end(key, &tools),
         });
     }
 
