@@ -200,7 +200,8 @@ impl AuditLog {
 }
 
 /// What one author wrote in one namespace.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Tally {
     /// Requests by `verb resource`, Events and Leases left out.
     pub by_kind: BTreeMap<String, u64>,

@@ -5,14 +5,17 @@
 //! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], [`manager`], which measures the
 //! program as a whole, and [`pulsar`], which has a broker beside its cluster.
 
+mod all;
 mod audit;
 mod client;
 mod contest;
 mod daemonjob;
+mod goals;
 mod greeting;
 mod host;
 mod manager;
 mod optimised;
+mod plot;
 mod podset;
 mod process;
 mod pulsar;
@@ -45,20 +48,34 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    All(all::Args),
     Daemonjob(daemonjob::Args),
+    Goals(goals::Args),
     Greeting(greeting::Args),
     Manager(manager::Args),
     Podset(podset::Args),
     Pulsar(pulsar::Args),
 }
 
+impl Command {
+    fn is_timed(&self) -> bool {
+        match self {
+            Self::All(_) | Self::Goals(_) => false,
+            Self::Pulsar(args) => !args.only_counts(),
+            _ => true,
+        }
+    }
+}
+
 /// Runs a bench.
 pub fn run(args: &Args) -> Result<()> {
     // Counts are the same however fast the client is.
-    if !matches!(&args.command, Command::Pulsar(args) if args.only_counts()) {
+    if args.command.is_timed() {
         optimised::go_on_there()?;
     }
     match &args.command {
+        Command::All(args) => all::run(args),
+        Command::Goals(args) => goals::run(args),
         Command::Daemonjob(args) => daemonjob::run(args),
         Command::Greeting(args) => greeting::run(args),
         Command::Manager(args) => manager::run(args),

@@ -3,12 +3,12 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stats::float;
 
 /// The memory of a process in KiB.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_field_names, reason = "units are in names")]
 pub struct Memory {
     /// Resident now.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,33 @@ struct Kept {
     runs: Vec<Run>,
 }
 
+/// The folder that documents are in.
+pub fn folder() -> PathBuf {
+    paths::workspace().join(FOLDER)
+}
+
+/// The runs that the document of this name keeps, by their size; none where there is no document.
+pub fn kept(folder: &Path, name: &str) -> Result<Vec<Run>> {
+    let file = folder.join(format!("{name}.json"));
+    match fs::read_to_string(&file) {
+        Ok(text) => serde_json::from_str::<Kept>(&text)
+            .map(|kept| kept.runs)
+            .with_context(|| format!("{} is not as this program writes it", file.display())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+/// Writes a file of a document.
+pub fn write_file(file: &Path, text: &str) -> Result<()> {
+    file.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(file, text))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    eprintln!("wrote {}", file.display());
+    Ok(())
+}
+
 impl Report {
     fn print(&self) -> Result<()> {
         let mut parts = Vec::new();
@@ -85,32 +112,19 @@ impl Report {
 
     /// Writes the document and, with the raw measurements, the JSON. What they have of other sizes stays.
     fn write(&self) -> Result<()> {
-        self.write_to(&paths::workspace().join(FOLDER))
+        self.write_to(&folder())
     }
 
     fn write_to(&self, folder: &Path) -> Result<()> {
-        let file = |extension: &str| folder.join(format!("{}.{extension}", self.name));
-        let kept = match fs::read_to_string(file("json")) {
-            Ok(text) => serde_json::from_str::<Kept>(&text)
-                .with_context(|| format!("{} is not as this program writes it", file("json").display()))?,
-            Err(error) if error.kind() == ErrorKind::NotFound => Kept::default(),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", file("json").display()));
-            }
-        };
         let mut runs = self.runs.clone();
-        runs.extend(kept.runs.into_iter().filter(|old| self.runs.iter().all(|run| run.size != old.size)));
+        let old = kept(folder, self.name)?.into_iter();
+        runs.extend(old.filter(|old| self.runs.iter().all(|run| run.size != old.size)));
         runs.sort_by_key(|run| run.size);
-        let write = |extension: &str, text: String| {
-            let file = file(extension);
-            fs::create_dir_all(folder)
-                .and_then(|()| fs::write(&file, text))
-                .with_context(|| format!("cannot write {}", file.display()))?;
-            eprintln!("wrote {}", file.display());
-            Ok::<_, anyhow::Error>(())
+        let write = |extension: &str, text: &str| {
+            write_file(&folder.join(format!("{}.{extension}", self.name)), text)
         };
-        write("md", self.markdown(&runs))?;
-        write("json", format!("{:#}\n", json!({"bench": self.name, "runs": runs})))
+        write("md", &self.markdown(&runs))?;
+        write("json", &format!("{:#}\n", json!({"bench": self.name, "runs": runs})))
     }
 
     fn markdown(&self, runs: &[Run]) -> String {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::config::Kubeconfig;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -31,7 +31,7 @@ pub const LOOK: Duration = Duration::from_millis(50);
 const TRAIL: Duration = Duration::from_secs(2);
 
 /// How the components that are peers, or that every contender needs, are set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
     /// kube-controller-manager and kube-scheduler with the request limits that they have by default

@@ -27,6 +27,58 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     Some(Spread { median, worst, rounds: values.len() })
 }
 
+/// The middle of the ratios of some pairs, and where it lies with a probability of 95 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// Half of the ratios are not above it.
+    pub median: f64,
+    /// The lower end of the interval.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+    /// How many pairs there are.
+    pub pairs: usize,
+}
+
+/// How often the pairs are drawn anew.
+const DRAWS: usize = 4_000;
+
+/// The median, and its 95 % interval by bootstrap: the pairs are drawn anew, with repetition, and of the medians of all
+/// draws the outermost 5 % are left out. The draws are the same each time. Nothing where nothing was measured.
+pub fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
+    let values: Vec<f64> = values.into_iter().collect();
+    let median = spread(values.iter().copied())?.median;
+    let mut seed = 1_u64;
+    let mut draw = || {
+        // SplitMix64.
+        seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        values[usize::try_from(mixed % values.len() as u64).unwrap_or_default()]
+    };
+    let medians = (0..DRAWS).filter_map(|_| {
+        let drawn: Vec<f64> = values.iter().map(|_| draw()).collect();
+        spread(drawn).map(|spread| spread.median)
+    });
+    let medians: Vec<f64> = medians.collect();
+    let (low, high) = (quantile(&medians, 0.025)?, quantile(&medians, 0.975)?);
+    Some(Interval { median, low, high, pairs: values.len() })
+}
+
+/// The exponent by which a figure grows with a size: the slope of the line through their logarithms, by least squares.
+/// Nothing where there are not two sizes.
+pub fn exponent(points: &[(f64, f64)]) -> Option<f64> {
+    let logs: Vec<(f64, f64)> =
+        points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0).map(|(x, y)| (x.ln(), y.ln())).collect();
+    let number = float(logs.len());
+    let mean = |of: fn(&(f64, f64)) -> f64| logs.iter().map(of).sum::<f64>() / number;
+    let (middle_x, middle_y) = (mean(|log| log.0), mean(|log| log.1));
+    let square: f64 = logs.iter().map(|(x, _)| (x - middle_x).powi(2)).sum();
+    let product: f64 = logs.iter().map(|(x, y)| (x - middle_x) * (y - middle_y)).sum();
+    ratio(product, square)
+}
+
 /// The value that this part of the values does not exceed, such as 0.5 for the median; nothing where there are none.
 pub fn quantile(values: &[f64], part: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -80,6 +132,30 @@ mod tests {
         assert_eq!(quantile(&values, 0.99), Some(198.0));
         assert_eq!(quantile(&values, 1.0), Some(200.0));
         assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn the_interval_of_a_median_holds_it_and_is_the_same_each_time() {
+        assert_eq!(interval([]), None);
+        assert_eq!(interval([0.5]), Some(Interval { median: 0.5, low: 0.5, high: 0.5, pairs: 1 }));
+        let values = [0.30, 0.31, 0.29, 0.33, 0.30, 0.28, 0.90];
+        let found = interval(values).unwrap();
+        assert_eq!((found.median, found.pairs), (0.30, 7));
+        assert!(
+            found.low >= 0.28 && found.low <= 0.30 && found.high >= 0.30 && found.high < 0.90,
+            "{found:?}"
+        );
+        assert_eq!(interval(values), Some(found));
+    }
+
+    #[test]
+    fn what_doubles_with_its_size_grows_by_the_first_power() {
+        let exponent_of =
+            |of: fn(f64) -> f64| exponent(&[100.0, 1_000.0, 5_000.0].map(|size| (size, of(size)))).unwrap();
+        assert!((exponent_of(|size| 3.0 * size) - 1.0).abs() < 1e-9);
+        assert!((exponent_of(|size| size * size) - 2.0).abs() < 1e-9);
+        assert!(exponent_of(|_| 7.0).abs() < 1e-9);
+        assert_eq!(exponent(&[(1_000.0, 1.0)]), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::audit::Tally;
-use super::stats::{self, Spread};
+use super::stats::{self, Interval, Spread};
 
 /// Something that a table shows of a run, where it was measured, with so many decimals.
 pub type Figure<T> = (usize, fn(&T) -> Option<f64>);
@@ -170,6 +170,17 @@ pub fn spread(spread: Option<Spread>, number: impl Fn(f64) -> String) -> String 
     }
 }
 
+/// The median of the ratios of pairs and, where there is more than one pair, its 95 % interval in parentheses.
+pub fn interval(interval: Option<Interval>, number: impl Fn(f64) -> String) -> String {
+    match interval {
+        None => NONE.to_owned(),
+        Some(Interval { median, pairs: 1, .. }) => number(median),
+        Some(Interval { median, low, high, .. }) => {
+            format!("{} ({} to {})", number(median), number(low), number(high))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,5 +243,9 @@ mod tests {
         assert_eq!(spread(of(1), decimals(1)), "1.0");
         assert_eq!(spread(of(3), decimals(2)), "1.00 (2.00)");
         assert_eq!(spread(None, decimals(1)), "-");
+        let of = |pairs| Some(Interval { median: 1.0, low: 0.9, high: 1.1, pairs });
+        assert_eq!(interval(of(1), decimals(1)), "1.0");
+        assert_eq!(interval(of(7), decimals(2)), "1.00 (0.90 to 1.10)");
+        assert_eq!(interval(None, decimals(1)), "-");
     }
 }

@@ -1,11 +1,11 @@
 //! What was measured: plain data, the tables that show it, and the counts that must hold.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bench::audit::Tally;
 use crate::bench::process::Memory;
 use crate::bench::rig::Setting;
-use crate::bench::stats::{Spread, float, kibibytes, mebibytes, ratio, signed, spread};
+use crate::bench::stats::{self, float, kibibytes, mebibytes, ratio, signed, spread};
 use crate::bench::table::{self, Figure, Table, decimals};
 
 /// The most writes per pod that a DaemonJob may cost until it is complete.
@@ -19,7 +19,7 @@ const MANY_NODES: usize = 1_000;
 pub const FIXED_WRITES: u16 = 8 + 3;
 
 /// Who runs a pod on every node, or many pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// Plain requests: what the API server can do at best.
@@ -48,7 +48,7 @@ impl Contender {
 }
 
 /// One contender in one round.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Completion {
     /// Who.
     pub contender: Contender,
@@ -83,7 +83,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    fn writes_per_pod(&self) -> f64 {
+    /// The requests that changed something, over the pods that were made.
+    pub fn writes_per_pod(&self) -> f64 {
         ratio(float(self.writes.writes()), float(self.writes.pods)).unwrap_or_default()
     }
 
@@ -93,7 +94,7 @@ impl Completion {
 }
 
 /// What a restart with all nodes finished did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Restart {
     /// From the start of the process until it was ready and its first pass was over.
     pub first_pass_seconds: f64,
@@ -106,7 +107,7 @@ pub struct Restart {
 }
 
 /// What changes of nodes cost while all is done.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeEvents {
     /// Changes of nodes in nothing that a DaemonJob looks at, heartbeats among them.
     pub unread_changes: u64,
@@ -124,7 +125,7 @@ pub struct NodeEvents {
 
 /// How large objects are that grow with the number of nodes, when all of them are done: as JSON, as the API server
 /// sends it.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sizes {
     /// The whole DaemonJob, with the fields that the API server manages.
     pub daemonjob_bytes: usize,
@@ -139,7 +140,7 @@ pub struct Sizes {
 }
 
 /// A DaemonJob from its creation until the last of its pods is gone.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Life {
     /// From 1.
     pub round: usize,
@@ -156,7 +157,7 @@ pub struct Life {
 }
 
 /// A DaemonJob with `ttlSecondsAfterFinished: 0`, from its creation until the last of its pods is gone.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TtlLife {
     /// From 1.
     pub round: usize,
@@ -169,7 +170,7 @@ pub struct TtlLife {
 }
 
 /// Everything measured with one number of nodes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// The number of nodes.
     pub nodes: usize,
@@ -184,7 +185,8 @@ pub struct Results {
 }
 
 impl Results {
-    fn of(&self, setting: Setting, contender: Contender) -> impl Iterator<Item = &Completion> {
+    /// The runs of one contender.
+    pub fn of(&self, setting: Setting, contender: Contender) -> impl Iterator<Item = &Completion> {
         let mine = move |one: &&Completion| one.setting == setting && one.contender == contender;
         self.completions.iter().filter(mine)
     }
@@ -196,16 +198,12 @@ impl Results {
     }
 
     /// Ours over another's in the same round, for each round.
-    fn pairs(
-        &self,
-        setting: Setting,
-        other: Contender,
-        figure: impl Fn(&Completion) -> f64,
-    ) -> Option<Spread> {
-        spread(self.of(setting, Contender::DaemonJob).filter_map(|ours| {
+    pub fn pairs(&self, setting: Setting, other: Contender, figure: impl Fn(&Completion) -> f64) -> Vec<f64> {
+        let ratios = self.of(setting, Contender::DaemonJob).filter_map(|ours| {
             let theirs = self.of(setting, other).find(|theirs| theirs.round == ours.round)?;
             ratio(figure(ours), figure(theirs))
-        }))
+        });
+        ratios.collect()
     }
 
     /// All tables.
@@ -309,7 +307,7 @@ impl Results {
                 continue;
             }
             let show = |figure: &dyn Fn(&Completion) -> f64| {
-                table::spread(self.pairs(setting, other, figure), decimals(2))
+                table::interval(stats::interval(self.pairs(setting, other, figure)), decimals(2))
             };
             let cells = [
                 show(&|one| one.creating_seconds),
@@ -528,12 +526,12 @@ mod tests {
                 completion(Contender::Bare, 2, 2.0, 1_000),
             ],
         );
-        let ratio = results.pairs(Setting::Tuned, Contender::Bare, |one| one.creating_seconds).unwrap();
-        assert_eq!(ratio, Spread { median: 1.75, worst: 2.0, rounds: 2 });
-        assert_eq!(results.pairs(Setting::Tuned, Contender::Job, |one| one.creating_seconds), None);
+        let ratio = results.pairs(Setting::Tuned, Contender::Bare, |one| one.creating_seconds);
+        assert_eq!(ratio, [2.0, 1.5]);
+        assert_eq!(results.pairs(Setting::Tuned, Contender::Job, |one| one.creating_seconds), [0.0; 0]);
         assert_eq!(results.failures(), Vec::<String>::new());
         let text: String = results.tables().iter().map(Table::plain).collect();
-        assert!(text.contains("1.75 (2.00)"), "{text}");
+        assert!(text.contains("1.75 (1.50 to 2.00)"), "{text}");
         assert!(text.contains("DaemonJob / others, tuned"), "{text}");
     }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask bench daemonjob`: a pod to completion on each of N nodes, beside bare requests and Kubernetes' own kinds;
 //! what a restart and changes of nodes cost; and what a whole life writes.
 
-mod figures;
+pub mod figures;
 mod runs;
 
 use std::path::PathBuf;
@@ -185,7 +185,8 @@ fn method() -> Vec<String> {
         "Creating is from the first request to make a pod to the answer to the last one; last created, from the creation \
          of the object to the same moment; done, until a DaemonJob or a Job is Complete, a DaemonSet has all its pods \
          ready, and all bare pods have Succeeded. Creating and all writes are taken from the API server's audit log, \
-         Leases left out and Events counted apart. Ratios are taken between runs of the same round.",
+         Leases left out and Events counted apart. Ratios are taken between runs of the same round: the median, \
+         and its 95 % interval by bootstrap in parentheses.",
         "An Indexed Job spreads its pods, but does not promise one on each node: a column says how many nodes had any. A \
          DaemonSet's pods do not end.",
         "The API server's processor time is for everything that it did until the contender was done, so it is also that \

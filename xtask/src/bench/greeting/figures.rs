@@ -1,6 +1,6 @@
 //! What was measured: plain data, the tables that show it, and the counts that must hold.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::runs::{INTERVAL, WINDOW};
 use crate::bench::audit::Tally;
@@ -9,7 +9,7 @@ use crate::bench::stats::{float, mebibytes, quantile, ratio};
 use crate::bench::table::{self, Figure, Table};
 
 /// Who says the lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// Ours.
@@ -32,7 +32,7 @@ impl Contender {
 }
 
 /// What happens to the process in the middle of each phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Nothing.
@@ -58,7 +58,7 @@ impl Mode {
 }
 
 /// All Greetings created, or changed, or deleted.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Phase {
     /// How many lines there should be.
     pub expected: usize,
@@ -81,7 +81,7 @@ impl Phase {
 }
 
 /// One contender in one round and one mode.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cycle {
     /// Who.
     pub contender: Contender,
@@ -123,7 +123,7 @@ impl Cycle {
 }
 
 /// Many Greetings and their ticks.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timers {
     /// Who.
     pub contender: Contender,
@@ -150,7 +150,7 @@ pub struct Timers {
 }
 
 /// Everything measured with one number of Greetings.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// How many were created, changed and deleted.
     pub greetings: usize,
@@ -163,7 +163,8 @@ pub struct Results {
 }
 
 impl Results {
-    fn of(&self, contender: Contender, mode: Mode) -> Vec<&Cycle> {
+    /// The cycles of one contender.
+    pub fn of(&self, contender: Contender, mode: Mode) -> Vec<&Cycle> {
         let mine = |one: &&Cycle| one.contender == contender && one.mode == mode;
         self.cycles.iter().filter(mine).collect()
     }

@@ -1,7 +1,7 @@
 //! `cargo xtask bench greeting`: every line once, beside kopf and the post's handlers; what a restart in the middle does
 //! to lines; writes, memory and time; and many timers.
 
-mod figures;
+pub mod figures;
 mod kopf;
 mod lines;
 mod requests;

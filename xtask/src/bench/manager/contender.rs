@@ -12,7 +12,7 @@ use futures::{StreamExt as _, pin_mut};
 use jiff::Timestamp;
 use kube::core::WatchEvent;
 use rustix::process::{Pid, Signal, kill_process};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::twin::Twin;
@@ -34,7 +34,7 @@ const GLANCE: Duration = Duration::from_millis(1);
 const TWIN: &str = "twin";
 
 /// Who is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// The release program with its five kinds.

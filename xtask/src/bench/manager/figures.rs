@@ -1,16 +1,18 @@
 //! What was measured, and how it is shown: of each figure the contenders' values, and the ratios within a pair.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use super::contender::Contender;
 use crate::bench::stats::{self, quantile, ratio};
-use crate::bench::table::{NONE, Table, decimals, spread};
+use crate::bench::table::{NONE, Table, decimals, interval, spread};
 
 /// What one contender showed in one pair: one value, or one for each of many attempts.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// The name of the figure, see [`Row::key`].
-    pub figure: &'static str,
+    pub figure: Cow<'static, str>,
     /// Who.
     pub contender: Contender,
     /// From 1.
@@ -20,7 +22,7 @@ pub struct Sample {
 }
 
 /// Everything that one measure found.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Results(Vec<Sample>);
 
 /// What is shown of the values of a pair.
@@ -62,7 +64,7 @@ pub struct Row {
 impl Results {
     /// Keeps values.
     pub fn add(&mut self, contender: Contender, pair: usize, figure: &'static str, values: Vec<f64>) {
-        self.0.push(Sample { figure, contender, pair, values });
+        self.0.push(Sample { figure: figure.into(), contender, pair, values });
     }
 
     /// Keeps a value.
@@ -70,10 +72,10 @@ impl Results {
         self.add(contender, pair, figure, vec![value]);
     }
 
-    fn of_pairs(&self, row: &Row, contender: Contender) -> Vec<(usize, f64)> {
-        let samples =
-            self.0.iter().filter(|sample| sample.figure == row.key && sample.contender == contender);
-        samples.filter_map(|sample| Some((sample.pair, row.part.of(&sample.values)?))).collect()
+    /// What a contender came to in each pair.
+    pub fn of_pairs(&self, key: &str, part: Part, contender: Contender) -> Vec<(usize, f64)> {
+        let samples = self.0.iter().filter(|sample| sample.figure == key && sample.contender == contender);
+        samples.filter_map(|sample| Some((sample.pair, part.of(&sample.values)?))).collect()
     }
 
     /// Of many attempts, of all pairs together; of single values, the median of the pairs and the worst of them.
@@ -89,14 +91,15 @@ impl Results {
         spread(stats::spread(of_pairs.into_iter().flatten()), decimals(row.places))
     }
 
-    /// The median of the pairs' ratios, and the worst.
-    fn ratio(&self, row: &Row, to: Contender) -> String {
-        let theirs = self.of_pairs(row, to);
-        let ratios = self.of_pairs(row, Contender::Quintet).into_iter().filter_map(|(pair, ours)| {
+    /// Quintet's over another's, for each pair.
+    pub fn ratios(&self, key: &str, part: Part, to: Contender) -> Vec<f64> {
+        let theirs = self.of_pairs(key, part, to);
+        let ours = self.of_pairs(key, part, Contender::Quintet).into_iter();
+        let ratios = ours.filter_map(|(pair, ours)| {
             let (_, theirs) = theirs.iter().find(|(other, _)| *other == pair)?;
             ratio(ours, *theirs)
         });
-        spread(stats::spread(ratios), decimals(2))
+        ratios.collect()
     }
 
     /// How many attempts of a figure there were.
@@ -112,9 +115,11 @@ impl Results {
             (format!("{} / {}", ours.name(), twin.name()), format!("{} / {}", ours.name(), tuned.name()));
         let mut table =
             Table::new(title, &["", ours.name(), twin.name(), tuned.name(), &to_twin, &to_tuned, "goal"]);
+        let ratio =
+            |row: &Row, to| interval(stats::interval(self.ratios(row.key, row.part, to)), decimals(2));
         for row in rows {
             let mut cells: Vec<String> = Contender::ALL.map(|contender| self.cell(row, contender)).into();
-            cells.extend([self.ratio(row, twin), self.ratio(row, tuned), row.goal.to_owned()]);
+            cells.extend([ratio(row, twin), ratio(row, tuned), row.goal.to_owned()]);
             table.row(row.label, cells);
         }
         let attempts = |contender| {
@@ -151,7 +156,7 @@ mod tests {
         let table = results().table("Memory", &[ONE, MANY]);
         assert_eq!(
             table.rows[0],
-            ["RSS MiB", "9.0 (10.0)", "30.0 (40.0)", "-", "0.35 (0.50)", "-", "8"].map(str::to_owned)
+            ["RSS MiB", "9.0 (10.0)", "30.0 (40.0)", "-", "0.35 (0.20 to 0.50)", "-", "8"].map(str::to_owned)
         );
         assert_eq!(table.rows[1], ["p99 ms", "9", "-", "-", "-", "-", ""].map(str::to_owned));
         assert_eq!(table.notes, ["Measured 2, 2 and 0 times."]);

@@ -1,8 +1,8 @@
 //! `cargo xtask bench manager`: the program as a whole beside a manager for the same two kinds that is written with
 //! controller-runtime: memory, start, hand-over, latency, processor time and requests.
 
-mod contender;
-mod figures;
+pub mod contender;
+pub mod figures;
 mod measures;
 mod twin;
 
@@ -64,7 +64,8 @@ const HAND_OVER: [Row; 7] = [
 ];
 
 impl Measure {
-    const ALL: [Self; 10] = [
+    /// In the order of the document.
+    pub const ALL: [Self; 10] = [
         Self::Size,
         Self::Idle,
         Self::Foreign,
@@ -334,7 +335,7 @@ fn method() -> Vec<String> {
          the end. Both have leader election with 15 s, 10 s and 2 s.",
         "A pair measures all three one after another, in alternating order. Cells are the median of the pairs and the \
          worst of them in parentheses; where a pair has many attempts, those of all pairs are taken together. Ratios are \
-         taken within a pair: the median, and the worst in parentheses.",
+         taken within a pair: the median, and its 95 % interval by bootstrap in parentheses.",
         "Every process is started anew and has its Lease free, so that none waits for the predecessor's. RSS and peak are \
          the kernel's (VmRSS, VmHWM); PSS counts shared pages in part. Memory for a pod is the difference between two \
          starts, without pods and with them. Pods are of 3.8 KB of JSON and unscheduled. Those of its own are made once, by \

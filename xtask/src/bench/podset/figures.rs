@@ -1,18 +1,18 @@
 //! What was measured: plain data, the tables that show it, and the counts that must hold.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bench::audit::Tally;
 use crate::bench::process::Memory;
 use crate::bench::rig::Setting;
-use crate::bench::stats::{Spread, float, mebibytes, ratio, signed, spread};
+use crate::bench::stats::{self, float, mebibytes, ratio, signed, spread};
 use crate::bench::table::{self, Figure, Table, decimals};
 
 /// The statuses that a PodSet may write besides one a second: at the beginning, at the end, and once between.
 pub const FIXED_WRITES: u16 = 3;
 
 /// Who keeps a number of pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// Ours.
@@ -35,7 +35,7 @@ impl Contender {
 }
 
 /// From one number of pods to another.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Phase {
     /// From the request to scale until the answer to the last creation or deletion, by the API server's clock.
     pub last_seconds: f64,
@@ -62,7 +62,7 @@ pub struct Phase {
 }
 
 /// What a restart with all pods ready did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Restart {
     /// From the start of the process until it was ready and its first pass was over.
     pub first_pass_seconds: f64,
@@ -75,7 +75,7 @@ pub struct Restart {
 }
 
 /// Fewer pods are wanted while they are made.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Halfway {
     /// Pods that were made until the answer to the second request to scale.
     pub made_before: u64,
@@ -90,7 +90,7 @@ pub struct Halfway {
 }
 
 /// One contender in one round.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cycle {
     /// Who.
     pub contender: Contender,
@@ -115,7 +115,7 @@ impl Phase {
 }
 
 /// Everything measured with one number of pods.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// The number of pods.
     pub pods: usize,
@@ -126,7 +126,8 @@ pub struct Results {
 }
 
 impl Results {
-    fn of(&self, setting: Setting, contender: Contender) -> impl Iterator<Item = &Cycle> {
+    /// The cycles of one contender.
+    pub fn of(&self, setting: Setting, contender: Contender) -> impl Iterator<Item = &Cycle> {
         let mine = move |one: &&Cycle| one.setting == setting && one.contender == contender;
         self.cycles.iter().filter(mine)
     }
@@ -138,11 +139,12 @@ impl Results {
     }
 
     /// Ours over the peer's in the same round, for each round.
-    fn pairs(&self, setting: Setting, figure: impl Fn(&Cycle) -> f64) -> Option<Spread> {
-        spread(self.of(setting, Contender::PodSet).filter_map(|ours| {
+    pub fn pairs(&self, setting: Setting, figure: impl Fn(&Cycle) -> f64) -> Vec<f64> {
+        let ratios = self.of(setting, Contender::PodSet).filter_map(|ours| {
             let theirs = self.of(setting, Contender::ReplicaSet).find(|theirs| theirs.round == ours.round)?;
             ratio(figure(ours), figure(theirs))
-        }))
+        });
+        ratios.collect()
     }
 
     /// All tables.
@@ -339,7 +341,9 @@ impl Results {
             format!("PodSet / ReplicaSet, {}", setting.name()),
             &["", "last request", "done", "writes", "CPU", "peak RSS"],
         );
-        let show = |figure: &dyn Fn(&Cycle) -> f64| table::spread(self.pairs(setting, figure), decimals(2));
+        let show = |figure: &dyn Fn(&Cycle) -> f64| {
+            table::interval(stats::interval(self.pairs(setting, figure)), decimals(2))
+        };
         for (name, phase) in [("up", (|one| &one.up) as fn(&Cycle) -> &Phase), ("down", |one| &one.down)] {
             let cells = [
                 show(&|one| phase(one).last_seconds),
@@ -518,12 +522,14 @@ mod tests {
             cycle(Contender::ReplicaSet, 2, 8.0),
             cycle(Contender::PodSet, 2, 2.0),
         ]);
-        let ratio = results.pairs(Setting::Tuned, |one| one.up.last_seconds).unwrap();
-        assert_eq!(ratio, Spread { median: 0.375, worst: 0.5, rounds: 2 });
-        assert_eq!(results.pairs(Setting::Shipped, |one| one.up.last_seconds), None);
+        let ratio = results.pairs(Setting::Tuned, |one| one.up.last_seconds);
+        assert_eq!(ratio, [0.5, 0.25]);
+        assert_eq!(results.pairs(Setting::Shipped, |one| one.up.last_seconds), [0.0; 0]);
         assert_eq!(results.failures(), Vec::<String>::new());
         let text: String = results.tables().iter().map(Table::plain).collect();
-        for part in ["PodSet / ReplicaSet, tuned", "0.38 (0.50)", "PodSet: create pods", "1.020 (1.020)"] {
+        for part in
+            ["PodSet / ReplicaSet, tuned", "0.38 (0.25 to 0.50)", "PodSet: create pods", "1.020 (1.020)"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

@@ -2,7 +2,7 @@
 //! between costs; and what happens when fewer pods are wanted while they are made.
 
 mod counting;
-mod figures;
+pub mod figures;
 mod runs;
 
 use std::path::PathBuf;
@@ -169,7 +169,7 @@ fn method() -> Vec<String> {
          times are from then. Last created and last deleted are the answers to the last request that made a pod or asked \
          one to go, as the API server's audit log has them, like all writes. All ready is when the status says so of the \
          current generation; all gone, when it says that there are none and none are left in the API server. Leases are \
-         left out, Events counted apart. Ratios are taken between runs of the same round.",
+         left out, Events counted apart. Ratios are taken between runs of the same round: the median, and its 95 % interval by bootstrap in parentheses.",
         "Most above the wanted is by how many pods there were more than N at the worst moment on the way up: creations \
          less deletions, in the order of their answers. 0 is right.",
         "With raised limits a ReplicaSet sends hundreds of requests at a time, a PodSet 32. So the ReplicaSet's requests \
