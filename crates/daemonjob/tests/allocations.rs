@@ -1,0 +1,82 @@
+//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use quintet_daemonjob::api::DaemonJob;
+use quintet_daemonjob::observe::World;
+use quintet_daemonjob::plan::plan;
+use quintet_kit::plan::Action;
+use quintet_kit::resource::PODS;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+const NODES: usize = 1_000;
+
+/// The most allocations for each node, of a plan that makes all pods and of one that finds all of them running.
+const TO_MAKE: u64 = 240;
+const TO_LOOK: u64 = 2;
+
+fn daemonjob(status: &Value) -> DaemonJob {
+    let object = json!({ "metadata": { "name": "sample", "namespace": "default", "uid": "owner", "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z" },
+        "spec": { "template": { "spec": { "containers": [{ "name": "c", "image": "busybox" }] } } },
+        "status": status });
+    DaemonJob::deserialize(object).unwrap()
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:10:00Z".parse().unwrap()
+}
+
+/// Allocations while something is done.
+fn allocations<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = dhat::HeapStats::get().total_blocks;
+    let done = work();
+    (dhat::HeapStats::get().total_blocks - before, done)
+}
+
+#[test]
+fn a_plan_allocates_little_for_each_node() {
+    let _profiler = dhat::Profiler::builder().testing().build();
+    let nodes = (0..NODES).map(|number| {
+        let node = json!({ "metadata": { "name": format!("node-{number:05}"), "uid": format!("node-{number}"),
+                "resourceVersion": "1", "labels": { "kubernetes.io/hostname": format!("node-{number:05}") } },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }],
+                "nodeInfo": { "bootID": "b" } } });
+        Arc::new(serde_json::from_value(node).unwrap())
+    });
+    let mut world = World { nodes: nodes.collect(), ..World::default() };
+    // When it began is written before anything is done.
+    let begun = plan(&daemonjob(&json!({})), &world, now()).status;
+    let job = daemonjob(&serde_json::to_value(begun).unwrap());
+    let (made, first) = allocations(|| plan(&job, &world, now()));
+    for (number, action) in first.steps.into_iter().flatten().enumerate() {
+        let Action::Create { resource: PODS, body, .. } = action else { continue };
+        let mut pod = body.value();
+        pod["metadata"]["uid"] = json!(format!("uid-{number}"));
+        pod["metadata"]["resourceVersion"] = json!(number.to_string());
+        pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:09:59Z");
+        pod["spec"]["nodeName"] = pod["metadata"]["annotations"]["dj.dysproz.io/node-name"].clone();
+        pod["status"] = json!({ "phase": "Running" });
+        world.pods.push(Arc::new(serde_json::from_value(pod).unwrap()));
+    }
+    world.pods.sort_by(|one, other| one.meta.name.cmp(&other.meta.name));
+    assert_eq!(world.pods.len(), NODES);
+    let (looked, second) = allocations(|| plan(&job, &world, now()));
+    let creations = second
+        .steps
+        .iter()
+        .flatten()
+        .filter(|action| matches!(action, Action::Create { resource: PODS, .. }));
+    assert_eq!(creations.count(), 0, "every node has its pod");
+    let nodes = u64::try_from(NODES).unwrap();
+    println!("{made} allocations to make {NODES} pods, {looked} to look at them");
+    assert!(made <= TO_MAKE * nodes, "{made} to make {NODES} pods");
+    assert!(looked <= TO_LOOK * nodes, "{looked} to look at {NODES} pods");
+}

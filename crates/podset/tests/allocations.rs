@@ -1,0 +1,69 @@
+//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use quintet_kit::plan::Action;
+use quintet_podset::api::PodSet;
+use quintet_podset::observe::World;
+use quintet_podset::plan::plan;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+const REPLICAS: usize = 1_000;
+
+/// The most allocations for each pod, of a plan that makes all of them and of one that finds everything as it should be.
+const TO_MAKE: u64 = 140;
+const TO_LOOK: u64 = 2;
+
+fn podset(status: &Value) -> PodSet {
+    let object = json!({ "metadata": { "name": "sample", "namespace": "default", "uid": "owner", "generation": 1 },
+        "spec": { "replicas": REPLICAS }, "status": status });
+    PodSet::deserialize(object).unwrap()
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:10:00Z".parse().unwrap()
+}
+
+/// Allocations while something is done.
+fn allocations<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = dhat::HeapStats::get().total_blocks;
+    let done = work();
+    (dhat::HeapStats::get().total_blocks - before, done)
+}
+
+#[test]
+fn a_plan_allocates_little_for_each_pod() {
+    let _profiler = dhat::Profiler::builder().testing().build();
+    let (empty, mut world) = (podset(&json!({})), World::default());
+    let (made, first) = allocations(|| plan(&empty, &world, now()));
+    for (number, action) in first.steps.into_iter().flatten().enumerate() {
+        let Action::Create { body, .. } = action else { panic!("{action:?}") };
+        let mut pod = body.value();
+        pod["metadata"]["uid"] = json!(format!("uid-{number}"));
+        pod["metadata"]["resourceVersion"] = json!(number.to_string());
+        pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        pod["spec"]["nodeName"] = json!("node-1");
+        pod["status"] = json!({ "phase": "Running", "conditions":
+            [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z" }] });
+        world.pods.push(Arc::new(serde_json::from_value(pod).unwrap()));
+    }
+    assert_eq!(world.pods.len(), REPLICAS);
+    let full = podset(&serde_json::to_value(plan(&empty, &world, now()).status).unwrap());
+    let (looked, second) = allocations(|| plan(&full, &world, now()));
+    assert_eq!(
+        (second.steps.len(), second.status.as_ref()),
+        (0, full.status.as_ref()),
+        "nothing is to be done"
+    );
+    let pods = u64::try_from(REPLICAS).unwrap();
+    println!("{made} allocations to make {REPLICAS} pods, {looked} to look at them");
+    assert!(made <= TO_MAKE * pods, "{made} to make {REPLICAS} pods");
+    assert!(looked <= TO_LOOK * pods, "{looked} to look at {REPLICAS} pods");
+}
