@@ -26,6 +26,9 @@ pub struct Args {
     /// Only one plan of every N, spread evenly
     #[arg(long, value_name = "N", conflicts_with = "plan")]
     every: Option<usize>,
+    /// Only plans whose names contain TEXT, for instance `/crash-after` or `request:create-pods`
+    #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
+    fault: Option<String>,
     /// The seed that the server's order of things follows from
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -33,7 +36,7 @@ pub struct Args {
     #[arg(long)]
     list: bool,
     /// Break the program in each of the ways in tests/faults/mutants, and show that a plan notices
-    #[arg(long, conflicts_with_all = ["filter", "plan", "every", "list"])]
+    #[arg(long, conflicts_with_all = ["filter", "plan", "every", "fault", "list"])]
     mutants: bool,
 }
 
@@ -49,6 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     cargo.args(&args.filter);
     for (flag, value) in [
         ("--plan", args.plan.clone()),
+        ("--fault", args.fault.clone()),
         ("--every", args.every.map(|every| every.to_string())),
         ("--seed", args.seed.map(|seed| seed.to_string())),
     ] {

@@ -1,14 +1,15 @@
 //! `cargo xtask faults --mutants`: the program is broken on purpose, in one way after the other, and each time a plan must
 //! notice. A sweep that finds nothing says something only if it finds these.
 
-use std::env;
-use std::ffi::OsString;
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
+use crate::progress::Step;
 use crate::{paths, protoc, run, test};
 
 /// One way to break the program.
@@ -20,8 +21,8 @@ struct Mutant {
     to: &'static str,
     /// The stories that are run.
     stories: &'static str,
-    /// One plan of every so many.
-    every: usize,
+    /// What the names of the plans contain that are run: the class of fault that must show it.
+    fault: &'static str,
 }
 
 const MUTANTS: &[Mutant] = &[
@@ -31,7 +32,7 @@ const MUTANTS: &[Mutant] = &[
         from: "digest::short(&[uid, &number.to_string()], 10)",
         to: "digest::short(&[uid, &number.to_string(), &format!(\"{:?}\", std::time::Instant::now())], 10)",
         stories: "podset-create",
-        every: 1,
+        fault: "request:create-pods",
     },
     Mutant {
         name: "writes without asking the gate",
@@ -39,7 +40,7 @@ const MUTANTS: &[Mutant] = &[
         from: "let term = self.gate.term().ok_or(Error::NotLeading)?;\n        let deadline = term.until.min(Instant::now() + CALL);",
         to: "let now = Instant::now();\n        let term = self.gate.term().unwrap_or(crate::election::Term { since: now, until: now + CALL });\n        let deadline = now + CALL;",
         stories: "podset-scale",
-        every: 3,
+        fault: "/cut-off",
     },
     Mutant {
         name: "a lease that is taken before it has expired",
@@ -47,7 +48,7 @@ const MUTANTS: &[Mutant] = &[
         from: "self.at.is_some() && self.expiry(settings) <= Instant::now()",
         to: "self.at.is_some() && settings.lease > Duration::ZERO",
         stories: "podset-create",
-        every: 1,
+        fault: "/cut-off",
     },
     Mutant {
         name: "deletions that are not told",
@@ -55,7 +56,7 @@ const MUTANTS: &[Mutant] = &[
         from: "            self.tell(&Change::Deleted { old });\n",
         to: "            let _ = old;\n",
         stories: "podset-pod-lost",
-        every: 5,
+        fault: "event:pods",
     },
     Mutant {
         name: "a list that sweeps nothing",
@@ -63,7 +64,7 @@ const MUTANTS: &[Mutant] = &[
         from: "for key in &gone {\n            self.delete(key);\n        }",
         to: "drop(gone);",
         stories: "podset-node-lost",
-        every: 2,
+        fault: "/dropped",
     },
     Mutant {
         name: "410 that is not understood",
@@ -71,7 +72,7 @@ const MUTANTS: &[Mutant] = &[
         from: "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
         to: "self.code() == Some(1)",
         stories: "podset-create",
-        every: 1,
+        fault: "event:pods",
     },
     Mutant {
         name: "no reading of one's own writes",
@@ -79,7 +80,7 @@ const MUTANTS: &[Mutant] = &[
         from: "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
         to: "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
         stories: "daemonjob-retry",
-        every: 2,
+        fault: "event:pods",
     },
     Mutant {
         name: "a stranger's pod taken for one's own",
@@ -87,7 +88,7 @@ const MUTANTS: &[Mutant] = &[
         from: "Some(meta) if meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid) => {",
         to: "Some(meta) if !meta.uid.is_empty() => {",
         stories: "podset-create",
-        every: 1,
+        fault: "/stranger",
     },
     Mutant {
         name: "a refusal that is forgotten at once",
@@ -95,7 +96,7 @@ const MUTANTS: &[Mutant] = &[
         from: "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);",
         to: "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_hours(2);",
         stories: "podset-create",
-        every: 1,
+        fault: "/invalid",
     },
     Mutant {
         name: "a failed pass that is not repeated",
@@ -103,7 +104,7 @@ const MUTANTS: &[Mutant] = &[
         from: "(\"error\", Ended::Failed)",
         to: "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
         stories: "podset-create",
-        every: 1,
+        fault: "request:create-pods",
     },
     Mutant {
         name: "finalizers taken off before the ledger is written",
@@ -111,7 +112,7 @@ const MUTANTS: &[Mutant] = &[
         from: "for mut step in [first, ledger, last, creations] {",
         to: "for mut step in [first, last, ledger, creations] {",
         stories: "daemonjob-pod-deleted",
-        every: 1,
+        fault: "/crash-",
     },
     Mutant {
         name: "a line that is said before it is claimed",
@@ -119,7 +120,7 @@ const MUTANTS: &[Mutant] = &[
         from: "        plan.steps.push(vec![Action::Claim { status, token }]);\n        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);",
         to: "        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);\n        plan.steps.push(vec![Action::Claim { status, token }]);",
         stories: "greeting-life",
-        every: 1,
+        fault: "/crash-",
     },
     Mutant {
         name: "ledger lines that are not read",
@@ -127,7 +128,7 @@ const MUTANTS: &[Mutant] = &[
         from: "(if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);",
         to: "let _ = (is_going, shard);",
         stories: "daemonjob-ttl",
-        every: 5,
+        fault: "/crash-",
     },
     Mutant {
         name: "pods that wake nobody",
@@ -135,7 +136,7 @@ const MUTANTS: &[Mutant] = &[
         from: "pods.subscribe(move |change| waker.wake_owner(change, &resource));",
         to: "let _ = (waker, resource);",
         stories: "podset-pod-lost",
-        every: 5,
+        fault: "event:pods",
     },
     Mutant {
         name: "a take-over without looking at what is there",
@@ -143,7 +144,7 @@ const MUTANTS: &[Mutant] = &[
         from: "since.is_some_and(|since| progress.listed >= Some(since))",
         to: "since.is_some()",
         stories: "daemonjob-failure",
-        every: 1,
+        fault: "/take-over-behind",
     },
     Mutant {
         name: "deletes what has another UID by now",
@@ -151,7 +152,7 @@ const MUTANTS: &[Mutant] = &[
         from: "let mut preconditions = json!({ \"uid\": uid });",
         to: "let mut preconditions = json!({});",
         stories: "podset-again",
-        every: 1,
+        fault: "request:delete-pods",
     },
 ];
 
@@ -164,10 +165,24 @@ fn copy_of(workspace: &Path) -> std::path::PathBuf {
 pub fn run() -> Result<()> {
     let workspace = paths::workspace();
     let copy = copy_of(workspace);
+    fs::create_dir_all(&copy).with_context(|| format!("{} cannot be made", copy.display()))?;
+    let mut built = BTreeSet::new();
+    let done = try_all(workspace, &copy, &mut built);
+    // The broken programs, and what they were made of, are of use to nobody.
+    for file in &built {
+        let _ = fs::remove_file(file);
+    }
+    let _ = fs::remove_dir_all(&copy);
+    done
+}
+
+fn try_all(workspace: &Path, copy: &Path, built: &mut BTreeSet<PathBuf>) -> Result<()> {
     let mut caught = 0;
     let mut table = Vec::new();
     for mutant in MUTANTS {
-        let noticed = try_one(workspace, &copy, mutant)?;
+        let step = Step::start_long(format!("trying {}", mutant.name));
+        let noticed = try_one(workspace, copy, mutant, built)?;
+        step.done();
         let line = match &noticed {
             Some(plan) => format!("{:<52} {plan}", mutant.name),
             None => format!("{:<52} NOT CAUGHT", mutant.name),
@@ -180,8 +195,13 @@ pub fn run() -> Result<()> {
     if caught == MUTANTS.len() { Ok(()) } else { Err(test::Failed.into()) }
 }
 
-/// The first plan that notices.
-fn try_one(workspace: &Path, copy: &Path, mutant: &Mutant) -> Result<Option<String>> {
+/// The first plan that notices. What the build made of the copy is added to `built`.
+fn try_one(
+    workspace: &Path,
+    copy: &Path,
+    mutant: &Mutant,
+    built: &mut BTreeSet<PathBuf>,
+) -> Result<Option<String>> {
     for part in ["Cargo.toml", "Cargo.lock", "crates", "tests", "xtask"] {
         sync(&workspace.join(part), &copy.join(part))
             .with_context(|| format!("{part} cannot be copied to {}", copy.display()))?;
@@ -196,12 +216,27 @@ fn try_one(workspace: &Path, copy: &Path, mutant: &Mutant) -> Result<Option<Stri
         );
     }
     fs::write(&file, text.replace(mutant.from, mutant.to))?;
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    cargo.current_dir(copy).env("CARGO_TARGET_DIR", workspace.join("target"));
+    let mut cargo = run::cargo();
+    // The dependencies are those of the workspace; of the copy nothing is kept that would make the next build of it faster.
+    cargo.current_dir(copy).env("CARGO_TARGET_DIR", workspace.join("target")).env("CARGO_INCREMENTAL", "0");
     protoc::tell(&mut cargo);
-    cargo.args(["test", "--quiet", "--package", "quintet-faults", "--test", "faults", "--"]);
-    cargo.args([mutant.stories, "--stop-after", "1", "--every", &mutant.every.to_string()]);
-    let output = run::output(&mut cargo, None)?;
+    cargo.args(["test", "--quiet", "--package", "quintet-faults", "--test", "faults", "--no-run"]);
+    cargo.args(["--message-format", "json"]);
+    let mut program = None;
+    for line in run::stdout(&mut cargo).with_context(|| format!("{:?}", mutant.name))?.lines() {
+        let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
+        let is_ours = message["manifest_path"].as_str().is_some_and(|path| Path::new(path).starts_with(copy));
+        if message["reason"] != "compiler-artifact" || !is_ours {
+            continue;
+        }
+        let files = message["filenames"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        built.extend(files.map(PathBuf::from));
+        program = message["executable"].as_str().map(PathBuf::from).or(program);
+    }
+    let program = program.context("cargo does not say what it has built")?;
+    let mut faults = Command::new(program);
+    faults.args([mutant.stories, "--stop-after", "1", "--fault", mutant.fault, "--every", "1"]);
+    let output = run::output(&mut faults, None)?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if !said.contains(" violations") {
         bail!("{:?} cannot be run: {}", mutant.name, String::from_utf8_lossy(&output.stderr).trim());

@@ -25,6 +25,9 @@ struct Args {
     /// One plan of every N
     #[arg(long, value_name = "N", conflicts_with = "all")]
     every: Option<usize>,
+    /// Only plans whose names contain TEXT
+    #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
+    fault: Option<String>,
     /// What the server's own order of things follows from
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -120,9 +123,11 @@ fn many(args: &Args) -> ExitCode {
             println!("{}\n    {violation}", scenario.name);
             wrong += 1;
         }
-        let plans = plans(scenario, usual);
+        let is_wanted =
+            |plan: &Plan| args.fault.as_deref().is_none_or(|fault| plan.to_string().contains(fault));
+        let plans = plans(scenario, usual).into_iter().filter(is_wanted);
         chosen.extend(
-            plans.into_iter().enumerate().filter(|(at, _)| at % every == 0).map(|(_, plan)| (index, plan)),
+            plans.enumerate().filter(|(at, _)| at % every == 0).map(|(_, plan)| (index, plan)),
         );
     }
     if args.list {

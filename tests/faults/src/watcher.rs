@@ -568,6 +568,12 @@ impl Script for Watcher {
             text(shown.object, "/metadata/name")
         ));
         self.touch();
+        if matches!(event, Event::Expired | Event::Dropped)
+            && let Some(server) = self.server()
+        {
+            // What was before is gone for everybody, or whoever asks again for what came after it would get it.
+            server.compact();
+        }
         match event {
             Event::Twice => Showing::Twice,
             Event::Reordered => Showing::Later(REORDERED),
