@@ -1,11 +1,8 @@
 //! `cargo xtask faults`: every story with every fault, on the fake API server.
 
 use anyhow::Result;
-use std::env;
-use std::ffi::OsString;
-use std::process::Command;
 
-use crate::{paths, protoc, run, test};
+use crate::{protoc, run, test};
 
 /// `cargo xtask faults`.
 #[derive(Debug, clap::Args)]
@@ -45,10 +42,19 @@ pub fn run(args: &Args) -> Result<()> {
     if args.mutants {
         return crate::mutants::run();
     }
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    cargo.current_dir(paths::workspace());
+    let mut cargo = run::cargo();
     protoc::tell(&mut cargo);
-    cargo.args(["test", "--quiet", "--package", "quintet-faults", "--test", "faults", "--"]);
+    cargo.args([
+        "test",
+        "--quiet",
+        "--profile",
+        "faults",
+        "--package",
+        "quintet-faults",
+        "--test",
+        "faults",
+        "--",
+    ]);
     cargo.args(&args.filter);
     for (flag, value) in [
         ("--plan", args.plan.clone()),

@@ -264,7 +264,7 @@ impl<R: Reconciler> Controller<R> {
                     if let Some(key) = state.ended(ended) {
                         if self.objects.get(&key).is_none() {
                             // It went while the pass ran, which may have remembered something of it.
-                            state.activity.forgets(&key);
+                            state.forget(&key);
                             self.shared.executor.forget(&key);
                             self.reconciler.forget(&key);
                         }
@@ -490,7 +490,7 @@ impl State {
         self.metrics.queue_depth.with_label_values(&self.labels()).set(depth);
         let active = i64::try_from(self.passes.len()).unwrap_or(i64::MAX);
         self.metrics.active_workers.with_label_values(&[self.controller]).set(active);
-        self.activity.waits(self.queue.depth(), self.parked.len());
+        self.activity.waits(self.queue.depth(), self.parked.len(), self.queue.len());
     }
 
     /// Puts a key aside until the caches show what was written for it.
@@ -512,6 +512,7 @@ impl State {
         self.queue.forget(key);
         self.parked.remove(key);
         self.activity.forgets(key);
+        self.measure();
     }
 
     /// Forgets everything that waits for objects that are nobody's business now: to begin anew is to look at all of them.

@@ -260,6 +260,11 @@ impl Executor {
         self.memory().remove(&owner.uid);
     }
 
+    /// The UIDs of the owners of whom anything is remembered.
+    pub fn remembered(&self) -> Vec<Arc<str>> {
+        self.memory().keys().cloned().collect()
+    }
+
     /// What was refused for this owner.
     pub fn refusals(&self, owner: &Key) -> Refusals {
         self.memory().get(&owner.uid).map(|memory| memory.refusals.clone()).unwrap_or_default()

@@ -27,6 +27,8 @@ pub struct Now {
     pub waiting: usize,
     /// Keys that wait for the caches to show what was written for them.
     pub parked: usize,
+    /// Keys that the queue knows: those that wait for a pass or for a time, and those of the passes that run.
+    pub known: usize,
     /// The passes that run, and since when.
     pub running: BTreeMap<Key, Instant>,
     /// The objects whose last pass failed. Each goes with its next good pass, or with its object.
@@ -72,10 +74,10 @@ impl Activity {
         self.lock().clone()
     }
 
-    /// How many keys wait.
-    pub fn waits(&self, waiting: usize, parked: usize) {
+    /// How many keys wait for a pass, how many for the caches, and how many the queue knows.
+    pub fn waits(&self, waiting: usize, parked: usize, known: usize) {
         let mut now = self.lock();
-        (now.waiting, now.parked) = (waiting, parked);
+        (now.waiting, now.parked, now.known) = (waiting, parked, known);
     }
 
     /// A pass over this object has begun.

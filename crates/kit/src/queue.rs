@@ -388,6 +388,22 @@ mod tests {
     }
 
     #[test]
+    fn who_may_not_look_keeps_nothing_of_what_is_gone() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        for name in ["fails", "runs", "waits"] {
+            queue.add(key(name), Priority::Fresh, now);
+        }
+        let (failing, _) = queue.pop(now).unwrap();
+        let (running, _) = queue.pop(now).unwrap();
+        queue.done(&failing, Ended::Failed, now);
+        queue.leave(|key| &*key.name != "other");
+        assert_eq!((queue.depth(), queue.len(), queue.next_timer()), (0, 1, None), "what runs is remembered");
+        queue.done(&running, WELL, now);
+        assert!(queue.is_empty());
+        assert!(queue.add(key("waits"), Priority::Fresh, now), "it may wait again");
+    }
+
+    #[test]
     fn a_rest_gathers_events_and_is_forgotten_without_any() {
         let (mut queue, now, rest) = (Queue::default(), Instant::now(), Duration::from_millis(50));
         let rested = Ended::Well { again: None, rest };

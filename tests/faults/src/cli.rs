@@ -126,9 +126,7 @@ fn many(args: &Args) -> ExitCode {
         let is_wanted =
             |plan: &Plan| args.fault.as_deref().is_none_or(|fault| plan.to_string().contains(fault));
         let plans = plans(scenario, usual).into_iter().filter(is_wanted);
-        chosen.extend(
-            plans.enumerate().filter(|(at, _)| at % every == 0).map(|(_, plan)| (index, plan)),
-        );
+        chosen.extend(plans.enumerate().filter(|(at, _)| at % every == 0).map(|(_, plan)| (index, plan)));
     }
     if args.list {
         for (_, plan) in &chosen {

@@ -1,5 +1,6 @@
 //! A manager's process, as `quintet` runs it: the same clients, caches, controllers and election, over the fake server.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use quintet_kit::clock::Clock;
 use quintet_kit::election::{self, Candidate, Gate, Settings};
 use quintet_kit::metrics::Metrics;
 use quintet_kit::shared::Shared;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -69,6 +71,7 @@ pub struct Process {
     election: JoinSet<()>,
     stop: watch::Sender<bool>,
     release: watch::Sender<bool>,
+    shared: Shared,
 }
 
 /// How far a process's clock is from the server's.
@@ -153,6 +156,7 @@ impl Process {
                 task.await;
             });
         }
+        let all = shared.clone();
         let settings = Settings::new("default".to_owned(), who.to_owned());
         let candidate = Candidate {
             client: client::over(server.connect(who), &metrics, settings.retry),
@@ -168,7 +172,7 @@ impl Process {
                 tracing::error!(%error, "the election has ended");
             }
         });
-        Ok(Self { who: who.to_owned(), printer, tasks, controllers, election, stop, release })
+        Ok(Self { who: who.to_owned(), printer, tasks, controllers, election, stop, release, shared: all })
     }
 
     /// Ends it as SIGTERM does.
@@ -181,6 +185,52 @@ impl Process {
         });
         let _ = ended.await;
         self.tasks.abort_all();
+    }
+
+    /// What it remembers of objects that are gone. `there` are the custom resources that are not.
+    pub fn remembers_gone(&self, there: &[Arc<Value>]) -> Vec<String> {
+        let text = |object: &Value, path: &str| -> String {
+            object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let uids: HashSet<String> = there.iter().map(|object| text(object, "/metadata/uid")).collect();
+        let who = &self.who;
+        let mut wrong = Vec::new();
+        for uid in self.shared.executor.remembered().iter().filter(|uid| !uids.contains(&***uid)) {
+            wrong.push(format!("{who} remembers what it wrote for {uid}, which is gone"));
+        }
+        for (controller, activity) in self.shared.activities() {
+            let now = activity.now();
+            for key in now.failing.keys().filter(|key| !uids.contains(&*key.uid)) {
+                wrong.push(format!("{who} remembers how {controller} {key} failed, which is gone"));
+            }
+            if now.known > uids.len() {
+                let (known, there) = (now.known, uids.len());
+                wrong.push(format!(
+                    "the queue of {controller} of {who} knows {known} objects; there are {there}"
+                ));
+            }
+        }
+        let names: HashSet<(String, String)> = there
+            .iter()
+            .map(|object| (text(object, "/metadata/namespace"), text(object, "/metadata/name")))
+            .collect();
+        for family in self.shared.metrics.registry.gather() {
+            for metric in family.get_metric() {
+                let label = |name: &str| {
+                    metric
+                        .get_label()
+                        .iter()
+                        .find(|pair| pair.name() == name)
+                        .map(|pair| pair.value().to_owned())
+                };
+                if let (Some(namespace), Some(name)) = (label("namespace"), label("name"))
+                    && !names.contains(&(namespace, name.clone()))
+                {
+                    wrong.push(format!("{who} tells {} of {name}, which is gone", family.name()));
+                }
+            }
+        }
+        wrong
     }
 
     /// Whether a task that must run has ended.

@@ -165,6 +165,10 @@ async fn settle(watcher: &Watcher, quiet: Duration, limit: Instant) -> bool {
     }
 }
 
+fn custom_resources(server: &Server) -> Vec<Arc<Value>> {
+    types().iter().flat_map(|kind| server.objects(&kind.qualified())).collect()
+}
+
 /// Whether a pod runs on a node that was not asked to go.
 fn runs_on(server: &Server, node: &str) -> bool {
     let pods = server.objects("pods");
@@ -252,6 +256,9 @@ async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcom
         for process in &mut fleet.processes {
             if process.has_ended() {
                 watcher.violate(format!("a task of {} has ended, which it must not", process.who));
+            }
+            for what in process.remembers_gone(&custom_resources(&server)) {
+                watcher.violate(what);
             }
         }
         fleet.processes.clear();
@@ -347,6 +354,8 @@ fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
     // A write that comes late makes what somebody else has made meanwhile, under another number. Changes that come in haste
     // meet more or fewer pods of the step before.
     let spare = |usually: usize| match &plan.fault {
+        // Where nothing else happens meanwhile, whoever makes it makes it under the same name.
+        _ if plan.scenario.ends_with("-create") => 0,
         // All that was on its way.
         Fault::Request(_, _, Trouble::Paused) => usually,
         _ => usize::from(plan.is_late()),
