@@ -16,9 +16,8 @@ use crate::{paths, protoc, run, test};
 struct Mutant {
     name: &'static str,
     file: &'static str,
-    /// A text that is there once.
-    from: &'static str,
-    to: &'static str,
+    /// What becomes what; each text is there once.
+    edits: &'static [(&'static str, &'static str)],
     /// The stories that are run.
     stories: &'static str,
     /// What the names of the plans contain that are run: the class of fault that must show it.
@@ -29,128 +28,161 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pods with names by chance",
         file: "crates/podset/src/plan.rs",
-        from: "digest::short(&[uid, &number.to_string()], 10)",
-        to: "digest::short(&[uid, &number.to_string(), &format!(\"{:?}\", std::time::Instant::now())], 10)",
+        edits: &[(
+            "digest::short(&[uid, &number.to_string()], 10)",
+            "digest::short(&[uid, &number.to_string(), &format!(\"{:?}\", std::time::Instant::now())], 10)",
+        )],
         stories: "podset-create",
         fault: "/late",
     },
     Mutant {
-        name: "writes without asking the gate",
-        file: "crates/kit/src/executor.rs",
-        from: "let term = self.gate.term().ok_or(Error::NotLeading)?;\n        let deadline = term.until.min(Instant::now() + CALL);",
-        to: "struct Always {\n since: Instant,\n }\n let term = Always { since: self.gate.term().map_or_else(Instant::now, |term| term.since) };\n let deadline = Instant::now() + CALL;",
+        name: "no gate before writes",
+        file: "crates/kit/src/election.rs",
+        edits: &[
+            ("        self.state.send_replace(None);\n", ""),
+            (
+                "(until > Instant::now()).then_some(Term { until, ..term })",
+                "Some(Term { until: until.max(Instant::now() + Duration::from_secs(20)), ..term })",
+            ),
+        ],
         stories: "podset-scale",
         fault: "/cut-off",
     },
     Mutant {
         name: "a lease that is taken before it has expired",
         file: "crates/kit/src/election.rs",
-        from: "self.at.is_some() && self.expiry(settings) <= Instant::now()",
-        to: "self.at.is_some() && settings.lease > Duration::ZERO",
+        edits: &[(
+            "self.at.is_some() && self.expiry(settings) <= Instant::now()",
+            "self.at.is_some() && settings.lease > Duration::ZERO",
+        )],
         stories: "podset-create",
         fault: "/cut-off",
     },
     Mutant {
         name: "deletions that are not told",
         file: "crates/kit/src/informer.rs",
-        from: "            self.tell(&Change::Deleted { old });\n",
-        to: "            let _ = old;\n",
+        edits: &[("            self.tell(&Change::Deleted { old });\n", "            let _ = old;\n")],
         stories: "podset-pod-lost",
         fault: "event:pods",
     },
     Mutant {
         name: "a list that sweeps nothing",
         file: "crates/kit/src/informer.rs",
-        from: "for key in &gone {\n            self.delete(key);\n        }",
-        to: "drop(gone);",
+        edits: &[("for key in &gone {\n            self.delete(key);\n        }", "drop(gone);")],
         stories: "podset-node-lost",
         fault: "/dropped",
     },
     Mutant {
+        name: "lists that may be old",
+        file: "crates/kit/src/informer.rs",
+        edits: &[(
+            "&resourceVersionMatch=NotOlderThan&timeoutSeconds=60",
+            "&resourceVersionMatch=NotOlderThan&resourceVersion=0&timeoutSeconds=60",
+        )],
+        stories: "daemonjob",
+        fault: "/stale-server",
+    },
+    Mutant {
         name: "410 that is not understood",
         file: "crates/kit/src/informer.rs",
-        from: "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
-        to: "self.code() == Some(1)",
+        edits: &[(
+            "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
+            "self.code() == Some(1)",
+        )],
         stories: "podset-create",
         fault: "event:pods",
     },
     Mutant {
         name: "no reading of one's own writes",
         file: "crates/kit/src/executor.rs",
-        from: "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
-        to: "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
+        edits: &[(
+            "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
+            "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
+        )],
         stories: "daemonjob-retry",
         fault: "event:pods",
     },
     Mutant {
         name: "a stranger's pod taken for one's own",
         file: "crates/kit/src/executor.rs",
-        from: "Some(meta) if meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid) => {",
-        to: "Some(meta) if !meta.uid.is_empty() => {",
+        edits: &[(
+            "Some(meta) if meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid) => {",
+            "Some(meta) if !meta.uid.is_empty() => {",
+        )],
         stories: "podset-create",
         fault: "/stranger",
     },
     Mutant {
         name: "a refusal that is forgotten at once",
         file: "crates/kit/src/executor.rs",
-        from: "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);",
-        to: "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_hours(2);",
+        edits: &[(
+            "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);",
+            "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_hours(2);",
+        )],
         stories: "podset-create",
         fault: "/invalid",
     },
     Mutant {
         name: "a failed pass that is not repeated",
         file: "crates/kit/src/controller.rs",
-        from: "(\"error\", Ended::Failed)",
-        to: "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
+        edits: &[(
+            "(\"error\", Ended::Failed)",
+            "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
+        )],
         stories: "podset-create",
         fault: "request:create-pods",
     },
     Mutant {
         name: "finalizers taken off before the ledger is written",
         file: "crates/daemonjob/src/plan.rs",
-        from: "for mut step in [first, ledger, last, creations] {",
-        to: "for mut step in [first, last, ledger, creations] {",
+        edits: &[(
+            "for mut step in [first, ledger, last, creations] {",
+            "for mut step in [first, last, ledger, creations] {",
+        )],
         stories: "daemonjob-pod-deleted",
         fault: "/crash-",
     },
     Mutant {
         name: "a line that is said before it is claimed",
         file: "crates/greeting/src/plan.rs",
-        from: "        plan.steps.push(vec![Action::Claim { status, token }]);\n        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);",
-        to: "        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);\n        plan.steps.push(vec![Action::Claim { status, token }]);",
+        edits: &[(
+            "        plan.steps.push(vec![Action::Claim { status, token }]);\n        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);",
+            "        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);\n        plan.steps.push(vec![Action::Claim { status, token }]);",
+        )],
         stories: "greeting-life",
         fault: "/crash-",
     },
     Mutant {
         name: "ledger lines that are not read",
         file: "crates/daemonjob/src/controller.rs",
-        from: "(if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);",
-        to: "let _ = (is_going, shard);",
+        edits: &[(
+            "(if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);",
+            "let _ = (is_going, shard);",
+        )],
         stories: "daemonjob-ttl",
         fault: "/crash-",
     },
     Mutant {
         name: "pods that wake nobody",
         file: "crates/podset/src/controller.rs",
-        from: "pods.subscribe(move |change| waker.wake_owner(change, &resource));",
-        to: "let _ = (waker, resource);",
+        edits: &[(
+            "pods.subscribe(move |change| waker.wake_owner(change, &resource));",
+            "let _ = (waker, resource);",
+        )],
         stories: "podset-pod-lost",
         fault: "event:pods",
     },
     Mutant {
         name: "a take-over without looking at what is there",
         file: "crates/kit/src/election.rs",
-        from: "since.is_some_and(|since| progress.listed >= Some(since))",
-        to: "since.is_some()",
+        edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
         stories: "daemonjob-failure",
         fault: "/take-over-behind",
     },
     Mutant {
         name: "deletes what has another UID by now",
         file: "crates/kit/src/executor.rs",
-        from: "let mut preconditions = json!({ \"uid\": uid });",
-        to: "let mut preconditions = json!({});",
+        edits: &[("let mut preconditions = json!({ \"uid\": uid });", "let mut preconditions = json!({});")],
         stories: "podset-again",
         fault: "request:delete-pods",
     },
@@ -207,15 +239,18 @@ fn try_one(
             .with_context(|| format!("{part} cannot be copied to {}", copy.display()))?;
     }
     let file = copy.join(mutant.file);
-    let text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
-    if text.matches(mutant.from).count() != 1 {
-        bail!(
-            "the mutant {:?} no longer fits {}: mend its text in xtask/src/mutants.rs",
-            mutant.name,
-            mutant.file
-        );
+    let mut text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+    for (from, to) in mutant.edits {
+        if text.matches(from).count() != 1 {
+            bail!(
+                "the mutant {:?} no longer fits {}: mend its text in xtask/src/mutants.rs",
+                mutant.name,
+                mutant.file
+            );
+        }
+        text = text.replace(from, to);
     }
-    fs::write(&file, text.replace(mutant.from, mutant.to))?;
+    fs::write(&file, text)?;
     let mut cargo = run::cargo();
     // The dependencies are those of the workspace; of the copy nothing is kept that would make the next build of it faster.
     cargo.current_dir(copy).env("CARGO_TARGET_DIR", workspace.join("target")).env("CARGO_INCREMENTAL", "0");
@@ -274,7 +309,9 @@ mod tests {
     fn every_mutant_fits_the_source() {
         for mutant in MUTANTS {
             let text = fs::read_to_string(paths::workspace().join(mutant.file)).unwrap();
-            assert_eq!(text.matches(mutant.from).count(), 1, "{}", mutant.name);
+            for (from, _) in mutant.edits {
+                assert_eq!(text.matches(from).count(), 1, "{}", mutant.name);
+            }
         }
     }
 }

@@ -76,7 +76,6 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
             Removal::Keep(None) => {}
             Removal::GiveUp(since) => first.push(give_up(judged.pod, since)),
             Removal::IfUnchanged => first.push(delete(judged.pod, true)),
-            Removal::Anyway => first.push(delete(judged.pod, false)),
         }
     }
     let (now_free, then_free): (Vec<_>, Vec<_>) = survey
@@ -143,8 +142,6 @@ enum Removal {
     GiveUp(Option<Timestamp>),
     /// It goes, unless it has changed meanwhile: whether it has started or ended decides.
     IfUnchanged,
-    /// It goes.
-    Anyway,
 }
 
 /// Whether a pod that has not ended must go.
@@ -160,7 +157,7 @@ fn removal(
         return Removal::Keep(None);
     }
     if job.spec.suspend == Some(true) || survey.ending.is_some() {
-        return Removal::Anyway;
+        return Removal::IfUnchanged;
     }
     let node = judged.home.and_then(|uid| survey.histories.get(&**uid)?.node);
     // Nobody else deletes a pod that is pinned to a node that does not exist; and one that was made anew under the

@@ -107,15 +107,25 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
         body: body.to_vec(),
     };
     let asked = asked(&server, &request, parts.uri.path());
-    let Fate { held, is_lost, then } = server.script().request(&asked);
+    let Fate { held, is_lost, behind, then } = server.script().request(&asked);
     let pace = |server: &Server| Duration::from_millis(1 + server.below(SLOWEST));
     sleep(pace(&server) + held).await;
+    let is_collection = matches!(asked.verb, "list" | "watch") && !request.query.contains_key("continue");
+    let mut old = None;
+    if let Some((revision, wait)) = behind.filter(|_| is_collection) {
+        // Version 0 stands for any, however old; a list without version, or such a beginning of a watch, for the newest.
+        match request.query.get("resourceVersion").map_or("", String::as_str) {
+            "0" => old = Some(revision),
+            "" => sleep(wait).await,
+            _ => {}
+        }
+    }
     let reply = if is_lost {
         None
     } else if target.is_none() {
         Some(groups(&server, parts.uri.path()))
     } else {
-        Some(server.handle(&request))
+        Some(server.handle_as_of(&request, old))
     };
     if let Some(Reply::Object(code, _)) = &reply {
         server.script().answered(&asked, *code);

@@ -73,6 +73,9 @@ pub struct Fate {
     pub held: Duration,
     /// Whether the server never gets it, or refuses it.
     pub is_lost: bool,
+    /// The server that gets it has come no further than to this revision, and for so long: a list or the beginning of a watch
+    /// that may be old is; one that may not waits.
+    pub behind: Option<(u64, Duration)>,
     /// What comes back.
     pub then: Then,
 }
@@ -324,9 +327,17 @@ impl Server {
     }
 
     pub(crate) fn handle(&self, request: &Request) -> Reply {
+        self.handle_as_of(request, None)
+    }
+
+    /// As it was at an older revision, where one is given and its log is still there; that is for reading.
+    pub(crate) fn handle_as_of(&self, request: &Request, revision: Option<u64>) -> Reply {
         let script = self.script();
         let moment = Moment { now: self.now(), script: &*script, who: &request.who };
         let mut state = lock(&self.inner.state);
+        if let Some(mut past) = revision.and_then(|revision| state.as_of(revision)) {
+            return past.handle(request, &moment);
+        }
         let before = state.revision;
         let reply = state.handle(request, &moment);
         let after = state.revision;

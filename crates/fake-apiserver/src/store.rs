@@ -114,6 +114,8 @@ pub(crate) struct Logged {
     pub kind: usize,
     pub old: Option<Arc<Value>>,
     pub new: Option<Arc<Value>>,
+    /// What was stored before: `old`, but for an object that is gone, of which `old` is what it was last.
+    pub before: Option<Arc<Value>>,
 }
 
 #[derive(Clone)]
@@ -214,6 +216,34 @@ impl State {
             seed,
             pages: BTreeMap::new(),
         }
+    }
+
+    /// What it was at an older revision; None where the log does not reach back so far.
+    pub(crate) fn as_of(&self, revision: u64) -> Option<Self> {
+        if revision < self.compacted {
+            return None;
+        }
+        let mut past = Self {
+            types: self.types.clone(),
+            revision,
+            compacted: self.compacted,
+            objects: self.objects.clone(),
+            log: self.log.clone(),
+            uids: self.uids.clone(),
+            tokens: self.tokens,
+            seed: self.seed,
+            pages: BTreeMap::new(),
+        };
+        while let Some(undone) = past.log.pop_back_if(|logged| logged.revision > revision) {
+            let object = undone.new.as_deref().or(undone.old.as_deref())?;
+            let (namespace, name) = place_of(object);
+            let place = (undone.kind, namespace, name);
+            let owners = past.objects.remove(&place).map(|stored| stored.owners).unwrap_or_default();
+            if let Some(object) = undone.before {
+                past.objects.insert(place, Stored { object, owners });
+            }
+        }
+        Some(past)
     }
 
     /// The newest revision.
@@ -775,8 +805,9 @@ impl State {
         let logged = Logged {
             revision: self.revision,
             kind: place.0,
-            old: before.map(|stored| stored.object),
+            old: before.as_ref().map(|stored| stored.object.clone()),
             new: Some(new.clone()),
+            before: before.map(|stored| stored.object),
         };
         self.tell(&logged, moment);
         (*new).clone()
@@ -787,8 +818,13 @@ impl State {
         self.revision += 1;
         let mut last = last.unwrap_or_else(|| (*stored.object).clone());
         last["metadata"]["resourceVersion"] = json!(self.revision.to_string());
-        let logged =
-            Logged { revision: self.revision, kind: place.0, old: Some(Arc::new(last.clone())), new: None };
+        let logged = Logged {
+            revision: self.revision,
+            kind: place.0,
+            old: Some(Arc::new(last.clone())),
+            new: None,
+            before: Some(stored.object),
+        };
         self.tell(&logged, moment);
         last
     }

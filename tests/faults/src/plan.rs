@@ -61,6 +61,11 @@ pub enum Trouble {
     TakeOverBehind,
     /// The process is asked to end; another takes over.
     HandOver,
+    /// As `CutOff`, and then the other way round: of two processes each sees late what the other wrote.
+    Crossed,
+    /// The process dies after the server has carried it out; it starts again at another API server, which for a while has come
+    /// no further than to what was before.
+    StaleServer,
     /// The process dies and starts again with a clock that is ten minutes ahead.
     ClockAhead,
     /// The process dies and starts again with a clock that is ten minutes behind.
@@ -69,7 +74,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// Of each write.
-    pub const OF_WRITES: [Self; 26] = [
+    pub const OF_WRITES: [Self; 28] = [
         Self::CrashBefore,
         Self::CrashAfter,
         Self::Conflict,
@@ -94,6 +99,8 @@ impl Trouble {
         Self::CutOff,
         Self::TakeOverBehind,
         Self::HandOver,
+        Self::Crossed,
+        Self::StaleServer,
         Self::ClockAhead,
         Self::ClockBehind,
     ];
@@ -121,7 +128,12 @@ impl Trouble {
     pub fn needs_standby(self) -> bool {
         matches!(
             self,
-            Self::LateAfterTakeOver | Self::Paused | Self::CutOff | Self::TakeOverBehind | Self::HandOver
+            Self::LateAfterTakeOver
+                | Self::Paused
+                | Self::CutOff
+                | Self::TakeOverBehind
+                | Self::HandOver
+                | Self::Crossed
         )
     }
 
@@ -132,6 +144,7 @@ impl Trouble {
             Self::CrashBefore
                 | Self::CrashAfter
                 | Self::TakeOverBehind
+                | Self::StaleServer
                 | Self::ClockAhead
                 | Self::ClockBehind
         )
@@ -224,7 +237,9 @@ impl Plan {
     /// Whether somebody sees later than usual what happens.
     pub fn delays_views(&self) -> bool {
         match &self.fault {
-            Fault::Request(name, _, trouble) => trouble.needs_standby() || is_read(name),
+            Fault::Request(name, _, trouble) => {
+                trouble.needs_standby() || *trouble == Trouble::StaleServer || is_read(name)
+            }
             Fault::Line(_, _, event) => !matches!(event, Event::Twice),
             Fault::None => false,
         }
@@ -255,7 +270,9 @@ impl Plan {
     /// How long nothing may be written before it counts as settled: what is silent is noticed late.
     pub fn quiet(&self) -> Duration {
         match &self.fault {
-            Fault::Line(_, _, Event::Silence) => Duration::from_secs(200),
+            Fault::Line(_, _, Event::Silence) | Fault::Request(_, _, Trouble::Crossed) => {
+                Duration::from_secs(200)
+            }
             _ => Duration::from_mins(1),
         }
     }

@@ -319,17 +319,7 @@ fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
             lacks.join("\n           "),
             has.join("\n           ")
         );
-        // A deletion that comes late may take a pod that has succeeded meanwhile. The ledger has its outcome, or the end would
-        // lack that as well.
-        let is_deletion =
-            matches!(&plan.fault, Fault::Request(name, ..) if name == "delete-pods") && plan.is_late();
-        let is_succeeded =
-            |line: &&str| line.starts_with("pod of DaemonJob/") && line.contains(" Succeeded ");
-        if is_deletion && has.is_empty() && lacks.iter().all(is_succeeded) {
-            watcher.excuse(what);
-        } else {
-            watcher.violate(what);
-        }
+        watcher.violate(what);
     }
     // Whoever dies between claim and line takes the line along: at most once is promised, not at least once. A change that
     // nobody saw before the next one is not said either.

@@ -39,6 +39,12 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
     for (resource, count) in &usual.events {
         for nth in 1..=(*count).min(MOST) {
             for event in Event::ALL {
+                // Where the first failure ends the run, a node that nobody is shown never has its turn.
+                let is_missed =
+                    scenario.name == "daemonjob-failure" && resource == "nodes" && event == Event::Silence;
+                if is_missed {
+                    continue;
+                }
                 faults.push(Fault::Line(resource.clone(), nth, event));
             }
         }

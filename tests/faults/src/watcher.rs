@@ -1,6 +1,6 @@
 //! Brings one fault about, and watches over everything that is done meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -55,8 +55,11 @@ struct Inner {
     lines: BTreeMap<String, usize>,
     hit: bool,
     dead: BTreeSet<String>,
-    cut_off: HashMap<String, (Instant, bool)>,
-    behind: Option<(String, Instant)>,
+    cut_off: Vec<CutOff>,
+    /// Whose watches are behind: who begins so, and until when.
+    behind: Vec<(String, Instant)>,
+    /// What an API server has come to, at which processes whose names begin so start, and until when.
+    stale: Option<(String, u64, Instant)>,
     last_write: Option<Instant>,
     violations: BTreeSet<String>,
     excused: BTreeSet<String>,
@@ -65,6 +68,10 @@ struct Inner {
     deleted: BTreeMap<String, usize>,
     /// Objects that were made for an owner that was gone already, which only somebody who sees late can do.
     for_the_dead: usize,
+    /// What each process knows that it has done: who, verb, type, and the name that was made or the UID that was deleted.
+    done: BTreeSet<(String, &'static str, String, String)>,
+    /// What it asked for in the request that the fault is about.
+    unclear: Option<(String, &'static str, String, String)>,
     doubled: BTreeMap<String, Timestamp>,
     succeeded: BTreeSet<(String, String, String)>,
     /// Most pods that each generation of a PodSet allows.
@@ -77,6 +84,15 @@ struct Inner {
     hashes: BTreeSet<(String, String)>,
     /// The nodes on which a pod of a DaemonJob has failed, by its UID and node names.
     failed: BTreeSet<(String, String)>,
+}
+
+/// When nothing of a process comes through.
+struct CutOff {
+    who: String,
+    from: Instant,
+    until: Instant,
+    /// Whether it all comes afterwards.
+    comes_late: bool,
 }
 
 /// Something that a status may say: what it is about, and two numbers that one cache shows at one moment.
@@ -102,6 +118,17 @@ fn name_of(asked: &Asked) -> String {
     format!("{}-{resource}{sub}", asked.verb)
 }
 
+/// What a request makes or deletes, if it does.
+fn deed(asked: &Asked) -> Option<(String, &'static str, String, String)> {
+    let what = match asked.verb {
+        "create" => asked.name.clone(),
+        "delete" => text(&asked.body, "/preconditions/uid").to_owned(),
+        _ => return None,
+    };
+    let is_of_interest = !matches!(short(&asked.resource), "leases" | "events");
+    is_of_interest.then(|| (asked.who.clone(), asked.verb, asked.resource.clone(), what))
+}
+
 fn is_manager(who: &str) -> bool {
     who.starts_with(MANAGER)
 }
@@ -124,6 +151,14 @@ fn is_counted(pod: &Value) -> bool {
 fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+impl Inner {
+    /// Why nothing of this process comes through now, if so.
+    fn cut_off(&self, who: &str, now: Instant) -> Option<&CutOff> {
+        let is_now = |cut: &&CutOff| who.starts_with(&*cut.who) && cut.from <= now && now < cut.until;
+        self.cut_off.iter().find(is_now)
+    }
 }
 
 impl Watcher {
@@ -208,12 +243,6 @@ impl Watcher {
         self.inner().violations.insert(what);
     }
 
-    /// Notes something that is wrong and follows from a write which came late.
-    pub fn excuse(&self, what: String) {
-        self.note(&format!("EXCUSED {what}"));
-        self.inner().excused.insert(what);
-    }
-
     fn order(&self, order: Order) {
         self.note(&format!("FAULT {order:?}"));
         self.touch();
@@ -240,8 +269,14 @@ impl Watcher {
         Then::Status(status, (code == 429).then_some(2))
     }
 
+    /// Cuts off whoever's name begins so, `after` a while and for a while.
+    fn cut_off(&self, who: String, after: Duration, length: Duration, comes_late: bool) {
+        let from = Instant::now() + after;
+        self.inner().cut_off.push(CutOff { who, from, until: from + length, comes_late });
+    }
+
     fn fate(&self, trouble: Trouble, asked: &Asked) -> Fate {
-        let lost = |then: Then| Fate { is_lost: true, then, held: Duration::ZERO };
+        let lost = |then: Then| Fate { is_lost: true, then, ..Fate::default() };
         let carried_out = |then: Then| Fate { then, ..Fate::default() };
         let who = asked.who.clone();
         let resource = &asked.resource;
@@ -257,7 +292,7 @@ impl Watcher {
             }
             Trouble::TakeOverBehind => {
                 let other = if who.starts_with("manager-a") { "manager-b" } else { "manager-a" };
-                self.inner().behind = Some((other.to_owned(), Instant::now() + LATE));
+                self.inner().behind.push((other.to_owned(), Instant::now() + LATE));
                 self.order(Order::Crash(who));
                 carried_out(Then::Silence)
             }
@@ -322,16 +357,33 @@ impl Watcher {
             Trouble::Slow => carried_out(Then::Late(Duration::from_secs(30))),
             Trouble::Late => Fate { held: LATE, ..Fate::default() },
             Trouble::LateAfterTakeOver => {
-                self.inner().cut_off.insert(who, (Instant::now() + CUT_OFF, false));
+                self.cut_off(who, Duration::ZERO, CUT_OFF, false);
                 Fate { held: LATE, ..Fate::default() }
             }
             Trouble::Paused => {
-                self.inner().cut_off.insert(who, (Instant::now() + LATE, true));
+                self.cut_off(who, Duration::ZERO, LATE, true);
                 Fate { held: LATE, ..Fate::default() }
             }
             Trouble::CutOff => {
-                self.inner().cut_off.insert(who, (Instant::now() + CUT_OFF, false));
+                self.cut_off(who, Duration::ZERO, CUT_OFF, false);
                 lost(Then::Silence)
+            }
+            Trouble::Crossed => {
+                let other = if who.starts_with("manager-a") { "manager-b" } else { "manager-a" };
+                let until = Instant::now() + CUT_OFF * 3;
+                self.inner().behind.extend([(MANAGER.to_owned(), until)]);
+                self.cut_off(who, Duration::ZERO, CUT_OFF, false);
+                self.cut_off(other.to_owned(), CUT_OFF, CUT_OFF, false);
+                carried_out(Then::Silence)
+            }
+            Trouble::StaleServer => {
+                let base = who.rsplit_once('-').map_or(&*who, |(base, _)| base).to_owned();
+                let revision = self.server().map_or(0, |server| server.look(State::revision));
+                let until = Instant::now() + LATE;
+                self.inner().stale = Some((base.clone(), revision, until));
+                self.inner().behind.push((base, until));
+                self.order(Order::Crash(who));
+                carried_out(Then::Silence)
             }
         }
     }
@@ -506,6 +558,29 @@ impl Watcher {
         }
     }
 
+    /// Who knows that he has made or deleted something does not do it again.
+    fn judge_again(&self, asked: &Asked, code: u16) {
+        if !is_manager(&asked.who) || self.plan.is_late() || self.plan.needs_standby() {
+            return;
+        }
+        let Some(deed) = deed(asked) else { return };
+        let mut inner = self.inner();
+        if inner.unclear.as_ref() == Some(&deed) {
+            return;
+        }
+        match code {
+            200..300 => {
+                inner.done.insert(deed);
+            }
+            404 | 409 if inner.done.contains(&deed) => {
+                drop(inner);
+                let (who, verb, resource, what) = deed;
+                self.violate(format!("{who} does again what it has done: {verb} {resource} {what}"));
+            }
+            _ => {}
+        }
+    }
+
     fn judge_podset(&self, commit: &Commit<'_>, podset: &Value) {
         let uid = text(podset, "/metadata/uid").to_owned();
         let generation = podset["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -552,7 +627,7 @@ impl Script for Watcher {
         let nth = {
             let mut inner = self.inner();
             if inner.dead.contains(&asked.who) {
-                return Fate { is_lost: true, then: Then::Silence, held: Duration::ZERO };
+                return Fate { is_lost: true, then: Then::Silence, ..Fate::default() };
             }
             let count = inner.requests.entry(name.clone()).or_default();
             *count += 1;
@@ -576,25 +651,23 @@ impl Script for Watcher {
             && *wanted == name
             && *at == nth
         {
-            self.inner().hit = true;
+            {
+                let mut inner = self.inner();
+                inner.hit = true;
+                inner.unclear = deed(asked);
+            }
             self.note(&format!("FAULT {trouble:?} at {name}.{nth}"));
             return self.fate(*trouble, asked);
         }
-        let mut inner = self.inner();
-        match inner.cut_off.get(&asked.who) {
-            Some((until, is_paused)) if *until > now => {
-                let left = *until - now;
-                if *is_paused {
-                    Fate { held: left, ..Fate::default() }
-                } else {
-                    Fate { is_lost: true, then: Then::Silence, held: Duration::ZERO }
-                }
+        let inner = self.inner();
+        match inner.cut_off(&asked.who, now) {
+            Some(cut) if cut.comes_late => Fate { held: cut.until - now, ..Fate::default() },
+            Some(_) => Fate { is_lost: true, then: Then::Silence, ..Fate::default() },
+            None => {
+                let stale = inner.stale.as_ref();
+                let stale = stale.filter(|(who, _, until)| asked.who.starts_with(&**who) && *until > now);
+                Fate { behind: stale.map(|(_, revision, _)| (*revision, BEHIND)), ..Fate::default() }
             }
-            Some(_) => {
-                inner.cut_off.remove(&asked.who);
-                Fate::default()
-            }
-            None => Fate::default(),
         }
     }
 
@@ -602,6 +675,7 @@ impl Script for Watcher {
         if self.keeps_trace && is_manager(&asked.who) && asked.is_write() {
             self.note(&format!("    {} {} {} answered {code}", asked.who, name_of(asked), asked.name));
         }
+        self.judge_again(asked, code);
     }
 
     fn line(&self, shown: &Shown<'_>) -> Showing {
@@ -615,14 +689,11 @@ impl Script for Watcher {
             if inner.dead.contains(shown.who) {
                 return Showing::Silence;
             }
-            if let Some((until, _)) = inner.cut_off.get(shown.who).filter(|(until, _)| *until > now) {
-                return Showing::Later(*until - now);
+            if let Some(cut) = inner.cut_off(shown.who, now) {
+                return Showing::Later(cut.until - now);
             }
-            if let Some((who, until)) = &inner.behind
-                && shown.who.starts_with(&**who)
-                && *until > now
-                && !shown.is_initial
-            {
+            let is_behind = |(who, until): &(String, Instant)| shown.who.starts_with(&**who) && *until > now;
+            if !shown.is_initial && inner.behind.iter().any(is_behind) {
                 return Showing::Later(BEHIND);
             }
             if shown.type_ == "BOOKMARK" && !shown.is_initial {

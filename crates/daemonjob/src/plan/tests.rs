@@ -466,6 +466,8 @@ fn suspension_deletes_running_pods_records_the_rest_and_ends_in_a_new_run() {
     job.spec.suspend = Some(true);
     let plan_ = plan(&job, &running, later(5));
     assert_eq!(deleted(&plan_), ["b-1"]);
+    let Action::Delete { resource_version, .. } = &plan_.steps[0][0] else { panic!() };
+    assert!(resource_version.is_some(), "one that succeeds meanwhile stays");
     assert_eq!(written(&plan_).into_keys().collect::<Vec<_>>(), ["uid-a"]);
     let status = plan_.status.clone().unwrap();
     assert_eq!((status.start_time.clone(), reason(&plan_, "Complete").1), (None, "Suspended".into()));
