@@ -100,7 +100,7 @@ const MUTANTS: &[Mutant] = &[
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
         )],
         stories: "daemonjob-retry",
-        fault: "event:pods",
+        fault: "/delayed",
     },
     Mutant {
         name: "a stranger's pod taken for one's own",
@@ -117,10 +117,10 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/kit/src/executor.rs",
         edits: &[(
             "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);",
-            "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_hours(2);",
+            "const FIRST_REFUSAL: SignedDuration = SignedDuration::ZERO;",
         )],
         stories: "podset-create",
-        fault: "/invalid",
+        fault: "/stranger",
     },
     Mutant {
         name: "a failed pass that is not repeated",
@@ -129,8 +129,8 @@ const MUTANTS: &[Mutant] = &[
             "(\"error\", Ended::Failed)",
             "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
         )],
-        stories: "podset-create",
-        fault: "request:create-pods",
+        stories: "book-life",
+        fault: "/error",
     },
     Mutant {
         name: "finalizers taken off before the ledger is written",
@@ -139,7 +139,7 @@ const MUTANTS: &[Mutant] = &[
             "for mut step in [first, ledger, last, creations] {",
             "for mut step in [first, last, ledger, creations] {",
         )],
-        stories: "daemonjob-pod-deleted",
+        stories: "daemonjob-done-deleted",
         fault: "/crash-",
     },
     Mutant {
@@ -176,15 +176,15 @@ const MUTANTS: &[Mutant] = &[
         name: "a take-over without looking at what is there",
         file: "crates/kit/src/election.rs",
         edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
-        stories: "daemonjob-failure",
-        fault: "/take-over-behind",
+        stories: "daemonjob-ttl",
+        fault: "/take-over-blind",
     },
     Mutant {
         name: "deletes what has another UID by now",
         file: "crates/kit/src/executor.rs",
         edits: &[("let mut preconditions = json!({ \"uid\": uid });", "let mut preconditions = json!({});")],
-        stories: "podset-again",
-        fault: "request:delete-pods",
+        stories: "podset-scale-back",
+        fault: "delete-pods",
     },
 ];
 

@@ -59,6 +59,8 @@ pub enum Trouble {
     CutOff,
     /// The process dies after the server has carried it out; another takes over whose watches are 8 s behind.
     TakeOverBehind,
+    /// The process dies after the server has carried it out; another takes over that was shown nothing since it began.
+    TakeOverBlind,
     /// The process is asked to end; another takes over.
     HandOver,
     /// As `CutOff`, and then the other way round: of two processes each sees late what the other wrote.
@@ -74,7 +76,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// Of each write.
-    pub const OF_WRITES: [Self; 28] = [
+    pub const OF_WRITES: [Self; 29] = [
         Self::CrashBefore,
         Self::CrashAfter,
         Self::Conflict,
@@ -98,6 +100,7 @@ impl Trouble {
         Self::Paused,
         Self::CutOff,
         Self::TakeOverBehind,
+        Self::TakeOverBlind,
         Self::HandOver,
         Self::Crossed,
         Self::StaleServer,
@@ -132,6 +135,7 @@ impl Trouble {
                 | Self::Paused
                 | Self::CutOff
                 | Self::TakeOverBehind
+                | Self::TakeOverBlind
                 | Self::HandOver
                 | Self::Crossed
         )
@@ -144,6 +148,7 @@ impl Trouble {
             Self::CrashBefore
                 | Self::CrashAfter
                 | Self::TakeOverBehind
+                | Self::TakeOverBlind
                 | Self::StaleServer
                 | Self::ClockAhead
                 | Self::ClockBehind

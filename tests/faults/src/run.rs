@@ -169,12 +169,12 @@ fn custom_resources(server: &Server) -> Vec<Arc<Value>> {
     types().iter().flat_map(|kind| server.objects(&kind.qualified())).collect()
 }
 
-/// Whether a pod runs on a node that was not asked to go.
-fn runs_on(server: &Server, node: &str) -> bool {
+/// Whether a pod in this phase is on a node and was not asked to go.
+fn is_on(server: &Server, node: &str, phase: &str) -> bool {
     let pods = server.objects("pods");
     let runs = |pod: &Value| {
         pod["spec"]["nodeName"] == node
-            && pod["status"]["phase"] == "Running"
+            && pod["status"]["phase"] == phase
             && pod["metadata"]["deletionTimestamp"].is_null()
     };
     pods.iter().any(|pod| runs(pod))
@@ -229,8 +229,9 @@ async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcom
         match when {
             When::Settled => settled &= settle(&watcher, BETWEEN.max(plan.between()), limit).await,
             When::After(wait) => sleep(*wait).await,
-            When::RunningOn(node) => {
-                while Instant::now() < limit && !runs_on(&server, node) {
+            When::RunningOn(node) | When::DoneOn(node) => {
+                let phase = if matches!(when, When::DoneOn(_)) { "Succeeded" } else { "Running" };
+                while Instant::now() < limit && !is_on(&server, node, phase) {
                     sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -283,6 +284,9 @@ async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcom
         compare(&watcher, plan, usual, &outcome);
     } else {
         twice(&watcher, &outcome.lines);
+    }
+    if matches!(plan.fault, Fault::Request(_, _, Trouble::Stranger)) && !watcher.has_told_of_name() {
+        watcher.violate("a stranger has the name, and nobody is told".to_owned());
     }
     (outcome.requests, outcome.events) = watcher.recorded();
     (outcome.created, outcome.deleted) = watcher.counts();
@@ -346,6 +350,8 @@ fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
     let spare = |usually: usize| match &plan.fault {
         // Where nothing else happens meanwhile, whoever makes it makes it under the same name.
         _ if plan.scenario.ends_with("-create") => 0,
+        // A deletion is of one object: it comes too late for another one of its name.
+        Fault::Request(name, _, Trouble::Late) if name.starts_with("delete-") => 0,
         // All that was on its way.
         Fault::Request(_, _, Trouble::Paused) => usually,
         _ => usize::from(plan.is_late()),

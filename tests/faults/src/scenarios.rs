@@ -29,6 +29,8 @@ pub enum When {
     After(Duration),
     /// When a pod runs on this node.
     RunningOn(&'static str),
+    /// When a pod on this node has succeeded.
+    DoneOn(&'static str),
 }
 
 /// A step: when, and what is done.
@@ -78,6 +80,20 @@ pub const ALL: &[Scenario] = &[
             }),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 4 } }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
+        ],
+    },
+    Scenario {
+        name: "podset-scale-back",
+        kinds: &[Kind::PodSet],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                podset(server, &json!({ "replicas": 3 }));
+            }),
+            (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
+            // What was deleted is made again under its name before a deletion that comes late is there.
+            (after(15_000), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
         ],
     },
     Scenario {
@@ -340,6 +356,23 @@ pub const ALL: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "daemonjob-done-deleted",
+        kinds: &[Kind::DaemonJob],
+        life: lives,
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                daemonjob(server, &json!({ "template": template("slow-on-n2") }));
+            }),
+            (When::DoneOn("n1"), |server| {
+                // It has succeeded, and the ledger need not have it yet.
+                if let Some(name) = a_pod(server) {
+                    server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
+                }
+            }),
+        ],
+    },
+    Scenario {
         name: "daemonjob-suspend",
         kinds: &[Kind::DaemonJob],
         life: lives,
@@ -579,9 +612,10 @@ fn lives(pod: &Value) -> Life {
     let soon = Duration::from_millis(1_500);
     match image {
         "slow" => Life::Succeeds(Duration::from_secs(8)),
+        "slow-on-n2" if node == "n2" => Life::Succeeds(Duration::from_secs(8)),
         "fail-first" if run == "1" => Life::Fails(soon, 1),
         "fail-on-n1" if node == "n1" => Life::Fails(soon, 3),
-        "done" | "done-too" | "fail-first" | "fail-on-n1" => Life::Succeeds(soon),
+        "done" | "done-too" | "fail-first" | "fail-on-n1" | "slow-on-n2" => Life::Succeeds(soon),
         _ => Life::Runs,
     }
 }

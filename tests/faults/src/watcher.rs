@@ -27,6 +27,9 @@ pub enum Order {
 /// How managers' names begin.
 pub const MANAGER: &str = "manager-";
 
+/// Who stands by from the beginning.
+const STANDBY: &str = "manager-b-2";
+
 /// How long a process is cut off.
 const CUT_OFF: Duration = Duration::from_secs(40);
 /// How late what is late comes: after a take-over.
@@ -36,6 +39,9 @@ const BEHIND: Duration = Duration::from_secs(8);
 /// How long a watch is delayed so that a write comes first.
 const DELAYED: Duration = Duration::from_secs(5);
 const REORDERED: Duration = Duration::from_millis(300);
+
+/// So often nobody asks for what is refused.
+const OFTEN: usize = 30;
 
 /// How long something wrong may last that follows from a write which came late.
 const LATE_EXCUSED: Duration = Duration::from_secs(20);
@@ -70,6 +76,10 @@ struct Inner {
     for_the_dead: usize,
     /// What each process knows that it has done: who, verb, type, and the name that was made or the UID that was deleted.
     done: BTreeSet<(String, &'static str, String, String)>,
+    /// How often each write of each process was refused.
+    refused: BTreeMap<(String, String, String), usize>,
+    /// Whether anybody was told that a name is taken.
+    told_of_name: bool,
     /// What it asked for in the request that the fault is about.
     unclear: Option<(String, &'static str, String, String)>,
     doubled: BTreeMap<String, Timestamp>,
@@ -214,6 +224,11 @@ impl Watcher {
         self.inner().for_the_dead
     }
 
+    /// Whether anybody was told that a name is taken.
+    pub fn has_told_of_name(&self) -> bool {
+        self.inner().told_of_name
+    }
+
     /// What was wrong at some moment.
     pub fn violations(&self) -> Vec<String> {
         self.inner().violations.iter().cloned().collect()
@@ -293,6 +308,10 @@ impl Watcher {
             Trouble::TakeOverBehind => {
                 let other = if who.starts_with("manager-a") { "manager-b" } else { "manager-a" };
                 self.inner().behind.push((other.to_owned(), Instant::now() + LATE));
+                self.order(Order::Crash(who));
+                carried_out(Then::Silence)
+            }
+            Trouble::TakeOverBlind => {
                 self.order(Order::Crash(who));
                 carried_out(Then::Silence)
             }
@@ -626,6 +645,7 @@ impl Script for Watcher {
         let now = Instant::now();
         let nth = {
             let mut inner = self.inner();
+            inner.told_of_name |= asked.is_write() && asked.body.to_string().contains("exists already");
             if inner.dead.contains(&asked.who) {
                 return Fate { is_lost: true, then: Then::Silence, ..Fate::default() };
             }
@@ -675,6 +695,17 @@ impl Script for Watcher {
         if self.keeps_trace && is_manager(&asked.who) && asked.is_write() {
             self.note(&format!("    {} {} {} answered {code}", asked.who, name_of(asked), asked.name));
         }
+        if is_manager(&asked.who) && asked.is_write() && (400..500).contains(&code) {
+            let what = (asked.who.clone(), name_of(asked), asked.name.clone());
+            let mut inner = self.inner();
+            let times = inner.refused.entry(what).or_default();
+            *times += 1;
+            if *times == OFTEN && !matches!(short(&asked.resource), "leases" | "events") {
+                drop(inner);
+                let name = name_of(asked);
+                self.violate(format!("{} was refused {OFTEN} times: {name} {}", asked.who, asked.name));
+            }
+        }
         self.judge_again(asked, code);
     }
 
@@ -684,6 +715,10 @@ impl Script for Watcher {
         }
         let now = Instant::now();
         let resource = short(shown.resource).to_owned();
+        let is_blind = matches!(self.plan.fault, Fault::Request(_, _, Trouble::TakeOverBlind))
+            && shown.who == STANDBY
+            && !shown.is_initial
+            && !self.holds_lease(STANDBY);
         let nth = {
             let mut inner = self.inner();
             if inner.dead.contains(shown.who) {
@@ -691,6 +726,9 @@ impl Script for Watcher {
             }
             if let Some(cut) = inner.cut_off(shown.who, now) {
                 return Showing::Later(cut.until - now);
+            }
+            if is_blind {
+                return Showing::Later(CUT_OFF);
             }
             let is_behind = |(who, until): &(String, Instant)| shown.who.starts_with(&**who) && *until > now;
             if !shown.is_initial && inner.behind.iter().any(is_behind) {
