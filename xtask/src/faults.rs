@@ -29,11 +29,14 @@ pub struct Args {
     /// The seed that the server's order of things follows from
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Sequences of changes made up from the kinds' schemas, in place of plans
+    #[arg(long, conflicts_with_all = ["fault", "plan", "list"])]
+    transitions: bool,
     /// Print the names of the plans and run none
     #[arg(long)]
     list: bool,
     /// Break the program in each of the ways in tests/faults/mutants, and show that a plan notices
-    #[arg(long, conflicts_with_all = ["filter", "plan", "every", "fault", "list"])]
+    #[arg(long, conflicts_with_all = ["filter", "plan", "every", "fault", "list", "transitions"])]
     mutants: bool,
 }
 
@@ -69,8 +72,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.every.is_none() && args.plan.is_none() {
         cargo.arg("--all");
     }
-    if args.list {
-        cargo.arg("--list");
+    for (flag, is_set) in [("--list", args.list), ("--transitions", args.transitions)] {
+        if is_set {
+            cargo.arg(flag);
+        }
     }
     let mut child = cargo.spawn()?;
     if run::wait(&mut child, || ())?.success() { Ok(()) } else { Err(test::Failed.into()) }

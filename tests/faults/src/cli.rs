@@ -8,7 +8,8 @@ use clap::Parser;
 use crate::plan::{Fault, Plan};
 use crate::run::Outcome;
 use crate::scenarios::{ALL, Scenario};
-use crate::sweep::{Sum, guarded, plans, sweep};
+use crate::sweep::{Sum, guarded, plans, side_by_side, sweep};
+use crate::transitions::Transition;
 
 /// Run every story with every fault
 #[derive(Debug, Parser)]
@@ -31,6 +32,9 @@ struct Args {
     /// What the server's own order of things follows from
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Sequences of changes that are made up from the kinds' schemas, instead of plans
+    #[arg(long, conflicts_with = "fault")]
+    transitions: bool,
     /// Print the names of the plans instead of running them
     #[arg(long)]
     list: bool,
@@ -48,9 +52,84 @@ pub fn main() -> ExitCode {
     if args.logs {
         tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(std::io::stderr).init();
     }
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     match &args.plan {
+        Some(name) if !name.contains('/') && name.contains('.') => one_transition(name, args.seed),
         Some(name) => one(name, args.seed),
-        None => many(&args),
+        None if args.transitions => transitions(&args, threads),
+        None if is_under_cargo_test(&args) => {
+            let codes = [many(&args, threads), transitions(&args, threads)];
+            if codes.contains(&ExitCode::FAILURE) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+        None => many(&args, threads),
+    }
+}
+
+/// Whether nothing is said of what to run: then it is a part of everything.
+fn is_under_cargo_test(args: &Args) -> bool {
+    !args.all && args.every.is_none() && args.fault.is_none() && !args.list
+}
+
+/// One of every so many.
+fn every(args: &Args) -> usize {
+    if args.all { 1 } else { args.every.unwrap_or(41).max(1) }
+}
+
+/// The last lines, also for whoever adds tests up.
+fn sum_up(what: &str, all: usize, wrong: usize, began: Instant) -> ExitCode {
+    println!("{} s", began.elapsed().as_secs());
+    println!(
+        "test result: {}. {} passed; {wrong} failed; 0 ignored; 0 measured; 0 filtered out",
+        if wrong == 0 { "ok" } else { "FAILED" },
+        all - wrong.min(all)
+    );
+    println!("{all} {what}, {wrong} violations");
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn transitions(args: &Args, threads: usize) -> ExitCode {
+    let began = Instant::now();
+    let all = Transition::all(args.filter.as_deref().unwrap_or_default(), every(args), args.seed);
+    let count = all.len();
+    let wrong = side_by_side("sequences", all, threads, |transition| {
+        let mut wrong = transition.run(args.seed, false).violations;
+        if !wrong.is_empty() {
+            wrong.extend(transition.told());
+        }
+        (transition.name(), wrong)
+    });
+    sum_up("sequences", count, wrong, began)
+}
+
+/// One sequence, with everything that happens.
+fn one_transition(name: &str, seed: u64) -> ExitCode {
+    let Some(transition) = Transition::by_name(name, seed) else {
+        eprintln!("error: there is no sequence {name:?}; use a name that a run has printed");
+        return ExitCode::FAILURE;
+    };
+    for line in transition.told() {
+        println!("{line}");
+    }
+    let outcome = transition.run(seed, true);
+    told(&outcome);
+    println!("1 sequence, {} violations", outcome.violations.len());
+    if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Everything that happened, what there is at the end, and what was wrong.
+fn told(outcome: &Outcome) {
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    println!("\nat the end, after {} s of the cluster's time:", outcome.took.as_secs());
+    for line in outcome.end.iter().chain(&outcome.lines) {
+        println!("  {line}");
+    }
+    for excused in &outcome.excused {
+        println!("for a while, by a write that came late: {excused}");
+    }
+    for violation in &outcome.violations {
+        println!("VIOLATION {violation}");
     }
 }
 
@@ -73,24 +152,12 @@ fn one(name: &str, seed: u64) -> ExitCode {
     };
     let usual = usual(scenario, seed);
     let outcome = match plan.fault {
-        Fault::None => guarded(scenario, &plan, seed, None, true),
-        _ => guarded(scenario, &plan, seed, Some(&usual), true),
+        Fault::None => guarded(&scenario.story(), &plan, seed, None, true),
+        _ => guarded(&scenario.story(), &plan, seed, Some(&usual), true),
     };
-    for line in &outcome.trace {
-        println!("{line}");
-    }
-    println!("\nat the end, after {} s of the cluster's time:", outcome.took.as_secs());
-    for line in outcome.end.iter().chain(&outcome.lines) {
-        println!("  {line}");
-    }
+    told(&outcome);
     if !outcome.hit && plan.fault != Fault::None {
         println!("the fault never came about: there is no such request or line");
-    }
-    for excused in &outcome.excused {
-        println!("for a while, by a write that came late: {excused}");
-    }
-    for violation in &outcome.violations {
-        println!("VIOLATION {violation}");
     }
     println!("1 plan, {} violations", outcome.violations.len());
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -98,10 +165,10 @@ fn one(name: &str, seed: u64) -> ExitCode {
 
 fn usual(scenario: &Scenario, seed: u64) -> Outcome {
     let none = Plan { scenario: scenario.name.to_owned(), fault: Fault::None };
-    guarded(scenario, &none, seed, None, false)
+    guarded(&scenario.story(), &none, seed, None, false)
 }
 
-fn many(args: &Args) -> ExitCode {
+fn many(args: &Args, threads: usize) -> ExitCode {
     let began = Instant::now();
     let is_wanted =
         |scenario: &&Scenario| args.filter.as_deref().is_none_or(|filter| scenario.name.contains(filter));
@@ -115,7 +182,7 @@ fn many(args: &Args) -> ExitCode {
         eprintln!("error: no story has {:?} in its name", args.filter.as_deref().unwrap_or_default());
         return ExitCode::FAILURE;
     }
-    let every = if args.all { 1 } else { args.every.unwrap_or(41).max(1) };
+    let every = every(args);
     let mut chosen = Vec::new();
     let mut wrong = 0;
     for (index, (scenario, usual)) in scenarios.iter().enumerate() {
@@ -134,19 +201,9 @@ fn many(args: &Args) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let sum = sweep(&scenarios, chosen, args.seed, threads, args.stop_after);
     report(&sum);
-    println!("{} s", began.elapsed().as_secs());
-    let wrong = wrong + sum.violations.len();
-    // For whoever adds tests up.
-    println!(
-        "test result: {}. {} passed; {wrong} failed; 0 ignored; 0 measured; 0 filtered out",
-        if wrong == 0 { "ok" } else { "FAILED" },
-        sum.plans - sum.violations.len()
-    );
-    println!("{} plans, {wrong} violations", sum.plans);
-    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    sum_up("plans", sum.plans, wrong + sum.violations.len(), began)
 }
 
 /// The table: plans by class of fault and kind.

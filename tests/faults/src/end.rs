@@ -40,6 +40,37 @@ pub fn state(state: &State) -> Vec<String> {
     lines
 }
 
+/// Parts of a status that say what was before, by kind: how often a message was changed.
+const HISTORY: [(&str, &str); 1] = [("greetings", "updates")];
+
+/// As [`state`], without what is history: ledgers, and pods of DaemonJobs that have ended.
+pub fn without_history(state: &State) -> Vec<String> {
+    let mut lines: Vec<String> = state
+        .all()
+        .filter_map(|(plural, object)| {
+            let kind = plural.split('.').next().unwrap_or_default();
+            match kind {
+                "leases" | "events" | "namespaces" | "nodes" | "configmaps" => None,
+                "pods" => {
+                    let is_over = matches!(text(object, "/status/phase"), "Succeeded" | "Failed");
+                    (!is_over || !owner(object).starts_with("DaemonJob/")).then(|| pod(object))
+                }
+                _ => {
+                    let mut object = Value::clone(object);
+                    for (_, field) in HISTORY.iter().filter(|(of, _)| *of == kind) {
+                        if let Some(status) = object["status"].as_object_mut() {
+                            status.remove(*field);
+                        }
+                    }
+                    Some(whole(kind, &object))
+                }
+            }
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
 fn pod(pod: &Value) -> String {
     let is_going = !text(pod, "/metadata/deletionTimestamp").is_empty();
     let node = text(pod, "/metadata/annotations/dj.dysproz.io~1node-name");

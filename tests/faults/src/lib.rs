@@ -5,10 +5,12 @@
 //! is the fake one, and so is time.
 
 pub mod cli;
+mod dice;
 mod end;
 mod plan;
 mod process;
 mod run;
 mod scenarios;
 mod sweep;
+mod transitions;
 mod watcher;

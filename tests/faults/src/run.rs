@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::end;
 use crate::plan::{Event, Fault, Plan, Trouble};
 use crate::process::{Lines, Process, Skew};
-use crate::scenarios::{Scenario, When};
+use crate::scenarios::{Story, When, lives};
 use crate::watcher::{Order, Watcher};
 
 /// How long nothing may be written before the next step of a story.
@@ -53,7 +53,7 @@ pub struct Outcome {
     pub took: Duration,
 }
 
-fn types() -> &'static [Arc<Type>] {
+pub fn types() -> &'static [Arc<Type>] {
     static TYPES: OnceLock<Vec<Arc<Type>>> = OnceLock::new();
     TYPES.get_or_init(|| {
         let crds = [
@@ -69,10 +69,10 @@ fn types() -> &'static [Arc<Type>] {
 }
 
 /// Runs a plan. `usual` is what came of the same story without a fault; it waits for the same end.
-pub fn run(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
+pub fn run(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     match runtime {
-        Ok(runtime) => runtime.block_on(play(scenario, plan, seed, usual, trace)),
+        Ok(runtime) => runtime.block_on(play(story, plan, seed, usual, trace)),
         Err(error) => Outcome { violations: vec![format!("no runtime: {error}")], ..Outcome::default() },
     }
 }
@@ -180,7 +180,7 @@ fn is_on(server: &Server, node: &str, phase: &str) -> bool {
     pods.iter().any(|pod| runs(pod))
 }
 
-async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
+async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
     let began = Instant::now();
     let server = Server::new(seed);
     for kind in types() {
@@ -191,7 +191,7 @@ async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcom
     watcher.attach(Some(server.clone()));
     server.follow(watcher.clone());
     let lines: Lines = Arc::new(Mutex::new(Vec::new()));
-    let models = tokio::spawn(models::run(server.clone(), Arc::new(scenario.life)));
+    let models = tokio::spawn(models::run(server.clone(), Arc::new(lives)));
     let skew = match &plan.fault {
         Fault::Request(_, _, Trouble::ClockAhead) => Skew::Ahead,
         Fault::Request(_, _, Trouble::ClockBehind) => Skew::Behind,
@@ -199,7 +199,7 @@ async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcom
     };
     let mut fleet = Fleet {
         server: server.clone(),
-        scenario: scenario.kinds,
+        scenario: story.kinds,
         processes: Vec::new(),
         started: 0,
         lines: lines.clone(),
@@ -225,7 +225,7 @@ async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcom
     let ruler = tokio::spawn(rule(fleet.clone(), watcher.clone(), orders));
     let limit = began + LONGEST;
     let mut settled = true;
-    for (number, (when, step)) in scenario.steps.iter().enumerate() {
+    for (number, (when, step)) in story.steps.iter().enumerate() {
         match when {
             When::Settled => settled &= settle(&watcher, BETWEEN.max(plan.between()), limit).await,
             When::After(wait) => sleep(*wait).await,
@@ -241,12 +241,12 @@ async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcom
         step(&server);
     }
     settled &= settle(&watcher, plan.quiet(), limit).await;
-    let mut end = server.look(end::state);
+    let mut end = server.look(story.end);
     // What waits for a long time (a refusal, a lost watch) still comes to the same end.
     while settled && usual.is_some_and(|usual| usual.end != end) && Instant::now() < limit {
         sleep(Duration::from_secs(30)).await;
         settled &= settle(&watcher, plan.quiet(), limit).await;
-        end = server.look(end::state);
+        end = server.look(story.end);
     }
     if !settled {
         watcher.violate("it is never quiet".to_owned());
@@ -285,12 +285,14 @@ async fn play(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcom
     } else {
         twice(&watcher, &outcome.lines);
     }
-    if matches!(plan.fault, Fault::Request(_, _, Trouble::Stranger)) && !watcher.has_told_of_name() {
+    let is_taken = matches!(plan.fault, Fault::Request(_, _, Trouble::Stranger));
+    // Who changes his mind in haste needs the name no longer.
+    if is_taken && !watcher.has_told_of_name() && !plan.scenario.ends_with("hastily") {
         watcher.violate("a stranger has the name, and nobody is told".to_owned());
     }
     (outcome.requests, outcome.events) = watcher.recorded();
     (outcome.created, outcome.deleted) = watcher.counts();
-    if let Some(usual) = usual {
+    if let Some(usual) = usual.filter(|_| plan.fault != Fault::None) {
         count(&watcher, plan, usual, &outcome);
     }
     outcome.hit = watcher.has_hit();
@@ -312,7 +314,6 @@ fn twice(watcher: &Watcher, lines: &[String]) {
 
 /// The end is the usual one, and what was said is what is usually said.
 fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
-    twice(watcher, &outcome.lines);
     if outcome.end != usual.end {
         let lacks = usual.end.iter().filter(|line| !outcome.end.contains(line));
         let has = outcome.end.iter().filter(|line| !usual.end.contains(line));
@@ -325,6 +326,10 @@ fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
         );
         watcher.violate(what);
     }
+    if plan.fault == Fault::None {
+        return;
+    }
+    twice(watcher, &outcome.lines);
     // Whoever dies between claim and line takes the line along: at most once is promised, not at least once. A change that
     // nobody saw before the next one is not said either.
     let may_miss =

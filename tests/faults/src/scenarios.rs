@@ -4,21 +4,23 @@ use std::time::Duration;
 
 use quintet_fake_apiserver::Server;
 use quintet_fake_apiserver::models::Life;
+use quintet_fake_apiserver::store::State;
 use serde_json::{Value, json};
 
+use crate::end;
 use crate::process::Kind;
 
-const PODSETS: &str = "/apis/batch.tutorial.kubebuilder.io/v1/namespaces/default/podsets";
-const DAEMONJOBS: &str = "/apis/dj.dysproz.io/v1/namespaces/default/daemonjobs";
-const GREETINGS: &str = "/apis/example.com/v1/namespaces/default/greetings";
-const BOOKS: &str = "/apis/christianb93.github.com/v1/namespaces/default/books";
-const CONSUMERS: &str = "/apis/pulsar.pulsarconsumer.krvarma.com/v1/namespaces/default/pulsarconsumers";
+pub const PODSETS: &str = "/apis/batch.tutorial.kubebuilder.io/v1/namespaces/default/podsets";
+pub const DAEMONJOBS: &str = "/apis/dj.dysproz.io/v1/namespaces/default/daemonjobs";
+pub const GREETINGS: &str = "/apis/example.com/v1/namespaces/default/greetings";
+pub const BOOKS: &str = "/apis/christianb93.github.com/v1/namespaces/default/books";
+pub const CONSUMERS: &str = "/apis/pulsar.pulsarconsumer.krvarma.com/v1/namespaces/default/pulsarconsumers";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// Who the person is that changes things.
-const WHO: &str = "person";
+pub const WHO: &str = "person";
 
 /// When a step is taken.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +44,26 @@ pub struct Scenario {
     pub name: &'static str,
     /// What the managers serve.
     pub kinds: &'static [Kind],
-    /// What pods do.
-    pub life: fn(&Value) -> Life,
     /// What happens.
     pub steps: &'static [Step],
+}
+
+/// What is played: a scenario, or one that was made up.
+pub struct Story<'a> {
+    /// What the managers serve.
+    pub kinds: &'static [Kind],
+    /// What happens.
+    pub steps: Vec<(When, Box<dyn Fn(&Server) + 'a>)>,
+    /// What is to be compared of the end.
+    pub end: fn(&State) -> Vec<String>,
+}
+
+impl Scenario {
+    /// As something that is played.
+    pub fn story(&self) -> Story<'static> {
+        let step = |(when, step): &Step| -> (When, Box<dyn Fn(&Server)>) { (*when, Box::new(*step)) };
+        Story { kinds: self.kinds, steps: self.steps.iter().map(step).collect(), end: end::state }
+    }
 }
 
 const fn at_once() -> When {
@@ -63,7 +81,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-create",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[(at_once(), |server| {
             two_nodes(server);
             podset(server, &json!({ "replicas": 3 }));
@@ -72,7 +89,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-scale",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -85,7 +101,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-scale-back",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -99,7 +114,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-scale-hastily",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -112,7 +126,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-template",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -130,7 +143,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-pod-lost",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -156,7 +168,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-node-lost",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -170,7 +181,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-label-lost",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -191,7 +201,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-delete",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -203,7 +212,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-again",
         kinds: &[Kind::PodSet],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -218,7 +226,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-create",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[(at_once(), |server| {
             two_nodes(server);
             daemonjob(server, &json!({ "template": template("done") }));
@@ -227,7 +234,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-template",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -241,7 +247,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-template-hastily",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -255,7 +260,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-nodes",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -271,7 +275,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-node-lost",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -285,7 +288,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-node-tainted",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -305,7 +307,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-retry",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[(at_once(), |server| {
             two_nodes(server);
             daemonjob(server, &json!({ "template": template("fail-first") }));
@@ -314,7 +315,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-failure",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[(at_once(), |server| {
             two_nodes(server);
             daemonjob(
@@ -327,7 +327,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-ttl",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[(at_once(), |server| {
             two_nodes(server);
             daemonjob(server, &json!({ "template": template("done"), "ttlSecondsAfterFinished": 5 }));
@@ -336,7 +335,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-pod-deleted",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -358,7 +356,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-done-deleted",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -375,7 +372,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-suspend",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -390,7 +386,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "daemonjob-delete",
         kinds: &[Kind::DaemonJob],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 two_nodes(server);
@@ -402,7 +397,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "greeting-life",
         kinds: &[Kind::Greeting],
-        life: lives,
         steps: &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| change(server, GREETINGS, "g", &json!({ "spec": { "message": "two" } }))),
@@ -412,7 +406,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "greeting-hastily",
         kinds: &[Kind::Greeting],
-        life: lives,
         steps: &[
             (at_once(), |server| greeting(server, "one")),
             (after(15), |server| change(server, GREETINGS, "g", &json!({ "spec": { "message": "two" } }))),
@@ -425,7 +418,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "greeting-again",
         kinds: &[Kind::Greeting],
-        life: lives,
         steps: &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| remove(server, GREETINGS, "g")),
@@ -435,7 +427,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "greeting-many",
         kinds: &[Kind::Greeting],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 for name in ["g1", "g2", "g3"] {
@@ -452,7 +443,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "greeting-finalizer-lost",
         kinds: &[Kind::Greeting],
-        life: lives,
         steps: &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| {
@@ -464,7 +454,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "greeting-interval",
         kinds: &[Kind::Greeting],
-        life: lives,
         steps: &[
             (at_once(), |server| greeting(server, "one")),
             (SETTLED, |server| change(server, GREETINGS, "g", &json!({ "spec": { "intervalSeconds": 3 } }))),
@@ -473,7 +462,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "consumer-name-taken",
         kinds: &[Kind::PulsarConsumer],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 let labels = json!({ "app": "theirs" });
@@ -488,7 +476,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "consumer-two",
         kinds: &[Kind::PulsarConsumer],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 consumer(server, &json!({}));
@@ -505,7 +492,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "consumer-again",
         kinds: &[Kind::PulsarConsumer],
-        life: lives,
         steps: &[
             (at_once(), |server| consumer(server, &json!({}))),
             (SETTLED, |server| {
@@ -517,7 +503,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "book-status-changed",
         kinds: &[Kind::Book],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 server.create(
@@ -534,7 +519,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "book-again",
         kinds: &[Kind::Book],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 for name in ["a", "b"] {
@@ -558,7 +542,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "consumer-life",
         kinds: &[Kind::PulsarConsumer],
-        life: lives,
         steps: &[
             (at_once(), |server| consumer(server, &json!({}))),
             (SETTLED, |server| change(server, CONSUMERS, "c", &json!({ "spec": { "replicas": 3 } }))),
@@ -568,7 +551,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "consumer-drift",
         kinds: &[Kind::PulsarConsumer],
-        life: lives,
         steps: &[
             (at_once(), |server| consumer(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
@@ -580,7 +562,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "consumer-delete",
         kinds: &[Kind::PulsarConsumer],
-        life: lives,
         steps: &[
             (at_once(), |server| consumer(server, &json!({}))),
             (after(400), |server| remove(server, CONSUMERS, "c")),
@@ -589,7 +570,6 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "book-life",
         kinds: &[Kind::Book],
-        life: lives,
         steps: &[
             (at_once(), |server| {
                 server.create(
@@ -605,12 +585,14 @@ pub const ALL: &[Scenario] = &[
 ];
 
 /// What a pod does is its image's name.
-fn lives(pod: &Value) -> Life {
+pub fn lives(pod: &Value) -> Life {
     let image = pod.pointer("/spec/containers/0/image").and_then(Value::as_str).unwrap_or_default();
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
     let run = pod.pointer("/metadata/labels/dj.dysproz.io~1run").and_then(Value::as_str).unwrap_or_default();
     let soon = Duration::from_millis(1_500);
     match image {
+        "stuck" => Life::NeverStarts,
+        "never-ready" => Life::NeverReady,
         "slow" => Life::Succeeds(Duration::from_secs(8)),
         "slow-on-n2" if node == "n2" => Life::Succeeds(Duration::from_secs(8)),
         "fail-first" if run == "1" => Life::Fails(soon, 1),
@@ -631,7 +613,7 @@ fn node(server: &Server, name: &str) {
     server.create(WHO, NODES, &node);
 }
 
-fn two_nodes(server: &Server) {
+pub fn two_nodes(server: &Server) {
     node(server, "n1");
     node(server, "n2");
 }

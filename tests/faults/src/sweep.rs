@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::plan::{Event, Fault, Plan, Trouble, is_read};
 use crate::run::{Outcome, run};
-use crate::scenarios::Scenario;
+use crate::scenarios::{Scenario, Story};
 
 /// Of requests that come again and again for as long as a process lives, so many are disturbed.
 const REPEATED: usize = 4;
@@ -90,26 +90,59 @@ pub fn sweep(
                     }
                     let Some((index, plan)) = lock(&queue).pop_front() else { return };
                     let (scenario, usual) = &scenarios[index];
-                    let outcome = guarded(scenario, &plan, seed, Some(usual), false);
+                    let outcome = guarded(&scenario.story(), &plan, seed, Some(usual), false);
                     let mut sum = lock(&sum);
                     note(&mut sum, scenario, &plan, &outcome);
                     let done = sum.plans;
                     let wrong = sum.violations.len();
                     drop(sum);
-                    progress(&shown, done, all, wrong, began);
+                    progress("plans", &shown, done, all, wrong, began);
                 }
             });
         }
     });
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
-    }
+    clear();
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Does something with all of these by so many threads, and says how many went wrong. What was wrong is printed below the name.
+pub fn side_by_side<T: Send>(
+    what: &str,
+    items: Vec<T>,
+    threads: usize,
+    job: impl Fn(&T) -> (String, Vec<String>) + Sync,
+) -> usize {
+    let (all, began) = (items.len(), Instant::now());
+    let queue: Mutex<VecDeque<T>> = Mutex::new(items.into());
+    let done: Mutex<(usize, usize)> = Mutex::default();
+    let shown = Mutex::new(Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let Some(item) = lock(&queue).pop_front() else { return };
+                    let (name, wrong) = job(&item);
+                    let mut done = lock(&done);
+                    done.0 += 1;
+                    if !wrong.is_empty() {
+                        done.1 += 1;
+                        println!("{name}");
+                        for line in &wrong {
+                            println!("    {line}");
+                        }
+                    }
+                    progress(what, &shown, done.0, all, done.1, began);
+                }
+            });
+        }
+    });
+    clear();
+    lock(&done).1
+}
+
 /// A run; a panic in it is a violation like any other.
-pub fn guarded(scenario: &Scenario, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
-    let ran = catch_unwind(AssertUnwindSafe(|| run(scenario, plan, seed, usual, trace)));
+pub fn guarded(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
+    let ran = catch_unwind(AssertUnwindSafe(|| run(story, plan, seed, usual, trace)));
     ran.unwrap_or_else(|_| Outcome {
         violations: vec!["a panic ended the run".to_owned()],
         hit: true,
@@ -140,7 +173,14 @@ fn note(sum: &mut Sum, scenario: &Scenario, plan: &Plan, outcome: &Outcome) {
     }
 }
 
-fn progress(shown: &Mutex<Instant>, done: usize, all: usize, wrong: usize, began: Instant) {
+/// Takes the last sign of progress off a terminal.
+fn clear() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+fn progress(what: &str, shown: &Mutex<Instant>, done: usize, all: usize, wrong: usize, began: Instant) {
     let pause =
         if std::io::stderr().is_terminal() { Duration::from_millis(200) } else { Duration::from_secs(20) };
     let mut shown = lock(shown);
@@ -148,7 +188,7 @@ fn progress(shown: &Mutex<Instant>, done: usize, all: usize, wrong: usize, began
         return;
     }
     *shown = Instant::now();
-    let line = format!("{done} of {all} plans, {wrong} with violations, {} s", began.elapsed().as_secs());
+    let line = format!("{done} of {all} {what}, {wrong} with violations, {} s", began.elapsed().as_secs());
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{line}");
         let _ = std::io::stderr().flush();

@@ -90,6 +90,8 @@ struct Inner {
     truths: BTreeMap<String, BTreeSet<Truth>>,
     /// What was ever true of it.
     once: BTreeMap<String, BTreeSet<Truth>>,
+    /// DaemonJobs, by their UIDs, in which a node that is done with one template was ever to stay so with another.
+    lasting: BTreeSet<String>,
     /// The templates of which a DaemonJob, by its UID, ever had a pod.
     hashes: BTreeSet<(String, String)>,
     /// The nodes on which a pod of a DaemonJob has failed, by its UID and node names.
@@ -563,7 +565,9 @@ impl Watcher {
                 }
             }
             match text(pod, "/status/phase") {
-                "Succeeded" => {
+                "Succeeded" if commit.old.is_none_or(|old| text(old, "/status/phase") != "Succeeded") => {
+                    // The ledger has the last success.
+                    inner.succeeded.retain(|(of, on, _)| *of != done.0 || *on != done.1);
                     inner.succeeded.insert(done);
                 }
                 "Failed" => {
@@ -604,7 +608,14 @@ impl Watcher {
         let uid = text(podset, "/metadata/uid").to_owned();
         let generation = podset["metadata"]["generation"].as_i64().unwrap_or(0);
         let wanted = podset["spec"]["replicas"].as_i64().unwrap_or(1);
-        let surge = podset["spec"]["updateStrategy"]["maxSurge"].as_i64().unwrap_or(0);
+        let surge = match &podset["spec"]["updateStrategy"]["maxSurge"] {
+            // Rounded up.
+            Value::String(share) => {
+                let percent: i64 = share.trim_end_matches('%').parse().unwrap_or(0);
+                (wanted * percent + 99) / 100
+            }
+            number => number.as_i64().unwrap_or(0),
+        };
         let mut inner = self.inner();
         inner.allowed.entry(uid).or_default().insert(generation, wanted + surge);
         drop(inner);
@@ -616,10 +627,14 @@ impl Watcher {
     fn judge_daemonjob(&self, commit: &Commit<'_>, daemonjob: &Value) {
         let count = |field: &str| daemonjob["status"][field].as_i64().unwrap_or(0);
         let hash = text(daemonjob, "/status/templateHash");
-        let told = [
-            ("pods active and terminating".to_owned(), count("active"), count("terminating")),
-            (done_with(hash), count("succeeded"), 0),
-        ];
+        let reasons = daemonjob["spec"]["rerunOn"].as_array();
+        if reasons.is_some_and(|reasons| reasons.iter().all(|reason| reason != "TemplateChange")) {
+            self.inner().lasting.insert(text(daemonjob, "/metadata/uid").to_owned());
+        }
+        let is_lasting = self.inner().lasting.contains(text(daemonjob, "/metadata/uid"));
+        let done = if is_lasting { None } else { Some((done_with(hash), count("succeeded"), 0)) };
+        let pods = ("pods active and terminating".to_owned(), count("active"), count("terminating"));
+        let told: Vec<Truth> = std::iter::once(pods).chain(done).collect();
         self.judge_told(commit, daemonjob, &told);
         let uid = text(daemonjob, "/metadata/uid");
         for node in daemonjob["status"]["failedNodes"].as_array().into_iter().flatten() {
