@@ -32,11 +32,14 @@ pub struct Args {
     /// Sequences of changes made up from the kinds' schemas, in place of plans
     #[arg(long, conflicts_with_all = ["fault", "plan", "list"])]
     transitions: bool,
+    /// More than a million hostile inputs for everything that is decoded, in place of plans
+    #[arg(long, conflicts_with_all = ["fault", "plan", "list", "transitions"])]
+    bytes: bool,
     /// Print the names of the plans and run none
     #[arg(long)]
     list: bool,
     /// Break the program in each of the ways in tests/faults/mutants, and show that a plan notices
-    #[arg(long, conflicts_with_all = ["filter", "plan", "every", "fault", "list", "transitions"])]
+    #[arg(long, conflicts_with_all = ["filter", "plan", "every", "fault", "list", "transitions", "bytes"])]
     mutants: bool,
 }
 
@@ -72,7 +75,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args.every.is_none() && args.plan.is_none() {
         cargo.arg("--all");
     }
-    for (flag, is_set) in [("--list", args.list), ("--transitions", args.transitions)] {
+    for (flag, is_set) in
+        [("--list", args.list), ("--transitions", args.transitions), ("--bytes", args.bytes)]
+    {
         if is_set {
             cargo.arg(flag);
         }

@@ -19,6 +19,7 @@ use kube::{Client, Config};
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
 
+use crate::conditions::shorten;
 use crate::executor::WINDOW;
 use crate::metrics::Metrics;
 
@@ -35,6 +36,9 @@ const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The longest wait that a server's Retry-After is granted.
 pub const LONGEST_REST: Duration = Duration::from_secs(30);
+
+/// Bytes of an error that are told.
+const LONGEST_ERROR: usize = 512;
 
 /// A pause that a write waits for. A longer one is the plan's to wait for.
 const SHORT_REST: Duration = Duration::from_secs(2);
@@ -93,12 +97,14 @@ where
     Client::new(limits.layer(transport), "default")
 }
 
-/// The server's words where it answered: the whole status is too long for a line of the log.
+/// The server's words where it answered: the whole status is too long for a line of the log, and so is a value that could not
+/// be decoded.
 pub fn brief(error: &kube::Error) -> String {
-    match error {
+    let words = match error {
         kube::Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
         other => other.to_string(),
-    }
+    };
+    shorten(words, LONGEST_ERROR)
 }
 
 /// The pauses that a server has asked for, by type: one that is just being defined must not hold the others back. Cheap to

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clock::Clock;
+use crate::conditions::shorten;
 use crate::executor::{Carried, Error, Executor, Follower};
 use crate::informer::{Change, Health, Informer, Part, any_changed};
 use crate::inspect::{Activity, is_worth_a_line};
@@ -40,6 +41,8 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 const HANDED: Duration = Duration::from_millis(200);
 /// How long the caches may take to show what was written last when the process is asked to end.
 const SHOWN: Duration = Duration::from_millis(500);
+/// Bytes of an error that are logged: it may quote what could not be decoded.
+const LONGEST_ERROR: usize = 1_024;
 /// How long passes in flight may take to end when the process is asked to.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -566,6 +569,7 @@ impl State {
                         format!("the pass took longer than {} s", PASS.as_secs())
                     }
                 };
+                let error = shorten(error, LONGEST_ERROR);
                 let times = self.activity.fails(&key, &error, self.clock.now());
                 if is_worth_a_line(times) {
                     let duration_ms = millis(took);

@@ -244,6 +244,11 @@ struct Lease {
     spec: LeaseSpec,
 }
 
+/// Who holds a Lease, read as the election reads it.
+pub fn holder_of(lease: &[u8]) -> Result<Option<String>, serde_json::Error> {
+    Ok(serde_json::from_slice::<Lease>(lease)?.spec.holder_identity)
+}
+
 /// What was observed of the Lease, and when by this process's clock.
 #[derive(Default)]
 struct Observed {
@@ -649,7 +654,7 @@ async fn release(
         ..lease.spec.clone()
     };
     let handover = Handover { lease_transitions: spec.lease_transitions, seen: seen.clone() };
-    lease.metadata["annotations"][SEEN_ANNOTATION] = json!(json!(handover).to_string());
+    annotate(&mut lease, &handover);
     send::<Lease>(client, "PUT", &path, Some(&body(&lease, &spec))).await?;
     Ok(true)
 }
@@ -661,6 +666,17 @@ struct Handover {
     /// Those of the record that it belongs to: a later holder that leaves the annotation as it is counts on.
     lease_transitions: Option<i64>,
     seen: Seen,
+}
+
+/// Tells a successor what was seen.
+fn annotate(lease: &mut Lease, handover: &Handover) {
+    if let Some(metadata) = lease.metadata.as_object_mut() {
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if !annotations.is_object() {
+            *annotations = json!({});
+        }
+        annotations[SEEN_ANNOTATION] = json!(json!(handover).to_string());
+    }
 }
 
 /// What the last holder had seen, by a Lease that it has released.
@@ -745,6 +761,13 @@ mod tests {
         assert_eq!(handed_over(&taken), Seen::new());
         for nonsense in ["", "[]", "{\"pods.\": -1}", "null"] {
             assert_eq!(handed_over(&lease(nonsense)), Seen::new());
+        }
+        for (metadata, is_told) in
+            [(json!("x"), false), (json!({ "annotations": ["x"] }), true), (json!({}), true)]
+        {
+            let mut lease = Lease { metadata, spec: LeaseSpec::default() };
+            annotate(&mut lease, &Handover { lease_transitions: None, seen: seen.clone() });
+            assert_eq!(handed_over(&lease) == seen, is_told);
         }
         assert_eq!(handed_over(&Lease::default()), Seen::new());
     }

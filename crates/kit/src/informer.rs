@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::{CALL, brief};
+use crate::conditions::shorten;
 use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::object::{Key, Meta, MetaOnly, Object, Owner};
@@ -31,6 +32,8 @@ use crate::resource::{Resource, escape};
 
 /// A page of a list where the server cannot stream it: small, because the decoded page is what memory peaks by.
 const PAGE: usize = 100;
+/// Bytes of an error that are kept of an object that cannot be decoded.
+const LONGEST_ERROR: usize = 512;
 /// How long the server may keep one watch open; it is then continued where it was.
 const WATCH: Duration = Duration::from_secs(290);
 /// A watch without event or bookmark for this long is taken for dead. Bookmarks come about once a minute.
@@ -511,7 +514,8 @@ impl<T: Object> Part<T> {
                     self.write().remove(&key);
                 }
                 metrics.undecodable.with_label_values(&[resource.plural]).inc();
-                let error = error.to_string();
+                // It may quote a value in full, and it is kept for as long as the object is.
+                let error = shorten(error.to_string(), LONGEST_ERROR);
                 tracing::warn!(
                     resource = resource.plural,
                     object = %key,

@@ -7,7 +7,7 @@
 mod admin;
 mod adoption;
 pub mod api;
-mod backlog;
+pub mod backlog;
 mod controller;
 pub mod deployment;
 mod keda;

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use clap::Parser;
 
+use crate::bytes::Input;
 use crate::plan::{Fault, Plan};
 use crate::run::Outcome;
 use crate::scenarios::{ALL, Scenario};
@@ -35,6 +36,9 @@ struct Args {
     /// Sequences of changes that are made up from the kinds' schemas, instead of plans
     #[arg(long, conflicts_with = "fault")]
     transitions: bool,
+    /// Hostile bytes for everything that is decoded, instead of plans
+    #[arg(long, conflicts_with_all = ["fault", "transitions"])]
+    bytes: bool,
     /// Print the names of the plans instead of running them
     #[arg(long)]
     list: bool,
@@ -54,11 +58,13 @@ pub fn main() -> ExitCode {
     }
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     match &args.plan {
+        Some(name) if name.starts_with("bytes:") => one_input(name, args.seed),
         Some(name) if !name.contains('/') && name.contains('.') => one_transition(name, args.seed),
         Some(name) => one(name, args.seed),
         None if args.transitions => transitions(&args, threads),
+        None if args.bytes => bytes(&args, threads),
         None if is_under_cargo_test(&args) => {
-            let codes = [many(&args, threads), transitions(&args, threads)];
+            let codes = [many(&args, threads), transitions(&args, threads), bytes(&args, threads)];
             if codes.contains(&ExitCode::FAILURE) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
         }
         None => many(&args, threads),
@@ -99,6 +105,29 @@ fn transitions(args: &Args, threads: usize) -> ExitCode {
         (transition.name(), wrong)
     });
     sum_up("sequences", count, wrong, began)
+}
+
+fn bytes(args: &Args, threads: usize) -> ExitCode {
+    let began = Instant::now();
+    let all = Input::all(args.filter.as_deref().unwrap_or_default(), every(args));
+    let count = all.len();
+    let wrong = side_by_side("inputs", all, threads, |input| (input.name(), input.run(args.seed)));
+    sum_up("inputs", count, wrong, began)
+}
+
+/// One input, and what is said of it.
+fn one_input(name: &str, seed: u64) -> ExitCode {
+    let Some(input) = Input::by_name(name) else {
+        eprintln!("error: there is no input {name:?}; use a name that a run has printed");
+        return ExitCode::FAILURE;
+    };
+    println!("{}", String::from_utf8_lossy(&input.bytes(seed)));
+    let wrong = input.run(seed);
+    for line in &wrong {
+        println!("VIOLATION {line}");
+    }
+    println!("1 input, {} violations", wrong.len());
+    if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// One sequence, with everything that happens.

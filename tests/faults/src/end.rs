@@ -131,7 +131,10 @@ fn normal(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(name, _)| !is_particular(name));
-            Value::Object(kept.map(|(name, value)| (name.clone(), normal(value))).collect())
+            let kept = kept.map(|(name, value)| (name.clone(), normal(value)));
+            // An empty map says what none says.
+            let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+            Value::Object(kept.filter(|(_, value)| !is_empty(value)).collect())
         }
         Value::Array(items) => {
             let mut items: Vec<Value> = items.iter().map(normal).collect();

@@ -4,6 +4,7 @@
 //! Everything that is run here is what runs in production: controllers, executor, caches and election. The API server
 //! is the fake one, and so is time.
 
+mod bytes;
 pub mod cli;
 mod dice;
 mod end;
