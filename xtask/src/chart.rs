@@ -187,13 +187,9 @@ fn junit(report: &str) -> Counts {
 fn monitoring() -> Result<Vec<PathBuf>> {
     let folder = paths::controlplane().join("monitoring");
     let module = "github.com/prometheus-operator/prometheus-operator";
-    let said =
-        run::stdout(Command::new("go").args(["mod", "download", "-json", module]).current_dir(folder))?;
-    let said: Value = serde_json::from_str(&said).context("go mod download printed no JSON")?;
-    let dir = said["Dir"].as_str().context("go mod download names no folder")?;
-    let file = |name: &str| {
-        Path::new(dir).join(format!("example/prometheus-operator-crd/monitoring.coreos.com_{name}.yaml"))
-    };
+    let dir = run::go_module(&folder, module)?;
+    let file =
+        |name: &str| dir.join(format!("example/prometheus-operator-crd/monitoring.coreos.com_{name}.yaml"));
     Ok(["servicemonitors", "podmonitors", "prometheusrules"].map(file).to_vec())
 }
 

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
 
 use crate::{interrupt, paths};
 
@@ -74,6 +75,13 @@ pub fn output(command: &mut Command, input: Option<&str>) -> Result<Output> {
 /// Runs a command that must succeed and returns its stdout; the error carries what it printed on stderr.
 pub fn stdout(command: &mut Command) -> Result<String> {
     stdout_with_input(command, None)
+}
+
+/// The folder with the files of a Go module that the module in `source` requires. It is fetched where it is not there.
+pub fn go_module(source: &Path, module: &str) -> Result<PathBuf> {
+    let said = stdout(Command::new("go").args(["mod", "download", "-json", module]).current_dir(source))?;
+    let said: Value = serde_json::from_str(&said).context("go mod download printed no JSON")?;
+    said["Dir"].as_str().map(PathBuf::from).context("go mod download names no folder")
 }
 
 /// As [`stdout`], with `input` on its stdin.

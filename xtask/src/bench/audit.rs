@@ -25,6 +25,8 @@ pub enum Author {
     Kopf,
     /// The manager that is written with controller-runtime.
     Twin,
+    /// OpenKruise.
+    Kruise,
     /// The Job controller of kube-controller-manager.
     JobController,
     /// The DaemonSet controller of kube-controller-manager.
@@ -142,6 +144,7 @@ fn author(user: &str, agent: &str) -> Author {
         _ if agent == USER_AGENT => Author::Bench,
         _ if agent.starts_with("kopf/") => Author::Kopf,
         _ if agent.starts_with("twin/") => Author::Twin,
+        _ if agent.starts_with("kruise-manager/") => Author::Kruise,
         _ => Author::Other,
     }
 }
@@ -317,6 +320,7 @@ mod tests {
         assert_eq!(of("system:kube-scheduler", "kube-scheduler/v1.37.1"), Author::Other);
         assert_eq!(of("system:serviceaccount:default:kopf", "kopf/1"), Author::Kopf);
         assert_eq!(of(account, "twin/0.1.0"), Author::Twin);
+        assert_eq!(of(account, "kruise-manager/broadcastjob-controller"), Author::Kruise);
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl Kept {
     fn goals(&self) -> Table {
         use super::manager::contender::Contender::{Twin, TwinTuned};
         use Setting::{Shipped, Tuned};
-        use daemonjob::figures::Contender::{Bare, DaemonJob, DaemonSet, Job};
+        use daemonjob::figures::Contender::{Bare, BroadcastJob, DaemonJob, DaemonSet, Job};
         let mut goals =
             Goals(Table::new("Goals", &["what", "goal", "found", "pairs", "must", "ambitious", "holds"]));
         let writes =
@@ -164,6 +164,20 @@ impl Kept {
             3,
             writes.map(daemonjob::figures::Completion::writes_per_pod),
             must(1.05),
+        );
+        goals.row(
+            "2",
+            "DaemonJob: writes / BroadcastJob, as shipped",
+            2,
+            self.daemonjob_over(Shipped, BroadcastJob, |one| float(one.writes.writes())),
+            must(1.0),
+        );
+        goals.row(
+            "2",
+            "the same, tuned",
+            2,
+            self.daemonjob_over(Tuned, BroadcastJob, |one| float(one.writes.writes())),
+            limits(1.0, 0.95),
         );
         goals.row(
             "3",
@@ -185,7 +199,7 @@ impl Kept {
         for (number, setting, what, limits) in
             [("5", Shipped, "as shipped", limits(0.2, 0.1)), ("6", Tuned, "tuned", limits(1.0, 0.7))]
         {
-            for other in [Job, DaemonSet] {
+            for other in [BroadcastJob, Job, DaemonSet] {
                 let what = format!("DaemonJob: creating / {}, {what}", other.name());
                 goals.row(number, &what, 2, over(setting, other, |one| one.creating_seconds), limits);
             }

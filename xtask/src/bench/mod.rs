@@ -15,6 +15,7 @@ mod greeting;
 mod host;
 mod manager;
 mod optimised;
+mod peer;
 mod plot;
 mod podset;
 mod process;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::kruise;
+
 use crate::bench::audit::Tally;
 use crate::bench::process::Memory;
 use crate::bench::rig::Setting;
@@ -26,6 +28,8 @@ pub enum Contender {
     Bare,
     /// Ours.
     DaemonJob,
+    /// OpenKruise's.
+    BroadcastJob,
     /// Kubernetes' own, Indexed.
     Job,
     /// Kubernetes' own; its pods run on.
@@ -34,13 +38,14 @@ pub enum Contender {
 
 impl Contender {
     /// All of them, in the order of odd rounds; the peers are last.
-    pub const ALL: [Self; 4] = [Self::Bare, Self::DaemonJob, Self::Job, Self::DaemonSet];
+    pub const ALL: [Self; 5] = [Self::Bare, Self::DaemonJob, Self::BroadcastJob, Self::Job, Self::DaemonSet];
 
     /// As tables say it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare creation",
             Self::DaemonJob => "DaemonJob",
+            Self::BroadcastJob => "BroadcastJob",
             Self::Job => "Job",
             Self::DaemonSet => "DaemonSet",
         }
@@ -182,6 +187,9 @@ pub struct Results {
     pub lives: Vec<Life>,
     /// One a round.
     pub ttl_lives: Vec<TtlLife>,
+    /// What ran the BroadcastJobs.
+    #[serde(default)]
+    pub kruise: Option<String>,
 }
 
 impl Results {
@@ -250,6 +258,11 @@ impl Results {
             table.note("Median of the rounds, the worst in parentheses.");
         }
         table.note(format!("Set {}: {}.", setting.name(), setting.description()));
+        if let Some(kruise) = &self.kruise {
+            let flags = kruise::flags(setting).join(" ");
+            let flags = if flags.is_empty() { "its defaults".to_owned() } else { flags };
+            table.note(format!("The BroadcastJob: {kruise}, with {flags}."));
+        }
         table
     }
 
@@ -302,7 +315,7 @@ impl Results {
             format!("DaemonJob / others, {}", setting.name()),
             &["", "creating", "last created", "done", "writes", "CPU", "peak RSS"],
         );
-        for other in [Contender::Bare, Contender::Job, Contender::DaemonSet] {
+        for other in Contender::ALL.into_iter().filter(|other| *other != Contender::DaemonJob) {
             if self.of(setting, other).next().is_none() {
                 continue;
             }
@@ -483,6 +496,7 @@ mod tests {
             life_setting: Setting::Tuned,
             lives: vec![life()],
             ttl_lives: Vec::new(),
+            kruise: None,
         }
     }
 

@@ -2,6 +2,7 @@
 //! what a restart and changes of nodes cost; and what a whole life writes.
 
 pub mod figures;
+mod kruise;
 mod runs;
 
 use std::path::PathBuf;
@@ -9,6 +10,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use self::figures::{Contender, Results};
+#[cfg(test)]
+pub use self::kruise::KRUISE;
+use self::kruise::Kruise;
 use super::contest::{Round, order};
 use super::host::{Machine, Versions};
 use super::report::{Report, Run};
@@ -134,7 +138,11 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
         life_setting,
         lives: Vec::new(),
         ttl_lives: Vec::new(),
+        kruise: None,
     };
+    let kruise =
+        plan.contenders.contains(&Contender::BroadcastJob).then(|| Kruise::install(rig)).transpose()?;
+    results.kruise = kruise.as_ref().map(|kruise| kruise.version().to_owned());
     let mut bodies = Vec::new();
     for &setting in &plan.settings {
         rig.set(setting)?;
@@ -153,6 +161,10 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
                         results.lives.push(life);
                     }
                     Contender::DaemonJob => results.completions.push(runs::daemonjob(rig, round, &mut step)?),
+                    Contender::BroadcastJob => {
+                        let Some(kruise) = &kruise else { continue };
+                        results.completions.push(runs::broadcastjob(rig, kruise, round, &mut step)?);
+                    }
                     Contender::Job | Contender::DaemonSet => {
                         results.completions.push(runs::peer(rig, contender, round, &mut step)?);
                     }
@@ -187,6 +199,8 @@ fn method() -> Vec<String> {
          ready, and all bare pods have Succeeded. Creating and all writes are taken from the API server's audit log, \
          Leases left out and Events counted apart. Ratios are taken between runs of the same round: the median, \
          and its 95 % interval by bootstrap in parentheses.",
+        "A BroadcastJob is run by OpenKruise's own controller in a manager of its own (tests/bench/kruise), which is started \
+         anew for each run and has the rights of a ServiceAccount; its pods are bound by the scheduler, as a DaemonJob's.",
         "An Indexed Job spreads its pods, but does not promise one on each node: a column says how many nodes had any. A \
          DaemonSet's pods do not end.",
         "The API server's processor time is for everything that it did until the contender was done, so it is also that \

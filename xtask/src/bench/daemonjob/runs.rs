@@ -7,9 +7,11 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
+use super::kruise::Kruise;
 use crate::bench::audit::{Author, Tally, Write};
 use crate::bench::client::Patch;
 use crate::bench::contest::{Controller, Meter, Round, Used, counts, remove, stop};
+use crate::bench::peer::Running;
 use crate::bench::process;
 use crate::bench::rig::{LOOK, Rig, Setting, pods};
 use crate::bench::stats;
@@ -81,6 +83,27 @@ impl<'a> Entry<'a> {
             collection: daemonjobs(namespace),
             object: sample()?,
             is_done: |job, nodes| is_true(job, "Complete") && counts(&job["status"]["succeeded"], nodes),
+        })
+    }
+
+    fn broadcastjob(namespace: &str, kruise: &Running) -> Result<Self> {
+        // The simulated kubelet completes its pods by an annotation.
+        let annotations = json!({"kwok.quintet.dev/exit-code": "0"});
+        Ok(Self {
+            contender: Contender::BroadcastJob,
+            author: Author::Kruise,
+            manager: None,
+            pid: kruise.pid(),
+            collection: format!("/apis/apps.kruise.io/v1alpha1/namespaces/{namespace}/broadcastjobs"),
+            object: json!({
+                "apiVersion": "apps.kruise.io/v1alpha1",
+                "kind": "BroadcastJob",
+                "metadata": {"name": "broadcastjob-sample"},
+                "spec": {"template": {"metadata": {"annotations": annotations}, "spec": sample_pod_spec()?}},
+            }),
+            is_done: |job, nodes| {
+                job["status"]["phase"] == "completed" && counts(&job["status"]["succeeded"], nodes)
+            },
         })
     }
 
@@ -313,6 +336,17 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
         ..counted(writes, began_at, rig.nodes())?
     };
     rig.remove_pods(&namespace)?;
+    Ok(completion)
+}
+
+/// A BroadcastJob, by a manager that is started anew.
+pub fn broadcastjob(rig: &Rig, kruise: &Kruise, round: Round, step: &mut Step) -> Result<Completion> {
+    let namespace = rig.namespace()?;
+    let running = kruise.start(rig, round.setting)?;
+    let entry = Entry::broadcastjob(&namespace, &running)?;
+    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
+    remove(rig, &namespace, &entry.path())?;
+    running.stop()?;
     Ok(completion)
 }
 

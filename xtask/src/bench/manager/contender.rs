@@ -1,34 +1,24 @@
 //! The managers that are compared, as processes that are started and ended by the hand of the bench, to the microsecond.
 
-use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use futures::{StreamExt as _, pin_mut};
 use jiff::Timestamp;
 use kube::core::WatchEvent;
-use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::twin::Twin;
 use crate::bench::audit::Author;
-use crate::bench::process;
+use crate::bench::peer::{self, GLANCE, LIMIT, Program, Running, rule};
 use crate::bench::rig::Rig;
-use crate::cluster::processes::{self, Launch, Process};
-use crate::cluster::{ports, state};
-use crate::manager::{self, NAMESPACE};
-use crate::{http, interrupt, run};
-
-/// How long a process may take until it is ready, and until it has ended.
-const LIMIT: Duration = Duration::from_mins(1);
-
-/// How often something is looked at that is over in milliseconds.
-const GLANCE: Duration = Duration::from_millis(1);
+use crate::cluster::ports;
+use crate::manager::NAMESPACE;
+use crate::{interrupt, run};
 
 /// The name of the twin's ServiceAccount and Lease.
 const TWIN: &str = "twin";
@@ -90,65 +80,42 @@ pub struct Stand<'a> {
     /// The cluster.
     pub rig: &'a Rig,
     /// The twin.
-    pub twin: Twin,
+    pub twin: Program,
 }
 
 impl<'a> Stand<'a> {
     /// Gives the twin a ServiceAccount that may do what it has to do, and both a kubeconfig.
-    pub fn new(rig: &'a Rig, twin: Twin) -> Result<Self> {
+    pub fn new(rig: &'a Rig, twin: Program) -> Result<Self> {
         allow(rig)?;
-        let kube = rig.cluster().kube();
-        let stand = Self { rig, twin };
         for contender in [Contender::Quintet, Contender::Twin] {
-            let text = kube.kubeconfig_of_service_account(NAMESPACE, contender.account())?;
-            state::write(&stand.kubeconfig(contender), text.as_bytes())?;
+            peer::write_kubeconfig(rig, contender.account())?;
         }
-        Ok(stand)
-    }
-
-    fn kubeconfig(&self, contender: Contender) -> PathBuf {
-        self.rig.cluster().kube().dir().join(format!("bench-{}.kubeconfig", contender.account()))
+        Ok(Self { rig, twin })
     }
 
     /// The program of a contender.
     pub fn program(&self, contender: Contender) -> PathBuf {
         match contender {
             Contender::Quintet => self.rig.program().to_owned(),
-            Contender::Twin | Contender::TwinTuned => self.twin.program.clone(),
+            Contender::Twin | Contender::TwinTuned => self.twin.file.clone(),
         }
     }
 
     /// Starts a contender, without waiting for it. `place` tells two of them apart.
     pub fn start(&self, contender: Contender, place: &str) -> Result<Running> {
-        let kube = self.rig.cluster().kube();
         let (metrics_port, health_port) = (ports::one()?, ports::one()?);
         let mut command = Command::new(self.program(contender));
         command
-            .arg(format!("--kubeconfig={}", self.kubeconfig(contender).display()))
+            .arg(format!("--kubeconfig={}", peer::kubeconfig(self.rig, contender.account()).display()))
             .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
             .arg(format!("--health-probe-bind-address=127.0.0.1:{health_port}"))
             .arg("--leader-elect=true")
-            .arg(format!("--leader-election-namespace={NAMESPACE}"))
-            .current_dir(kube.dir());
+            .arg(format!("--leader-election-namespace={NAMESPACE}"));
         if contender == Contender::TwinTuned {
             command.arg("--tuned");
         }
         let name = format!("{}-{place}", contender.account());
-        let records = kube.dir().join("processes");
-        fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
-        let began = Timestamp::now();
-        let (process, child) = processes::start(
-            &records,
-            Launch {
-                name: &name,
-                command,
-                port: health_port,
-                fingerprint: String::new(),
-                stdout: kube.log(&format!("{name}.out")),
-                stderr: kube.log(&format!("{name}.log")),
-            },
-        )?;
-        Ok(Running { process, child, metrics_port, began })
+        Running::start(self.rig, &name, command, health_port, metrics_port)
     }
 
     /// Starts a contender and waits until it says that it is ready.
@@ -166,84 +133,6 @@ impl<'a> Stand<'a> {
     /// Follows the Lease of a contender.
     pub fn follow(&self, contender: Contender) -> Follower {
         Follower::start(self.rig, contender)
-    }
-}
-
-/// A contender while it runs. Dropped, it is killed.
-#[derive(Debug)]
-pub struct Running {
-    process: Process,
-    child: Child,
-    metrics_port: u16,
-    /// Just before it was started.
-    pub began: Timestamp,
-}
-
-impl Running {
-    /// Its pid.
-    pub fn pid(&self) -> i32 {
-        self.process.pid
-    }
-
-    /// What it uses of the memory.
-    pub fn memory(&self) -> Result<process::Memory> {
-        process::memory(self.pid())
-    }
-
-    /// What /metrics answers.
-    pub fn metrics(&self) -> Result<String> {
-        match http::get(self.metrics_port, "/metrics") {
-            Some((200, body)) => Ok(body),
-            _ => bail!("/metrics of {} does not answer", self.process.name),
-        }
-    }
-
-    /// Waits until /readyz says so.
-    pub fn wait_until_ready(&self) -> Result<()> {
-        run::poll(&format!("{} is ready", self.process.name), LIMIT, Duration::from_millis(10), || {
-            self.must_run()?;
-            Ok(manager::is_ready(self.process.port).then_some(()))
-        })
-    }
-
-    /// Sends SIGTERM, without waiting.
-    pub fn terminate(&self) {
-        if let Some(pid) = Pid::from_raw(self.process.pid).filter(|_| self.process.is_alive()) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-    }
-
-    /// Fails if it has ended by itself: controller-runtime does so when the Lease is lost.
-    pub fn must_run(&self) -> Result<()> {
-        if !self.process.is_alive() {
-            bail!("{} has ended by itself: see its log", self.process.name);
-        }
-        Ok(())
-    }
-
-    /// Whether it has ended.
-    pub fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait().context("cannot wait for a manager")?.is_some())
-    }
-
-    /// Ends it by SIGTERM and waits for that.
-    pub fn stop(mut self) -> Result<()> {
-        self.terminate();
-        run::poll(&format!("{} has ended", self.process.name), LIMIT, GLANCE, || {
-            Ok(self.has_ended()?.then_some(()))
-        })
-    }
-
-    /// Ends it by SIGKILL.
-    pub fn kill(self) {
-        self.process.kill();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.process.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -340,38 +229,29 @@ pub fn pause(time: Duration) -> Result<()> {
 
 /// Gives the twin what it has to do.
 fn allow(rig: &Rig) -> Result<()> {
-    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let see = ["get", "list", "watch"];
-    let name = json!({"name": TWIN});
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": name,
-        "rules": [
-            rule("", &["pods"], &["get", "list", "watch", "create", "delete"]),
-            rule("", &["nodes"], &see),
-            rule("", &["events"], &["create", "patch"]),
-            rule("events.k8s.io", &["events"], &["create", "patch"]),
-            rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
-            rule("dj.dysproz.io", &["daemonjobs", "daemonjobs/finalizers"], &["get", "list", "watch", "update"]),
-            rule("dj.dysproz.io", &["daemonjobs/status"], &["update"]),
-            rule("batch.tutorial.kubebuilder.io", &["podsets", "podsets/finalizers"], &["get", "list", "watch", "update"]),
-            rule("batch.tutorial.kubebuilder.io", &["podsets/status"], &["update"]),
-        ],
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": name,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": TWIN},
-        "subjects": [{"kind": "ServiceAccount", "name": TWIN, "namespace": NAMESPACE}],
-    });
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name});
-    rig.create(&format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), &account)?;
-    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)?;
-    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding)?;
-    Ok(())
+    let rules = [
+        rule("", &["pods"], &["get", "list", "watch", "create", "delete"]),
+        rule("", &["nodes"], &see),
+        rule("", &["events"], &["create", "patch"]),
+        rule("events.k8s.io", &["events"], &["create", "patch"]),
+        rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
+        rule("dj.dysproz.io", &["daemonjobs", "daemonjobs/finalizers"], &["get", "list", "watch", "update"]),
+        rule("dj.dysproz.io", &["daemonjobs/status"], &["update"]),
+        rule(
+            "batch.tutorial.kubebuilder.io",
+            &["podsets", "podsets/finalizers"],
+            &["get", "list", "watch", "update"],
+        ),
+        rule("batch.tutorial.kubebuilder.io", &["podsets/status"], &["update"]),
+    ];
+    peer::allow(rig, TWIN, &rules)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_lease_is_free_where_nobody_holds_it() {

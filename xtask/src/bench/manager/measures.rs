@@ -12,10 +12,11 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Sizes;
-use super::contender::{Contender, Running, Stand, pause};
+use super::contender::{Contender, Stand, pause};
 use super::figures::Results;
 use crate::bench::audit::{Tally, Write};
 use crate::bench::contest::{counts, order, remove};
+use crate::bench::peer::Running;
 use crate::bench::process;
 use crate::bench::rig::{LOOK, pods};
 use crate::bench::scrape;

@@ -4,7 +4,6 @@
 pub mod contender;
 pub mod figures;
 mod measures;
-mod twin;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,8 +13,8 @@ use anyhow::{Context, Result};
 use self::contender::Stand;
 use self::figures::{Part, Results, Row};
 use self::measures::End;
-use self::twin::Twin;
 use super::host::{Machine, Versions};
+use super::peer::Program;
 use super::report::{Report, Run};
 use super::rig::Rig;
 use crate::build;
@@ -275,7 +274,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(program) => program.canonicalize()?,
         None => build::release()?,
     };
-    Twin::built()?;
+    twin()?;
     let mut measures = args.measures();
     while let Some(first) = measures.first() {
         let nodes = first.nodes(&sizes);
@@ -284,6 +283,14 @@ pub fn run(args: &Args) -> Result<()> {
         cluster(args, &sizes, nodes, &program, now)?;
     }
     Ok(())
+}
+
+/// The Go module that the twin is written with.
+pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
+
+/// The twin, built.
+fn twin() -> Result<Program> {
+    Program::built("twin", FRAMEWORK)
 }
 
 /// Measures what needs so many nodes.
@@ -297,7 +304,7 @@ fn cluster(
     let mut machine = Machine::now();
     let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
     let versions = Versions::of(&rig, program)?;
-    let stand = Stand::new(&rig, Twin::built()?)?;
+    let stand = Stand::new(&rig, twin()?)?;
     for measure in measures {
         let results = measure.measure(&stand, sizes)?;
         let mut table = results.table(&measure.title(sizes), &measure.rows());

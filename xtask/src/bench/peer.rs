@@ -1,0 +1,249 @@
+//! Managers that a bench runs beside ours: programs in Go that are built once and kept in the user's cache, processes that
+//! end with the value that stands for them, and the rights that they need.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::process;
+use super::rig::Rig;
+use crate::cluster::binaries::{go_build, go_version, required_version};
+use crate::cluster::processes::{self, Launch, Process};
+use crate::cluster::{lock, state};
+use crate::manager::NAMESPACE;
+use crate::{http, manager, paths, run};
+
+/// How long anything about a manager may take.
+pub const LIMIT: Duration = Duration::from_mins(1);
+
+/// How often something is looked at that is over in milliseconds.
+pub const GLANCE: Duration = Duration::from_millis(1);
+
+/// A program in Go below `tests/bench`.
+#[derive(Debug)]
+pub struct Program {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Such as `controller-runtime v0.24.1, go1.26.8`.
+    pub version: String,
+    source: PathBuf,
+    module: &'static str,
+}
+
+impl Program {
+    /// Builds the program of this name, unless it was built from the same source before: minutes for the first time.
+    /// `module` is the one whose version is of interest.
+    pub fn built(name: &str, module: &'static str) -> Result<Self> {
+        let source = paths::workspace().join("tests/bench").join(name);
+        let go_mod =
+            fs::read_to_string(source.join("go.mod")).with_context(|| format!("{name} has no go.mod"))?;
+        let go = go_version(&source, &go_mod).context("managers to compare with are written in Go")?;
+        let cache = paths::cache()?.join("bin");
+        let file = cache.join(format!("{name}-{}-{go}", digest(&source)?)).join(name);
+        if !file.is_file() {
+            let _lock = lock::take(&cache.join("lock"), "another build of the control plane")?;
+            if !file.is_file() {
+                let label = format!("building {name} to compare with, once (minutes for the first time)");
+                go_build(label, &source, ".", "-s -w", &file)?;
+            }
+        }
+        let version = required_version(&go_mod, module).context("its go.mod does not require it")?;
+        let word = module.rsplit('/').next().unwrap_or(module);
+        Ok(Self { file, version: format!("{word} {version}, {go}"), source, module })
+    }
+
+    /// Where the files of its module are.
+    pub fn module_folder(&self) -> Result<PathBuf> {
+        run::go_module(&self.source, self.module)
+    }
+}
+
+/// Changes with every file of the program.
+fn digest(source: &Path) -> Result<String> {
+    let entries = fs::read_dir(source).with_context(|| format!("cannot read {}", source.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let mut sum = Sha256::new();
+    for file in files {
+        let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        sum.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+        sum.update(text.len().to_le_bytes());
+        sum.update(text);
+    }
+    Ok(run::short_hex(&sum.finalize()))
+}
+
+/// A rule of a ClusterRole.
+pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+}
+
+/// Makes a ServiceAccount of this name that may do this.
+pub fn allow(rig: &Rig, account: &str, rules: &[Value]) -> Result<()> {
+    let name = json!({"name": account});
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": name, "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": name,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
+    });
+    let service_account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name});
+    rig.create(&format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), &service_account)?;
+    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)?;
+    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding)?;
+    Ok(())
+}
+
+/// Where the kubeconfig of a ServiceAccount is.
+pub fn kubeconfig(rig: &Rig, account: &str) -> PathBuf {
+    rig.cluster().kube().dir().join(format!("bench-{account}.kubeconfig"))
+}
+
+/// Writes the kubeconfig of a ServiceAccount.
+pub fn write_kubeconfig(rig: &Rig, account: &str) -> Result<()> {
+    let text = rig.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account)?;
+    state::write(&kubeconfig(rig, account), text.as_bytes())
+}
+
+/// A manager while it runs. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    process: Process,
+    child: Child,
+    metrics_port: u16,
+    /// Just before it was started.
+    pub began: Timestamp,
+}
+
+impl Running {
+    /// Starts a manager, without waiting for it, whose `/readyz` and `/metrics` answer at these ports.
+    pub fn start(
+        rig: &Rig,
+        name: &str,
+        mut command: Command,
+        health_port: u16,
+        metrics_port: u16,
+    ) -> Result<Self> {
+        let kube = rig.cluster().kube();
+        command.current_dir(kube.dir());
+        let records = kube.dir().join("processes");
+        fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
+        let began = Timestamp::now();
+        let (process, child) = processes::start(
+            &records,
+            Launch {
+                name,
+                command,
+                port: health_port,
+                fingerprint: String::new(),
+                stdout: kube.log(&format!("{name}.out")),
+                stderr: kube.log(&format!("{name}.log")),
+            },
+        )?;
+        Ok(Self { process, child, metrics_port, began })
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    /// What it uses of the memory.
+    pub fn memory(&self) -> Result<process::Memory> {
+        process::memory(self.pid())
+    }
+
+    /// What /metrics answers.
+    pub fn metrics(&self) -> Result<String> {
+        match http::get(self.metrics_port, "/metrics") {
+            Some((200, body)) => Ok(body),
+            _ => bail!("/metrics of {} does not answer", self.process.name),
+        }
+    }
+
+    /// Waits until /readyz says so.
+    pub fn wait_until_ready(&self) -> Result<()> {
+        run::poll(&format!("{} is ready", self.process.name), LIMIT, Duration::from_millis(10), || {
+            self.must_run()?;
+            Ok(manager::is_ready(self.process.port).then_some(()))
+        })
+    }
+
+    /// Sends SIGTERM, without waiting.
+    pub fn terminate(&self) {
+        if let Some(pid) = Pid::from_raw(self.process.pid).filter(|_| self.process.is_alive()) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Fails if it has ended by itself: controller-runtime does so when the Lease is lost.
+    pub fn must_run(&self) -> Result<()> {
+        if !self.process.is_alive() {
+            bail!("{} has ended by itself: see its log", self.process.name);
+        }
+        Ok(())
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().context("cannot wait for a manager")?.is_some())
+    }
+
+    /// Ends it by SIGTERM and waits for that.
+    pub fn stop(mut self) -> Result<()> {
+        self.terminate();
+        run::poll(&format!("{} has ended", self.process.name), LIMIT, GLANCE, || {
+            Ok(self.has_ended()?.then_some(()))
+        })
+    }
+
+    /// Ends it by SIGKILL.
+    pub fn kill(self) {
+        self.process.kill();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.process.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_what_is_compared_with_is_stated_once() {
+        for (name, module, version) in [
+            ("twin", super::super::manager::FRAMEWORK, "v0.24."),
+            ("kruise", super::super::daemonjob::KRUISE, "v1."),
+        ] {
+            let go_mod = paths::workspace().join("tests/bench").join(name).join("go.mod");
+            let go_mod = fs::read_to_string(go_mod).unwrap();
+            assert!(required_version(&go_mod, module).unwrap().starts_with(version), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_program_goes_with_its_source() {
+        let folder = std::env::temp_dir().join(format!("quintet-peer-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("a.go"), "a").unwrap();
+        let before = digest(&folder).unwrap();
+        assert_eq!(before, digest(&folder).unwrap());
+        fs::write(folder.join("a.go"), "b").unwrap();
+        assert_ne!(before, digest(&folder).unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
