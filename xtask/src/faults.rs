@@ -15,7 +15,7 @@ use crate::{protoc, run, test};
     the exit code is 1 if there are any. docs/reliability.md explains the names."
 )]
 pub struct Args {
-    /// Only stories whose names contain FILTER
+    /// Only stories (sequences, decoders, mutants) whose names contain FILTER
     filter: Option<String>,
     /// One plan alone, by the name that a run has printed, with everything that happens
     #[arg(long, value_name = "NAME", conflicts_with = "filter")]
@@ -38,15 +38,15 @@ pub struct Args {
     /// Print the names of the plans and run none
     #[arg(long)]
     list: bool,
-    /// Break the program in each of the ways in tests/faults/mutants, and show that a plan notices
-    #[arg(long, conflicts_with_all = ["filter", "plan", "every", "fault", "list", "transitions", "bytes"])]
+    /// Break the program in each of the ways in xtask/src/mutants.rs, and show that a plan notices
+    #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes"])]
     mutants: bool,
 }
 
 /// Runs the stories.
 pub fn run(args: &Args) -> Result<()> {
     if args.mutants {
-        return crate::mutants::run();
+        return crate::mutants::run(args.filter.as_deref());
     }
     let mut cargo = run::cargo();
     protoc::tell(&mut cargo);

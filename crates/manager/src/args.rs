@@ -20,6 +20,9 @@ use crate::cluster::{ClusterArgs, parse_name};
 use crate::logs::Log;
 use crate::{explain, uninstall};
 
+/// The longest lease: nobody waits longer for a manager that is gone.
+const LONGEST_LEASE: Duration = Duration::from_hours(24);
+
 /// The file name under which kubectl finds the program as its plugin.
 const PLUGIN: &str = "kubectl-quintet";
 
@@ -272,12 +275,15 @@ impl Args {
         if lease < Duration::from_secs(1) || lease.subsec_nanos() != 0 {
             return Err("--leader-elect-lease-duration must be whole seconds, at least 1s".to_owned());
         }
+        if lease > LONGEST_LEASE {
+            return Err("--leader-elect-lease-duration must be at most 24h".to_owned());
+        }
         if lease <= deadline {
             return Err(
                 "--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline".to_owned()
             );
         }
-        if deadline <= retry * 6 / 5 || deadline <= renew {
+        if deadline <= retry.saturating_mul(6) / 5 || deadline <= renew {
             return Err("--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period, and \
                         than --leader-elect-renew-period"
                 .to_owned());
@@ -393,6 +399,7 @@ fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn asked(line: &str) -> Result<Asked, clap::Error> {
         read(line.split(' ').map(OsString::from))
@@ -409,6 +416,49 @@ mod tests {
         let error = asked(line).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{line}");
         error.to_string()
+    }
+
+    /// Words of a command line: flags that there are, and values for them that nobody means.
+    fn word() -> impl Strategy<Value = String> {
+        let flags: Vec<String> = Args::command()
+            .get_arguments()
+            .filter_map(|flag| flag.get_long().map(|long| format!("--{long}")))
+            .chain(["explain", "uninstall", "--", "-n", "-h"].map(str::to_owned))
+            .collect();
+        let odd = [
+            "",
+            "-",
+            "=",
+            "9223372036854775807s",
+            "-1s",
+            "1e9h",
+            "99999999999999999999",
+            ",,",
+            "[::]:99999",
+            "\0",
+            "a/b",
+        ];
+        let odd: Vec<String> = odd.map(str::to_owned).into();
+        let flag = proptest::sample::select(flags);
+        let value = prop_oneof![proptest::sample::select(odd), ".{0,20}"];
+        prop_oneof![
+            flag.clone(),
+            value.clone(),
+            (flag, value).prop_map(|(flag, value)| format!("{flag}={value}"))
+        ]
+    }
+
+    proptest! {
+        // More with PROPTEST_CASES.
+        #[test]
+        fn whatever_is_asked_is_understood_or_refused_with_a_word(words in proptest::collection::vec(word(), 0..6)) {
+            let line = std::iter::once("quintet".to_owned()).chain(words).map(OsString::from);
+            match read(line) {
+                Ok(Asked::Manager(args)) => drop(args.kinds()),
+                Ok(_) => {}
+                Err(error) => prop_assert!(!error.to_string().trim().is_empty()),
+            }
+        }
     }
 
     #[test]

@@ -59,14 +59,15 @@ pub enum Trouble {
     CutOff,
     /// The process dies after the server has carried it out; another takes over whose watches are 8 s behind.
     TakeOverBehind,
-    /// The process dies after the server has carried it out; another takes over that was shown nothing since it began.
+    /// The process dies after the server has carried it out; another takes over that was shown none of the pods,
+    /// Deployments and ledgers that were made since it began.
     TakeOverBlind,
     /// The process is asked to end; another takes over.
     HandOver,
     /// As `CutOff`, and then the other way round: of two processes each sees late what the other wrote.
     Crossed,
     /// The process dies after the server has carried it out; it starts again at another API server, which for a while has come
-    /// no further than to what was before.
+    /// no further than to what was 10 s before.
     StaleServer,
     /// The process dies and starts again with a clock that is ten minutes ahead.
     ClockAhead,

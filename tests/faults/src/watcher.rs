@@ -36,6 +36,8 @@ const CUT_OFF: Duration = Duration::from_secs(40);
 const LATE: Duration = Duration::from_secs(25);
 /// How far behind the watches of a successor are.
 const BEHIND: Duration = Duration::from_secs(8);
+/// How far behind an API server is: longer than all that a story does between two pauses.
+const FAR_BEHIND: Duration = Duration::from_secs(10);
 /// How long a watch is delayed so that a write comes first.
 const DELAYED: Duration = Duration::from_secs(5);
 const REORDERED: Duration = Duration::from_millis(300);
@@ -64,6 +66,8 @@ struct Inner {
     cut_off: Vec<CutOff>,
     /// Whose watches are behind: who begins so, and until when.
     behind: Vec<(String, Instant)>,
+    /// When each revision came about.
+    revisions: Vec<(Instant, u64)>,
     /// What an API server has come to, at which processes whose names begin so start, and until when.
     stale: Option<(String, u64, Instant)>,
     last_write: Option<Instant>,
@@ -399,7 +403,11 @@ impl Watcher {
             }
             Trouble::StaleServer => {
                 let base = who.rsplit_once('-').map_or(&*who, |(base, _)| base).to_owned();
-                let revision = self.server().map_or(0, |server| server.look(State::revision));
+                let (now, inner) = (Instant::now(), self.inner());
+                let long_ago = |(at, _): &&(Instant, u64)| *at + FAR_BEHIND <= now;
+                let revision =
+                    inner.revisions.iter().rev().find(long_ago).map_or(0, |(_, revision)| *revision);
+                drop(inner);
                 let until = Instant::now() + LATE;
                 self.inner().stale = Some((base.clone(), revision, until));
                 self.inner().behind.push((base, until));
@@ -733,6 +741,7 @@ impl Script for Watcher {
         let is_blind = matches!(self.plan.fault, Fault::Request(_, _, Trouble::TakeOverBlind))
             && shown.who == STANDBY
             && !shown.is_initial
+            && matches!(&*resource, "pods" | "configmaps" | "deployments")
             && !self.holds_lease(STANDBY);
         let nth = {
             let mut inner = self.inner();
@@ -790,6 +799,7 @@ impl Script for Watcher {
     }
 
     fn committed(&self, commit: &Commit<'_>) {
+        self.inner().revisions.push((Instant::now(), commit.revision));
         let object = commit.new.or(commit.old).unwrap_or(&Value::Null);
         let kind = short(&commit.resource).to_owned();
         if !matches!(&*kind, "leases" | "events") {
