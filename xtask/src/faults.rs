@@ -35,11 +35,14 @@ pub struct Args {
     /// More than a million hostile inputs for everything that is decoded, in place of plans
     #[arg(long, conflicts_with_all = ["fault", "plan", "list", "transitions"])]
     bytes: bool,
+    /// Plans of several faults, made up by chance from the seed, for so many seconds, in place of plans of one
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "plan", "list", "transitions", "bytes"])]
+    soak: Option<u64>,
     /// Print the names of the plans and run none
     #[arg(long)]
     list: bool,
     /// Break the program in each of the ways in xtask/src/mutants.rs, and show that a plan notices
-    #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes"])]
+    #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes", "soak"])]
     mutants: bool,
 }
 
@@ -65,6 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
     for (flag, value) in [
         ("--plan", args.plan.clone()),
         ("--fault", args.fault.clone()),
+        ("--soak", args.soak.map(|seconds| seconds.to_string())),
         ("--every", args.every.map(|every| every.to_string())),
         ("--seed", args.seed.map(|seed| seed.to_string())),
     ] {

@@ -209,7 +209,10 @@ fn asked(server: &Server, request: &Request, path: &str) -> Asked {
         "create" => body["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
         _ => target.name.clone(),
     };
+    let version = request.query.get("resourceVersion").map_or("", String::as_str);
+    let is_begun = verb == "watch" && version.is_empty() && !request.query.contains_key("sendInitialEvents");
     Asked {
+        may_be_old: matches!(verb, "list" | "watch") && version == "0" || is_begun,
         who: request.who.clone(),
         verb,
         resource: known.unwrap_or_else(|| path.to_owned()),

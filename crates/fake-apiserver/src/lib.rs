@@ -55,6 +55,8 @@ pub struct Asked {
     pub namespace: String,
     /// Name; of what is created, too.
     pub name: String,
+    /// Whether it is a list, or a watch that begins with one, that any state answers, however old.
+    pub may_be_old: bool,
     /// The body.
     pub body: Value,
 }

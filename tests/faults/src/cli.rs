@@ -1,11 +1,12 @@
 //! The program: what is run, and what is said of it.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 
 use crate::bytes::Input;
+use crate::dice::Dice;
 use crate::plan::{Fault, Plan};
 use crate::run::Outcome;
 use crate::scenarios::{ALL, Scenario};
@@ -39,6 +40,9 @@ struct Args {
     /// Hostile bytes for everything that is decoded, instead of plans
     #[arg(long, conflicts_with_all = ["fault", "transitions"])]
     bytes: bool,
+    /// Plans of several faults, by chance, for so many seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "transitions", "bytes"])]
+    soak: Option<u64>,
     /// Print the names of the plans instead of running them
     #[arg(long)]
     list: bool,
@@ -63,6 +67,7 @@ pub fn main() -> ExitCode {
         Some(name) => one(name, args.seed),
         None if args.transitions => transitions(&args, threads),
         None if args.bytes => bytes(&args, threads),
+        None if args.soak.is_some() => soak(&args, threads),
         None if is_under_cargo_test(&args) => {
             let codes = [many(&args, threads), transitions(&args, threads), bytes(&args, threads)];
             if codes.contains(&ExitCode::FAILURE) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
@@ -105,6 +110,48 @@ fn transitions(args: &Args, threads: usize) -> ExitCode {
         (transition.name(), wrong)
     });
     sum_up("sequences", count, wrong, began)
+}
+
+/// Plans of two to four faults, each by chance, until the time is over.
+fn soak(args: &Args, threads: usize) -> ExitCode {
+    let began = Instant::now();
+    let until = began + Duration::from_secs(args.soak.unwrap_or_default());
+    let filter = args.filter.as_deref().unwrap_or_default();
+    let stories: Vec<(&Scenario, Outcome, Vec<Plan>)> = ALL
+        .iter()
+        .filter(|scenario| scenario.name.contains(filter))
+        .map(|scenario| {
+            let usual = usual(scenario, args.seed);
+            let plans = plans(scenario, &usual);
+            (scenario, usual, plans)
+        })
+        .collect();
+    if stories.is_empty() {
+        eprintln!("error: no story has {filter:?} in its name");
+        return ExitCode::FAILURE;
+    }
+    let mut dice = Dice::new(args.seed);
+    let (mut all, mut wrong) = (0, 0);
+    while Instant::now() < until {
+        // As many as take some seconds.
+        let batch: Vec<(usize, Plan)> = (0..threads * 64)
+            .map(|_| {
+                let story = dice.below(stories.len());
+                let (scenario, _, plans) = &stories[story];
+                let parts = (0..2 + dice.below(3)).map(|_| dice.one(plans).fault.clone()).collect();
+                (story, Plan { scenario: scenario.name.to_owned(), fault: Fault::Several(parts) })
+            })
+            .collect();
+        all += batch.len();
+        wrong += side_by_side("plans", batch, threads, |(story, plan)| {
+            let (scenario, usual, _) = &stories[*story];
+            (plan.to_string(), guarded(&scenario.story(), plan, args.seed, Some(usual), false).violations)
+        });
+        if wrong >= args.stop_after {
+            break;
+        }
+    }
+    sum_up("plans of several faults", all, wrong, began)
 }
 
 fn bytes(args: &Args, threads: usize) -> ExitCode {

@@ -209,6 +209,8 @@ pub enum Fault {
     Request(String, usize, Trouble),
     /// With the n-th line of the watches of this type (`pods`), counted from 1.
     Line(String, usize, Event),
+    /// Several of these.
+    Several(Vec<Fault>),
 }
 
 /// One run.
@@ -220,41 +222,99 @@ pub struct Plan {
     pub fault: Fault,
 }
 
+impl Fault {
+    /// The single faults that it is made of.
+    pub fn parts(&self) -> &[Self] {
+        match self {
+            Self::None => &[],
+            Self::Several(parts) => parts,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// How its place and what happens there are called.
+    fn name(&self) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Request(name, nth, trouble) => format!("request:{name}.{nth}/{}", kebab(*trouble)),
+            Self::Line(resource, nth, event) => format!("event:{resource}.{nth}/{}", kebab(*event)),
+            Self::Several(parts) => parts.iter().map(Self::name).collect::<Vec<_>>().join("+"),
+        }
+    }
+
+    /// The single fault of this name.
+    fn by_name(name: &str) -> Option<Self> {
+        let (place, what) = name.split_once('/')?;
+        let (kind, place) = place.split_once(':')?;
+        let (name, nth) = place.rsplit_once('.')?;
+        let nth = nth.parse::<usize>().ok()?;
+        match kind {
+            "request" => {
+                let trouble = Trouble::all().find(|trouble| kebab(*trouble) == what)?;
+                Some(Self::Request(name.to_owned(), nth, trouble))
+            }
+            "event" => {
+                let event = Event::ALL.into_iter().find(|event| kebab(*event) == what)?;
+                Some(Self::Line(name.to_owned(), nth, event))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Plan {
+    /// Whether one of its faults is a request's with such a trouble.
+    fn has(&self, is: impl Fn(&str, Trouble) -> bool) -> bool {
+        self.fault
+            .parts()
+            .iter()
+            .any(|fault| matches!(fault, Fault::Request(name, _, trouble) if is(name, *trouble)))
+    }
+
+    /// Whether one of its faults is this one, of any request.
+    pub fn has_trouble(&self, trouble: Trouble) -> bool {
+        self.has(|_, one| one == trouble)
+    }
+
+    /// Whether one of its faults is this one, of any line of a watch.
+    pub fn has_event(&self, event: Event) -> bool {
+        self.fault.parts().iter().any(|fault| matches!(fault, Fault::Line(_, _, one) if *one == event))
+    }
+
+    /// Whether it has more than one fault.
+    pub fn is_compound(&self) -> bool {
+        self.fault.parts().len() > 1
+    }
+
     /// Whether it needs a process that stands by.
     pub fn needs_standby(&self) -> bool {
-        matches!(&self.fault, Fault::Request(_, _, trouble) if trouble.needs_standby())
+        self.has(|_, trouble| trouble.needs_standby())
     }
 
     /// Whether a process dies in it.
     pub fn has_crash(&self) -> bool {
-        match &self.fault {
-            Fault::Request(_, _, trouble) => trouble.is_crash(),
-            Fault::Line(_, _, event) => *event == Event::Crash,
-            Fault::None => false,
-        }
+        self.has(|_, trouble| trouble.is_crash()) || self.has_event(Event::Crash)
     }
 
     /// Whether a write may be carried out after its sender has given it up.
     pub fn is_late(&self) -> bool {
-        matches!(&self.fault, Fault::Request(_, _, trouble) if trouble.is_late())
+        self.has(|_, trouble| trouble.is_late())
     }
 
     /// Whether somebody sees later than usual what happens.
     pub fn delays_views(&self) -> bool {
-        match &self.fault {
-            Fault::Request(name, _, trouble) => {
-                trouble.needs_standby() || *trouble == Trouble::StaleServer || is_read(name)
-            }
-            Fault::Line(_, _, event) => !matches!(event, Event::Twice),
-            Fault::None => false,
-        }
+        let is_late = |name: &str, trouble: Trouble| {
+            trouble.needs_standby() || trouble == Trouble::StaleServer || is_read(name)
+        };
+        let is_line = |fault: &Fault| matches!(fault, Fault::Line(_, _, event) if *event != Event::Twice);
+        self.has(is_late) || self.fault.parts().iter().any(is_line)
     }
 
     /// The class of its fault, for the table.
     pub fn class(&self) -> String {
         match &self.fault {
             Fault::None => "none".to_owned(),
+            Fault::Several(_) => "several".to_owned(),
             Fault::Request(name, _, trouble) => {
                 let kind = if is_read(name) { "read" } else { "write" };
                 format!("{kind} {}", kebab(*trouble))
@@ -265,21 +325,22 @@ impl Plan {
 
     /// How long nothing may be written before the story goes on.
     pub fn between(&self) -> Duration {
-        match &self.fault {
-            Fault::Line(_, _, Event::Silence) => self.quiet(),
+        if self.has_trouble(Trouble::ClockBehind) {
             // Whoever's clock is ten minutes behind waits ten minutes longer before he tries again.
-            Fault::Request(_, _, Trouble::ClockBehind) => Duration::from_mins(12),
-            _ => Duration::ZERO,
+            Duration::from_mins(12)
+        } else if self.has_event(Event::Silence) {
+            self.quiet()
+        } else {
+            Duration::ZERO
         }
     }
 
     /// How long nothing may be written before it counts as settled: what is silent is noticed late.
     pub fn quiet(&self) -> Duration {
-        match &self.fault {
-            Fault::Line(_, _, Event::Silence) | Fault::Request(_, _, Trouble::Crossed) => {
-                Duration::from_secs(200)
-            }
-            _ => Duration::from_mins(1),
+        if self.has_event(Event::Silence) || self.has_trouble(Trouble::Crossed) {
+            Duration::from_secs(200)
+        } else {
+            Duration::from_mins(1)
         }
     }
 }
@@ -305,12 +366,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.fault {
             Fault::None => f.write_str(&self.scenario),
-            Fault::Request(name, nth, trouble) => {
-                write!(f, "{}/request:{name}.{nth}/{}", self.scenario, kebab(*trouble))
-            }
-            Fault::Line(resource, nth, event) => {
-                write!(f, "{}/event:{resource}.{nth}/{}", self.scenario, kebab(*event))
-            }
+            fault => write!(f, "{}/{}", self.scenario, fault.name()),
         }
     }
 }
@@ -320,24 +376,15 @@ impl FromStr for Plan {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is no plan: use a name that a run has printed");
-        let mut parts = text.split('/');
-        let scenario = parts.next().filter(|name| !name.is_empty()).ok_or_else(wrong)?.to_owned();
-        let Some(place) = parts.next() else { return Ok(Self { scenario, fault: Fault::None }) };
-        let what = parts.next().ok_or_else(wrong)?;
-        let (kind, place) = place.split_once(':').ok_or_else(wrong)?;
-        let (name, nth) = place.rsplit_once('.').ok_or_else(wrong)?;
-        let nth = nth.parse::<usize>().map_err(|_| wrong())?;
-        let fault = match kind {
-            "request" => {
-                let trouble = Trouble::all().find(|trouble| kebab(*trouble) == what);
-                Fault::Request(name.to_owned(), nth, trouble.ok_or_else(wrong)?)
-            }
-            "event" => {
-                let event = Event::ALL.into_iter().find(|event| kebab(*event) == what);
-                Fault::Line(name.to_owned(), nth, event.ok_or_else(wrong)?)
-            }
-            _ => return Err(wrong()),
-        };
+        let (scenario, faults) = text.split_once('/').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        if scenario.is_empty() {
+            return Err(wrong());
+        }
+        let scenario = scenario.to_owned();
+        let Some(faults) = faults else { return Ok(Self { scenario, fault: Fault::None }) };
+        let mut parts: Vec<Fault> =
+            faults.split('+').map(|name| Fault::by_name(name).ok_or_else(wrong)).collect::<Result<_, _>>()?;
+        let fault = if parts.len() == 1 { parts.remove(0) } else { Fault::Several(parts) };
         Ok(Self { scenario, fault })
     }
 }
@@ -358,6 +405,10 @@ mod tests {
             let plan = Plan { scenario: scenario.clone(), fault: Fault::Line("pods".to_owned(), 1, event) };
             assert_eq!(plan.to_string().parse(), Ok(plan));
         }
+        let line = Fault::Line("pods".to_owned(), 1, Event::Torn);
+        let request = Fault::Request("create-pods".to_owned(), 3, Trouble::Late);
+        let several = Plan { scenario: scenario.clone(), fault: Fault::Several(vec![line, request]) };
+        assert_eq!(several.to_string().parse(), Ok(several));
         let none = Plan { scenario, fault: Fault::None };
         assert_eq!(none.to_string().parse(), Ok(none));
         for bad in ["", "a/b", "a/b/c", "a/request:x/crash-after", "a/request:x.1/nonsense"] {

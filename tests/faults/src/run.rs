@@ -192,10 +192,12 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     server.follow(watcher.clone());
     let lines: Lines = Arc::new(Mutex::new(Vec::new()));
     let models = tokio::spawn(models::run(server.clone(), Arc::new(lives)));
-    let skew = match &plan.fault {
-        Fault::Request(_, _, Trouble::ClockAhead) => Skew::Ahead,
-        Fault::Request(_, _, Trouble::ClockBehind) => Skew::Behind,
-        _ => Skew::None,
+    let skew = if plan.has_trouble(Trouble::ClockAhead) {
+        Skew::Ahead
+    } else if plan.has_trouble(Trouble::ClockBehind) {
+        Skew::Behind
+    } else {
+        Skew::None
     };
     let mut fleet = Fleet {
         server: server.clone(),
@@ -362,8 +364,12 @@ fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
         _ => usize::from(plan.is_late()),
     };
     // Nor does anybody know of a node that is gone whom nothing is shown.
-    let is_blind = matches!(plan.fault, Fault::Line(_, _, Event::Silence));
-    if plan.scenario.ends_with("hastily") || plan.scenario.ends_with("delete") || is_blind {
+    let is_blind = plan.has_event(Event::Silence);
+    if plan.is_compound()
+        || plan.scenario.ends_with("hastily")
+        || plan.scenario.ends_with("delete")
+        || is_blind
+    {
         return;
     }
     // Who has not seen the owner go makes its pods once more, and is told so by the answer to the status.

@@ -591,7 +591,8 @@ impl Watcher {
 
     /// Who knows that he has made or deleted something does not do it again.
     fn judge_again(&self, asked: &Asked, code: u16) {
-        if !is_manager(&asked.who) || self.plan.is_late() || self.plan.needs_standby() {
+        let is_unclear = self.plan.is_late() || self.plan.needs_standby() || self.plan.is_compound();
+        if !is_manager(&asked.who) || is_unclear {
             return;
         }
         let Some(deed) = deed(asked) else { return };
@@ -684,16 +685,20 @@ impl Script for Watcher {
             let write = if asked.is_write() { asked.body.to_string() } else { String::new() };
             self.note(&format!("{} {name}.{nth} {} {write}", asked.who, asked.name));
         }
+        if asked.may_be_old {
+            self.violate(format!("{} asks for what may be old ({name})", asked.who));
+        }
         if asked.is_write()
             && !matches!(short(&asked.resource), "leases" | "events")
             && !self.holds_lease(&asked.who)
         {
             self.violate(format!("{} begins to write ({name}) without the lease", asked.who));
         }
-        if let Fault::Request(wanted, at, trouble) = &self.plan.fault
-            && *wanted == name
-            && *at == nth
-        {
+        let due = self.plan.fault.parts().iter().find_map(|fault| match fault {
+            Fault::Request(wanted, at, trouble) if *wanted == name && *at == nth => Some(trouble),
+            _ => None,
+        });
+        if let Some(trouble) = due {
             {
                 let mut inner = self.inner();
                 inner.hit = true;
@@ -738,7 +743,7 @@ impl Script for Watcher {
         }
         let now = Instant::now();
         let resource = short(shown.resource).to_owned();
-        let is_blind = matches!(self.plan.fault, Fault::Request(_, _, Trouble::TakeOverBlind))
+        let is_blind = self.plan.has_trouble(Trouble::TakeOverBlind)
             && shown.who == STANDBY
             && !shown.is_initial
             && matches!(&*resource, "pods" | "configmaps" | "deployments")
@@ -752,7 +757,7 @@ impl Script for Watcher {
                 return Showing::Later(cut.until - now);
             }
             if is_blind {
-                return Showing::Later(CUT_OFF);
+                return Showing::Silence;
             }
             let is_behind = |(who, until): &(String, Instant)| shown.who.starts_with(&**who) && *until > now;
             if !shown.is_initial && inner.behind.iter().any(is_behind) {
@@ -765,10 +770,11 @@ impl Script for Watcher {
             *count += 1;
             *count
         };
-        let Fault::Line(wanted, at, event) = &self.plan.fault else { return Showing::AsIs };
-        if *wanted != resource || *at != nth {
-            return Showing::AsIs;
-        }
+        let due = self.plan.fault.parts().iter().find_map(|fault| match fault {
+            Fault::Line(wanted, at, event) if *wanted == resource && *at == nth => Some(event),
+            _ => None,
+        });
+        let Some(event) = due else { return Showing::AsIs };
         self.inner().hit = true;
         self.note(&format!(
             "FAULT {event:?} at line {resource}.{nth}: {} {}",
