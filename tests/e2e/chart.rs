@@ -13,50 +13,58 @@ use xtask::cluster::{Cluster, UpOptions};
 use xtask::manager::{Manager, ManagerOptions};
 use xtask::run;
 
-const NAMESPACE: &str = "quintet-system";
+pub(crate) const NAMESPACE: &str = "quintet-system";
 
 /// A cluster of its own; it goes with this value.
-struct Site(Option<Cluster>);
+pub(crate) struct Site(Option<Cluster>);
 
 impl Site {
-    fn new(purpose: &str, nodes: usize) -> Self {
+    pub(crate) fn new(purpose: &str, nodes: usize) -> Self {
         let name = format!("{purpose}-{}", std::process::id());
         Self(Some(Cluster::up(&UpOptions { name, nodes: Some(nodes) }).unwrap().0))
     }
 
-    fn cluster(&self) -> &Cluster {
+    pub(crate) fn cluster(&self) -> &Cluster {
         self.0.as_ref().unwrap()
     }
 
     /// helm in the release's namespace: what it prints, or what it says when it fails.
-    fn helm(&self, args: &[&str]) -> Result<String, String> {
+    pub(crate) fn helm(&self, args: &[&str]) -> Result<String, String> {
         let mut helm = self.cluster().helm();
         run::stdout(helm.args(args).args(["--namespace", NAMESPACE])).map_err(|error| format!("{error:#}"))
     }
 
-    fn kubectl(&self, args: &[&str], input: Option<&str>) -> Result<String, String> {
+    pub(crate) fn kubectl(&self, args: &[&str], input: Option<&str>) -> Result<String, String> {
         run::stdout_with_input(self.cluster().kubectl().args(args), input)
             .map_err(|error| format!("{error:#}"))
     }
 
-    fn list(&self, kind: &str) -> Vec<Value> {
+    pub(crate) fn list(&self, kind: &str) -> Vec<Value> {
         let text = self.kubectl(&["get", kind, "-A", "-o", "json"], None).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
         list["items"].as_array().unwrap().clone()
     }
 
-    fn get(&self, namespace: &str, kind: &str, name: &str) -> Value {
+    pub(crate) fn get(&self, namespace: &str, kind: &str, name: &str) -> Value {
         self.cluster().kube().get(namespace, kind, name).unwrap().unwrap_or_default()
     }
 
     /// A manager with the rights that the release gives, and with its Lease.
-    fn manager(&self) -> Manager {
+    pub(crate) fn manager(&self) -> Manager {
         let options = ManagerOptions { program: Some(program()), ..ManagerOptions::default() };
         Manager::start(self.cluster().kube(), &options).unwrap()
     }
 
+    /// What there is of a release of the name quintet, definitions apart.
+    pub(crate) fn remains(&self) -> Vec<String> {
+        let uids = self.uids(&PARTS);
+        uids.into_keys()
+            .filter(|name| name.rsplit('/').next().is_some_and(|name| name.contains("quintet")))
+            .collect()
+    }
+
     /// Uids of everything of these kinds, by kind and name.
-    fn uids(&self, kinds: &[&str]) -> BTreeMap<String, String> {
+    pub(crate) fn uids(&self, kinds: &[&str]) -> BTreeMap<String, String> {
         let mut uids = BTreeMap::new();
         for kind in kinds {
             for object in self.list(kind) {
@@ -68,6 +76,23 @@ impl Site {
     }
 }
 
+/// What a release is made of, definitions apart.
+const PARTS: [&str; 13] = [
+    "deployments",
+    "services",
+    "configmaps",
+    "poddisruptionbudgets",
+    "networkpolicies",
+    "roles",
+    "rolebindings",
+    "clusterroles",
+    "clusterrolebindings",
+    "serviceaccounts",
+    "jobs",
+    "leases",
+    "secrets",
+];
+
 impl Drop for Site {
     fn drop(&mut self) {
         if let Some(cluster) = self.0.take() {
@@ -76,7 +101,7 @@ impl Drop for Site {
     }
 }
 
-fn chart() -> String {
+pub(crate) fn chart() -> String {
     workspace().join("charts/quintet").display().to_string()
 }
 
@@ -90,13 +115,13 @@ fn previous() -> String {
     packages[0].display().to_string()
 }
 
-fn daemonjob(name: &str) -> Value {
+pub(crate) fn daemonjob(name: &str) -> Value {
     json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": { "name": name, "namespace": "default" },
         "spec": { "template": { "spec": { "restartPolicy": "Never",
             "containers": [{ "name": "c", "image": "busybox", "command": ["true"] }] } } } })
 }
 
-fn wait(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn wait(what: &str, holds: impl Fn() -> bool) {
     run::poll(what, PATIENCE, Duration::from_millis(200), || Ok(holds().then_some(())))
         .unwrap_or_else(|error| panic!("{error}"));
 }
@@ -163,19 +188,23 @@ fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
     assert!(history.contains("Rollback to 1"), "{history}");
 }
 
-/// Does what a kubelet does with the hook's pod: runs what it says, with the account that it says, and tells how it ended.
-fn play_the_hook(site: &Site, after_start: impl FnOnce()) -> (Option<i32>, String) {
+/// What a kubelet would do with the pod of the uninstall hook, see [`play`].
+pub(crate) fn play_the_hook(site: &Site, after_start: impl FnOnce()) -> (Option<i32>, String) {
+    play(site, "quintet-uninstall", after_start)
+}
+
+/// Does what a kubelet does with the pod of a hook, by its app.kubernetes.io/name: runs what it says, with the account that
+/// it says, and tells how it ended.
+pub(crate) fn play(site: &Site, name: &str, after_start: impl FnOnce()) -> (Option<i32>, String) {
     let pods = || -> Vec<Value> {
         let pods = site.list("pods");
-        pods.into_iter()
-            .filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "quintet-uninstall")
-            .collect()
+        pods.into_iter().filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == name).collect()
     };
     wait("the hook's pod is there", || !pods().is_empty());
     let pod = pods().remove(0);
     let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
     let config = site.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account).unwrap();
-    let file = site.cluster().kube().dir().join("uninstall.kubeconfig");
+    let file = site.cluster().kube().dir().join(format!("{name}.kubeconfig"));
     std::fs::write(&file, config).unwrap();
     let args = pod["spec"]["containers"][0]["args"].as_array().unwrap().clone();
     let child = Command::new(program())
@@ -200,7 +229,7 @@ fn play_the_hook(site: &Site, after_start: impl FnOnce()) -> (Option<i32>, Strin
     (output.status.code(), String::from_utf8_lossy(&said).into_owned())
 }
 
-fn held(site: &Site, kind: &str, finalizer: &str) -> usize {
+pub(crate) fn held(site: &Site, kind: &str, finalizer: &str) -> usize {
     site.list(kind)
         .iter()
         .filter(|object| object["metadata"]["finalizers"].to_string().contains(finalizer))
@@ -254,23 +283,7 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
     assert_eq!(site.uids(&["pods"]), pods, "no pod is lost, and none of the hook's is left");
     assert_eq!((site.list("greetings").len(), site.list("crds").len()), (200, 5));
     // Nothing of the release is left but the definitions.
-    for kind in [
-        "deployments",
-        "roles",
-        "rolebindings",
-        "clusterroles",
-        "clusterrolebindings",
-        "serviceaccounts",
-        "jobs",
-        "leases",
-    ] {
-        let ours: Vec<Value> = site
-            .list(kind)
-            .into_iter()
-            .filter(|object| object["metadata"]["name"].to_string().contains("quintet"))
-            .collect();
-        assert!(ours.is_empty(), "{kind}: {ours:#?}");
-    }
+    assert_eq!(site.remains(), [""; 0]);
 
     // A reinstallation picks them up.
     site.helm(&[&["install", "quintet", &chart(), "--set", "crds.keep=false"], &set[..]].concat()).unwrap();
@@ -347,7 +360,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
     assert!(said.contains("invalid ownership metadata") && said.contains("quintet"), "{said}");
     let mut helm = site.cluster().helm();
     let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
-    run::stdout(second.args(["--set", "replicas=0,crds.enabled=false,watchNamespace=second"])).unwrap();
+    run::stdout(second.args(["--set", "replicas=0,crds.enabled=false,watchNamespaces={second}"])).unwrap();
 
     // Unknown values and wrong types, before anything is sent.
     let said = install(&["--set", "replica=2"]).unwrap_err();
@@ -393,7 +406,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
     };
     let said = as_installer("crds.enabled=false").unwrap_err();
     assert!(said.contains("clusterroles") && said.contains("forbidden"), "{said}");
-    let narrow = "crds.enabled=false,watchNamespace=team-a,rbac.clusterRoles=false";
+    let narrow = "crds.enabled=false,watchNamespaces={team-a},rbac.clusterRoles=false";
     let said = as_installer(narrow).unwrap_err();
     assert!(said.contains("DaemonJob reads Nodes") && said.contains("controllers.daemonjob"), "{said}");
     as_installer(&format!("{narrow},controllers.daemonjob=false,replicas=0")).unwrap();

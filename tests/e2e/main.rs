@@ -6,6 +6,8 @@
 
 mod book;
 mod chart;
+mod chart_by_hand;
+mod chart_rights;
 mod conformance;
 mod daemonjob;
 mod daemonjob_faults;

@@ -15,10 +15,10 @@ use xtask::run;
 use crate::book::book;
 
 /// How kubectl tells a 401.
-const UNAUTHORIZED: &str = "You must be logged in to the server";
+pub(crate) const UNAUTHORIZED: &str = "You must be logged in to the server";
 
 /// What a path of a secured address answers, or why not. kubectl is the client: it speaks TLS and sends tokens.
-fn get(
+pub(crate) fn get(
     arena: &Arena,
     port: u16,
     path: &str,

@@ -93,7 +93,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* Whether ClusterRoles are made: "true" or nothing. */}}
 {{- define "quintet.clusterRoles" -}}
-{{- if and .Values.rbac.create (or (not .Values.watchNamespace) .Values.rbac.clusterRoles) }}true{{ end }}
+{{- if and .Values.rbac.create (or (not .Values.watchNamespaces) .Values.rbac.clusterRoles) }}true{{ end }}
 {{- end }}
 
 {{/* The namespace of the Lease. */}}
@@ -193,4 +193,14 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/*
+The line that takes a finalizer of ours off all objects of a kind, wherever among others it stands:
+(list "pods" "--all-namespaces" "dj.dysproz.io/ledger").
+*/}}
+{{- define "quintet.letGo" -}}
+{{- $found := printf `{{range .items}}{{$of := .metadata}}{{range $at, $name := $of.finalizers}}{{if eq $name %q}}{{$of.namespace}} {{$of.name}} {{$at}}{{"\n"}}{{end}}{{end}}{{end}}` (index . 2) }}
+{{- $patch := printf `[{"op":"test","path":"/metadata/finalizers/'"$at"'","value":%q},{"op":"remove","path":"/metadata/finalizers/'"$at"'"}]` (index . 2) }}
+{{- printf `kubectl get %s %s -o go-template='%s' | while read -r ns name at; do kubectl patch %s -n "$ns" "$name" --type=json -p '%s'; done` (index . 0) (index . 1) $found (index . 0) $patch }}
 {{- end }}

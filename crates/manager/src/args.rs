@@ -561,6 +561,14 @@ mod tests {
     }
 
     #[test]
+    fn uninstall_takes_several_namespaces() {
+        for line in ["uninstall --yes", "uninstall --namespace=a,b", "uninstall -n a -n b"] {
+            assert!(asked(&format!("quintet {line}")).is_ok(), "{line}");
+        }
+        assert!(refusal("quintet uninstall -n a,B").contains("lower case"));
+    }
+
+    #[test]
     fn explain_takes_a_name_or_a_file() {
         refusal("quintet explain");
         refusal("quintet explain dj/a -f b.yaml");

@@ -47,9 +47,9 @@ const NAMED: usize = 10;
 /// greetings; with --manager, to patch the scale of its Deployment and to use its Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The only namespace to look at. Default: all.
-    #[arg(short, long, value_name = "NAMESPACE", value_parser = parse_name)]
-    namespace: Option<String>,
+    /// The only namespaces to look at, separated by commas or each by a flag of its own. Default: all.
+    #[arg(short, long, value_name = "NAMESPACE,...", value_delimiter = ',', value_parser = parse_name)]
+    namespace: Vec<String>,
 
     /// Stop this manager first: its Deployment is scaled to 0, its Lease is held meanwhile and deleted at the end.
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
@@ -82,8 +82,6 @@ struct Held {
     resource: Resource,
     /// What one is called in a sentence.
     name: &'static str,
-    /// What selects most of them: for commands that a person types.
-    selector: &'static str,
     finalizer: &'static str,
 }
 
@@ -96,11 +94,10 @@ impl Held {
 
 fn held() -> [Held; 2] {
     [
-        Held { resource: PODS, name: "Pod", selector: KIND_LABEL, finalizer: quintet_daemonjob::FINALIZER },
+        Held { resource: PODS, name: "Pod", finalizer: quintet_daemonjob::FINALIZER },
         Held {
             resource: Resource::of::<Greeting>(),
             name: "Greeting",
-            selector: "",
             finalizer: quintet_greeting::FINALIZER,
         },
     ]
@@ -108,9 +105,8 @@ fn held() -> [Held; 2] {
 
 /// Takes the finalizers off and says what stays.
 pub async fn run(args: &Args) -> Result<()> {
-    let namespace = args.namespace.as_deref().unwrap_or_default();
     if !args.yes {
-        ask(namespace, args.manager.is_some())?;
+        ask(&everywhere(&args.namespace), args.manager.is_some())?;
     }
     let cluster = Cluster::of(&args.cluster).await?;
     let writer = match &args.manager {
@@ -120,20 +116,27 @@ pub async fn run(args: &Args) -> Result<()> {
             Some(Writer::become_the_one(&cluster, &args.cluster, manager, lease).await?)
         }
     };
-    let mut freed = Ok(());
-    for held in held() {
-        freed = free(&cluster, &held, namespace, writer.as_ref()).await;
-        if freed.is_err() {
-            break;
-        }
-    }
-    if freed.is_ok() {
-        tell(&remaining(&cluster, namespace).await);
-    }
+    let freed = free_all(&cluster, &args.namespace, writer.as_ref()).await;
     if let Some(writer) = writer {
         writer.end(&cluster).await;
     }
     freed
+}
+
+/// The same, as far as the cluster goes.
+async fn free_all(cluster: &Cluster, namespaces: &[String], writer: Option<&Writer>) -> Result<()> {
+    // The empty name is that of all namespaces.
+    let all = [String::new()];
+    let namespaces = if namespaces.is_empty() { &all } else { namespaces };
+    for held in held() {
+        for namespace in namespaces {
+            free(cluster, &held, namespace, writer).await?;
+        }
+    }
+    for namespace in namespaces {
+        tell(&remaining(cluster, namespace).await);
+    }
+    Ok(())
 }
 
 /// A line on standard output, which may be closed.
@@ -141,23 +144,25 @@ fn tell(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-fn everywhere(namespace: &str) -> String {
-    if namespace.is_empty() { "in all namespaces".to_owned() } else { format!("in namespace {namespace}") }
+/// Where, in words.
+fn everywhere(namespaces: &[impl AsRef<str>]) -> String {
+    let named: Vec<&str> = namespaces.iter().map(AsRef::as_ref).filter(|name| !name.is_empty()).collect();
+    match named.as_slice() {
+        [] => "in all namespaces".to_owned(),
+        [name] => format!("in namespace {name}"),
+        names => format!("in namespaces {}", names.join(", ")),
+    }
 }
 
-fn ask(namespace: &str, stops_the_manager: bool) -> Result<()> {
+fn ask(everywhere: &str, stops_the_manager: bool) -> Result<()> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        bail!(
-            "there is no terminal to ask on: say --yes to take the finalizers off {}",
-            everywhere(namespace)
-        );
+        bail!("there is no terminal to ask on: say --yes to take the finalizers off {everywhere}");
     }
     let mut stdout = std::io::stdout();
     let _ = write!(
         stdout,
-        "Takes Quintet's finalizers off pods and Greetings {}. The manager {}. Go on? [y/N] ",
-        everywhere(namespace),
+        "Takes Quintet's finalizers off pods and Greetings {everywhere}. The manager {}. Go on? [y/N] ",
         if stops_the_manager { "is stopped first" } else { "must have been stopped" }
     );
     let _ = stdout.flush();
@@ -198,7 +203,7 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&W
         let waiting: Vec<Meta> =
             listed.into_iter().filter(|meta| meta.without_finalizer(finalizer).is_some()).collect();
         if waiting.is_empty() {
-            tell(&format!("{} freed of {finalizer} {}.", held.counted(freed), everywhere(namespace)));
+            tell(&format!("{} freed of {finalizer} {}.", held.counted(freed), everywhere(&[namespace])));
             return Ok(());
         }
         if let Some(again) = waiting.iter().find(|meta| done.contains(&meta.uid)) {
@@ -311,20 +316,20 @@ fn by_hand(held: &Held, meta: &Meta) -> String {
     format!("kubectl patch {resource} -n {} {} --type=json -p '{operations}'", meta.namespace, meta.name)
 }
 
-/// The command that does it to all, where they could not be listed. An object that has other finalizers before ours is
-/// left alone by it, and says so.
+/// The command that does it to all, where they could not be listed; the chart's notes have the same.
 fn by_hand_for_all(held: &Held, namespace: &str) -> String {
-    let path = "/metadata/finalizers/0";
-    let operations =
-        json!([{ "op": "test", "path": path, "value": held.finalizer }, { "op": "remove", "path": path }]);
     let scope = if namespace.is_empty() { "-A".to_owned() } else { format!("-n {namespace}") };
-    let selector = if held.selector.is_empty() { String::new() } else { format!(" -l {}", held.selector) };
-    let resource = kubectl_name(&held.resource);
-    format!(
-        "By hand, by somebody who may:\n  kubectl get {resource} {scope}{selector} \
-         -o jsonpath='{{range .items[*]}}{{.metadata.namespace}} {{.metadata.name}}{{\"\\n\"}}{{end}}' | \
-         while read -r ns name; do kubectl patch {resource} -n \"$ns\" \"$name\" --type=json -p '{operations}'; done"
-    )
+    let found = r#"{{range .items}}{{$of := .metadata}}{{range $at, $name := $of.finalizers}}{{if eq $name "FINALIZER"}}{{$of.namespace}} {{$of.name}} {{$at}}{{"\n"}}{{end}}{{end}}{{end}}"#;
+    let path = r#"/metadata/finalizers/'"$at"'"#;
+    let operations =
+        json!([{ "op": "test", "path": "PATH", "value": "FINALIZER" }, { "op": "remove", "path": "PATH" }]);
+    let line = format!(
+        "kubectl get RESOURCE {scope} -o go-template='{found}' | while read -r ns name at; do kubectl patch RESOURCE -n \"$ns\" \
+         \"$name\" --type=json -p '{operations}'; done"
+    );
+    let line = line.replace("RESOURCE", &kubectl_name(&held.resource));
+    let line = line.replace("FINALIZER", held.finalizer).replace("PATH", path);
+    format!("By hand, by somebody who may:\n  {line}")
 }
 
 fn kubectl_name(resource: &Resource) -> String {
@@ -362,9 +367,9 @@ async fn remaining(cluster: &Cluster, namespace: &str) -> String {
     }
     let mut lines = Vec::new();
     if stays.is_empty() && unknown.is_empty() {
-        lines.push(format!("Nothing of Quintet's kinds is left {}.", everywhere(namespace)));
+        lines.push(format!("Nothing of Quintet's kinds is left {}.", everywhere(&[namespace])));
     } else if !stays.is_empty() {
-        lines.push(format!("What stays {}: {}.", everywhere(namespace), stays.join(", ")));
+        lines.push(format!("What stays {}: {}.", everywhere(&[namespace]), stays.join(", ")));
     }
     if !unknown.is_empty() {
         lines.push(format!(
@@ -429,6 +434,14 @@ mod tests {
     }
 
     #[test]
+    fn where_it_is_done_is_said_in_words() {
+        assert_eq!(everywhere(&[""; 0]), "in all namespaces");
+        assert_eq!(everywhere(&[""]), "in all namespaces");
+        assert_eq!(everywhere(&["a"]), "in namespace a");
+        assert_eq!(everywhere(&["a", "b"]), "in namespaces a, b");
+    }
+
+    #[test]
     fn a_refusal_says_what_to_run() {
         let [pods, greetings] = held();
         let pod = meta(&["dj.dysproz.io/ledger"]);
@@ -439,8 +452,15 @@ mod tests {
         assert_eq!(text.matches("kubectl patch").count(), 10);
         assert!(text.contains("2 more"), "{text}");
         let all = by_hand_for_all(&greetings, "");
-        assert!(all.contains("kubectl get greetings.example.com -A -o jsonpath='{range .items[*]}"), "{all}");
+        assert!(
+            all.contains("kubectl get greetings.example.com -A -o go-template='{{range .items}}"),
+            "{all}"
+        );
+        assert!(
+            all.contains(r#""path":"/metadata/finalizers/'"$at"'","value":"example.com/farewell"}"#),
+            "{all}"
+        );
         let all = by_hand_for_all(&pods, "ns");
-        assert!(all.contains("kubectl get pods -n ns -l quintet.dev/kind -o"), "{all}");
+        assert!(all.contains("kubectl get pods -n ns -o"), "{all}");
     }
 }

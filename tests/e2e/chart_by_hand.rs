@@ -1,0 +1,117 @@
+//! An uninstall whose Job cannot start: what the release's notes give instead is run as it stands there.
+
+use std::process::Command;
+use std::time::Duration;
+
+use quintet_e2e::{PATIENCE, condition};
+use serde_json::{Value, json};
+use xtask::run;
+
+use crate::chart::{NAMESPACE, Site, chart, daemonjob, held, wait};
+
+/// The commands of the notes from here on.
+fn commands(notes: &str, from: &str) -> Vec<String> {
+    let (_, part) = notes.split_once(from).unwrap_or_else(|| panic!("no {from:?} in {notes}"));
+    part.lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect()
+}
+
+/// Runs a line as an administrator does who has pasted it.
+fn paste(site: &Site, line: &str) {
+    let kube = site.cluster().kube();
+    let mut path = vec![site.cluster().dir().bin()];
+    path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    let mut bash = Command::new("bash");
+    bash.args(["-o", "pipefail", "-ec", line])
+        .env("KUBECONFIG", site.cluster().kubeconfig())
+        .env("KUBECACHEDIR", kube.cache())
+        .env("PATH", std::env::join_paths(path).unwrap());
+    run::stdout(&mut bash).unwrap_or_else(|error| panic!("{line}\n{error:#}"));
+}
+
+/// Waits until nothing of these kinds is left.
+fn gone(site: &Site, kinds: &[&str]) {
+    let mut left = Vec::new();
+    let waited = run::poll("they are gone", PATIENCE, Duration::from_millis(500), || {
+        left = kinds.iter().flat_map(|kind| site.list(kind)).collect();
+        Ok(left.is_empty().then_some(()))
+    });
+    waited.unwrap_or_else(|error| panic!("{error}: {left:#?}"));
+}
+
+#[test]
+fn the_lines_of_the_notes_leave_nothing_hanging() {
+    let site = Site::new("ch-by-hand", 2);
+    // No node takes the hook's pod, as if its image could not be had.
+    let set = "replicas=0,nodeSelector.kubelet=none,crds.keep=false,uninstallHook.activeDeadlineSeconds=5,uninstallHook.backoffLimit=0";
+    site.helm(&["install", "quintet", &chart(), "--create-namespace", "--set", set]).unwrap();
+    let manager = site.manager();
+    let mut greetings: Vec<Value> = (0..20)
+        .map(|number| {
+            json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
+                "metadata": { "name": format!("g{number}"), "namespace": "default" }, "spec": { "message": "Hi" } })
+        })
+        .collect();
+    // Somebody else holds this one too, and before us.
+    greetings[7]["metadata"]["finalizers"] = json!(["somebody.example/else"]);
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": greetings }).to_string();
+    site.kubectl(&["apply", "--server-side", "-f", "-"], Some(&list)).unwrap();
+    let mut running = daemonjob("running");
+    running["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/hold"] = json!("true");
+    site.kubectl(&["apply", "-f", "-"], Some(&running.to_string())).unwrap();
+    // Ended, and held until its outcome is recorded nowhere else.
+    site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("done").to_string())).unwrap();
+    wait("they have finalizers", || {
+        held(&site, "greetings", "farewell") == 20
+            && held(&site, "pods", "ledger") >= 2
+            && condition(&site.get("default", "daemonjob", "done"), "Complete").0 == "True"
+    });
+
+    // The garbage collector finds new kinds every half minute, and pods of owners that it never saw stay.
+    site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("first").to_string())).unwrap();
+    let foreground =
+        ["delete", "daemonjob", "first", "-n", "default", "--cascade=foreground", "--timeout=90s"];
+    site.kubectl(&foreground, None).unwrap();
+
+    let notes = site.helm(&["get", "notes", "quintet"]).unwrap();
+    let said = site.helm(&["uninstall", "quintet", "--timeout", "2m"]).unwrap_err();
+    assert!(said.contains("quintet-uninstall"), "{said}");
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    site.helm(&["uninstall", "quintet", "--no-hooks"]).unwrap();
+    wait("what goes with the definitions waits", || {
+        let greetings = site.list("greetings");
+        greetings.len() == 20 && greetings.iter().all(|one| one["metadata"]["deletionTimestamp"].is_string())
+    });
+    assert_eq!(held(&site, "greetings", "farewell"), 20);
+
+    let lines = commands(&notes, "To uninstall:\n");
+    assert_eq!(lines[0], format!("helm uninstall quintet --namespace {NAMESPACE}"));
+    assert!(lines.len() > 4, "{lines:?}");
+    for line in &lines[1..] {
+        paste(&site, line);
+    }
+    assert_eq!((held(&site, "greetings", "farewell"), held(&site, "pods", "ledger")), (0, 0));
+    // What is somebody else's is left to them.
+    let waiting = site.list("greetings");
+    assert_eq!(waiting.len(), 1, "{waiting:#?}");
+    assert_eq!(waiting[0]["metadata"]["finalizers"], json!(["somebody.example/else"]));
+    site.kubectl(
+        &[
+            "patch",
+            "greeting",
+            "g7",
+            "-n",
+            "default",
+            "--type=merge",
+            "-p",
+            r#"{"metadata":{"finalizers":null}}"#,
+        ],
+        None,
+    )
+    .unwrap();
+    gone(&site, &["crds", "pods"]);
+    wait("nothing of the release and of its Job is left", || site.remains().is_empty());
+    // Pasted once more they find nothing to do; the type of Greetings is gone with the rest.
+    for line in lines[1..].iter().filter(|line| !line.contains("greetings")) {
+        paste(&site, line);
+    }
+}

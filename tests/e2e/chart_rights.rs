@@ -1,0 +1,142 @@
+//! What the chart's roles allow is enough, and is for whom it should be: managers that serve some namespaces alone, and
+//! readers of secure metrics.
+
+use std::thread;
+use std::time::Duration;
+
+use quintet_e2e::{Arena, condition, program, workspace};
+use serde_json::{Value, json};
+use xtask::kube::Kube;
+use xtask::manager::{Manager, ManagerOptions};
+use xtask::run;
+
+use crate::chart::{NAMESPACE, Site, chart, held, play_the_hook, wait};
+use crate::manager_metrics::{UNAUTHORIZED, get};
+
+/// What the manager of a release serves and how, as its Deployment says it.
+fn flags(kube: &Kube, namespace: &str, deployment: &str) -> Vec<String> {
+    let deployment = kube.get(namespace, "deployment", deployment).unwrap().unwrap();
+    let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap().clone();
+    let args = args.iter().filter_map(Value::as_str);
+    let ours = ["--controllers=", "--watch-namespace=", "--metrics-secure"];
+    args.filter(|arg| ours.iter().any(|flag| arg.starts_with(flag))).map(str::to_owned).collect()
+}
+
+#[test]
+fn some_namespaces_are_served_with_rights_in_these_alone() {
+    let site = Site::new("ch-some", 2);
+    for name in ["team-a", "team-b", "team-c"] {
+        site.kubectl(&["create", "namespace", name], None).unwrap();
+    }
+    let install = |namespaces: &str| {
+        // No node takes the hook's pod: this test plays its kubelet.
+        let set = format!(
+            "replicas=0,nodeSelector.kubelet=played,rbac.clusterRoles=false,controllers.daemonjob=false,watchNamespaces={namespaces}"
+        );
+        site.helm(&["upgrade", "--install", "quintet", &chart(), "--create-namespace", "--set", &set])
+    };
+    let said = install("{team-a,team-x}").unwrap_err();
+    assert!(said.contains(r#"namespaces "team-x" not found"#), "{said}");
+    install("{team-a,team-b}").unwrap();
+    for kind in ["clusterroles", "clusterrolebindings"] {
+        let ours = site.uids(&[kind]).into_keys().filter(|name| name.contains("quintet"));
+        assert_eq!(ours.collect::<Vec<_>>(), [""; 0], "{kind}");
+    }
+
+    let flags = flags(site.cluster().kube(), NAMESPACE, "quintet");
+    assert!(flags.contains(&"--watch-namespace=team-a,team-b".to_owned()), "{flags:?}");
+    let options = ManagerOptions { program: Some(program()), args: flags, ..ManagerOptions::default() };
+    let manager = Manager::start(site.cluster().kube(), &options).unwrap();
+    for namespace in ["team-a", "team-b", "team-c"] {
+        for sample in [
+            "podset/podset-sample.yaml",
+            "greeting/hello-world.yaml",
+            "book/david-copperfield.yaml",
+            "pulsarconsumer/pulsarconsumer-sample-1.yaml",
+        ] {
+            let file = workspace().join("samples").join(sample).display().to_string();
+            site.kubectl(&["apply", "-n", namespace, "-f", &file], None).unwrap();
+        }
+    }
+    let is_served = |namespace: &str| {
+        let podset = site.get(namespace, "podset", "podset-sample");
+        condition(&site.get(namespace, "book", "david-copperfield"), "Ready").0 == "True"
+            && condition(&site.get(namespace, "greeting", "hello-world"), "Ready").0 == "True"
+            && podset["status"]["readyReplicas"].is_i64()
+            && podset["status"]["readyReplicas"] == podset["spec"]["replicas"]
+            && site.list("deployments").iter().any(|one| one["metadata"]["namespace"] == namespace)
+    };
+    for namespace in ["team-a", "team-b"] {
+        wait(&format!("{namespace} is served"), || is_served(namespace));
+    }
+    for (kind, name) in
+        [("podset", "podset-sample"), ("greeting", "hello-world"), ("book", "david-copperfield")]
+    {
+        let object = site.get("team-c", kind, name);
+        assert!(object["metadata"]["uid"].is_string(), "{object:#}");
+        assert_eq!(object["status"]["conditions"], Value::Null, "{kind}: nobody asked for team-c");
+    }
+    site.kubectl(&["delete", "greeting", "hello-world", "-n", "team-a", "--timeout=60s"], None).unwrap();
+
+    // So has the hook rights in these namespaces alone, and they are enough.
+    assert_eq!(held(&site, "greetings", "farewell"), 1);
+    thread::scope(|scope| {
+        let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
+        let (code, said) = play_the_hook(&site, || {
+            thread::sleep(Duration::from_secs(1));
+            assert_eq!(manager.stop().unwrap(), Some(0));
+        });
+        assert_eq!(code, Some(0), "{said}");
+        for line in [
+            "0 Greetings freed of example.com/farewell in namespace team-a.",
+            "1 Greeting freed of example.com/farewell in namespace team-b.",
+            "What stays in namespace team-b: 1 podsets.batch.tutorial.kubebuilder.io",
+        ] {
+            assert!(said.contains(line), "{line}: {said}");
+        }
+        uninstall.join().unwrap().unwrap();
+    });
+    assert_eq!(held(&site, "greetings", "farewell"), 0);
+    assert_eq!(site.remains(), [""; 0]);
+}
+
+#[test]
+fn secure_metrics_are_for_the_readers_that_the_values_name() {
+    let arena = Arena::new("ch-secure");
+    let (kube, name) = (arena.kube(), arena.namespace());
+    let token = |account: &str| {
+        arena.kubectl(&["create", "serviceaccount", account]).unwrap();
+        arena.kubectl(&["create", "token", account]).unwrap().trim().to_owned()
+    };
+    let (reader, stranger) = (token("prometheus"), token("stranger"));
+    // The names of ClusterRoles are one space for all tests.
+    let set = format!(
+        "fullnameOverride={name},watchNamespaces={{{name}}},controllers.daemonjob=false,metrics.secure=true,crds.enabled=false,\
+         replicas=0,rbac.userRoles.create=false,uninstallHook.enabled=false"
+    );
+    let readers = json!([{ "kind": "ServiceAccount", "name": "prometheus", "namespace": name }]).to_string();
+    let helm = |args: &[&str]| run::stdout(kube.helm().args(args).args(["--namespace", name]));
+    let chart = chart();
+    helm(&["install", "secure", &chart, "--set", &set, "--set-json", &format!("metrics.readers={readers}")])
+        .unwrap();
+
+    let options = ManagerOptions {
+        name: format!("{name}-manager"),
+        namespace: name.to_owned(),
+        service_account: name.to_owned(),
+        args: flags(kube, name, name),
+        program: Some(program()),
+        ..ManagerOptions::default()
+    };
+    assert!(options.args.contains(&"--metrics-secure".to_owned()), "{:?}", options.args);
+    let manager = Manager::start(kube, &options).unwrap();
+    let ask = |token: Option<&str>| get(&arena, manager.metrics_port(), "/metrics", token, None);
+    let metrics = ask(Some(&reader)).unwrap();
+    assert!(metrics.contains("quintet_build_info{"), "{metrics}");
+    let said = ask(None).unwrap_err();
+    assert!(said.contains(UNAUTHORIZED), "{said}");
+    let said = ask(Some(&stranger)).unwrap_err();
+    assert!(said.contains("nonResourceURLs [/metrics] and verbs [get]"), "{said}");
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    helm(&["uninstall", "secure"]).unwrap();
+}
