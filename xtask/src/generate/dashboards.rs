@@ -50,6 +50,18 @@ const MANAGER: &[Panel] = &[
         &[("count by (version) (quintet_build_info{SELECTED})", "{{version}}")],
     ),
     lines(
+        "Changes of the leader",
+        "How often a pod took the Lease or lost it.",
+        "short",
+        &[("sum by (pod) (changes(leader_election_master_status{SELECTED}[$__rate_interval]))", "{{pod}}")],
+    ),
+    lines(
+        "Restarts",
+        "How often a pod's process began anew.",
+        "short",
+        &[("sum by (pod) (changes(process_start_time_seconds{SELECTED}[$__rate_interval]))", "{{pod}}")],
+    ),
+    lines(
         "Passes",
         "How often a controller looked at an object, by how that ended.",
         "ops",
