@@ -190,12 +190,17 @@ fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
 
 /// What a kubelet would do with the pod of the uninstall hook, see [`play`].
 pub(crate) fn play_the_hook(site: &Site, after_start: impl FnOnce()) -> (Option<i32>, String) {
-    play(site, "quintet-uninstall", after_start)
+    play(site, "quintet-uninstall", &[], after_start)
 }
 
 /// Does what a kubelet does with the pod of a hook, by its app.kubernetes.io/name: runs what it says, with the account that
-/// it says, and tells how it ended.
-pub(crate) fn play(site: &Site, name: &str, after_start: impl FnOnce()) -> (Option<i32>, String) {
+/// it says and perhaps further arguments, and tells how it ended.
+pub(crate) fn play(
+    site: &Site,
+    name: &str,
+    more: &[&str],
+    after_start: impl FnOnce(),
+) -> (Option<i32>, String) {
     let pods = || -> Vec<Value> {
         let pods = site.list("pods");
         pods.into_iter().filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == name).collect()
@@ -209,6 +214,7 @@ pub(crate) fn play(site: &Site, name: &str, after_start: impl FnOnce()) -> (Opti
     let args = pod["spec"]["containers"][0]["args"].as_array().unwrap().clone();
     let child = Command::new(program())
         .args(args.iter().map(|arg| arg.as_str().unwrap()))
+        .args(more)
         .arg("--kubeconfig")
         .arg(&file)
         .stdout(std::process::Stdio::piped())

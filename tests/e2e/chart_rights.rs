@@ -2,7 +2,6 @@
 //! readers of secure metrics.
 
 use std::thread;
-use std::time::Duration;
 
 use quintet_e2e::{Arena, condition, program, workspace};
 use serde_json::{Value, json};
@@ -10,7 +9,7 @@ use xtask::kube::Kube;
 use xtask::manager::{Manager, ManagerOptions};
 use xtask::run;
 
-use crate::chart::{NAMESPACE, Site, chart, held, play_the_hook, wait};
+use crate::chart::{NAMESPACE, Site, chart, held, play, play_the_hook, wait};
 use crate::manager_metrics::{UNAUTHORIZED, get};
 
 /// What the manager of a release serves and how, as its Deployment says it.
@@ -78,14 +77,29 @@ fn some_namespaces_are_served_with_rights_in_these_alone() {
     }
     site.kubectl(&["delete", "greeting", "hello-world", "-n", "team-a", "--timeout=60s"], None).unwrap();
 
+    // helm test sees that it leads, and that nobody does.
+    let test = |more: &[&str]| {
+        thread::scope(|scope| {
+            let test = scope.spawn(|| site.helm(&["test", "quintet", "--timeout", "4m"]));
+            let played = play(&site, "quintet-test", more, || ());
+            (played, test.join().unwrap())
+        })
+    };
+    let ((code, said), helm) = test(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("no manager is wanted here; ") && said.contains("renews the Lease"), "{said}");
+    helm.unwrap();
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    let ((code, said), helm) = test(&["--within=2s"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("nobody holds the Lease quintet-system/quintet-manager"), "{said}");
+    helm.unwrap_err();
+
     // So has the hook rights in these namespaces alone, and they are enough.
     assert_eq!(held(&site, "greetings", "farewell"), 1);
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
-        let (code, said) = play_the_hook(&site, || {
-            thread::sleep(Duration::from_secs(1));
-            assert_eq!(manager.stop().unwrap(), Some(0));
-        });
+        let (code, said) = play_the_hook(&site, || ());
         assert_eq!(code, Some(0), "{said}");
         for line in [
             "0 Greetings freed of example.com/farewell in namespace team-a.",

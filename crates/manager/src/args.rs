@@ -18,7 +18,7 @@ use jiff::SignedDuration;
 
 use crate::cluster::{ClusterArgs, parse_name};
 use crate::logs::Log;
-use crate::{explain, uninstall};
+use crate::{check, explain, uninstall};
 
 /// The longest lease: nobody waits longer for a manager that is gone.
 const LONGEST_LEASE: Duration = Duration::from_hours(24);
@@ -328,7 +328,8 @@ fn parse_namespace(text: &str) -> Result<String, String> {
     if text.is_empty() { Ok(String::new()) } else { parse_name(text) }
 }
 
-fn parse_duration(text: &str) -> Result<Duration, String> {
+/// A length of time, more than none.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration = text.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
     duration
         .filter(|duration| !duration.is_zero())
@@ -348,6 +349,8 @@ struct Plugin {
 pub enum Command {
     /// Show every node of a DaemonJob, what would happen there now, and why. Nothing is written.
     Explain(explain::Args),
+    /// Say whether a manager works: its pods are ready, and its Lease is renewed. Nothing is written.
+    Check(check::Args),
     /// Take Quintet's finalizers off pods and Greetings, so that they can be deleted without it.
     Uninstall(uninstall::Args),
     /// Print the version.
@@ -390,9 +393,11 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
 /// Adds the examples, as a person types them.
 fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
     let explain = explain::examples(program);
+    let check = check::examples(program);
     let uninstall = uninstall::examples(program);
     command
         .mut_subcommand("explain", |command| command.after_help(explain))
+        .mut_subcommand("check", |command| command.after_help(check))
         .mut_subcommand("uninstall", |command| command.after_help(uninstall))
 }
 
@@ -549,7 +554,7 @@ mod tests {
             Ok(Asked::Command(Command::Explain(_)))
         ));
         refusal("kubectl-quintet --leader-elect");
-        for command in ["explain", "uninstall"] {
+        for command in ["explain", "check", "uninstall"] {
             for (name, program) in [("kubectl-quintet", "kubectl quintet"), ("quintet", "quintet")] {
                 let help = asked(&format!("{name} {command} --help")).unwrap_err();
                 assert_eq!(help.exit_code(), 0);
@@ -558,6 +563,14 @@ mod tests {
                 assert!(help.contains(&format!("  {program} {command}")), "{help}");
             }
         }
+    }
+
+    #[test]
+    fn check_wants_a_manager() {
+        refusal("quintet check");
+        assert!(refusal("quintet check --manager=quintet").contains("NAMESPACE/DEPLOYMENT"));
+        assert!(refusal("quintet check --manager=a/b --within=soon").contains("write it as 15s"));
+        assert!(asked("quintet check --manager=a/b --leader-elect=false --within=5s").is_ok());
     }
 
     #[test]

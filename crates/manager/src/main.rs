@@ -1,6 +1,7 @@
 //! `quintet`: one process, five kinds; and commands for those who use them.
 
 mod args;
+mod check;
 mod cluster;
 mod endpoint;
 mod explain;
@@ -46,6 +47,13 @@ fn main() -> ExitCode {
                 ExitCode::from(u8::from(!explained.all_run))
             }
             Err(error) => fail(&format!("{error:#}"), NO_ANSWER),
+        },
+        Asked::Command(Command::Check(args)) => match runtime.block_on(check::run(&args)) {
+            Ok(well) => {
+                say(&well);
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(&format!("{error:#}"), 1),
         },
         Asked::Command(Command::Version) => {
             say(&format!("quintet {}\n", env!("CARGO_PKG_VERSION")));

@@ -26,7 +26,8 @@ use quintet_podset::api::PodSet;
 use quintet_pulsarconsumer::api::PulsarConsumer;
 use serde_json::json;
 
-use self::writer::{Manager, Writer, parse_manager};
+use self::writer::Writer;
+pub use self::writer::{Manager, parse_manager};
 use crate::cluster::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
 
 /// Rounds in a row in which nothing could be changed, before it is given up.

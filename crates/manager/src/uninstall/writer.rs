@@ -33,6 +33,11 @@ impl Manager {
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
+
+    /// Its name.
+    pub fn deployment(&self) -> &str {
+        &self.deployment
+    }
 }
 
 /// For clap: `NAMESPACE/DEPLOYMENT`.
