@@ -325,6 +325,37 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
     wait("the definitions and all objects are gone", || site.list("crds").is_empty());
 }
 
+/// What was stored in an older shape is kept and named, others are served beside it, and mended it is served too.
+fn older_objects_harm_no_other(site: &Site) {
+    let manager = site.manager();
+    let file = workspace().join("samples/podset/podset-sample.yaml").display().to_string();
+    site.kubectl(&["apply", "-n", "default", "-f", &file], None).unwrap();
+    let has_pods = |name: &str| {
+        let podset = site.get("default", "podset", name);
+        podset["status"]["replicas"].is_i64() && podset["status"]["replicas"] == podset["spec"]["replicas"]
+    };
+    wait("the older Book has a condition, and the newer PodSet its pods", || {
+        condition(&site.get("default", "book", "old"), "Ready") == ("False".to_owned(), "Invalid".to_owned())
+            && has_pods("podset-sample")
+    });
+    wait("the older PodSet has an Event", || {
+        let events = site.list("events.events.k8s.io");
+        events.iter().any(|event| event["reason"] == "Undecodable" && event["regarding"]["name"] == "old")
+    });
+    assert_eq!(site.get("default", "podset", "old")["spec"]["replicas"], "many", "what was stored stays");
+    for (kind, mended) in [
+        ("podset", r#"{"spec":{"replicas":1}}"#),
+        ("book", r#"{"spec":{"author":"Charles Dickens","title":"David Copperfield"}}"#),
+    ] {
+        site.kubectl(&["patch", kind, "old", "-n", "default", "--type=merge", "-p", mended], None).unwrap();
+    }
+    wait("they are served", || {
+        condition(&site.get("default", "book", "old"), "Ready").0 == "True" && has_pods("old")
+    });
+    site.kubectl(&["delete", "podsets", "--all", "-n", "default", "--timeout=60s"], None).unwrap();
+    assert_eq!(manager.stop().unwrap(), Some(0));
+}
+
 #[test]
 fn what_is_in_the_way_of_an_installation_is_said() {
     let site = Site::new("ch-refused", 0);
@@ -339,17 +370,26 @@ fn what_is_in_the_way_of_an_installation_is_said() {
         ];
         site.helm(&[&args[..], more].concat())
     };
-    // An older definition, which was applied by hand, with an object that the new one would not take.
-    let posts = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "books.christianb93.github.com" },
-        "spec": { "group": "christianb93.github.com", "scope": "Namespaced",
-            "names": { "plural": "books", "singular": "book", "kind": "Book" },
-            "versions": [{ "name": "v1", "served": true, "storage": true,
-                "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }] } });
-    site.kubectl(&["apply", "-f", "-"], Some(&posts.to_string())).unwrap();
-    let book = json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
-        "metadata": { "name": "old", "namespace": "default" }, "spec": { "author": 5 } });
-    wait("a Book can be stored", || site.kubectl(&["apply", "-f", "-"], Some(&book.to_string())).is_ok());
+    // Older definitions, which were applied by hand, with objects that the new ones would not take.
+    for (group, kind) in [("christianb93.github.com", "Book"), ("batch.tutorial.kubebuilder.io", "PodSet")] {
+        let singular = kind.to_lowercase();
+        let plural = format!("{singular}s");
+        let lax = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let posts = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.{group}") },
+            "spec": { "group": group, "scope": "Namespaced",
+                "names": { "plural": plural, "singular": singular, "kind": kind },
+                "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": lax } }] } });
+        site.kubectl(&["apply", "-f", "-"], Some(&posts.to_string())).unwrap();
+    }
+    for older in [
+        json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
+            "metadata": { "name": "old", "namespace": "default" }, "spec": { "author": 5 } }),
+        json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+            "metadata": { "name": "old", "namespace": "default" }, "spec": { "replicas": "many" } }),
+    ] {
+        wait("it can be stored", || site.kubectl(&["apply", "-f", "-"], Some(&older.to_string())).is_ok());
+    }
     let said = install(&[]).unwrap_err();
     assert!(
         said.contains("invalid ownership metadata") && said.contains("books.christianb93.github.com"),
@@ -358,6 +398,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
     install(&["--take-ownership", "--force-conflicts"]).unwrap();
     assert_eq!(site.get("default", "book", "old")["spec"]["author"], 5, "what was stored stays");
     assert!(site.kubectl(&["explain", "book.spec.title"], None).is_ok(), "the new definition is in place");
+    older_objects_harm_no_other(&site);
 
     // Definitions of another release.
     let mut helm = site.cluster().helm();
