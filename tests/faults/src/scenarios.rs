@@ -48,12 +48,15 @@ pub struct Scenario {
     pub steps: &'static [Step],
 }
 
+/// Something that happens to the cluster.
+type Happening<'a> = Box<dyn Fn(&Server) + 'a>;
+
 /// What is played: a scenario, or one that was made up.
 pub struct Story<'a> {
     /// What the managers serve.
     pub kinds: &'static [Kind],
     /// What happens.
-    pub steps: Vec<(When, Box<dyn Fn(&Server) + 'a>)>,
+    pub steps: Vec<(When, Happening<'a>)>,
     /// What is to be compared of the end.
     pub end: fn(&State) -> Vec<String>,
 }
@@ -61,7 +64,7 @@ pub struct Story<'a> {
 impl Scenario {
     /// As something that is played.
     pub fn story(&self) -> Story<'static> {
-        let step = |(when, step): &Step| -> (When, Box<dyn Fn(&Server)>) { (*when, Box::new(*step)) };
+        let step = |(when, step): &Step| -> (When, Happening<'static>) { (*when, Box::new(*step)) };
         Story { kinds: self.kinds, steps: self.steps.iter().map(step).collect(), end: end::state }
     }
 }

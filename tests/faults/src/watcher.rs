@@ -307,17 +307,13 @@ impl Watcher {
                 self.order(Order::Crash(who));
                 lost(Then::Silence)
             }
-            Trouble::CrashAfter => {
+            Trouble::CrashAfter | Trouble::TakeOverBlind => {
                 self.order(Order::Crash(who));
                 carried_out(Then::Silence)
             }
             Trouble::TakeOverBehind => {
                 let other = if who.starts_with("manager-a") { "manager-b" } else { "manager-a" };
                 self.inner().behind.push((other.to_owned(), Instant::now() + LATE));
-                self.order(Order::Crash(who));
-                carried_out(Then::Silence)
-            }
-            Trouble::TakeOverBlind => {
                 self.order(Order::Crash(who));
                 carried_out(Then::Silence)
             }
@@ -494,7 +490,8 @@ impl Watcher {
         for one in told {
             // Nothing is done with a template of which there was no pod yet.
             let is_new = one.1 == 0 && once.iter().all(|(what, ..)| *what != one.0);
-            if !truths.contains(one) && !(late && once.contains(one)) && !is_new {
+            let was_once = late && once.contains(one);
+            if !(truths.contains(one) || was_once || is_new) {
                 let known: Vec<(i64, i64)> =
                     truths.iter().filter(|(what, ..)| *what == one.0).map(|(_, a, b)| (*a, *b)).collect();
                 self.violate(format!(
