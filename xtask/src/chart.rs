@@ -46,7 +46,7 @@ enum ChartCommand {
     /// The last line is "N passed, N failed"; the exit code is 1 if anything failed.
     Test {
         /// Use this cluster, which is up (see `cargo xtask cluster --help`), instead of one of its own. Nothing is installed
-        /// but definitions and namespaces
+        /// but definitions, namespaces and accounts without rights
         #[arg(long)]
         name: Option<String>,
     },
@@ -204,7 +204,8 @@ fn accepted(kube: &Kube, manifests: &Manifests) -> Result<()> {
         .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }))
         .collect();
     apply(kube, &["--server-side"], &namespaces)?;
-    // A pod that names one is refused without it.
+    // A pod that names an account or a runtime class is refused without it.
+    apply(kube, &["--server-side"], &accounts(manifests))?;
     let runtime = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": { "name": "gvisor" }, "handler": "runsc" });
     apply(kube, &["--server-side"], &[runtime])?;
     let took = apply(
@@ -214,6 +215,18 @@ fn accepted(kube: &Kube, manifests: &Manifests) -> Result<()> {
     )?;
     eprintln!("the API server took {took} different manifests");
     Ok(())
+}
+
+/// The accounts that pods name, each once.
+fn accounts(manifests: &Manifests) -> Vec<Value> {
+    let pods = manifests.all().iter().filter(|object| object["kind"] == "Pod");
+    let named: BTreeSet<(&str, &str)> = pods
+        .filter_map(|pod| {
+            Some((pod["metadata"]["namespace"].as_str()?, pod["spec"]["serviceAccountName"].as_str()?))
+        })
+        .collect();
+    let account = |(namespace, name)| json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name, "namespace": namespace } });
+    named.into_iter().map(account).collect()
 }
 
 /// `kubectl apply`; how many objects it took. It goes on after those that are refused, and names them at the end.
