@@ -101,7 +101,9 @@ fn sum_up(what: &str, all: usize, wrong: usize, began: Instant) -> ExitCode {
 
 fn transitions(args: &Args, threads: usize) -> ExitCode {
     let began = Instant::now();
-    let all = Transition::all(args.filter.as_deref().unwrap_or_default(), every(args), args.seed);
+    // Each is two runs, and mostly longer ones.
+    let every = if is_under_cargo_test(args) && !args.transitions { 101 } else { every(args) };
+    let all = Transition::all(args.filter.as_deref().unwrap_or_default(), every, args.seed);
     let count = all.len();
     let wrong = side_by_side("sequences", all, threads, |transition| {
         let mut wrong = transition.run(args.seed, false).violations;

@@ -84,19 +84,13 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-create",
         kinds: &[Kind::PodSet],
-        steps: &[(at_once(), |server| {
-            two_nodes(server);
-            podset(server, &json!({ "replicas": 3 }));
-        })],
+        steps: &[(at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 })))],
     },
     Scenario {
         name: "podset-scale",
         kinds: &[Kind::PodSet],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                podset(server, &json!({ "replicas": 2 }));
-            }),
+            (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 4 } }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
         ],
@@ -105,10 +99,7 @@ pub const ALL: &[Scenario] = &[
         name: "podset-scale-back",
         kinds: &[Kind::PodSet],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                podset(server, &json!({ "replicas": 3 }));
-            }),
+            (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
             // What was deleted is made again under its name before a deletion that comes late is there.
             (after(15_000), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
@@ -118,10 +109,7 @@ pub const ALL: &[Scenario] = &[
         name: "podset-scale-hastily",
         kinds: &[Kind::PodSet],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                podset(server, &json!({ "replicas": 1 }));
-            }),
+            (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 1 }))),
             (after(40), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 4 } }))),
             (after(110), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 2 } }))),
         ],
@@ -131,12 +119,11 @@ pub const ALL: &[Scenario] = &[
         kinds: &[Kind::PodSet],
         steps: &[
             (at_once(), |server| {
-                two_nodes(server);
-                podset(
+                begin_with_podset(
                     server,
                     &json!({ "replicas": 3, "template": template("one"),
                     "updateStrategy": { "maxUnavailable": 1, "maxSurge": 1 } }),
-                );
+                )
             }),
             (SETTLED, |server| {
                 change(server, PODSETS, "s", &json!({ "spec": { "template": template("two") } }));
@@ -147,10 +134,7 @@ pub const ALL: &[Scenario] = &[
         name: "podset-pod-lost",
         kinds: &[Kind::PodSet],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                podset(server, &json!({ "replicas": 2 }));
-            }),
+            (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
                 // Evicted: it has ended and is still there.
                 if let Some(name) = a_pod(server) {
@@ -172,10 +156,7 @@ pub const ALL: &[Scenario] = &[
         name: "podset-node-lost",
         kinds: &[Kind::PodSet],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                podset(server, &json!({ "replicas": 2 }));
-            }),
+            (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
                 server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
             }),
@@ -185,10 +166,7 @@ pub const ALL: &[Scenario] = &[
         name: "podset-label-lost",
         kinds: &[Kind::PodSet],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                podset(server, &json!({ "replicas": 2 }));
-            }),
+            (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
                 if let Some(name) = a_pod(server) {
                     change(
@@ -205,10 +183,7 @@ pub const ALL: &[Scenario] = &[
         name: "podset-delete",
         kinds: &[Kind::PodSet],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                podset(server, &json!({ "replicas": 3 }));
-            }),
+            (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 }))),
             (after(300), |server| remove(server, PODSETS, "s")),
         ],
     },
@@ -216,10 +191,7 @@ pub const ALL: &[Scenario] = &[
         name: "podset-again",
         kinds: &[Kind::PodSet],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                podset(server, &json!({ "replicas": 2 }));
-            }),
+            (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
                 remove(server, PODSETS, "s");
                 podset(server, &json!({ "replicas": 1 }));
@@ -230,18 +202,14 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-create",
         kinds: &[Kind::DaemonJob],
         steps: &[(at_once(), |server| {
-            two_nodes(server);
-            daemonjob(server, &json!({ "template": template("done") }));
+            begin_with_daemonjob(server, &json!({ "template": template("done") }))
         })],
     },
     Scenario {
         name: "daemonjob-template",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("done") }));
-            }),
+            (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("done") }))),
             (SETTLED, |server| {
                 change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }));
             }),
@@ -251,10 +219,7 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-template-hastily",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("done") }));
-            }),
+            (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("done") }))),
             (after(700), |server| {
                 change(server, DAEMONJOBS, "d", &json!({ "spec": { "template": template("done-too") } }));
             }),
@@ -264,10 +229,7 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-nodes",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("done") }));
-            }),
+            (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("done") }))),
             (SETTLED, |server| node(server, "n3")),
             (SETTLED, |server| {
                 server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
@@ -279,10 +241,7 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-node-lost",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("slow") }));
-            }),
+            (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
             (When::RunningOn("n1"), |server| {
                 server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
             }),
@@ -292,10 +251,7 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-node-tainted",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("slow") }));
-            }),
+            (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
             (When::RunningOn("n1"), |server| {
                 change(
                     server,
@@ -311,38 +267,35 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-retry",
         kinds: &[Kind::DaemonJob],
         steps: &[(at_once(), |server| {
-            two_nodes(server);
-            daemonjob(server, &json!({ "template": template("fail-first") }));
+            begin_with_daemonjob(server, &json!({ "template": template("fail-first") }))
         })],
     },
     Scenario {
         name: "daemonjob-failure",
         kinds: &[Kind::DaemonJob],
         steps: &[(at_once(), |server| {
-            two_nodes(server);
-            daemonjob(
+            begin_with_daemonjob(
                 server,
                 &json!({ "template": template("fail-on-n1"), "backoffLimit": 1,
                 "failurePolicy": { "type": "FailFast" } }),
-            );
+            )
         })],
     },
     Scenario {
         name: "daemonjob-ttl",
         kinds: &[Kind::DaemonJob],
         steps: &[(at_once(), |server| {
-            two_nodes(server);
-            daemonjob(server, &json!({ "template": template("done"), "ttlSecondsAfterFinished": 5 }));
+            begin_with_daemonjob(
+                server,
+                &json!({ "template": template("done"), "ttlSecondsAfterFinished": 5 }),
+            )
         })],
     },
     Scenario {
         name: "daemonjob-pod-deleted",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("slow") }));
-            }),
+            (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
             (When::RunningOn("n1"), |server| {
                 if let Some(name) = a_pod(server) {
                     server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
@@ -361,8 +314,7 @@ pub const ALL: &[Scenario] = &[
         kinds: &[Kind::DaemonJob],
         steps: &[
             (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("slow-on-n2") }));
+                begin_with_daemonjob(server, &json!({ "template": template("slow-on-n2") }))
             }),
             (When::DoneOn("n1"), |server| {
                 // It has succeeded, and the ledger need not have it yet.
@@ -377,8 +329,7 @@ pub const ALL: &[Scenario] = &[
         kinds: &[Kind::DaemonJob],
         steps: &[
             (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }));
+                begin_with_daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }))
             }),
             (When::RunningOn("n1"), |server| {
                 change(server, DAEMONJOBS, "d", &json!({ "spec": { "suspend": true } }));
@@ -390,10 +341,7 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-delete",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| {
-                two_nodes(server);
-                daemonjob(server, &json!({ "template": template("slow") }));
-            }),
+            (at_once(), |server| begin_with_daemonjob(server, &json!({ "template": template("slow") }))),
             (When::RunningOn("n1"), |server| remove(server, DAEMONJOBS, "d")),
         ],
     },
@@ -619,6 +567,16 @@ fn node(server: &Server, name: &str) {
 pub fn two_nodes(server: &Server) {
     node(server, "n1");
     node(server, "n2");
+}
+
+fn begin_with_podset(server: &Server, spec: &Value) {
+    two_nodes(server);
+    podset(server, spec);
+}
+
+fn begin_with_daemonjob(server: &Server, spec: &Value) {
+    two_nodes(server);
+    daemonjob(server, spec);
 }
 
 fn podset(server: &Server, spec: &Value) {
