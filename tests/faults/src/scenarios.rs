@@ -48,15 +48,15 @@ pub struct Scenario {
     pub steps: &'static [Step],
 }
 
-/// Something that happens to the cluster.
-type Happening<'a> = Box<dyn Fn(&Server) + 'a>;
+/// A step of what was made up.
+pub type Made<'a> = (When, Box<dyn Fn(&Server) + 'a>);
 
 /// What is played: a scenario, or one that was made up.
 pub struct Story<'a> {
     /// What the managers serve.
     pub kinds: &'static [Kind],
     /// What happens.
-    pub steps: Vec<(When, Happening<'a>)>,
+    pub steps: Vec<Made<'a>>,
     /// What is to be compared of the end.
     pub end: fn(&State) -> Vec<String>,
 }
@@ -64,7 +64,7 @@ pub struct Story<'a> {
 impl Scenario {
     /// As something that is played.
     pub fn story(&self) -> Story<'static> {
-        let step = |(when, step): &Step| -> (When, Happening<'static>) { (*when, Box::new(*step)) };
+        let step = |(when, step): &Step| -> Made<'static> { (*when, Box::new(*step)) };
         Story { kinds: self.kinds, steps: self.steps.iter().map(step).collect(), end: end::state }
     }
 }
@@ -123,7 +123,7 @@ pub const ALL: &[Scenario] = &[
                     server,
                     &json!({ "replicas": 3, "template": template("one"),
                     "updateStrategy": { "maxUnavailable": 1, "maxSurge": 1 } }),
-                )
+                );
             }),
             (SETTLED, |server| {
                 change(server, PODSETS, "s", &json!({ "spec": { "template": template("two") } }));
@@ -202,7 +202,7 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-create",
         kinds: &[Kind::DaemonJob],
         steps: &[(at_once(), |server| {
-            begin_with_daemonjob(server, &json!({ "template": template("done") }))
+            begin_with_daemonjob(server, &json!({ "template": template("done") }));
         })],
     },
     Scenario {
@@ -267,7 +267,7 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-retry",
         kinds: &[Kind::DaemonJob],
         steps: &[(at_once(), |server| {
-            begin_with_daemonjob(server, &json!({ "template": template("fail-first") }))
+            begin_with_daemonjob(server, &json!({ "template": template("fail-first") }));
         })],
     },
     Scenario {
@@ -278,7 +278,7 @@ pub const ALL: &[Scenario] = &[
                 server,
                 &json!({ "template": template("fail-on-n1"), "backoffLimit": 1,
                 "failurePolicy": { "type": "FailFast" } }),
-            )
+            );
         })],
     },
     Scenario {
@@ -288,7 +288,7 @@ pub const ALL: &[Scenario] = &[
             begin_with_daemonjob(
                 server,
                 &json!({ "template": template("done"), "ttlSecondsAfterFinished": 5 }),
-            )
+            );
         })],
     },
     Scenario {
@@ -314,7 +314,7 @@ pub const ALL: &[Scenario] = &[
         kinds: &[Kind::DaemonJob],
         steps: &[
             (at_once(), |server| {
-                begin_with_daemonjob(server, &json!({ "template": template("slow-on-n2") }))
+                begin_with_daemonjob(server, &json!({ "template": template("slow-on-n2") }));
             }),
             (When::DoneOn("n1"), |server| {
                 // It has succeeded, and the ledger need not have it yet.
@@ -329,7 +329,7 @@ pub const ALL: &[Scenario] = &[
         kinds: &[Kind::DaemonJob],
         steps: &[
             (at_once(), |server| {
-                begin_with_daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }))
+                begin_with_daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }));
             }),
             (When::RunningOn("n1"), |server| {
                 change(server, DAEMONJOBS, "d", &json!({ "spec": { "suspend": true } }));
