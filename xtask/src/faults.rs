@@ -14,7 +14,7 @@ use crate::{protoc, run, test};
     name, and `--plan NAME` runs it alone and prints everything that happens. The last line is \"N plans, N violations\"; \
     the exit code is 1 if there are any. docs/reliability.md explains the names."
 )]
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Args {
     /// Only stories (sequences, decoders, mutants) whose names contain FILTER
     filter: Option<String>,

@@ -16,7 +16,7 @@ use crate::transitions::Transition;
 /// Run every story with every fault
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask faults")]
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Args {
     /// Only stories whose names contain FILTER
     filter: Option<String>,

@@ -490,8 +490,8 @@ impl Watcher {
         for one in told {
             // Nothing is done with a template of which there was no pod yet.
             let is_new = one.1 == 0 && once.iter().all(|(what, ..)| *what != one.0);
-            let was_true = truths.contains(one) || late && once.contains(one);
-            if !was_true && !is_new {
+            let was_once = late && once.contains(one);
+            if !(truths.contains(one) || was_once || is_new) {
                 let known: Vec<(i64, i64)> =
                     truths.iter().filter(|(what, ..)| *what == one.0).map(|(_, a, b)| (*a, *b)).collect();
                 self.violate(format!(
