@@ -112,6 +112,9 @@ impl Arch {
 /// What makes a program static; position independent it is by default.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
+/// The package of the program in the images of real nodes, and its name.
+pub(crate) const STANDIN: &str = "quintet-standin";
+
 /// The package of the programs for Pulsar, and their names.
 const PULSAR: (&str, [&str; 2]) = ("quintet-pulsar-client", ["pulsar-consumer", "pulsar-producer"]);
 
@@ -146,6 +149,18 @@ pub(crate) fn release_for(arch: Option<Arch>) -> Result<PathBuf> {
         bail!("building quintet failed");
     }
     program
+}
+
+/// Builds the program in the images of real nodes.
+pub(crate) fn standin() -> Result<PathBuf> {
+    let mut cargo = cargo_build_of(STANDIN);
+    as_shipped(&mut cargo, Arch::HOST)?.arg("--quiet");
+    let (status, messages) = run_cargo(&mut cargo, || ())?;
+    if !status.success() {
+        bail!("building {STANDIN} failed");
+    }
+    executable(&messages?, STANDIN)
+        .with_context(|| format!("cargo built {STANDIN} but does not say where it is"))
 }
 
 /// Builds the programs for Pulsar as they are shipped: the consumer and the producer. Nothing where there is no protoc.

@@ -150,6 +150,11 @@ impl Log {
         Self { path, from }
     }
 
+    /// All of a log.
+    pub fn whole(path: PathBuf) -> Self {
+        Self { path, from: 0 }
+    }
+
     /// An empty log, in place of one that may be there.
     pub fn fresh(path: PathBuf) -> Result<Self> {
         let parent = path.parent().unwrap_or(Path::new("."));

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
 use super::lock;
+use super::real::seccomp;
 use crate::paths;
 use crate::progress::Step;
 use crate::run::{self, Log};
@@ -32,11 +33,27 @@ const fn kubernetes(name: &'static str, package: &'static str) -> Recipe {
     Recipe { name, folder: "", module: "k8s.io/kubernetes", package }
 }
 
-const RECIPES: [Recipe; 9] = [
+const fn containerd(name: &'static str, package: &'static str) -> Recipe {
+    Recipe { name, folder: "containerd", module: "github.com/containerd/containerd/v2", package }
+}
+
+const fn cni(name: &'static str, package: &'static str) -> Recipe {
+    Recipe { name, folder: "cni", module: "github.com/containernetworking/plugins", package }
+}
+
+const RECIPES: [Recipe; 17] = [
     kubernetes("kube-apiserver", "cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "cmd/kube-scheduler"),
     kubernetes("kubectl", "cmd/kubectl"),
+    kubernetes("kubelet", "cmd/kubelet"),
+    kubernetes("kube-proxy", "cmd/kube-proxy"),
+    containerd("containerd", "cmd/containerd"),
+    containerd("containerd-shim-runc-v2", "cmd/containerd-shim-runc-v2"),
+    Recipe { name: RUNC, folder: "runc", module: "github.com/opencontainers/runc", package: "" },
+    cni("ptp", "plugins/main/ptp"),
+    cni("loopback", "plugins/main/loopback"),
+    cni("host-local", "plugins/ipam/host-local"),
     Recipe { name: "etcd", folder: "", module: "go.etcd.io/etcd/server/v3", package: "" },
     Recipe { name: "kwok", folder: "kwok", module: "sigs.k8s.io/kwok", package: "cmd/kwok" },
     Recipe { name: "helm", folder: "helm", module: "helm.sh/helm/v4", package: "cmd/helm" },
@@ -65,6 +82,27 @@ const WITHOUT_GO: &str = "or let KUBEBUILDER_ASSETS name a directory with all of
 /// Every program of a cluster.
 pub const ALL: [&str; 7] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "helm"];
+
+/// Every program of a cluster with real nodes.
+pub const REAL: [&str; 14] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "helm",
+    "kubelet",
+    "kube-proxy",
+    "containerd",
+    "containerd-shim-runc-v2",
+    RUNC,
+    "ptp",
+    "loopback",
+    "host-local",
+];
+
+/// The only one with C in it.
+const RUNC: &str = "runc";
 
 /// Those that test the chart, besides helm and kubectl.
 pub const CHART: [&str; 2] = ["helm-unittest", "promtool"];
@@ -194,7 +232,33 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
         recipe.name
     );
     let package = package.trim_end_matches('/');
-    go_build(label, &home.source, package, &ldflags(recipe.module, version), &target)
+    let flags = Flags { ldflags: ldflags(recipe.module, version), ..Flags::of(recipe.name, &home.dir)? };
+    go_build_with(label, &home.source, package, &flags, &target)
+}
+
+/// What `go build` is told besides what to build.
+struct Flags {
+    ldflags: String,
+    tags: &'static str,
+    variables: Vec<(&'static str, OsString)>,
+}
+
+impl Flags {
+    /// What a program needs; its folder is for what has to be fetched for that.
+    fn of(name: &str, dir: &Path) -> Result<Self> {
+        let mut variables = vec![("CGO_ENABLED", "0".into())];
+        let tags = match name {
+            RUNC => {
+                variables = vec![("CGO_ENABLED", "1".into())];
+                variables.extend(seccomp::find(dir)?.map(|folder| ("PKG_CONFIG_PATH", folder.into())));
+                "seccomp netgo osusergo"
+            }
+            // File systems that no node of ours has, and that would ask for C libraries.
+            "containerd" => "no_btrfs no_devmapper no_zfs",
+            _ => "",
+        };
+        Ok(Self { ldflags: String::new(), tags, variables })
+    }
 }
 
 /// Builds a package of a Go module into a file. `label` is what the user sees meanwhile.
@@ -205,17 +269,23 @@ pub(crate) fn go_build(
     ldflags: &str,
     target: &Path,
 ) -> Result<()> {
+    let variables = vec![("CGO_ENABLED", "0".into())];
+    let flags = Flags { ldflags: ldflags.to_owned(), tags: "", variables };
+    go_build_with(label, source, package, &flags, target)
+}
+
+fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, target: &Path) -> Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     // Beside its target, so that it can be moved there in one step: an interrupted build leaves nothing half-made.
     let half_made = target.with_file_name(format!(".{name}.building"));
     let log = Log::fresh(target.with_file_name(format!("{name}.build.log")))?;
     let mut step = Step::start_long(label);
     let mut child = Command::new("go")
-        .args(["build", "-trimpath", "-ldflags", ldflags, "-o"])
+        .args(["build", "-trimpath", "-tags", flags.tags, "-ldflags", &flags.ldflags, "-o"])
         .arg(&half_made)
         .arg(package)
         .current_dir(source)
-        .env("CGO_ENABLED", "0")
+        .envs(flags.variables.iter().map(|(name, value)| (name, value)))
         .env("GOWORK", "off")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -261,6 +331,14 @@ fn ldflags(module: &str, version: &str) -> String {
             }
         }
         "helm.sh/helm/v4" => set("helm.sh/helm/v4/internal/version", &[("version", version)]),
+        "github.com/containerd/containerd/v2" => {
+            set("github.com/containerd/containerd/v2/version", &[("Version", version)]);
+        }
+        "github.com/opencontainers/runc" => {
+            set("main", &[("version", version.trim_start_matches('v'))]);
+            // It needs nothing of the machine that it runs on.
+            flags.push("-extldflags -static".to_owned());
+        }
         _ => {}
     }
     flags.join(" ")
@@ -343,7 +421,8 @@ mod tests {
             let go_mod = fs::read_to_string(file).unwrap();
             assert!(required_version(&go_mod, recipe.module).is_some(), "{}", recipe.name);
             assert!(go_directive(&go_mod).is_some(), "{}", recipe.name);
-            assert!(ALL.contains(&recipe.name) || CHART.contains(&recipe.name));
+            let known = [&ALL[..], &REAL, &CHART].concat();
+            assert!(known.contains(&recipe.name), "{}", recipe.name);
         }
     }
 

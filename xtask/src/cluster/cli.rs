@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 
-use super::{Cluster, DEFAULT_NAME, UpOptions, name_option};
+use super::{Cluster, DEFAULT_NAME, UpOptions, name_option, real};
 use crate::interrupt;
 use crate::run::{print, shell_quote};
 
@@ -31,11 +32,39 @@ enum Command {
     /// The first time builds Kubernetes, etcd, kwok and helm from source with Go, which takes minutes; they are kept
     /// in the user's cache. After that a cluster is up in seconds. A directory with etcd, kube-apiserver and kubectl
     /// named by KUBEBUILDER_ASSETS is used in place of built ones. Everything listens on 127.0.0.1 only.
+    ///
+    /// With `--nodes real`, which needs root on Linux, every node is one that runs pods: containerd, runc and kubelet, built
+    /// from source too, in namespaces of the node's own. Images come from the archives that `cargo xtask image` writes and
+    /// `cargo xtask cluster load` takes; a stand-in for busybox that knows the commands of the samples is always there.
     Up {
-        /// How many simulated nodes the cluster has (3 for a new one)
-        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=5000))]
-        nodes: Option<u16>,
+        /// How many simulated nodes the cluster has (3 for a new one), or `real` or `real:N` for N real ones (2 for a new one)
+        #[arg(long)]
+        nodes: Option<Nodes>,
     },
+    /// Make images known to real nodes, by their archives
+    Load {
+        /// What `cargo xtask image` wrote
+        #[arg(required = true)]
+        archives: Vec<PathBuf>,
+    },
+    /// Kill a real node as a power failure does, or boot it
+    Node {
+        /// What happens to it
+        #[arg(value_enum)]
+        what: Power,
+        /// Its number: that of a node that was killed or, to boot, the next one, which then joins
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=i64::from(real::MAX_NODES)))]
+        number: u8,
+    },
+    /// Pass connections on to the network of real nodes
+    #[command(hide = true)]
+    Gateway(real::gateway::Args),
+    /// Become a real node
+    #[command(hide = true)]
+    NodeBoot(real::init::Args),
+    /// Run a real node, in its namespaces
+    #[command(hide = true)]
+    NodeInit(real::init::Args),
     /// Stop a cluster and remove everything it left
     Down,
     /// Show the cluster's processes
@@ -53,10 +82,54 @@ enum Command {
     },
 }
 
+/// How many nodes, and of which kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// So many that only say what they do.
+    Simulated(usize),
+    /// So many that run pods, or as many as there are.
+    Real(Option<usize>),
+}
+
+impl FromStr for Nodes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const KNOWN: &str = "give a number from 1 to 5000, `real`, or `real:N` with N from 1 to";
+        let max = real::MAX_NODES;
+        let number = |text: &str, max: usize| {
+            let number = text.parse().ok().filter(|number| (1..=max).contains(number));
+            number.ok_or_else(|| format!("{KNOWN} {max}", max = real::MAX_NODES))
+        };
+        match text.strip_prefix("real") {
+            Some("") => Ok(Self::Real(None)),
+            Some(rest) => {
+                number(rest.strip_prefix(':').unwrap_or_default(), max.into()).map(|n| Self::Real(Some(n)))
+            }
+            None => number(text, 5000).map(Self::Simulated),
+        }
+    }
+}
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Power {
+    /// Its kubelet, its runtime and its pods die at once
+    Kill,
+    /// It starts, or joins
+    Boot,
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> Result<()> {
     match args.command {
-        Command::Up { nodes } => up(args.name, nodes.map(usize::from)),
+        Command::Up { nodes } => up(args.name, nodes),
+        Command::Load { archives } => Cluster::open(&args.name)?.load_images(&archives),
+        Command::Node { what: Power::Kill, number } => Cluster::open(&args.name)?.kill_node(number),
+        Command::Node { what: Power::Boot, number } => Cluster::open(&args.name)?.boot_node(number),
+        Command::Gateway(gateway) => real::gateway::run(&gateway),
+        Command::NodeBoot(node) => real::init::boot(&args.name, &node),
+        Command::NodeInit(node) => real::init::run(&args.name, &node),
         Command::Down => down(&args.name),
         Command::Status => status(&args.name),
         Command::Env => env(&args.name),
@@ -64,10 +137,18 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-fn up(name: String, nodes: Option<usize>) -> Result<()> {
+fn up(name: String, nodes: Option<Nodes>) -> Result<()> {
     let begin = Instant::now();
-    let (cluster, started) = Cluster::up(&UpOptions { name, nodes })?;
-    let nodes = cluster.nodes();
+    let (cluster, started) = match nodes {
+        None if Cluster::open(&name).is_ok_and(|cluster| cluster.is_real()) => {
+            Cluster::up_real(&UpOptions { name, nodes: None })?
+        }
+        None => Cluster::up(&UpOptions { name, nodes: None })?,
+        Some(Nodes::Simulated(nodes)) => Cluster::up(&UpOptions { name, nodes: Some(nodes) })?,
+        Some(Nodes::Real(nodes)) => Cluster::up_real(&UpOptions { name, nodes })?,
+    };
+    let kind = if cluster.is_real() { "real" } else { "simulated" };
+    let nodes = format!("{} {kind}", cluster.nodes());
     if started.is_empty() {
         eprintln!("cluster {} is up already, with {nodes} nodes", cluster.name());
     } else {
@@ -156,6 +237,22 @@ fn logs(name: &str, component: &str, follow: bool) -> Result<()> {
             }
             0 => return Ok(()),
             read => print(&buffer[..read])?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_a_number_or_real() {
+        assert_eq!("5".parse(), Ok(Nodes::Simulated(5)));
+        assert_eq!("real".parse(), Ok(Nodes::Real(None)));
+        assert_eq!("real:3".parse(), Ok(Nodes::Real(Some(3))));
+        for bad in ["0", "5001", "", "reel", "real3", "real:", "real:0", "real:9"] {
+            let error = bad.parse::<Nodes>().unwrap_err();
+            assert!(error.contains("`real:N` with N from 1 to 8"), "{bad}: {error}");
         }
     }
 }

@@ -1,14 +1,15 @@
 //! The processes of a control plane: with which arguments each is started, and how one knows that it works.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-use super::pki;
 use super::state::{self, Dir, Settings};
+use super::{pki, real};
 use crate::kube::Kube;
 use crate::{http, paths, run};
 
@@ -31,6 +32,14 @@ impl Component {
     /// All of them, in the order of start.
     pub const ALL: [Self; 5] =
         [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler, Self::Kwok];
+
+    /// Those of a cluster whose nodes are real.
+    pub const REAL: [Self; 4] = [Self::Etcd, Self::Apiserver, Self::ControllerManager, Self::Scheduler];
+
+    /// Those that a cluster has.
+    pub(super) fn of(settings: &Settings) -> &'static [Self] {
+        if settings.real { &Self::REAL } else { &Self::ALL }
+    }
 
     /// The name of its program, record and log.
     pub fn name(self) -> &'static str {
@@ -152,6 +161,9 @@ impl Component {
         let program = fs::canonicalize(dir.bin().join(self.name()))
             .with_context(|| format!("{} is missing", self.name()))?;
         let mut args = self.args(dir, settings);
+        if settings.real {
+            args.extend(real::arguments(self, dir));
+        }
         args.extend(more.iter().map(|&arg| arg.to_owned()));
         let mut digest = Sha256::new();
         let mut add = |bytes: &[u8]| {
@@ -172,8 +184,13 @@ impl Component {
             add(&fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
         }
         add(&fs::read(dir.pki().join("ca.crt")).context("the certificates are gone")?);
+        let mut command = Command::new(&program);
+        if settings.real {
+            let keeper = real::network::keeper(dir)?.context("the cluster's network is gone")?;
+            add(format!("{} {}", keeper.pid, keeper.started).as_bytes());
+            command = real::network::within(&keeper, &program);
+        }
         let fingerprint = run::short_hex(&digest.finalize());
-        let mut command = Command::new(program);
         command.args(args).current_dir(dir.path());
         Ok((command, fingerprint))
     }
@@ -197,13 +214,17 @@ fn kwok_config(dir: &Dir) -> PathBuf {
 /// Writes the files that the components read: kubeconfigs, the audit policy, and kwok's settings and stages in one
 /// file. What comes from the checkout is copied: the cluster may outlive it, and another one may continue it.
 pub fn configure(dir: &Dir, settings: &Settings) -> Result<()> {
-    for client in pki::clients() {
+    let clients = pki::clients().map(|name| (name.to_owned(), Ipv4Addr::LOCALHOST));
+    let nodes = pki::nodes().map(|(name, _)| (name, real::CONTROL_PLANE));
+    for (client, server) in clients.chain(nodes) {
+        // What runs on a node is not where loopback is the API server's.
+        let server = if client == "kube-proxy" { real::CONTROL_PLANE } else { server };
         let file = |name: String| dir.pki().join(name).display().to_string();
         let config = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "quintet", "cluster": {
-                "server": format!("https://127.0.0.1:{}", settings.ports.apiserver),
+                "server": format!("https://{server}:{}", settings.ports.apiserver),
                 "certificate-authority": file("ca.crt".to_owned()),
             }}],
             "users": [{"name": client, "user": {
@@ -214,7 +235,7 @@ pub fn configure(dir: &Dir, settings: &Settings) -> Result<()> {
             "current-context": "quintet",
         });
         // YAML includes JSON.
-        state::write(&dir.kubeconfig(client), format!("{config:#}\n").as_bytes())?;
+        state::write(&dir.kubeconfig(&client), format!("{config:#}\n").as_bytes())?;
     }
     let source = paths::controlplane();
     let read =

@@ -1,6 +1,6 @@
 //! A real Kubernetes control plane on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler
 //! as plain processes on loopback ports, with nodes and kubelets that kwok simulates. It needs no container engine
-//! and no root, starts in seconds, and several run beside each other by name.
+//! and no root, starts in seconds, and several run beside each other by name. Root on Linux may have [`real`] nodes.
 //!
 //! Its processes outlive the command that started them; everything about them is in a folder in the user's cache
 //! ([`state`]), so that any later command finds, continues or stops them.
@@ -13,6 +13,7 @@ pub mod nodes;
 mod pki;
 pub mod ports;
 pub mod processes;
+pub mod real;
 pub mod state;
 
 use std::fs::{self, File};
@@ -90,23 +91,39 @@ impl Cluster {
     /// Brings a cluster up: builds what is missing, starts what does not run, and waits until it is of use. Whatever
     /// it started is stopped again if it fails. The second value says what was started; nothing means that the
     /// cluster was up.
-    pub fn up(options: &UpOptions) -> Result<(Self, Vec<&'static str>)> {
+    pub fn up(options: &UpOptions) -> Result<(Self, Vec<String>)> {
+        Self::up_with(options, false)
+    }
+
+    /// The same with real nodes.
+    pub fn up_real(options: &UpOptions) -> Result<(Self, Vec<String>)> {
+        if let Some(missing) = real::missing() {
+            bail!("{missing}");
+        }
+        Self::up_with(options, true)
+    }
+
+    fn up_with(options: &UpOptions, real: bool) -> Result<(Self, Vec<String>)> {
         let dir = Dir::of(&options.name)?;
-        let binaries = binaries::ensure(&binaries::ALL)?;
+        let binaries =
+            if real { binaries::ensure(&binaries::REAL)? } else { binaries::ensure(&binaries::ALL)? };
         dir.create()?;
         let _lock = lock(&dir)?;
         // Another command may have removed it while this one waited.
         dir.create()?;
-        let settings = settings(&dir, options.nodes)?;
+        let settings = settings(&dir, options, real)?;
         binaries::link(&binaries, &dir.bin())?;
         pki::ensure(&dir.pki())?;
         components::configure(&dir, &settings)?;
         let cluster = Self::at(options.name.clone(), dir, settings);
         let mut started = Vec::new();
         match cluster.start(&mut started) {
-            Ok(()) => Ok((cluster, started.iter().map(|(component, _)| component.name()).collect())),
+            Ok(()) => Ok((cluster, started.into_iter().map(|process| process.name).collect())),
             Err(error) => {
-                let processes: Vec<&Process> = started.iter().rev().map(|(_, process)| process).collect();
+                if real {
+                    let _ = real::end_nodes(&cluster, &started);
+                }
+                let processes: Vec<&Process> = started.iter().rev().collect();
                 processes::stop(&processes);
                 for process in processes {
                     processes::forget(&cluster.dir.processes(), &process.name);
@@ -152,7 +169,7 @@ impl Cluster {
         self.dir.kubeconfig("admin")
     }
 
-    /// The number of its simulated nodes.
+    /// The number of its nodes.
     pub fn nodes(&self) -> usize {
         self.settings.nodes
     }
@@ -209,7 +226,7 @@ impl Cluster {
     pub fn status(&self) -> Result<Vec<Status>> {
         let recorded = processes::all(&self.dir.processes())?;
         let mut statuses = Vec::new();
-        for component in Component::ALL {
+        for &component in Component::of(&self.settings) {
             let process = recorded.iter().find(|process| process.name == component.name());
             let running = process.is_some_and(Process::is_alive);
             statuses.push(Status {
@@ -220,14 +237,19 @@ impl Cluster {
                 well: running && component.is_well(&self.kube, &self.settings)?,
             });
         }
-        for process in recorded.iter().filter(|process| !is_component(&process.name)) {
+        let is_shown = |process: &&Process| Component::ALL.iter().all(|one| one.name() != process.name);
+        for process in recorded.iter().filter(is_shown) {
             let running = process.is_alive();
+            let well = || -> Result<bool> {
+                let ours = real::is_well(self, &process.name)?;
+                Ok(ours.unwrap_or_else(|| crate::manager::is_ready(process.port)))
+            };
             statuses.push(Status {
                 name: process.name.clone(),
                 pid: Some(process.pid),
                 port: process.port,
                 running,
-                well: running && crate::manager::is_ready(process.port),
+                well: running && well()?,
             });
         }
         Ok(statuses)
@@ -240,6 +262,9 @@ impl Cluster {
         let component = |wanted: Component| move |process: &&Process| process.name == wanted.name();
         let store = component(Component::Etcd);
         let server = component(Component::Apiserver);
+        if self.settings.real {
+            real::end_nodes(&self, &recorded)?;
+        }
         // Clients first, then the server, then its store: nobody waits for an answer that cannot come.
         processes::stop(&recorded.iter().filter(|p| !store(p) && !server(p)).collect::<Vec<_>>());
         processes::stop(&recorded.iter().filter(|p| server(p)).collect::<Vec<_>>());
@@ -250,7 +275,10 @@ impl Cluster {
         Ok(())
     }
 
-    fn start(&self, started: &mut Vec<(Component, Process)>) -> Result<()> {
+    fn start(&self, started: &mut Vec<Process>) -> Result<()> {
+        if self.settings.real {
+            return self.start_real(started);
+        }
         // Each needs the one before it; the last three need the server alone and start together.
         self.start_together(&[Component::Etcd], started)?;
         self.start_together(&[Component::Apiserver], started)?;
@@ -258,21 +286,38 @@ impl Cluster {
         self.start_together(&[Component::ControllerManager, Component::Scheduler, Component::Kwok], started)?;
         let step = Step::start("waiting for the nodes");
         nodes::wait_until_ready(&self.kube, self.settings.nodes)?;
-        // Pods are refused until the controller-manager has made it.
-        run::poll("the default service account", START_LIMIT, Duration::from_millis(150), || {
-            Ok(self.kube.get("default", "serviceaccount", "default")?.map(|_| ()))
-        })?;
+        self.wait_for_account()?;
         if !started.is_empty() {
             step.done();
         }
         Ok(())
     }
 
-    fn start_together(
-        &self,
-        components: &[Component],
-        started: &mut Vec<(Component, Process)>,
-    ) -> Result<()> {
+    fn start_real(&self, started: &mut Vec<Process>) -> Result<()> {
+        real::prepare(self, started)?;
+        self.start_together(&[Component::Etcd], started)?;
+        // They do what they can while the API server starts.
+        real::start_nodes(self, started)?;
+        self.start_together(&[Component::Apiserver], started)?;
+        real::server_became_ready(&self.dir)?;
+        self.start_together(&[Component::ControllerManager, Component::Scheduler], started)?;
+        let step = Step::start("waiting for the nodes");
+        real::wait_until_ready(self)?;
+        self.wait_for_account()?;
+        if !started.is_empty() {
+            step.done();
+        }
+        Ok(())
+    }
+
+    /// Pods are refused until the controller-manager has made it.
+    fn wait_for_account(&self) -> Result<()> {
+        run::poll("the default service account", START_LIMIT, Duration::from_millis(150), || {
+            Ok(self.kube.get("default", "serviceaccount", "default")?.map(|_| ()))
+        })
+    }
+
+    fn start_together(&self, components: &[Component], started: &mut Vec<Process>) -> Result<()> {
         let records = self.dir.processes();
         let mut waiting = Vec::new();
         for &component in components {
@@ -285,7 +330,7 @@ impl Cluster {
                 processes::stop(&[&process]);
             }
             let (process, log, step) = self.launch(component, &[])?;
-            started.push((component, process.clone()));
+            started.push(process.clone());
             waiting.push((component, process, log, step));
         }
         for (component, process, log, step) in waiting {
@@ -337,26 +382,40 @@ pub(crate) fn name_option(name: &str) -> String {
 }
 
 fn is_component(name: &str) -> bool {
-    Component::ALL.iter().any(|component| component.name() == name)
+    Component::ALL.iter().any(|component| component.name() == name) || real::is_ours(name)
 }
 
 /// The settings of the cluster in `dir`: those it has, or new ones where it is new or where somebody else took a port
 /// while it was not running.
-fn settings(dir: &Dir, nodes: Option<usize>) -> Result<Settings> {
+fn settings(dir: &Dir, options: &UpOptions, real: bool) -> Result<Settings> {
     let clusters = state::all()?;
     let _ports = lock::take(&clusters.join("ports.lock"), "another cluster that starts")?;
     let old = dir.settings()?;
+    if let Some(old) = old.filter(|old| old.real != real) {
+        let (has, asked) = if old.real { ("real", "simulated") } else { ("simulated", "real") };
+        bail!(
+            "cluster {} has {has} nodes and gets no {asked} ones: take it down first (`cargo xtask cluster down{}`), or use \
+             another --name",
+            options.name,
+            name_option(&options.name)
+        );
+    }
     let ports = match old {
         Some(old) if ports_are_ours(dir, &old)? => old.ports,
         _ => Ports::choose(&clusters)?,
     };
-    let settings = Settings { nodes: nodes.or(old.map(|old| old.nodes)).unwrap_or(DEFAULT_NODES), ports };
+    let default = if real { real::DEFAULT_NODES } else { DEFAULT_NODES };
+    let nodes = options.nodes.or(old.map(|old| old.nodes)).unwrap_or(default);
+    let settings = Settings { nodes, real, ports };
     dir.keep_settings(&settings)?;
     Ok(settings)
 }
 
 fn ports_are_ours(dir: &Dir, settings: &Settings) -> Result<bool> {
-    for component in Component::ALL {
+    if settings.real && real::holds_ports(dir)? {
+        return Ok(true);
+    }
+    for &component in Component::of(settings) {
         let alive =
             processes::find(&dir.processes(), component.name())?.is_some_and(|process| process.is_alive());
         if !alive && !ports::is_free(component.port(settings)) {

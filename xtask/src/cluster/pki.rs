@@ -11,22 +11,30 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
-use super::state;
+use super::{real, state};
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// The clients of the API server: file name, user, group.
-const CLIENTS: [(&str, &str, Option<&str>); 4] = [
+const CLIENTS: [(&str, &str, Option<&str>); 6] = [
     ("admin", "quintet:admin", Some("system:masters")),
     ("kube-controller-manager", "system:kube-controller-manager", None),
     ("kube-scheduler", "system:kube-scheduler", None),
     // Plays every kubelet, so it may do what all of them may.
     ("kwok", "quintet:kwok", Some("system:masters")),
+    // Of clusters with real nodes: by which the API server asks kubelets, and by which Services are followed.
+    ("kubelet-client", "quintet:kube-apiserver", Some("system:masters")),
+    ("kube-proxy", "system:kube-proxy", None),
 ];
 
 /// The names of the clients that [`ensure`] makes certificates for.
 pub(super) fn clients() -> impl Iterator<Item = &'static str> {
     CLIENTS.iter().map(|(file, ..)| *file)
+}
+
+/// The names of the nodes that [`ensure`] makes certificates for, real or not: no key of the CA is kept for a later one.
+pub(super) fn nodes() -> impl Iterator<Item = (String, Ipv4Addr)> {
+    (1..=real::MAX_NODES).map(|number| (real::name_of(number), real::network::node(number)))
 }
 
 /// Makes the certificates below `dir` where they are not all there.
@@ -47,6 +55,9 @@ pub(super) fn ensure(dir: &Path) -> Result<()> {
     for (file, user, group) in CLIENTS {
         write_pair(file, client(user, group))?;
     }
+    for (name, address) in nodes() {
+        write_pair(&name, node(&name, address)?)?;
+    }
     // Tokens of service accounts are signed with this; it needs no certificate.
     let signing = KeyPair::generate()?;
     state::write(&dir.join("service-accounts.key"), signing.serialize_pem().as_bytes())?;
@@ -64,10 +75,25 @@ fn authority() -> Result<CertifiedIssuer<'static, KeyPair>> {
 
 fn serving() -> Result<CertificateParams> {
     let mut params = params("localhost");
+    // The last two are where the API server is for real nodes and for their pods.
+    let addresses = [Ipv4Addr::LOCALHOST, real::CONTROL_PLANE, real::network::SERVER];
+    let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
     params.subject_alt_names =
-        vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST)), SanType::DnsName("localhost".try_into()?)];
+        addresses.into_iter().map(|address| SanType::IpAddress(IpAddr::V4(address))).collect();
+    for name in names {
+        params.subject_alt_names.push(SanType::DnsName(name.try_into()?));
+    }
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    Ok(params)
+}
+
+/// A kubelet's: it asks the API server, and is asked by it.
+fn node(name: &str, address: Ipv4Addr) -> Result<CertificateParams> {
+    let mut params = client(&format!("system:node:{name}"), Some("system:nodes"));
+    params.subject_alt_names =
+        vec![SanType::IpAddress(IpAddr::V4(address)), SanType::DnsName(name.try_into()?)];
+    params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     Ok(params)
 }
 

@@ -16,8 +16,11 @@ use crate::paths;
 /// What was chosen for a cluster when it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// The number of simulated nodes.
+    /// The number of nodes.
     pub nodes: usize,
+    /// Whether they are real, and not simulated.
+    #[serde(default)]
+    pub real: bool,
     /// The ports that its components listen on.
     pub ports: Ports,
 }

@@ -189,6 +189,7 @@ fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> R
             tag: version.to_owned(),
             created: source.created,
             labels: source.labels(recipe),
+            links: Vec::new(),
         };
         let archive = oci::archive(&facts, &contents)?;
         let file = output.join(format!("{}-{version}.tar", recipe.program));
@@ -199,6 +200,21 @@ fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> R
         step.done();
     }
     Ok(built)
+}
+
+/// The archive of an image for this machine's processor with the program that stands in for others, under a name with a tag.
+pub(crate) fn of_standin(name: &str, program: &[u8], links: &[String]) -> Result<Vec<u8>> {
+    let arch = Arch::HOST.context("images need static programs: build them on Linux with glibc")?;
+    let (name, tag) = name.rsplit_once(':').with_context(|| format!("{name} has no tag"))?;
+    let facts = oci::Facts {
+        program: build::STANDIN,
+        name: name.to_owned(),
+        tag: tag.to_owned(),
+        created: Timestamp::UNIX_EPOCH,
+        labels: Vec::new(),
+        links: links.to_vec(),
+    };
+    Ok(oci::archive(&facts, &[oci::Program { arch, bytes: program.to_vec() }])?.bytes)
 }
 
 /// Reads an archive back, by other code than that which wrote it, and runs its program where this machine can.

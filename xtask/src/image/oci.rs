@@ -42,6 +42,8 @@ pub(super) struct Facts {
     pub created: Timestamp,
     /// `org.opencontainers.image.…` and its value; the time is added.
     pub labels: Vec<(&'static str, String)>,
+    /// Further names of the program, where it does what it is called by; it is then run by these alone, and as root.
+    pub links: Vec<String>,
 }
 
 /// One program, for one processor.
@@ -106,7 +108,7 @@ pub(super) fn archive(facts: &Facts, programs: &[Program]) -> Result<Archive> {
     let (mut blobs, mut manifests, mut images, mut docker) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let name = format!("{}:{}", facts.name, facts.tag);
     for program in programs {
-        let tar = layer(facts.program, &program.bytes)?;
+        let tar = layer(facts.program, &program.bytes, &facts.links)?;
         let config = Blob::json(CONFIG, &config(facts, program.arch, &digest(&tar)))?;
         let layer = Blob::new(LAYER, gzip(&tar)?);
         let manifest = Blob::json(
@@ -162,39 +164,57 @@ fn config(facts: &Facts, arch: Arch, layer: &str) -> Value {
     for (key, value) in facts.labels.iter().chain(&time) {
         labels.insert(format!("org.opencontainers.image.{key}"), json!(value));
     }
+    let mut run = json!({ "WorkingDir": "/", "Labels": labels });
+    if facts.links.is_empty() {
+        run["User"] = json!(format!("{USER}:{USER}"));
+        run["Entrypoint"] = json!([format!("/{}", facts.program)]);
+    } else {
+        run["Cmd"] = json!(["sh"]);
+    }
     json!({
         "created": created,
         "architecture": arch.name(),
         "os": "linux",
-        "config": {
-            "User": format!("{USER}:{USER}"),
-            "Entrypoint": [format!("/{}", facts.program)],
-            "WorkingDir": "/",
-            "Labels": labels,
-        },
+        "config": run,
         "rootfs": { "type": "layers", "diff_ids": [layer] },
         "history": [{ "created": created, "created_by": "cargo xtask image" }],
     })
 }
 
-/// The files of the image: one.
-fn layer(name: &str, program: &[u8]) -> Result<Vec<u8>> {
-    tar(&[(name, 0o755, program)])
+/// The files of the image: one, and links to it.
+fn layer(name: &str, program: &[u8], links: &[String]) -> Result<Vec<u8>> {
+    let mut tar = started(&[(name, 0o755, program)])?;
+    for link in links {
+        let mut header = header(0, 0o777);
+        header.set_entry_type(tar::EntryType::Symlink);
+        let linked = tar.append_link(&mut header, link, format!("/{name}"));
+        linked.with_context(|| format!("cannot archive {link}"))?;
+    }
+    tar.into_inner().context("cannot end an archive")
 }
 
 /// Files of root's, without a time, in the order given.
 fn tar(files: &[(&str, u32, &[u8])]) -> Result<Vec<u8>> {
+    started(files)?.into_inner().context("cannot end an archive")
+}
+
+fn started(files: &[(&str, u32, &[u8])]) -> Result<tar::Builder<Vec<u8>>> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, mode, bytes) in files {
-        let mut header = tar::Header::new_ustar();
-        header.set_size(bytes.len() as u64);
-        header.set_mode(*mode);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
+        let mut header = header(bytes.len() as u64, *mode);
         tar.append_data(&mut header, path, *bytes).with_context(|| format!("cannot archive {path}"))?;
     }
-    tar.into_inner().context("cannot end an archive")
+    Ok(tar)
+}
+
+fn header(size: u64, mode: u32) -> tar::Header {
+    let mut header = tar::Header::new_ustar();
+    header.set_size(size);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
 }
 
 /// Compressed, without a name and a time.
@@ -215,6 +235,7 @@ mod tests {
             tag: "1.2.3".to_owned(),
             created: "2026-01-02T03:04:05Z".parse().unwrap(),
             labels: vec![("title", "quintet".to_owned()), ("licenses", "Apache-2.0".to_owned())],
+            links: Vec::new(),
         }
     }
 
@@ -274,8 +295,31 @@ mod tests {
     }
 
     #[test]
+    fn a_program_of_many_names_is_linked_and_run_by_them() {
+        let facts = Facts { links: vec!["bin/sh".to_owned(), "bin/true".to_owned()], ..facts() };
+        let layer = layer("standin", b"x", &facts.links).unwrap();
+        let mut tar = tar::Archive::new(layer.as_slice());
+        let entries = tar.entries().unwrap().map(|entry| {
+            let entry = entry.unwrap();
+            let to = entry.link_name().unwrap().map(|to| to.display().to_string());
+            (entry.path().unwrap().display().to_string(), to)
+        });
+        let to = Some("/standin".to_owned());
+        assert_eq!(
+            entries.collect::<Vec<_>>(),
+            [("standin".to_owned(), None), ("bin/sh".to_owned(), to.clone()), ("bin/true".to_owned(), to)]
+        );
+        let config = config(&facts, Arch::Amd64, "sha256:00");
+        assert_eq!(
+            (&config["config"]["Entrypoint"], &config["config"]["User"]),
+            (&Value::Null, &Value::Null)
+        );
+        assert_eq!(config["config"]["Cmd"], json!(["sh"]));
+    }
+
+    #[test]
     fn nothing_of_this_machine_is_in_a_layer() {
-        let layer = layer("quintet", b"x").unwrap();
+        let layer = layer("quintet", b"x", &[]).unwrap();
         let mut tar = tar::Archive::new(layer.as_slice());
         let entry = tar.entries().unwrap().next().unwrap().unwrap();
         let header = entry.header();

@@ -1,0 +1,159 @@
+//! A program of many names, as busybox is, for the images that the local cluster's real nodes run without a registry. It knows
+//! the commands of the samples and no more, and says so of any other. Called by none of their names it does what the
+//! container that keeps a pod's namespaces does: it waits.
+
+use std::io::{Write as _, copy, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+fn main() -> ExitCode {
+    let mut words = std::env::args();
+    let called = words.next().unwrap_or_default();
+    let name = Path::new(&called).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let args: Vec<String> = words.collect();
+    let code = if name == "sh" {
+        match args.split_first() {
+            Some((flag, script)) if flag == "-c" && !script.is_empty() => shell(&script[0]),
+            _ => fail("sh", "this stand-in for a shell only runs `sh -c SCRIPT`"),
+        }
+    } else {
+        command(&name, &args)
+    };
+    ExitCode::from(code)
+}
+
+/// A script of commands with `;` between them, and words in single or double quotes. `exit` ends it.
+fn shell(script: &str) -> u8 {
+    let commands = match parse(script) {
+        Ok(commands) => commands,
+        Err(what) => return fail("sh", &format!("this stand-in for a shell does not know {what}")),
+    };
+    let mut last = 0;
+    for words in commands {
+        let Some((name, args)) = words.split_first() else { continue };
+        if name == "exit" {
+            return args.first().map_or(last, |code| code.parse().unwrap_or(2));
+        }
+        last = command(name, args);
+    }
+    last
+}
+
+/// The words of each command; an error names what is more than this shell knows.
+fn parse(script: &str) -> Result<Vec<Vec<String>>, String> {
+    let (mut commands, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
+    let mut quote = None;
+    for c in script.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None | Some('"'), '$' | '`' | '\\') => return Err(format!("the character {c}")),
+            (None, '|' | '&' | '<' | '>' | '(' | ')' | '*' | '?') => {
+                return Err(format!("the character {c}"));
+            }
+            (None, ';' | '\n') => {
+                words.extend(word.take());
+                commands.push(std::mem::take(&mut words));
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    if quote.is_some() {
+        return Err("a quote that is not closed".to_owned());
+    }
+    words.extend(word);
+    commands.push(words);
+    Ok(commands)
+}
+
+fn command(name: &str, args: &[String]) -> u8 {
+    match name {
+        "true" => 0,
+        "false" => 1,
+        "echo" => say(&args.join(" ")),
+        "hostname" => match std::fs::read_to_string("/proc/sys/kernel/hostname") {
+            Ok(name) => say(name.trim()),
+            Err(error) => fail(name, &error.to_string()),
+        },
+        "date" => say(&jiff::Timestamp::now().to_string()),
+        "cat" => args.iter().map(|file| cat(file)).max().unwrap_or(0),
+        "sleep" => match args.first().and_then(|seconds| seconds.parse().ok()) {
+            Some(seconds) => wait(Some(Duration::from_secs(seconds))),
+            None => fail(name, "a number of seconds is needed"),
+        },
+        "quintet-standin" => wait(None),
+        _ => fail(name, "this stand-in for busybox does not know it") + 126,
+    }
+}
+
+fn say(line: &str) -> u8 {
+    u8::from(writeln!(stdout(), "{line}").is_err())
+}
+
+fn fail(name: &str, what: &str) -> u8 {
+    eprintln!("{name}: {what}");
+    1
+}
+
+fn cat(file: &str) -> u8 {
+    let copied = std::fs::File::open(file).and_then(|mut file| copy(&mut file, &mut stdout()));
+    copied.map_or_else(|error| fail("cat", &format!("{file}: {error}")), |_| 0)
+}
+
+/// Waits until the time is over or the process is told to end. The first process of a container is told so in vain unless it
+/// listens: the exit code is then that of a program that a signal ended.
+fn wait(limit: Option<Duration>) -> u8 {
+    let (told, ends) = channel();
+    if let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) {
+        thread::spawn(move || signals.forever().next().map(|signal| told.send(signal)));
+    }
+    let signal = match limit {
+        Some(limit) => match ends.recv_timeout(limit) {
+            Ok(signal) => Some(signal),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return fail("sleep", "signals cannot be heard"),
+        },
+        None => ends.recv().ok(),
+    };
+    match signal {
+        // The container that keeps a pod's namespaces is done when it is told so.
+        Some(_) if limit.is_none() => 0,
+        Some(signal) => 128 + u8::try_from(signal).unwrap_or(0),
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_words_and_semicolons() {
+        let parsed = parse("echo this fails on purpose; exit 1").unwrap();
+        assert_eq!(parsed, [vec!["echo", "this", "fails", "on", "purpose"], vec!["exit", "1"]]);
+        assert_eq!(parse("echo 'a;  b' \"\"").unwrap(), [["echo", "a;  b", ""]]);
+        for unknown in ["a | b", "echo $HOME", "echo \"$HOME\"", "a && b", "echo 'a"] {
+            assert!(parse(unknown).is_err(), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_script_ends_with_its_exit_or_its_last_command() {
+        assert_eq!(shell("exit 42"), 42);
+        assert_eq!(shell("false; true"), 0);
+        assert_eq!(shell("true; false"), 1);
+        assert_eq!(shell("false; exit"), 1);
+        assert_eq!(shell("nothing-of-the-kind"), 127);
+        assert_eq!(shell("echo $HOME; exit 0"), 1);
+    }
+}
