@@ -33,6 +33,7 @@ enum Command {
     Release(release::Args),
     Protoc(protoc::Args),
     Test(test::Args),
+    E2e(test::EndToEndArgs),
     Faults(faults::Args),
     Bench(bench::Args),
 }
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Release(args) => release::run(&args),
         Command::Protoc(protoc::Args {}) => protoc::run(),
         Command::Test(args) => test::run(&args),
+        Command::E2e(args) => test::run_end_to_end(args),
         Command::Faults(args) => faults::run(&args),
         Command::Bench(args) => bench::run(&args),
     });

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: every check and test in one command, with one line at the end that says how it went and a table
 //! that says where the time went.
 
+mod real;
+
 use std::env;
 use std::fmt;
 use std::fs;
@@ -26,6 +28,9 @@ pub const PROGRAM_VARIABLE: &str = "QUINTET_E2E_PROGRAM";
 /// The variable that tells the end-to-end tests where the programs for Pulsar are: a folder.
 pub const PULSAR_PROGRAMS_VARIABLE: &str = "QUINTET_E2E_PULSAR_PROGRAMS";
 
+/// The variable that tells the end-to-end tests on real nodes where the archives of the project's images are: a folder.
+pub const IMAGES_VARIABLE: &str = "QUINTET_E2E_IMAGES";
+
 /// The variable that tells the tests of the Pulsar programs how the names of their brokers begin.
 pub const BROKERS_VARIABLE: &str = "QUINTET_PULSAR_BROKERS";
 
@@ -37,7 +42,7 @@ pub const BROKERS_VARIABLE: &str = "QUINTET_PULSAR_BROKERS";
     Formatting, lints, generated files, the workspace's tests, the Pulsar programs against real brokers (see `cargo xtask \
     pulsar --help`; skipped where there is no Java or no Maven), the release build (see `cargo xtask build --help`), the \
     images, twice, which must be equal (see `cargo xtask image --help`), the chart, the files of a release, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
-    at the end. A failure does not keep the other parts from being run. The last line sums everything up: \"N passed, N \
+    at the end. Then the end-to-end tests on real nodes (see `cargo xtask cluster up --help`; skipped where there can be none). A failure does not keep the other parts from being run. The last line sums everything up: \"N passed, N \
     failed, N skipped\"; the exit code is 1 if anything failed."
 )]
 pub struct Args {
@@ -47,10 +52,38 @@ pub struct Args {
     /// Run only the end-to-end tests whose names contain FILTER, on a cluster of their own; nothing else is counted
     #[arg(long, value_name = "FILTER", conflicts_with = "fast")]
     e2e: Option<String>,
+    /// Run only the end-to-end tests on nodes of that kind; nothing else is counted
+    #[arg(long, value_enum, conflicts_with = "fast")]
+    nodes: Option<Nodes>,
     /// Run only the tests of the Pulsar programs whose names contain FILTER, with brokers of their own; nothing else is
     /// counted
-    #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e"])]
+    #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e", "nodes"])]
     pulsar: Option<String>,
+}
+
+/// A kind of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Nodes {
+    /// They only say what they do
+    Simulated,
+    /// They run pods
+    Real,
+}
+
+/// `cargo xtask e2e`.
+#[derive(Debug, clap::Args)]
+#[command(about = "Run the end-to-end tests alone: cargo xtask test --nodes KIND")]
+pub struct EndToEndArgs {
+    /// What the nodes are
+    #[arg(long, value_enum, default_value_t = Nodes::Simulated)]
+    nodes: Nodes,
+    /// Only tests whose names contain it
+    filter: Option<String>,
+}
+
+/// Runs the end-to-end tests alone.
+pub fn run_end_to_end(args: EndToEndArgs) -> Result<()> {
+    run(&Args { fast: false, e2e: args.filter, nodes: Some(args.nodes), pulsar: None })
 }
 
 /// How many tests or checks went how.
@@ -178,13 +211,16 @@ fn look_at_disk() {
 pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
     look_at_disk();
-    match (&args.e2e, &args.pulsar) {
-        (Some(filter), _) => some_end_to_end(&mut report, filter)?,
-        (None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
-        (None, None) => everything(&mut report, args.fast)?,
+    let filter = args.e2e.as_deref();
+    let everything_asked = filter.is_none() && args.pulsar.is_none() && args.nodes.is_none();
+    match (args.nodes, filter, &args.pulsar) {
+        (Some(Nodes::Real), ..) => real::tests(&mut report, filter)?,
+        (Some(Nodes::Simulated), ..) | (None, Some(_), _) => some_end_to_end(&mut report, filter)?,
+        (None, None, Some(filter)) => pulsar_programs(&mut report, Some(filter))?,
+        (None, None, None) => everything(&mut report, args.fast)?,
     }
     println!("\n{}\n", report.table());
-    if args.e2e.is_none() && args.pulsar.is_none() {
+    if everything_asked {
         println!("Long tier, not run: {LONG_TIER}.");
     }
     let total = report.total();
@@ -239,6 +275,8 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     if fast {
         for (name, budget) in
             [PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, CLUSTER, END_TO_END]
+                .into_iter()
+                .chain([real::PROGRAMS, real::TESTS])
         {
             report.skip(name, budget, "as --fast was given");
         }
@@ -248,7 +286,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
     images(report)?;
     if !control_plane(report)? {
-        for (name, budget) in [CHART, RELEASE, DEMO, CLUSTER, END_TO_END] {
+        for (name, budget) in [CHART, RELEASE, DEMO, CLUSTER, END_TO_END, real::PROGRAMS, real::TESTS] {
             report.skip(name, budget, "as the control plane could not be built");
         }
         return Ok(());
@@ -273,7 +311,8 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         Ok(counts)
     })?;
     drop(shown);
-    end_to_end(report, None)
+    end_to_end(report, None)?;
+    real::tests(report, None)
 }
 
 /// Each image is built twice: both must be equal, byte for byte, and hold up when they are read back.
@@ -339,9 +378,9 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
 }
 
 /// The end-to-end tests whose names contain `filter`, and what they need.
-fn some_end_to_end(report: &mut Report, filter: &str) -> Result<()> {
+fn some_end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     if control_plane(report)? {
-        return end_to_end(report, Some(filter));
+        return end_to_end(report, filter);
     }
     for (name, budget) in [CLUSTER, END_TO_END] {
         report.skip(name, budget, "as the control plane could not be built");
@@ -506,5 +545,8 @@ mod tests {
         assert_eq!(parse(&["--e2e", "podset"]).unwrap().e2e.as_deref(), Some("podset"));
         assert!(parse(&["--fast"]).unwrap().fast);
         assert!(parse(&["--fast", "--e2e", "podset"]).is_err());
+        assert!(parse(&["--fast", "--nodes", "real"]).is_err());
+        let real = parse(&["--nodes", "real", "--e2e", "uninstall"]).unwrap();
+        assert_eq!((real.nodes, real.e2e.as_deref()), (Some(Nodes::Real), Some("uninstall")));
     }
 }

@@ -3,6 +3,7 @@
 //! container that keeps a pod's namespaces does: it waits.
 
 use std::io::{Write as _, copy, stdout};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -86,6 +87,10 @@ fn command(name: &str, args: &[String]) -> u8 {
             Err(error) => fail(name, &error.to_string()),
         },
         "date" => say(&jiff::Timestamp::now().to_string()),
+        "ip" if args == ["route"] => match std::fs::read_to_string("/proc/net/route") {
+            Ok(table) => say(&routes(&table).join("\n")),
+            Err(error) => fail(name, &error.to_string()),
+        },
         "cat" => args.iter().map(|file| cat(file)).max().unwrap_or(0),
         "sleep" => match args.first().and_then(|seconds| seconds.parse().ok()) {
             Some(seconds) => wait(Some(Duration::from_secs(seconds))),
@@ -94,6 +99,22 @@ fn command(name: &str, args: &[String]) -> u8 {
         "quintet-standin" => wait(None),
         _ => fail(name, "this stand-in for busybox does not know it") + 126,
     }
+}
+
+/// The routes of /proc/net/route, of which some have a gateway. Addresses are there as the processor keeps numbers.
+fn routes(table: &str) -> Vec<String> {
+    let address =
+        |text: &str| u32::from_str_radix(text, 16).ok().map(|number| Ipv4Addr::from(number.to_ne_bytes()));
+    let route = |line: &str| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [interface, to, through, ..] = words[..] else { return None };
+        let (to, through) = (address(to)?, address(through)?);
+        let bits = address(words.get(7)?)?.to_bits().count_ones();
+        let to = if to.is_unspecified() { "default".to_owned() } else { format!("{to}/{bits}") };
+        let through = if through.is_unspecified() { String::new() } else { format!(" via {through}") };
+        Some(format!("{to}{through} dev {interface}"))
+    };
+    table.lines().skip(1).filter_map(route).collect()
 }
 
 fn say(line: &str) -> u8 {
@@ -145,6 +166,16 @@ mod tests {
         for unknown in ["a | b", "echo $HOME", "echo \"$HOME\"", "a && b", "echo 'a"] {
             assert!(parse(unknown).is_err(), "{unknown}");
         }
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn routes_are_told_as_ip_does() {
+        let table = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t0100580A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+            eth0\t0000580A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        assert_eq!(routes(table), ["default via 10.88.0.1 dev eth0", "10.88.0.0/24 dev eth0"]);
+        assert!(routes("").is_empty());
     }
 
     #[test]

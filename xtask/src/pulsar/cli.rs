@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Subcommand;
 
-use super::{Broker, DEFAULT_NAME, Lifetime, Options, SMALL_HEAP_MIB, name_option};
+use super::{Broker, DEFAULT_NAME, Lifetime, Options, name_option};
 use crate::run::{print, shell_quote};
 
 /// `cargo xtask pulsar`.
@@ -56,7 +56,7 @@ pub fn run(args: Args) -> Result<()> {
 fn up(name: String, auth: bool, tls: bool) -> Result<()> {
     let begin = Instant::now();
     let tls = tls.then_some(Lifetime::Year);
-    let (broker, started) = Broker::up(&Options { name, auth, tls, heap_mib: SMALL_HEAP_MIB })?;
+    let (broker, started) = Broker::up(&Options { auth, tls, ..Options::new(name) })?;
     let name = broker.name();
     if started {
         eprintln!("broker {name} is up after {:.1} s", begin.elapsed().as_secs_f64());

@@ -14,6 +14,7 @@ pub mod tokens;
 
 use std::fs::{self, File};
 use std::io::Read as _;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -21,8 +22,8 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::processes::{self, Launch, Process};
-use crate::cluster::state::{self, VALID_NAMES, is_valid_name};
-use crate::cluster::{lock, ports};
+use crate::cluster::state::{self, Dir, VALID_NAMES, is_valid_name};
+use crate::cluster::{lock, ports, real};
 use crate::progress::Step;
 use crate::run::{self, Log};
 use crate::{interrupt, paths};
@@ -43,6 +44,9 @@ pub const SMALL_HEAP_MIB: u32 = 256;
 
 const PROCESS: &str = "broker";
 
+/// The process that passes connections on to it, where it is in a cluster's network.
+const GATEWAY: &str = "gateway";
+
 /// What `up` is asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -54,12 +58,14 @@ pub struct Options {
     pub tls: Option<Lifetime>,
     /// The most that Java's heap may be, in MiB.
     pub heap_mib: u32,
+    /// Whether it is in the network of the cluster of its name, whose nodes are real and whose pods it serves.
+    pub in_cluster: bool,
 }
 
 impl Options {
     /// A small broker without authentication and TLS.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), auth: false, tls: None, heap_mib: SMALL_HEAP_MIB }
+        Self { name: name.into(), auth: false, tls: None, heap_mib: SMALL_HEAP_MIB, in_cluster: false }
     }
 }
 
@@ -90,7 +96,16 @@ struct Settings {
     auth: bool,
     tls: bool,
     heap_mib: u32,
+    #[serde(default)]
+    in_cluster: bool,
     ports: Ports,
+}
+
+impl Settings {
+    /// Where its clients find it.
+    fn address(&self) -> Ipv4Addr {
+        if self.in_cluster { real::CONTROL_PLANE } else { Ipv4Addr::LOCALHOST }
+    }
 }
 
 /// A local broker.
@@ -151,18 +166,20 @@ impl Broker {
         &self.name
     }
 
-    /// What a client connects to: `pulsar://127.0.0.1:PORT`, or `pulsar+ssl://` where it uses TLS.
+    /// What a client connects to: `pulsar://127.0.0.1:PORT`, or `pulsar+ssl://` where it uses TLS. In a cluster's network the
+    /// address is one that its pods reach, and nobody else.
     pub fn service_url(&self) -> String {
+        let (address, ports) = (self.settings.address(), self.settings.ports);
         if self.settings.tls {
-            format!("pulsar+ssl://127.0.0.1:{}", self.settings.ports.service_tls)
+            format!("pulsar+ssl://{address}:{}", ports.service_tls)
         } else {
-            format!("pulsar://127.0.0.1:{}", self.settings.ports.service)
+            format!("pulsar://{address}:{}", ports.service)
         }
     }
 
-    /// The admin API's address; it has no TLS.
+    /// The admin API's address, for the same clients; it has no TLS.
     pub fn admin_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.settings.ports.web)
+        format!("http://{}:{}", self.settings.address(), self.settings.ports.web)
     }
 
     /// Whether clients need a token.
@@ -272,6 +289,7 @@ impl Broker {
     pub fn down(self) -> Result<()> {
         let _lock = lock(&self.files)?;
         self.stop()?;
+        processes::stop(&processes::find(&self.files.processes(), GATEWAY)?.iter().collect::<Vec<_>>());
         fs::remove_dir_all(&self.files.dir)
             .with_context(|| format!("cannot remove {}", self.files.dir.display()))?;
         let _ = fs::remove_file(lock_file(&self.files));
@@ -295,10 +313,26 @@ impl Broker {
         Ok(())
     }
 
+    /// Makes the admin API reachable from outside the cluster's network, and says who keeps that network.
+    fn open_gateway(&self) -> Result<Process> {
+        let cluster = Dir::of(&self.name)?;
+        let keeper = real::network::keeper(&cluster)?
+            .with_context(|| format!("there is no cluster {} with real nodes", self.name))?;
+        let log = self.files.dir.join("gateway.log");
+        let launch = real::gateway::launch(GATEWAY, &keeper, &[self.settings.ports.web], None, log)?;
+        real::start_gateway(&self.files.processes(), launch, &mut Vec::new())?;
+        Ok(keeper)
+    }
+
     /// Starts it where it does not run as it should, and says whether it did.
     fn start(&self) -> Result<bool> {
         let distribution = distribution::ensure()?;
-        let (command, fingerprint) = server::command(&distribution, &self.files, &self.settings)?;
+        let (mut command, mut fingerprint) = server::command(&distribution, &self.files, &self.settings)?;
+        if self.settings.in_cluster {
+            let keeper = self.open_gateway()?;
+            fingerprint = format!("{fingerprint} {} {}", keeper.pid, keeper.started);
+            command = real::network::enter(&keeper, &command);
+        }
         let admin = self.admin()?;
         if let Some(process) = self.process()? {
             if process.is_alive() && process.fingerprint == fingerprint && admin.is_well() {
@@ -390,6 +424,7 @@ fn settings(files: &Files, options: &Options) -> Result<Settings> {
     let settings = Settings {
         auth: old.map_or(options.auth, |old| old.auth),
         tls: old.map_or(options.tls.is_some(), |old| old.tls),
+        in_cluster: old.map_or(options.in_cluster, |old| old.in_cluster),
         heap_mib: options.heap_mib,
         ports,
     };

@@ -2,6 +2,7 @@
 //! configuration that keeps it small and on loopback.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -112,7 +113,7 @@ pub fn command(java: &Distribution, files: &Files, settings: &Settings) -> Resul
     let original = java.home.join("conf/standalone.conf");
     let original =
         fs::read_to_string(&original).with_context(|| format!("cannot read {}", original.display()))?;
-    let mut changes = common(settings.ports);
+    let mut changes = common(settings);
     if settings.tls {
         changes.extend(tls(settings.ports, &files.tls()));
     }
@@ -126,7 +127,7 @@ pub fn command(java: &Distribution, files: &Files, settings: &Settings) -> Resul
     let mut command = Command::new(&java.java);
     command.args(java_flags(settings.heap_mib));
     command.arg(format!("-XX:SharedArchiveFile={}", java.classes.display()));
-    command.args(arguments(java, files, settings.ports)).current_dir(&files.dir);
+    command.args(arguments(java, files, settings)).current_dir(&files.dir);
     let mut digest = Sha256::new().chain_update(&configuration);
     for word in command.get_args() {
         digest.update(word.as_encoded_bytes());
@@ -157,7 +158,7 @@ fn java_flags(heap_mib: u32) -> Vec<String> {
     flags
 }
 
-fn arguments(java: &Distribution, files: &Files, ports: Ports) -> Vec<String> {
+fn arguments(java: &Distribution, files: &Files, settings: &Settings) -> Vec<String> {
     let path = |path: PathBuf| path.to_string_lossy().into_owned();
     vec![
         format!("-Dlog4j.configurationFile=file://{}", files.log4j().display()),
@@ -173,11 +174,11 @@ fn arguments(java: &Distribution, files: &Files, ports: Ports) -> Vec<String> {
         "--bookkeeper-dir".to_owned(),
         path(files.data().join("bookkeeper")),
         "--bookkeeper-port".to_owned(),
-        ports.bookie.to_string(),
+        settings.ports.bookie.to_string(),
         "-nfw".to_owned(),
         "-nss".to_owned(),
         "-a".to_owned(),
-        "127.0.0.1".to_owned(),
+        settings.address().to_string(),
     ]
 }
 
@@ -196,7 +197,8 @@ fn class_path(java: &Distribution) -> String {
 
 type Changes = Vec<(&'static str, String)>;
 
-fn common(ports: Ports) -> Changes {
+fn common(settings: &Settings) -> Changes {
+    let ports = settings.ports;
     let mut changes = vec![
         ("brokerServicePort", ports.service.to_string()),
         ("webServicePort", ports.web.to_string()),
@@ -209,7 +211,10 @@ fn common(ports: Ports) -> Changes {
         ("allowEphemeralPorts", "true".to_owned()),
         ("listeningInterface", "lo".to_owned()),
     ];
-    changes.extend(["bindAddress", "advertisedAddress"].map(|name| (name, "127.0.0.1".to_owned())));
+    // In a cluster's network it also listens at the address that pods reach; nobody outside of that network does.
+    let bind = if settings.in_cluster { Ipv4Addr::UNSPECIFIED } else { settings.address() };
+    changes.push(("bindAddress", bind.to_string()));
+    changes.push(("advertisedAddress", settings.address().to_string()));
     changes
 }
 
@@ -273,7 +278,8 @@ pub fn record_classes(java: &Distribution) -> Result<()> {
 fn record(java: &Distribution, files: &Files, step: &mut Step) -> Result<()> {
     files.create()?;
     let ports = Ports { service: ports::one()?, service_tls: 0, web: ports::one()?, bookie: ports::one()? };
-    let settings = Settings { auth: false, tls: false, heap_mib: super::SMALL_HEAP_MIB, ports };
+    let settings =
+        Settings { auth: false, tls: false, heap_mib: super::SMALL_HEAP_MIB, in_cluster: false, ports };
     let recording = files.dir.join("classes.jsa");
     let unrecorded = Distribution { classes: PathBuf::from("/nonexistent"), ..java.clone() };
     let (command, _) = command(&unrecorded, files, &settings)?;
@@ -330,13 +336,22 @@ mod tests {
 
     #[test]
     fn everything_that_listens_is_told_to_listen_on_loopback() {
-        let changes = common(PORTS);
+        let settings = Settings { auth: false, tls: false, heap_mib: 256, in_cluster: false, ports: PORTS };
+        let changes = common(&settings);
         let value = |name: &str| {
             changes.iter().find(|(changed, _)| *changed == name).map(|(_, value)| value.as_str())
         };
         assert_eq!(value("bindAddress"), Some("127.0.0.1"));
         assert_eq!(value("listeningInterface"), Some("lo"));
         assert_eq!(value("allowEphemeralPorts"), Some("true"));
+    }
+
+    #[test]
+    fn in_a_clusters_network_it_names_the_address_that_pods_reach() {
+        let settings = Settings { auth: false, tls: false, heap_mib: 256, in_cluster: true, ports: PORTS };
+        let changes = common(&settings);
+        assert!(changes.contains(&("advertisedAddress", "10.88.0.1".to_owned())));
+        assert!(changes.contains(&("bindAddress", "0.0.0.0".to_owned())));
     }
 
     #[test]

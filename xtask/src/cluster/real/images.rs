@@ -17,7 +17,7 @@ pub(super) const PAUSE: &str = "localhost/quintet-pause:1";
 const BUSYBOX: &str = "docker.io/library/busybox:latest";
 
 /// The commands that the stand-in knows: those of the samples.
-const COMMANDS: [&str; 8] = ["cat", "date", "echo", "false", "hostname", "sh", "sleep", "true"];
+const COMMANDS: [&str; 9] = ["cat", "date", "echo", "false", "hostname", "ip", "sh", "sleep", "true"];
 
 /// The folder of a cluster's images.
 pub(super) fn folder(cluster: &Path) -> PathBuf {

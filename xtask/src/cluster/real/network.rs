@@ -50,7 +50,7 @@ pub(in crate::cluster) fn namespace(keeper: &Process) -> PathBuf {
 }
 
 /// The process that keeps the namespace, where it runs.
-pub(in crate::cluster) fn keeper(dir: &Dir) -> Result<Option<Process>> {
+pub(crate) fn keeper(dir: &Dir) -> Result<Option<Process>> {
     Ok(processes::find(&dir.processes(), KEEPER)?.filter(Process::is_alive))
 }
 
@@ -59,6 +59,16 @@ pub(in crate::cluster) fn within(keeper: &Process, program: &std::path::Path) ->
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", namespace(keeper).display())).arg("--").arg(program);
     command
+}
+
+/// A command as it is, but in the namespace.
+pub(crate) fn enter(keeper: &Process, command: &Command) -> Command {
+    let mut entered = within(keeper, command.get_program().as_ref());
+    entered.args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        entered.current_dir(dir);
+    }
+    entered
 }
 
 /// Makes the namespace, its bridge and its routes, where it is not there; the second value says whether it was made.

@@ -1,0 +1,12 @@
+//! End-to-end tests on real nodes: the chart's own pods, and pods of all kinds that are containers.
+//!
+//! Each test has a cluster of its own. Run them by `cargo xtask test --nodes real`, or as a part of `cargo xtask test`.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+mod consumers;
+mod managers;
+mod nodes;
+mod samples;
+mod site;
+mod uninstall;

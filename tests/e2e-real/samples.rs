@@ -1,0 +1,107 @@
+//! Every sample, with containers that really run: each comes to what its comment promises.
+
+use std::fs;
+use std::path::PathBuf;
+
+use quintet_e2e::{condition, workspace};
+use serde_json::Value;
+
+use crate::site::Site;
+
+/// How a sample says what it comes to: `# Comes to: CONDITION (REASON)`.
+const PROMISE: &str = "# Comes to: ";
+
+/// Its job runs kubectl's own image, which is in no archive of ours.
+const NEEDS_AN_IMAGE: &str = "schedule.yaml";
+
+fn samples(kind: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(workspace().join("samples").join(kind)).unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
+    files.retain(|file| file.file_name().is_some_and(|name| name != NEEDS_AN_IMAGE));
+    files.sort();
+    files
+}
+
+/// Applies every sample of a kind; name, condition and reason of each, where it promises any.
+fn apply(site: &Site, kind: &str, usual: &str) -> Vec<(String, String, String)> {
+    let mut promised = Vec::new();
+    for file in samples(kind) {
+        let text = fs::read_to_string(&file).unwrap();
+        let applied = site.kubectl(&["apply", "-f", &file.display().to_string(), "-o", "json"]);
+        let applied: Value =
+            serde_json::from_str(&applied.unwrap_or_else(|error| panic!("{error}"))).unwrap();
+        let objects = applied["items"].as_array().cloned().unwrap_or_else(|| vec![applied]);
+        let object = objects.iter().find(|one| one["kind"].as_str().unwrap().to_lowercase() == kind).unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let promise = text.lines().find_map(|line| line.strip_prefix(PROMISE)).unwrap_or(usual);
+        let (type_, reason) = promise.split_once(" (").unwrap();
+        promised.push((name, type_.to_owned(), reason.trim_end_matches(')').to_owned()));
+    }
+    promised
+}
+
+#[test]
+fn every_sample_is_run() {
+    // The third is a control plane node to those that look for one.
+    let site = Site::with_chart("real-samples", 3);
+    let role = "node-role.kubernetes.io/control-plane";
+    site.kubectl(&["label", "node", "node-3", &format!("{role}=")]).unwrap();
+    site.kubectl(&["taint", "node", "node-3", &format!("{role}=:NoSchedule")]).unwrap();
+
+    site.kubectl(&[
+        "apply",
+        "-f",
+        &workspace().join("samples/book/david-copperfield.yaml").display().to_string(),
+    ])
+    .unwrap();
+    for (kind, usual) in [
+        ("greeting", "Ready (Greeted)"),
+        ("podset", "Progressing (PodsUpdated)"),
+        ("daemonjob", "Complete (AllNodesDone)"),
+    ] {
+        let promised = apply(&site, kind, usual);
+        assert!(promised.len() >= 3, "{promised:?}");
+        for (name, type_, reason) in promised {
+            let took = site.wait_for(kind, &name, &type_, &reason);
+            println!("{kind} {name} is {type_} ({reason}), after {:.1} s more", took.as_secs_f64());
+        }
+    }
+    site.wait("the Book is Ready", || condition(&site.get("book", "david-copperfield"), "Ready").0 == "True");
+
+    // What containers have written is their own.
+    let logs = |selector: &str| site.kubectl(&["logs", "-l", selector, "--tail=-1"]).unwrap();
+    let names = logs("daemonjob=daemonjob-control-plane");
+    assert!(
+        names.lines().count() == 3 && names.lines().all(|name| name.contains("daemonjob-control-plane")),
+        "{names}"
+    );
+    assert!(logs("daemonjob=daemonjob-fail-fast").contains("this fails on purpose"));
+    let boots = logs("daemonjob=daemonjob-rerun-on-reboot");
+    for node in ["node-1", "node-2"] {
+        let boot = site.get("node", node)["status"]["nodeInfo"]["bootID"].as_str().unwrap().to_owned();
+        assert!(boots.contains(&boot), "{boots} and not {boot} of {node}");
+    }
+    let routes = logs("daemonjob=daemonjob-host-network");
+    assert!(routes.contains("default via 10.88.0.1 dev eth0"), "{routes}");
+    let failed = site.list("pods", "daemonjob=daemonjob-pod-failure-policy");
+    let code =
+        |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"].as_i64();
+    assert!(!failed.is_empty() && failed.iter().any(|pod| code(pod) == Some(42)), "{failed:#?}");
+
+    // PodSets' pods run; those of a PodSet that shrinks end by themselves.
+    let running = site.get("podset", "podset-sample")["status"]["readyReplicas"].as_i64().unwrap();
+    assert_eq!(Some(running), site.get("podset", "podset-sample")["spec"]["replicas"].as_i64());
+    site.kubectl(&["scale", "podset", "podset-sample", "--replicas=1"]).unwrap();
+    let took = site.wait("the pods of a smaller PodSet are gone", || {
+        let pods = site.list("pods", "app=podset-sample");
+        let podset = site.get("podset", "podset-sample");
+        pods.len() <= 1 && podset["status"]["replicas"] == 1
+    });
+    println!("a pod of a PodSet ended {:.1} s after it was not wanted", took.as_secs_f64());
+
+    // Lines on the standard output of the manager that leads.
+    for line in ["Greeting: Hello, World!", "Create: Hello, World!"] {
+        site.wait(line, || site.logs_of_managers().lines().any(|said| said == line));
+    }
+}

@@ -1,0 +1,156 @@
+//! A cluster with real nodes, the chart on it, and how a test looks at both.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use quintet_e2e::{condition, workspace};
+use serde_json::Value;
+use xtask::cluster::{Cluster, UpOptions};
+use xtask::manager::NAMESPACE;
+use xtask::run;
+use xtask::temporary::Temporary;
+use xtask::test::IMAGES_VARIABLE;
+
+/// How long a test waits for what must come: containers start, end and are tried again.
+pub const PATIENCE: Duration = Duration::from_mins(3);
+
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A cluster of its own; it goes with this value.
+pub struct Site {
+    cluster: Cluster,
+    name: Temporary,
+}
+
+impl Site {
+    /// So many nodes, which know the project's images.
+    pub fn new(purpose: &str, nodes: usize) -> Self {
+        let begin = Instant::now();
+        let name = Temporary::new(purpose);
+        let options = UpOptions { name: name.name(), nodes: Some(nodes) };
+        let (cluster, _) = Cluster::up_real(&options).unwrap_or_else(|error| panic!("{error:#}"));
+        println!("{purpose}: {nodes} real nodes are up after {:.1} s", begin.elapsed().as_secs_f64());
+        cluster.load_images(&images()).unwrap();
+        Self { cluster, name }
+    }
+
+    /// The same with the chart installed as it is by itself: two managers in pods of its image.
+    pub fn with_chart(purpose: &str, nodes: usize) -> Self {
+        let site = Self::new(purpose, nodes);
+        let begin = Instant::now();
+        site.install(&[]);
+        println!("{purpose}: helm install --wait took {:.1} s", begin.elapsed().as_secs_f64());
+        site
+    }
+
+    pub fn install(&self, more: &[&str]) {
+        let chart = workspace().join("charts/quintet").display().to_string();
+        let args = ["install", "quintet", &chart, "--create-namespace", "--wait", "--timeout", "3m"];
+        self.helm(&[&args[..], more].concat()).unwrap_or_else(|error| self.give_up(&error));
+    }
+
+    pub fn cluster(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
+    /// The name of the cluster, and of what goes with it.
+    pub fn name(&self) -> String {
+        self.name.name()
+    }
+
+    /// helm in the release's namespace: what it prints, or what it says when it fails.
+    pub fn helm(&self, args: &[&str]) -> Result<String, String> {
+        let mut helm = self.cluster.helm();
+        run::stdout(helm.args(args).args(["--namespace", NAMESPACE])).map_err(|error| format!("{error:#}"))
+    }
+
+    pub fn kubectl(&self, args: &[&str]) -> Result<String, String> {
+        self.kubectl_with(args, None)
+    }
+
+    pub fn kubectl_with(&self, args: &[&str], input: Option<&str>) -> Result<String, String> {
+        let mut kubectl: Command = self.cluster.kubectl();
+        run::stdout_with_input(kubectl.args(args), input).map_err(|error| format!("{error:#}"))
+    }
+
+    pub fn apply(&self, object: &Value) {
+        self.kubectl_with(&["apply", "--server-side", "-f", "-"], Some(&object.to_string()))
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    pub fn list(&self, kind: &str, selector: &str) -> Vec<Value> {
+        let text = self.kubectl(&["get", kind, "-A", "-o", "json", "-l", selector]).unwrap();
+        let mut list: Value = serde_json::from_str(&text).unwrap();
+        match list["items"].take() {
+            Value::Array(items) => items,
+            other => panic!("kubectl lists {other}"),
+        }
+    }
+
+    /// An object of the namespace `default`; null where there is none.
+    pub fn get(&self, kind: &str, name: &str) -> Value {
+        self.cluster.kube().get("default", kind, name).unwrap().unwrap_or_default()
+    }
+
+    /// Waits until something holds; then the time that it took.
+    pub fn wait(&self, what: &str, holds: impl Fn() -> bool) -> Duration {
+        let begin = Instant::now();
+        run::poll(what, PATIENCE, PAUSE, || Ok(holds().then_some(())))
+            .unwrap_or_else(|error| self.give_up(&error.to_string()));
+        begin.elapsed()
+    }
+
+    /// Waits for a condition of an object to be True with a reason.
+    pub fn wait_for(&self, kind: &str, name: &str, type_: &str, reason: &str) -> Duration {
+        self.wait(&format!("{kind} {name} is {type_} ({reason})"), || {
+            let object = self.get(kind, name);
+            object["status"]["observedGeneration"] == object["metadata"]["generation"]
+                && condition(&object, type_) == ("True".to_owned(), reason.to_owned())
+        })
+    }
+
+    /// What the managers have written, both streams.
+    pub fn logs_of_managers(&self) -> String {
+        let select = ["-l", "app.kubernetes.io/name=quintet", "--tail=-1", "--prefix=false"];
+        self.kubectl(&[&["logs", "-n", NAMESPACE], &select[..]].concat()).unwrap_or_default()
+    }
+
+    /// Uids of the pods of a DaemonJob, by node and name.
+    pub fn pods_of(&self, daemonjob: &str) -> BTreeMap<String, String> {
+        let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let pods = self.list("pods", &format!("daemonjob={daemonjob}"));
+        let named = pods.iter().map(|pod| {
+            let key = format!("{} {}", part(&pod["spec"]["nodeName"]), part(&pod["metadata"]["name"]));
+            (key, part(&pod["metadata"]["uid"]))
+        });
+        named.collect()
+    }
+
+    /// Fails with what a person would look at.
+    fn give_up(&self, why: &str) -> ! {
+        let look = |args: &[&str]| self.kubectl(args).unwrap_or_else(|error| error);
+        panic!(
+            "{why}\n{}\n{}\n{}\n--- managers ---\n{}",
+            look(&["get", "nodes"]),
+            look(&["get", "quintet,pods", "-A", "-o", "wide"]),
+            look(&["get", "events", "-A", "--sort-by=.lastTimestamp"])
+                .lines()
+                .rev()
+                .take(40)
+                .collect::<Vec<_>>()
+                .join("\n"),
+            self.logs_of_managers().lines().rev().take(40).collect::<Vec<_>>().join("\n"),
+        )
+    }
+}
+
+/// The archives of the project's images.
+fn images() -> Vec<PathBuf> {
+    let folder = std::env::var_os(IMAGES_VARIABLE).unwrap_or_else(|| {
+        panic!("{IMAGES_VARIABLE} names no folder: these tests are run by `cargo xtask test --nodes real`")
+    });
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "tar")).collect()
+}

@@ -1,0 +1,67 @@
+//! The end-to-end tests on real nodes: what they need, and whether this machine can have it.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::{Counts, IMAGES_VARIABLE, PASSED, Report, cargo, cargo_test};
+use crate::cluster::{binaries, real};
+use crate::{image, protoc, pulsar};
+
+pub(super) const PROGRAMS: (&str, Duration) = ("programs of real nodes", Duration::from_mins(10));
+pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(5));
+
+/// Runs them: all, or those whose names contain `filter`. Where they cannot be run, they are skipped, and it is said why.
+pub(super) fn tests(report: &mut Report, filter: Option<&str>) -> Result<()> {
+    let missing = match real::missing() {
+        Some(missing) => Some(missing),
+        None => image::missing(&[])?,
+    };
+    if let Some(missing) = missing {
+        for (name, budget) in [PROGRAMS, TESTS] {
+            report.skip(name, budget, &missing);
+        }
+        return Ok(());
+    }
+    let counts = report.part(PROGRAMS.0, PROGRAMS.1, || binaries::ensure(&binaries::REAL).map(|_| PASSED))?;
+    if counts.failed > 0 {
+        report.skip(TESTS.0, TESTS.1, "as the programs of real nodes could not be built");
+        return Ok(());
+    }
+    report.part(TESTS.0, TESTS.1, || {
+        let images = env::temp_dir().join(format!("quintet-real-{}", std::process::id()));
+        let counts = image::build(&[], &images).and_then(|_| run(&images, filter));
+        let _ = fs::remove_dir_all(&images);
+        counts
+    })?;
+    Ok(())
+}
+
+fn run(images: &Path, filter: Option<&str>) -> Result<Counts> {
+    let mut tests = cargo();
+    tests
+        .args(["test", "--package", "quintet-e2e", "--test", "e2e-real", "--no-fail-fast", "--"])
+        // Two would share the processors that one's timing is printed of.
+        .args(["--test-threads=1", "--nocapture"])
+        .args(filter)
+        .env(real::PROGRAM_VARIABLE, env::current_exe()?)
+        .env(IMAGES_VARIABLE, images);
+    if let Some(missing) =
+        pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()))
+    {
+        eprintln!("the test with a broker is skipped: {missing}");
+    } else {
+        pulsar::distribution::ensure()?;
+        tests.arg("--include-ignored");
+    }
+    let counts = cargo_test(&mut tests)?;
+    match filter {
+        Some(filter) if counts == Counts::default() => {
+            bail!("no test on real nodes has {filter:?} in its name")
+        }
+        _ => Ok(counts),
+    }
+}
