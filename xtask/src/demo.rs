@@ -2,6 +2,7 @@
 //! seen, not assumed: it fails with a sentence where something is not as it should be.
 
 mod consumers;
+mod real;
 
 use std::fs;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use crate::cluster::cli::Nodes;
 use crate::cluster::{Cluster, DEFAULT_NAME, UpOptions, name_option};
 use crate::kube::Kube;
 use crate::manager::{self, Manager, ManagerOptions};
@@ -40,8 +42,10 @@ const LIMIT: Duration = Duration::from_mins(3);
 #[command(
     about = "Show the product: a cluster, Quintet on it, every sample applied and seen to work",
     long_about = "Show the product: a cluster, Quintet on it, every sample applied and seen to work.\n\n\
-    Brings a local cluster up (see `cargo xtask cluster up --help`), installs the chart, runs the manager as a process \
-    with the rights of the chart's ServiceAccount, applies all samples and waits until each kind has done its work. Where \
+    Brings a local cluster up (see `cargo xtask cluster up --help`), installs the chart, applies all samples and waits \
+    until each kind has done its work. Where this machine can have real nodes, the managers are pods of the project's \
+    image and so are the samples' containers; else nodes are simulated, what is missing is said, and the manager is a \
+    process with the rights of the chart's ServiceAccount. Where \
     there are Java and Maven, a broker of Apache Pulsar is part of it (see `cargo xtask pulsar --help`), and consumers \
     are run. All is left running. It can be run again at any time."
 )]
@@ -49,9 +53,9 @@ pub struct Args {
     /// Name of the local cluster
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
-    /// How many simulated nodes the local cluster has (3 for a new one)
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=5000))]
-    nodes: Option<u16>,
+    /// How many simulated nodes the local cluster has (3 for a new one), or `real` or `real:N` for N real ones (2 for a new one)
+    #[arg(long)]
+    nodes: Option<Nodes>,
     /// Use a cluster that you have, by its context in your kubeconfig, instead of a local one
     #[arg(long, conflicts_with_all = ["name", "nodes"])]
     context: Option<String>,
@@ -71,8 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
         refuse_a_manager_of_the_cluster(&kube, context)?;
         (kube, None)
     } else {
-        let options = UpOptions { name: args.name.clone(), nodes: args.nodes.map(usize::from) };
-        let (cluster, started) = Cluster::up(&options)?;
+        let (cluster, started) = up(args)?;
         if started.is_empty() {
             eprintln!("cluster {} is up already, with {} nodes", cluster.name(), cluster.nodes());
         }
@@ -87,11 +90,37 @@ pub fn run(args: &Args) -> Result<()> {
     shown
 }
 
+/// A local cluster: with real nodes where none were asked for by number and this machine can have them. One that is there
+/// keeps its own.
+fn up(args: &Args) -> Result<(Cluster, Vec<String>)> {
+    let options = |nodes: Option<usize>| UpOptions { name: args.name.clone(), nodes };
+    match args.nodes {
+        Some(Nodes::Simulated(nodes)) => Cluster::up(&options(Some(nodes))),
+        Some(Nodes::Real(nodes)) => Cluster::up_real(&options(nodes)),
+        None => match Cluster::open(&args.name) {
+            Ok(cluster) if cluster.is_real() => Cluster::up_real(&options(None)),
+            Ok(_) => Cluster::up(&options(None)),
+            Err(_) => {
+                if let Some(missing) = real::missing()? {
+                    eprintln!("nodes are simulated: {missing}");
+                    return Cluster::up(&options(None));
+                }
+                eprintln!("nodes are real, and pods are run (--nodes 3 simulates three)");
+                Cluster::up_real(&options(None))
+            }
+        },
+    }
+}
+
 /// Everything after the cluster is there.
 fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Result<()> {
     let repeated = kube.get(SAMPLES, "crd", DEFINITIONS[3])?.is_some()
         && kube.get(SAMPLES, DEFINITIONS[3], "hello-world")?.is_some();
-    install(kube)?;
+    let real = local.filter(|cluster| cluster.is_real());
+    match real {
+        Some(cluster) => real::install(cluster)?,
+        None => install(kube)?,
+    }
     let consumers = match (local, consumers::missing()) {
         (None, _) => None,
         (Some(_), Some(missing)) => {
@@ -100,8 +129,10 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
         }
         (Some(cluster), None) => Some(Consumers::start(cluster)?),
     };
-    let (process, started) = Manager::ensure(kube, &ManagerOptions::default())?;
-    eprintln!("the manager {} (pid {})", if started { "runs" } else { "runs already" }, process.pid);
+    if real.is_none() {
+        let (process, started) = Manager::ensure(kube, &ManagerOptions::default())?;
+        eprintln!("the manager {} (pid {})", if started { "runs" } else { "runs already" }, process.pid);
+    }
     let samples = paths::workspace().join("samples");
     run::stdout(kube.kubectl().args(["apply", "-n", SAMPLES, "-k"]).arg(&samples))?;
 
@@ -110,7 +141,7 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
         seen("DaemonJob daemonjob-sample: a pod ran to completion on every node", || daemonjob(kube, nodes))?;
     seen("PodSet podset-sample: as many pods as wanted are ready", || podset(kube))?;
     // Where its image is really run, what it is and needs is not ours to promise.
-    let all_ready = local.is_some() && consumers.is_none();
+    let all_ready = local.is_some() && real.is_none() && consumers.is_none();
     let consumer = if all_ready {
         "PulsarConsumer pulsarconsumer-sample-1: its Deployment is there, and all its pods are ready"
     } else {
@@ -127,7 +158,7 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
             shown
         }
     };
-    let said = seen("Greeting hello-world: it was said", || greeting(kube, repeated))?;
+    let said = seen("Greeting hello-world: it was said", || greeting(kube, repeated, real.is_some()))?;
     seen("Book david-copperfield: it is Ready", || book(kube))?;
     let refusal = seen("Book moby-dick: it was refused, with the reasons", || refused(kube, &samples))?;
 
@@ -145,8 +176,13 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
             let option = name_option(&args.name);
             format!(
                 "  eval \"$(cargo xtask cluster env{option})\"\n  kubectl get quintet -A\n\
-                 The manager's log: cargo xtask cluster logs -f{option}\n\
+                 The manager's log: {}\n\
                  Stop and clean up: {}\n",
+                match real {
+                    Some(_) =>
+                        format!("kubectl logs -f -n {} -l app.kubernetes.io/name=quintet", manager::NAMESPACE),
+                    None => format!("cargo xtask cluster logs -f{option}"),
+                },
                 stop_command(args)
             )
         }
@@ -202,12 +238,14 @@ fn has_replicas(deployment: &Value) -> bool {
 
 fn stop(args: &Args) -> Result<()> {
     let Some(context) = &args.context else {
-        Cluster::open(&args.name)?.down()?;
-        eprintln!("cluster {} is gone", args.name);
+        // Of a cluster that it lives in, it goes first.
+        let cluster = Cluster::open(&args.name)?;
         if let Ok(broker) = Broker::open(&args.name) {
             broker.down()?;
             eprintln!("broker {} is gone", args.name);
         }
+        cluster.down()?;
+        eprintln!("cluster {} is gone", args.name);
         return Ok(());
     };
     let kube = Kube::with_context(context)?;
@@ -232,11 +270,16 @@ pub fn install(kube: &Kube) -> Result<()> {
             .args(["--namespace", manager::NAMESPACE, "--create-namespace"])
             .args(["--set", "replicas=0,uninstallHook.enabled=false"]),
     )?;
+    definitions_are_established(kube)?;
+    step.done();
+    Ok(())
+}
+
+fn definitions_are_established(kube: &Kube) -> Result<()> {
     let definitions = DEFINITIONS.map(|name| format!("crd/{name}"));
     // Not --for=condition: kubectl takes a definition that has no condition yet for an error.
     let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
     run::stdout(kube.kubectl().args(["wait", established, "--timeout=60s"]).args(definitions))?;
-    step.done();
     Ok(())
 }
 
@@ -301,11 +344,14 @@ fn has_consumers(object: &Value, ready: bool) -> bool {
 }
 
 /// The lines that it had printed.
-fn greeting(kube: &Kube, repeated: bool) -> Result<String> {
-    let file = kube.log("manager.out");
+fn greeting(kube: &Kube, repeated: bool, in_pods: bool) -> Result<String> {
     let all = ["Greeting: Hello, World!", "Create: Hello, World!", "Timer: Hello, World!"];
     // A Greeting that was there already was greeted then, perhaps by a manager whose output was not kept.
     let needed = if repeated { &all[2..] } else { &all[..] };
+    if in_pods {
+        return real::greeting(kube, needed, &all);
+    }
+    let file = kube.log("manager.out");
     run::poll("the lines of the Greeting", LIMIT, Duration::from_millis(200), || {
         let printed = fs::read_to_string(&file).unwrap_or_default();
         let there = |line: &&str| printed.lines().any(|printed| printed == *line);

@@ -305,8 +305,8 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     // What a newcomer runs first, on a cluster of its own; twice, since it may be run again on what is up.
     let shown = Temporary::new("demo");
     report.part(DEMO.0, DEMO.1, || {
-        let mut counts = check(xtask()?.args(["demo", "--name", &shown.name()]))?;
-        counts += check(xtask()?.args(["demo", "--name", &shown.name()]))?;
+        let mut counts = check(xtask()?.args(["demo", "--nodes", "3", "--name", &shown.name()]))?;
+        counts += check(xtask()?.args(["demo", "--nodes", "3", "--name", &shown.name()]))?;
         counts += check(xtask()?.args(["demo", "--stop", "--name", &shown.name()]))?;
         Ok(counts)
     })?;

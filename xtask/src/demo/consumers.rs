@@ -1,5 +1,5 @@
 //! The part of the demo that has consumers: a real broker, and the containers of PulsarConsumers run as processes of this
-//! machine, where that is possible.
+//! machine, where that is possible. On real nodes they are containers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,19 +15,22 @@ use crate::cluster::processes::{self, Launch};
 use crate::kube::Kube;
 use crate::progress::Step;
 use crate::pulsar::{Broker, Options};
-use crate::{build, consumers, protoc, pulsar, run};
+use crate::{build, consumers, image, protoc, pulsar, run};
 
 /// The PulsarConsumer that consumes.
 const NAME: &str = "pulsarconsumer-demo";
 /// What is sent.
 const MESSAGE: &str = "Hello, Pulsar!";
+/// The pod that sends, on real nodes.
+const PRODUCER: &str = "pulsarconsumer-demo-producer";
 /// The process that plays the kubelets.
 const KUBELETS: &str = "consumers";
 
 /// Whatever the demo has for its consumers.
 pub(super) struct Consumers {
     broker: Broker,
-    producer: PathBuf,
+    /// The program that sends; on real nodes it is run in a pod.
+    producer: Option<PathBuf>,
 }
 
 /// What keeps consumers from being run here.
@@ -38,6 +41,10 @@ pub(super) fn missing() -> Option<String> {
 impl Consumers {
     /// Brings a broker up, and whoever plays the kubelets of the pods that consume.
     pub(super) fn start(cluster: &Cluster) -> Result<Self> {
+        if cluster.is_real() {
+            let (broker, _) = Broker::up(&Options { in_cluster: true, ..Options::new(cluster.name()) })?;
+            return Ok(Self { broker, producer: None });
+        }
         let programs = build::pulsar_programs()?.context(protoc::MISSING)?;
         let [consumer, producer] = &programs[..] else { bail!("the programs for Pulsar are two") };
         let (broker, started) = Broker::up(&Options::new(cluster.name()))?;
@@ -64,7 +71,7 @@ impl Consumers {
             };
             processes::start(&records, launch)?;
         }
-        Ok(Self { broker, producer: producer.clone() })
+        Ok(Self { broker, producer: Some(producer.clone()) })
     }
 
     /// Sends, consumes, and looks at the backlog when nobody consumes. The lines that tell of it.
@@ -82,10 +89,11 @@ impl Consumers {
         run::stdout_with_input(kube.kubectl().args(apply), Some(&consumer.to_string()))?;
         let is = |field: &'static str, count: i64| move |object: &Value| object["status"][field] == count;
         until(kube, DEFINITIONS[2], NAME, is("consumers", 1))?;
-        self.send(2)?;
+        self.send(kube, 2)?;
         let line =
             run::poll("the message on a consumer's stdout", LIMIT, Duration::from_millis(200), || {
-                Ok(printed(kube)?.lines().find(|line| line.contains(MESSAGE)).map(str::to_owned))
+                let printed = if self.producer.is_some() { printed(kube)? } else { printed_in_pods(kube) };
+                Ok(printed.lines().find(|line| line.contains(MESSAGE)).map(str::to_owned))
             })?;
         let get = || run::stdout(kube.kubectl().args(["get", "pulsarconsumers", NAME, "-n", SAMPLES]));
         let scale = |to: &str| {
@@ -94,7 +102,7 @@ impl Consumers {
         };
         scale("--replicas=0")?;
         until(kube, DEFINITIONS[2], NAME, is("consumers", 0))?;
-        self.send(3)?;
+        self.send(kube, 3)?;
         until(kube, DEFINITIONS[2], NAME, is("backlog", 3))?;
         let behind = get()?;
         scale("--replicas=1")?;
@@ -105,11 +113,20 @@ impl Consumers {
         ))
     }
 
-    fn send(&self, count: u32) -> Result<()> {
-        let mut producer = Command::new(&self.producer);
-        producer.env("PULSAR_SERVER", self.broker.service_url()).env("PULSAR_TOPIC", "demo");
-        producer.args(["--message", MESSAGE, "--no-batching", "--count", &count.to_string()]);
-        run::stdout(&mut producer)?;
+    fn send(&self, kube: &Kube, count: u32) -> Result<()> {
+        let count = count.to_string();
+        let args = ["--message", MESSAGE, "--no-batching", "--count", &count];
+        let variables = [("PULSAR_SERVER", self.broker.service_url()), ("PULSAR_TOPIC", "demo".to_owned())];
+        let Some(producer) = &self.producer else {
+            // Its topic and broker are no secrets.
+            let mut pod = kube.kubectl();
+            pod.args(["run", PRODUCER, "-n", SAMPLES, "--rm", "--attach", "--restart=Never", "--quiet"]);
+            pod.arg(format!("--image={}", image::name("pulsar-producer")));
+            pod.args(variables.map(|(name, value)| format!("--env={name}={value}")));
+            run::stdout(pod.arg("--").args(args))?;
+            return Ok(());
+        };
+        run::stdout(Command::new(producer).envs(variables).args(args))?;
         Ok(())
     }
 }
@@ -126,6 +143,12 @@ pub(super) fn unreachable(kube: &Kube) -> Result<()> {
     })?;
     step.done();
     Ok(())
+}
+
+/// The same of those that are containers; nothing while there are none.
+fn printed_in_pods(kube: &Kube) -> String {
+    let deployment = format!("deployment/{NAME}-deployment");
+    run::stdout(kube.kubectl().args(["logs", "-n", SAMPLES, &deployment])).unwrap_or_default()
 }
 
 /// What the consumers of the demo have printed.

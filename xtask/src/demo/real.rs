@@ -1,0 +1,55 @@
+//! The part of the demo on real nodes: the chart as it is by itself, with managers in pods of the project's image.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{LIMIT, definitions_are_established};
+use crate::cluster::Cluster;
+use crate::kube::Kube;
+use crate::progress::Step;
+use crate::{image, manager, paths, run};
+
+/// What keeps the demo from real nodes here.
+pub(super) fn missing() -> Result<Option<String>> {
+    match crate::cluster::real::missing() {
+        Some(missing) => Ok(Some(missing)),
+        None => image::missing(&[]),
+    }
+}
+
+/// Builds the images, makes them known to the nodes, and installs the chart with two managers.
+pub(super) fn install(cluster: &Cluster) -> Result<()> {
+    let images = image::build(&[], &paths::target().join("image"))?;
+    let archives: Vec<_> = images.into_iter().map(|image| image.file).collect();
+    cluster.load_images(&archives)?;
+    let step = Step::start("installing the chart, with two managers in pods");
+    let kube = cluster.kube();
+    run::stdout(
+        kube.helm()
+            .args(["upgrade", "--install", "quintet"])
+            .arg(paths::workspace().join("charts/quintet"))
+            .args(["--namespace", manager::NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m"]),
+    )?;
+    definitions_are_established(kube)?;
+    step.done();
+    Ok(())
+}
+
+/// What the managers that run have written.
+fn written(kube: &Kube) -> Result<String> {
+    let pods = ["-l", "app.kubernetes.io/name=quintet", "--tail=-1"];
+    run::stdout(kube.kubectl().args(["logs", "-n", manager::NAMESPACE]).args(pods))
+}
+
+/// The lines that a Greeting had printed: all that are needed, and those of the others that are there.
+pub(super) fn greeting(kube: &Kube, needed: &[&str], all: &[&str]) -> Result<String> {
+    run::poll("the lines of the Greeting", LIMIT, Duration::from_millis(500), || {
+        let written = written(kube)?;
+        let there = |line: &&str| written.lines().any(|one| one == *line);
+        Ok(needed
+            .iter()
+            .all(there)
+            .then(|| all.iter().filter(|line| there(line)).copied().collect::<Vec<_>>().join("\n")))
+    })
+}
