@@ -36,7 +36,10 @@ fn of_release(site: &Site) -> BTreeSet<String> {
             let part = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
             format!("{kind} {}/{}", part("namespace"), part("name"))
         });
-        named.filter(|name| name.contains("quintet")).collect::<Vec<_>>()
+        // Every namespace has an account and a ConfigMap of its own.
+        named
+            .filter(|name| name.rsplit_once('/').is_some_and(|(_, name)| name.contains("quintet")))
+            .collect::<Vec<_>>()
     });
     objects.collect()
 }

@@ -2,8 +2,8 @@
 //! the commands of the samples and no more, and says so of any other. Called by none of their names it does what the
 //! container that keeps a pod's namespaces does: it waits.
 
-use std::io::{Write as _, copy, stdout};
-use std::net::Ipv4Addr;
+use std::io::{Read as _, Write as _, copy, stdout};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -96,8 +96,25 @@ fn command(name: &str, args: &[String]) -> u8 {
             Some(seconds) => wait(Some(Duration::from_secs(seconds))),
             None => fail(name, "a number of seconds is needed"),
         },
+        "nginx" => match TcpListener::bind((Ipv4Addr::UNSPECIFIED, 80)) {
+            Ok(listener) => {
+                thread::spawn(move || serve(&listener));
+                wait(None)
+            }
+            Err(error) => fail(name, &error.to_string()),
+        },
         "quintet-standin" => wait(None),
         _ => fail(name, "this stand-in for busybox does not know it") + 126,
+    }
+}
+
+/// Answers every connection with a page, as a server does that a probe asks whether it is ready.
+fn serve(listener: &TcpListener) {
+    for mut stream in listener.incoming().flatten() {
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
+        // What is asked for does not matter, but a connection with something unread is closed rudely.
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
     }
 }
 
@@ -166,6 +183,18 @@ mod tests {
         for unknown in ["a | b", "echo $HOME", "echo \"$HOME\"", "a && b", "echo 'a"] {
             assert!(parse(unknown).is_err(), "{unknown}");
         }
+    }
+
+    #[test]
+    fn a_page_is_served() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || serve(&listener));
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
 
     #[test]

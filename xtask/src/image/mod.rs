@@ -190,6 +190,7 @@ fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> R
             created: source.created,
             labels: source.labels(recipe),
             links: Vec::new(),
+            run: String::new(),
         };
         let archive = oci::archive(&facts, &contents)?;
         let file = output.join(format!("{}-{version}.tar", recipe.program));
@@ -202,8 +203,9 @@ fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> R
     Ok(built)
 }
 
-/// The archive of an image for this machine's processor with the program that stands in for others, under a name with a tag.
-pub(crate) fn of_standin(name: &str, program: &[u8], links: &[String]) -> Result<Vec<u8>> {
+/// The archive of an image for this machine's processor with the program that stands in for others, under a name with a tag. Of its other
+/// names, `run` is the one that it is called by where nothing else is asked for.
+pub(crate) fn of_standin(name: &str, program: &[u8], links: &[String], run: &str) -> Result<Vec<u8>> {
     let arch = Arch::HOST.context("images need static programs: build them on Linux with glibc")?;
     let (name, tag) = name.rsplit_once(':').with_context(|| format!("{name} has no tag"))?;
     let facts = oci::Facts {
@@ -213,6 +215,7 @@ pub(crate) fn of_standin(name: &str, program: &[u8], links: &[String]) -> Result
         created: Timestamp::UNIX_EPOCH,
         labels: Vec::new(),
         links: links.to_vec(),
+        run: run.to_owned(),
     };
     Ok(oci::archive(&facts, &[oci::Program { arch, bytes: program.to_vec() }])?.bytes)
 }

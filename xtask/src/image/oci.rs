@@ -44,6 +44,8 @@ pub(super) struct Facts {
     pub labels: Vec<(&'static str, String)>,
     /// Further names of the program, where it does what it is called by; it is then run by these alone, and as root.
     pub links: Vec<String>,
+    /// The one of them that is run where nothing else is asked for.
+    pub run: String,
 }
 
 /// One program, for one processor.
@@ -169,7 +171,7 @@ fn config(facts: &Facts, arch: Arch, layer: &str) -> Value {
         run["User"] = json!(format!("{USER}:{USER}"));
         run["Entrypoint"] = json!([format!("/{}", facts.program)]);
     } else {
-        run["Cmd"] = json!(["sh"]);
+        run["Cmd"] = json!([facts.run]);
     }
     json!({
         "created": created,
@@ -236,6 +238,7 @@ mod tests {
             created: "2026-01-02T03:04:05Z".parse().unwrap(),
             labels: vec![("title", "quintet".to_owned()), ("licenses", "Apache-2.0".to_owned())],
             links: Vec::new(),
+            run: String::new(),
         }
     }
 
@@ -296,7 +299,11 @@ mod tests {
 
     #[test]
     fn a_program_of_many_names_is_linked_and_run_by_them() {
-        let facts = Facts { links: vec!["bin/sh".to_owned(), "bin/true".to_owned()], ..facts() };
+        let facts = Facts {
+            links: vec!["bin/sh".to_owned(), "bin/true".to_owned()],
+            run: "sh".to_owned(),
+            ..facts()
+        };
         let layer = layer("standin", b"x", &facts.links).unwrap();
         let mut tar = tar::Archive::new(layer.as_slice());
         let entries = tar.entries().unwrap().map(|entry| {

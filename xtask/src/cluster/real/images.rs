@@ -1,5 +1,5 @@
 //! The images that every cluster with real nodes has besides those of the project: the one that keeps a pod's namespaces, and
-//! one that stands in for `busybox`. Both are the program of `tests/standin`, which is static: no registry is asked.
+//! those that stand in for `busybox` and `nginx`. All are the program of `tests/standin`, which is static: no registry is asked.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,9 @@ pub(super) const PAUSE: &str = "localhost/quintet-pause:1";
 /// What the samples name `busybox`.
 const BUSYBOX: &str = "docker.io/library/busybox:latest";
 
+/// What samples of PodSets name `nginx:1.29`: it answers with an empty page.
+const NGINX: &str = "docker.io/library/nginx:1.29";
+
 /// The commands that the stand-in knows: those of the samples.
 const COMMANDS: [&str; 9] = ["cat", "date", "echo", "false", "hostname", "ip", "sh", "sleep", "true"];
 
@@ -24,16 +27,22 @@ pub(super) fn folder(cluster: &Path) -> PathBuf {
     cluster.join("images")
 }
 
-/// Writes the archives of both.
+/// Writes their archives.
 pub(super) fn ensure(cluster: &Path) -> Result<()> {
-    let step = Step::start_long("building the images that stand in for pause and busybox");
+    let step = Step::start_long("building the images that stand in for others");
     let program = build::standin()?;
     let program = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
     let folder = folder(cluster);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let links: Vec<String> = COMMANDS.iter().map(|command| format!("bin/{command}")).collect();
-    for (file, name, links) in [("pause.tar", PAUSE, Vec::new()), ("busybox.tar", BUSYBOX, links)] {
-        state::write(&folder.join(file), &image::of_standin(name, &program, &links)?)?;
+    let nginx = vec!["bin/nginx".to_owned()];
+    let images = [
+        ("pause.tar", PAUSE, Vec::new(), ""),
+        ("busybox.tar", BUSYBOX, links, "sh"),
+        ("nginx.tar", NGINX, nginx, "nginx"),
+    ];
+    for (file, name, links, run) in images {
+        state::write(&folder.join(file), &image::of_standin(name, &program, &links, run)?)?;
     }
     step.done();
     Ok(())
