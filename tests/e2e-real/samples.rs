@@ -91,7 +91,9 @@ fn every_sample_is_run() {
     site.kubectl(&["scale", "podset", "podset-surge", "--replicas=1"]).unwrap();
     let took = site.wait("the pods of a smaller PodSet are gone", || {
         let pods = site.list("pods", "quintet.dev/kind=PodSet");
-        let name = |pod: &&Value| pod["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("podset-surge-"));
+        let name = |pod: &&Value| {
+            pod["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("podset-surge-"))
+        };
         pods.iter().filter(name).count() == 1 && site.get("podset", "podset-surge")["status"]["replicas"] == 1
     });
     println!("a pod of a PodSet ended {:.1} s after it was not wanted", took.as_secs_f64());
