@@ -225,7 +225,8 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     sleep(Duration::from_secs(2)).await;
     let fleet = Arc::new(tokio::sync::Mutex::new(fleet));
     let ruler = tokio::spawn(rule(fleet.clone(), watcher.clone(), orders));
-    let limit = began + LONGEST;
+    // Several faults take as long as each, one after the other.
+    let limit = began + if plan.is_compound() { LONGEST * 3 } else { LONGEST };
     let mut settled = true;
     for (number, (when, step)) in story.steps.iter().enumerate() {
         match when {
