@@ -1,4 +1,8 @@
-//! `cargo xtask faults`: every story with every fault, on the fake API server.
+//! `cargo xtask faults`: every story with every fault, on the fake API server; and a soak on a real one.
+
+mod soak;
+
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -39,6 +43,9 @@ pub struct Args {
     /// Plans of several faults, made up by chance from the seed, for so many seconds, in place of plans of one
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "plan", "list", "transitions", "bytes"])]
     soak: Option<u64>,
+    /// The soak on a real control plane instead, on a cluster of its own: kube-apiserver, etcd and managers are killed under load
+    #[arg(long, requires = "soak", conflicts_with = "filter")]
+    real: bool,
     /// Print the names of the plans and run none
     #[arg(long)]
     list: bool,
@@ -51,6 +58,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     if args.mutants {
         return crate::mutants::run(args.filter.as_deref());
+    }
+    if let (Some(seconds), true) = (args.soak, args.real) {
+        return soak::run(Duration::from_secs(seconds), args.seed.unwrap_or(1));
     }
     let mut cargo = run::cargo();
     protoc::tell(&mut cargo);

@@ -6,7 +6,7 @@
 //! program as a whole, and [`pulsar`], which has a broker beside its cluster.
 
 mod all;
-mod audit;
+pub(crate) mod audit;
 mod client;
 mod contest;
 mod daemonjob;

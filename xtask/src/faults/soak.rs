@@ -1,0 +1,382 @@
+//! `cargo xtask faults --soak SECONDS --real`: a real control plane whose parts are killed under load, and the managers with
+//! them. Each round makes objects, changes some and kills something by chance; at the end everything must be as the specs say,
+//! and the audit log and the managers' lines must show that nothing was done twice.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use crate::bench::audit::{AuditLog, Author, Write};
+use crate::cluster::components::Component;
+use crate::cluster::{Cluster, UpOptions};
+use crate::demo;
+use crate::interrupt;
+use crate::manager::{self, Manager, ManagerOptions};
+use crate::progress::Step;
+use crate::run::{self, print};
+use crate::temporary::Temporary;
+use crate::test::Failed;
+
+/// Simulated nodes.
+const NODES: usize = 5;
+/// Where everything happens.
+const NAMESPACE: &str = "soak";
+/// How long everything may take at the end to be as it should.
+const PATIENCE: Duration = Duration::from_mins(5);
+/// How long nothing may be written after that.
+const QUIET: Duration = Duration::from_secs(20);
+
+/// Numbers by chance from a seed: SplitMix64.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+}
+
+/// What is killed in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Leader,
+    Standby,
+    Server,
+    Store,
+    Nobody,
+}
+
+impl Victim {
+    const ALL: [Self; 5] = [Self::Leader, Self::Standby, Self::Server, Self::Store, Self::Nobody];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Leader => "the leader",
+            Self::Standby => "the standby",
+            Self::Server => "kube-apiserver",
+            Self::Store => "etcd",
+            Self::Nobody => "nobody",
+        }
+    }
+}
+
+/// Everything that there is during a soak. Fields are dropped in order: managers before their cluster.
+struct Soak {
+    /// By their names among the processes.
+    managers: Vec<(String, Manager)>,
+    /// How many managers were started.
+    started: usize,
+    /// What the managers that are gone have said.
+    said: String,
+    audit: AuditLog,
+    writes: Vec<Write>,
+    cluster: Cluster,
+    options: UpOptions,
+    /// What should be there, by kind and name.
+    wanted: BTreeMap<(&'static str, String), Value>,
+    /// Those of them that the API server has not taken yet.
+    pending: Vec<(&'static str, String)>,
+    chance: Chance,
+    _temporary: Temporary,
+}
+
+/// Runs rounds for so long and says what is wrong at the end.
+pub fn run(duration: Duration, seed: u64) -> Result<()> {
+    let mut soak = Soak::up(seed)?;
+    let began = Instant::now();
+    let mut kills = BTreeMap::<&str, u32>::new();
+    let mut rounds = 0;
+    while began.elapsed() < duration {
+        rounds += 1;
+        let victim = soak.round(rounds)?;
+        *kills.entry(victim.name()).or_default() += 1;
+        eprintln!("round {rounds}, {} s: {} killed", began.elapsed().as_secs(), victim.name());
+    }
+    let violations = soak.end()?;
+    for violation in &violations {
+        eprintln!("{violation}");
+    }
+    let killed: Vec<String> = kills.iter().map(|(who, times)| format!("{who} {times} times")).collect();
+    print(format!(
+        "killed: {}\n{rounds} rounds, {} objects, {} violations\n",
+        killed.join(", "),
+        soak.wanted.len(),
+        violations.len()
+    ))?;
+    if violations.is_empty() { Ok(()) } else { Err(Failed.into()) }
+}
+
+impl Soak {
+    fn up(seed: u64) -> Result<Self> {
+        let program = manager::build()?;
+        let temporary = Temporary::new("soak");
+        let options = UpOptions { name: temporary.name(), nodes: Some(NODES) };
+        let (cluster, _) = Cluster::up(&options)?;
+        demo::install(cluster.kube())?;
+        run::stdout(cluster.kubectl().args(["create", "namespace", NAMESPACE]))?;
+        let audit = AuditLog::now(cluster.audit_log())?;
+        let mut soak = Self {
+            managers: Vec::new(),
+            started: 0,
+            said: String::new(),
+            audit,
+            writes: Vec::new(),
+            cluster,
+            options,
+            wanted: BTreeMap::new(),
+            pending: Vec::new(),
+            chance: Chance(seed),
+            _temporary: temporary,
+        };
+        let copy = soak.cluster.dir().bin().join("quintet");
+        std::fs::copy(program, copy)?;
+        soak.man()?;
+        Ok(soak)
+    }
+
+    /// Starts managers until there are two.
+    fn man(&mut self) -> Result<()> {
+        while self.managers.len() < 2 {
+            self.started += 1;
+            let name = format!("soak-{}", self.started);
+            let options = ManagerOptions {
+                name: name.clone(),
+                program: Some(self.cluster.dir().bin().join("quintet")),
+                ..ManagerOptions::default()
+            };
+            self.managers.push((name, Manager::start(self.cluster.kube(), &options)?));
+        }
+        Ok(())
+    }
+
+    fn round(&mut self, number: u64) -> Result<Victim> {
+        interrupt::check()?;
+        self.make(number);
+        self.change(number);
+        let victim = Victim::ALL[usize::try_from(self.chance.below(5)).unwrap_or_default()];
+        self.kill(victim)?;
+        // It goes on while something is missing.
+        self.change(number);
+        pause(Duration::from_millis(500 + self.chance.below(4_000)))?;
+        Cluster::up(&self.options)?;
+        self.man()?;
+        self.writes.extend(self.audit.read()?);
+        self.apply();
+        Ok(victim)
+    }
+
+    /// One object of each kind.
+    fn make(&mut self, number: u64) {
+        let pod = json!({ "spec": { "restartPolicy": "OnFailure", "containers": [{ "name": "c", "image": "busybox" }] } });
+        let mut want = |kind, api: &str, of: &str, spec: Value| {
+            let name = format!("{kind}-{number}");
+            let object = json!({ "apiVersion": api, "kind": of, "metadata": { "name": name, "namespace": NAMESPACE },
+                "spec": spec });
+            self.wanted.insert((kind, name.clone()), object);
+            self.pending.push((kind, name));
+        };
+        want("daemonjob", "dj.dysproz.io/v1", "DaemonJob", json!({ "template": pod }));
+        want("podset", "batch.tutorial.kubebuilder.io/v1", "PodSet", json!({ "replicas": 1 + number % 7 }));
+        want("greeting", "example.com/v1", "Greeting", json!({ "message": format!("soak {number}") }));
+        let book = json!({ "title": format!("Volume {number}"), "author": "Anonymous" });
+        want("book", "christianb93.github.com/v1", "Book", book);
+        let consumer =
+            json!({ "serverAddress": "pulsar://broker:6650", "topic": "t", "subscriptionName": "s" });
+        want("pulsarconsumer", "pulsar.pulsarconsumer.krvarma.com/v1", "PulsarConsumer", consumer);
+        self.apply();
+    }
+
+    /// Scales a PodSet of an earlier round.
+    fn change(&mut self, number: u64) {
+        let name = format!("podset-{}", 1 + self.chance.below(number));
+        let replicas = self.chance.below(9);
+        if let Some(podset) = self.wanted.get_mut(&("podset", name.clone())) {
+            podset["spec"]["replicas"] = json!(replicas);
+            self.pending.push(("podset", name));
+        }
+        self.apply();
+    }
+
+    /// Shows the API server what it has not taken yet; what it does not take now it is shown again later.
+    fn apply(&mut self) {
+        let cluster = &self.cluster;
+        let wanted = &self.wanted;
+        self.pending.retain(|place| {
+            let Some(object) = wanted.get(place) else { return false };
+            let apply = ["--request-timeout=5s", "apply", "--server-side", "--force-conflicts", "-f", "-"];
+            run::stdout_with_input(cluster.kubectl().args(apply), Some(&object.to_string())).is_err()
+        });
+    }
+
+    fn kill(&mut self, victim: Victim) -> Result<()> {
+        let component = match victim {
+            Victim::Nobody => return Ok(()),
+            Victim::Leader | Victim::Standby => {
+                let leads = victim == Victim::Leader;
+                let Some(at) = self.managers.iter().position(|(_, manager)| manager.leads() == leads) else {
+                    return Ok(());
+                };
+                let (name, manager) = self.managers.remove(at);
+                manager.kill()?;
+                let printed = self.cluster.kube().log(&format!("{name}.out"));
+                self.said.push_str(&std::fs::read_to_string(printed).unwrap_or_default());
+                return Ok(());
+            }
+            Victim::Server => Component::Apiserver,
+            Victim::Store => Component::Etcd,
+        };
+        match self.cluster.process(component)? {
+            Some(process) => process.kill(),
+            None => bail!("{} does not run", component.name()),
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is as it should be, and says what is not, or was done twice.
+    fn end(&mut self) -> Result<Vec<String>> {
+        let step = Step::start("waiting until everything is as the specs say");
+        let began = Instant::now();
+        let mut wrong = vec!["nothing was looked at".to_owned()];
+        while !wrong.is_empty() && began.elapsed() < PATIENCE {
+            self.apply();
+            pause(Duration::from_secs(2))?;
+            wrong = self.unfinished()?;
+        }
+        step.done();
+        self.writes.extend(self.audit.read()?);
+        let before = self.writes.len();
+        pause(QUIET)?;
+        self.writes.extend(self.audit.read()?);
+        let restless: Vec<&Write> = self.writes[before..].iter().filter(|write| is_ours(write)).collect();
+        if let Some(write) = restless.first() {
+            wrong.push(format!(
+                "{} writes though everything is done; the first: {} {} {}",
+                restless.len(),
+                write.verb,
+                write.resource,
+                write.name
+            ));
+        }
+        wrong.extend(self.twice());
+        Ok(wrong)
+    }
+
+    /// What is not as its spec says.
+    fn unfinished(&self) -> Result<Vec<String>> {
+        let mut wrong: Vec<String> =
+            self.pending.iter().map(|(kind, name)| format!("{kind} {name} was never taken")).collect();
+        let list = |kind: &str| -> Result<Vec<Value>> {
+            let said =
+                run::stdout(self.cluster.kubectl().args(["get", kind, "-n", NAMESPACE, "-o", "json"]))?;
+            let mut list: Value = serde_json::from_str(&said)?;
+            Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+        };
+        let pods = list("pods")?;
+        for kind in ["daemonjob", "podset", "greeting", "book", "pulsarconsumer"] {
+            let objects = list(kind)?;
+            for ((_, name), wanted) in self.wanted.iter().filter(|((of, _), _)| *of == kind) {
+                let Some(object) = objects.iter().find(|object| object["metadata"]["name"] == **name) else {
+                    wrong.push(format!("{kind} {name} is not there"));
+                    continue;
+                };
+                let status = &object["status"];
+                let holds = match kind {
+                    "daemonjob" => is_true(object, "Complete") && status["succeeded"] == NODES,
+                    "podset" => {
+                        let uid = &object["metadata"]["uid"];
+                        let own = pods.iter().filter(|pod| {
+                            pod["metadata"]["ownerReferences"][0]["uid"] == *uid
+                                && pod["metadata"]["deletionTimestamp"].is_null()
+                        });
+                        let replicas = &wanted["spec"]["replicas"];
+                        json!(own.count()) == *replicas
+                            && status["readyReplicas"].as_u64().unwrap_or_default()
+                                == replicas.as_u64().unwrap_or_default()
+                    }
+                    "greeting" | "book" => is_true(object, "Ready"),
+                    _ => is_true(object, "Available"),
+                };
+                if !holds {
+                    wrong.push(format!("{kind} {name} is not as its spec says: {status}"));
+                }
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// What was done more often than once.
+    fn twice(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let mut created = BTreeMap::<&str, u32>::new();
+        for write in
+            self.writes.iter().filter(|write| write.is_creation_of_pod() && write.namespace == NAMESPACE)
+        {
+            if write.name.starts_with("daemonjob-") {
+                *created.entry(write.name.as_str()).or_default() += 1;
+            }
+        }
+        // All of these pods succeed, so none has a second run.
+        for ((kind, name), _) in self.wanted.iter().filter(|((kind, _), _)| *kind == "daemonjob") {
+            let prefix = format!("{name}-");
+            let made: u32 =
+                created.iter().filter(|(pod, _)| pod.starts_with(&prefix)).map(|(_, times)| times).sum();
+            if usize::try_from(made).unwrap_or(usize::MAX) > NODES {
+                wrong.push(format!("{kind} {name} has made {made} pods for {NODES} nodes"));
+            }
+        }
+        let mut said = self.said.clone();
+        for (_, manager) in &self.managers {
+            said.push_str(&manager.printed());
+        }
+        let mut lines = BTreeMap::<&str, u32>::new();
+        for line in said.lines().filter(|line| !line.starts_with("Timer: ")) {
+            *lines.entry(line).or_default() += 1;
+        }
+        wrong.extend(
+            lines
+                .iter()
+                .filter(|(_, times)| **times > 1)
+                .map(|(line, times)| format!("{line:?} was said {times} times")),
+        );
+        wrong
+    }
+}
+
+/// Whether a write is a manager's that must come to rest.
+fn is_ours(write: &Write) -> bool {
+    write.namespace == NAMESPACE && write.author == Author::Quintet && !write.resource.starts_with("events")
+}
+
+fn is_true(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == condition && one["status"] == "True"))
+}
+
+fn pause(time: Duration) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        interrupt::check()?;
+        std::thread::sleep(time.saturating_sub(began.elapsed()).min(Duration::from_millis(100)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_says_what_happens_and_everything_does() {
+        let of = |seed| {
+            let mut chance = Chance(seed);
+            (0..100).map(|_| chance.below(5)).collect::<Vec<u64>>()
+        };
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+        assert!((0..5).all(|victim| of(1).contains(&victim)));
+    }
+}
