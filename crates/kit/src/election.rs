@@ -614,11 +614,14 @@ fn body(lease: &Lease, spec: &LeaseSpec) -> Value {
     })
 }
 
+/// The longest lease: nobody waits longer for a manager that is gone.
+pub const LONGEST_LEASE: Duration = Duration::from_hours(24);
+
 /// How long the observed holder may stay silent. A nonsense duration in the record counts as ours.
 fn duration(spec: &LeaseSpec, settings: &Settings) -> Duration {
     spec.lease_duration_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())
-        .filter(|seconds| (1..=3600).contains(seconds))
+        .filter(|seconds| (1..=LONGEST_LEASE.as_secs()).contains(seconds))
         .map_or(settings.lease, Duration::from_secs)
 }
 
@@ -705,7 +708,10 @@ fn refused(error: kube::Error, verb: &'static str, settings: &Settings) -> Resul
         kube::Error::Api(status) if status.code == 403 => {
             Err(Error::Forbidden { verb, namespace: settings.namespace.clone() })
         }
-        error @ kube::Error::Api(_) => Ok(Attempt::Refused(brief(&error))),
+        // What a server that has lost its store says is no answer: another server may have one.
+        kube::Error::Api(status) if status.code < 500 => {
+            Ok(Attempt::Refused(brief(&kube::Error::Api(status))))
+        }
         error => Ok(Attempt::Unanswered(brief(&error))),
     }
 }

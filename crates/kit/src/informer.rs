@@ -511,7 +511,13 @@ impl<T: Object> Part<T> {
                 let resource = self.inner.resource;
                 // A node or pod that cannot be read is still there: what was last known of it stands.
                 if resource.custom {
-                    self.write().remove(&key);
+                    let old = self.write().remove(&key);
+                    if let Some(before) = old.filter(|before| before.key().uid != key.uid) {
+                        self.tell(&Change::Deleted { old: &before });
+                    }
+                }
+                if let Some(before) = self.decodes(&key).filter(|before| before.uid != key.uid) {
+                    self.tell(&Change::Vanished { key: &before });
                 }
                 metrics.undecodable.with_label_values(&[resource.plural]).inc();
                 // It may quote a value in full, and it is kept for as long as the object is.

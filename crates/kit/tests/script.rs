@@ -631,3 +631,16 @@ async fn creations_that_are_refused_one_after_the_other_stop_all_of_them_for_a_w
     carry(&executor, step()).await.unwrap();
     assert_eq!(sent(), second, "the wait is doubled");
 }
+
+/// Of two poisoned objects that had the same name one after the other, the first is gone.
+#[tokio::test(start_paused = true)]
+async fn a_poisoned_object_that_takes_the_name_of_another_ends_it() {
+    let mut poisoned = pod("bad", 2);
+    poisoned["spec"]["nodeName"] = json!(5);
+    let mut successor = poisoned.clone();
+    successor["metadata"]["uid"] = json!("another");
+    let list = event("ADDED", &poisoned) + &bookmark(5, true);
+    let (informer, told, _) = follow(&[(200, list), (200, event("ADDED", &successor))]).await;
+    assert_eq!(told, ["undecodable bad", "vanished bad", "undecodable bad"]);
+    assert_eq!(informer.undecodable().len(), 1);
+}

@@ -20,9 +20,6 @@ use crate::cluster::{ClusterArgs, parse_name};
 use crate::logs::Log;
 use crate::{check, explain, uninstall};
 
-/// The longest lease: nobody waits longer for a manager that is gone.
-const LONGEST_LEASE: Duration = Duration::from_hours(24);
-
 /// The file name under which kubectl finds the program as its plugin.
 const PLUGIN: &str = "kubectl-quintet";
 
@@ -275,7 +272,7 @@ impl Args {
         if lease < Duration::from_secs(1) || lease.subsec_nanos() != 0 {
             return Err("--leader-elect-lease-duration must be whole seconds, at least 1s".to_owned());
         }
-        if lease > LONGEST_LEASE {
+        if lease > quintet_kit::election::LONGEST_LEASE {
             return Err("--leader-elect-lease-duration must be at most 24h".to_owned());
         }
         if lease <= deadline {

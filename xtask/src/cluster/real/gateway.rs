@@ -110,7 +110,11 @@ fn enter(_: &File) -> Result<()> {
 
 fn accept(listener: &TcpListener, network: &Arc<File>, port: u16) -> Result<()> {
     loop {
-        let Ok((stream, _)) = listener.accept() else { continue };
+        let Ok((stream, _)) = listener.accept() else {
+            // Too many connections, for instance: a moment later there may be room.
+            thread::sleep(Duration::from_millis(50));
+            continue;
+        };
         let network = Arc::clone(network);
         thread::spawn(move || {
             let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("nobody listens there");

@@ -1,8 +1,9 @@
 //! Real nodes: each has a containerd, a kubelet and a kube-proxy in namespaces of its own, and runs pods as containers of
 //! runc's. The control plane is that of every local cluster, in a network namespace of its own.
 //!
-//! Nothing of it listens outside its namespaces but the gateway, on loopback. No file, sysctl or link of the machine is
-//! changed. Control groups and namespaces go with the processes that are on record.
+//! Nothing of it listens outside its namespaces but the gateway, on loopback. No sysctl or link of the machine is changed, and no
+//! file but empty folders that containerd and kubelet make for plugins (`/opt/containerd`, `/usr/libexec/kubernetes`). Control
+//! groups and namespaces go with the processes that are on record.
 
 mod cgroups;
 mod config;
@@ -266,12 +267,17 @@ fn is_ready(cluster: &Cluster, number: u8) -> Result<bool> {
     Ok(!tainted && conditions.is_some_and(|all| all.iter().any(ready)))
 }
 
-/// Ends all nodes at once; what is left of their groups goes.
-pub(super) fn end_nodes(cluster: &Cluster, recorded: &[Process]) -> Result<()> {
-    for process in recorded.iter().filter(|process| number_of(&process.name).is_some()) {
-        process.kill();
-    }
+/// Ends nodes at once; what is left of their groups goes.
+pub(super) fn end_nodes(cluster: &Cluster, ended: &[Process]) -> Result<()> {
+    let is_node = |process: &&Process| number_of(&process.name).is_some();
+    ended.iter().filter(is_node).for_each(Process::kill);
+    let recorded = processes::all(&cluster.dir().processes())?;
+    let others_run = recorded.iter().filter(is_node).any(Process::is_alive);
     match hierarchies(cluster.dir()) {
+        // Nodes that ran before go on.
+        Ok(hierarchies) if others_run => {
+            ended.iter().filter(is_node).try_for_each(|node| hierarchies.clear(cluster.name(), &node.name))
+        }
         Ok(hierarchies) => hierarchies.remove(cluster.name()),
         // It did not come so far as to have any.
         Err(_) => Ok(()),
