@@ -77,6 +77,14 @@ pub fn stdout(command: &mut Command) -> Result<String> {
     stdout_with_input(command, None)
 }
 
+/// This program's file.
+pub fn this_program() -> Result<PathBuf> {
+    let program = env::current_exe().context("cannot find this program")?;
+    // So Linux names a program that cargo has built anew since it was started: the new one is as good.
+    let replaced = program.to_str().and_then(|name| name.strip_suffix(" (deleted)")).map(PathBuf::from);
+    Ok(replaced.unwrap_or(program))
+}
+
 /// The folder with the files of a Go module that the module in `source` requires. It is fetched where it is not there.
 pub fn go_module(source: &Path, module: &str) -> Result<PathBuf> {
     let said = stdout(Command::new("go").args(["mod", "download", "-json", module]).current_dir(source))?;

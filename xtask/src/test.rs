@@ -441,7 +441,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
 
 /// Another command of this program.
 fn xtask() -> Result<Command> {
-    Ok(Command::new(env::current_exe().context("cannot find this program")?))
+    Ok(Command::new(run::this_program()?))
 }
 
 fn cargo() -> Command {

@@ -159,7 +159,9 @@ impl PulsarConsumers {
             // Nobody waits for these caches: one that shows nothing, or something that was just applied, may be behind.
             let now = self.shared.clock.now();
             let is_young = tried.get(&resource).is_some_and(|tried| tried.is_fresh(FOLLOW_UP * 2, now));
-            found[at] = if wanted[at] && (cached.is_none() || is_young) {
+            // What is to be deleted may be gone already.
+            let is_doubtful = if wanted[at] { cached.is_none() || is_young } else { cached.is_some() };
+            found[at] = if is_doubtful {
                 match self.executor().read::<KedaObject>(&resource, &key.namespace, &name).await {
                     Ok(read) => read.map(Arc::new),
                     Err(error) => {

@@ -1,6 +1,5 @@
 //! `cargo xtask bench all`: every bench, one after another, and the goals at the end.
 
-use std::env;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -46,7 +45,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let this = env::current_exe().context("cannot find this program")?;
+    let this = run::this_program()?;
     let mut failed = Vec::new();
     let goals: &[&str] = &["goals"];
     let benches = if args.quick { QUICK.to_vec() } else { BENCHES.to_vec() };

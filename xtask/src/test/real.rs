@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 
 use super::{Counts, IMAGES_VARIABLE, PASSED, Report, cargo, cargo_test};
 use crate::cluster::{binaries, real};
+use crate::run::this_program;
 use crate::{image, protoc, pulsar};
 
 pub(super) const PROGRAMS: (&str, Duration) = ("programs of real nodes", Duration::from_mins(10));
@@ -47,7 +48,7 @@ fn run(images: &Path, filter: Option<&str>) -> Result<Counts> {
         // Two would share the processors that one's timing is printed of.
         .args(["--test-threads=1", "--nocapture"])
         .args(filter)
-        .env(real::PROGRAM_VARIABLE, env::current_exe()?)
+        .env(real::PROGRAM_VARIABLE, this_program()?)
         .env(IMAGES_VARIABLE, images);
     if let Some(missing) =
         pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()))

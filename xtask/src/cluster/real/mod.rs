@@ -48,7 +48,7 @@ const GATEWAY: &str = "gateway";
 pub(crate) fn this_program() -> Result<PathBuf> {
     match env::var_os(PROGRAM_VARIABLE) {
         Some(program) => Ok(PathBuf::from(program)),
-        None => env::current_exe().context("cannot find this program"),
+        None => run::this_program(),
     }
 }
 
