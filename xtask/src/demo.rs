@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::cluster::cli::Nodes;
 use crate::cluster::{Cluster, DEFAULT_NAME, UpOptions, name_option};
-use crate::kube::Kube;
+use crate::kube::{self, Kube};
 use crate::manager::{self, Manager, ManagerOptions};
 use crate::progress::Step;
 use crate::pulsar::Broker;
@@ -399,10 +399,7 @@ fn until(kube: &Kube, kind: &str, name: &str, as_it_should_be: impl Fn(&Value) -
 /// Whether a condition is True, and about the object as it is.
 fn is_true(object: &Value, condition: &str) -> bool {
     let of_now = object["status"]["observedGeneration"] == object["metadata"]["generation"];
-    let conditions = object["status"]["conditions"].as_array();
-    of_now
-        && conditions
-            .is_some_and(|all| all.iter().any(|one| one["type"] == condition && one["status"] == "True"))
+    of_now && kube::is_true(object, condition)
 }
 
 #[cfg(test)]

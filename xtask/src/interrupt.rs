@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -40,4 +42,14 @@ pub fn check() -> Result<()> {
         Some(interrupted) if interrupted.load(Ordering::Relaxed) => Err(Interrupted.into()),
         _ => Ok(()),
     }
+}
+
+/// Waits so long, or until the user asked to stop.
+pub fn pause(time: Duration) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        check()?;
+        thread::sleep(time.saturating_sub(began.elapsed()).min(Duration::from_millis(50)));
+    }
+    Ok(())
 }

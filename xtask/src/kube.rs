@@ -150,3 +150,9 @@ impl Kube {
         Ok(format!("{config:#}"))
     }
 }
+
+/// Whether a condition of an object is True.
+pub fn is_true(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == condition && one["status"] == "True"))
+}

@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod build;
+mod chance;
 pub mod chart;
 pub mod cluster;
 pub mod consumers;

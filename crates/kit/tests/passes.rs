@@ -13,6 +13,7 @@ use quintet_kit::clock::Clock;
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::election::Gate;
 use quintet_kit::executor::Error;
+use quintet_kit::informer::Informer;
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::Object as _;
 use quintet_kit::plan::{Plan, Refusals};
@@ -21,6 +22,7 @@ use quintet_kit::shared::Shared;
 use quintet_kit::types::Pod;
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
 /// Counts the passes over each object, and does to some what its name says.
@@ -82,6 +84,29 @@ impl Reconciler for Odd {
     }
 }
 
+/// A controller that runs.
+struct Started {
+    odd: Odd,
+    objects: Informer<Pod>,
+    stop: watch::Sender<bool>,
+    running: JoinHandle<()>,
+}
+
+/// Starts a controller of the pods of these namespaces, or of all.
+fn start(client: Client, gate: &Gate, metrics: &Metrics, namespaces: Vec<String>) -> Started {
+    let (stop, stopped) = watch::channel(false);
+    let (gate, metrics) = (gate.clone(), metrics.clone());
+    let shared = Shared::new(client, gate, metrics, Clock::System, "test".into(), namespaces, stopped);
+    let odd = Odd::default();
+    let objects = shared.informer::<Pod>("pods", PODS, None);
+    let controller = Controller::new(&shared, odd.clone(), objects.clone(), []);
+    for (_, task) in shared.take_tasks() {
+        tokio::spawn(task);
+    }
+    let running = tokio::spawn(controller.run());
+    Started { odd, objects, stop, running }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_goes_wrong_with_one_object_stops_no_other() {
     let mut list = String::new();
@@ -105,23 +130,8 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
         }
     });
     let metrics = Metrics::new().unwrap();
-    let (stop, stopped) = watch::channel(false);
-    let shared = Shared::new(
-        Client::new(service, "n"),
-        Gate::open(),
-        metrics.clone(),
-        Clock::System,
-        "test".into(),
-        Vec::new(),
-        stopped,
-    );
-    let odd = Odd::default();
-    let objects = shared.informer::<Pod>("pods", PODS, None);
-    let controller = Controller::new(&shared, odd.clone(), objects.clone(), []);
-    for (_, task) in shared.take_tasks() {
-        tokio::spawn(task);
-    }
-    let running = tokio::spawn(controller.run());
+    let Started { odd, objects, stop, running } =
+        start(Client::new(service, "n"), &Gate::open(), &metrics, Vec::new());
 
     sleep(Duration::from_secs(20)).await;
     assert_eq!((odd.passes("good"), odd.passes("panics"), odd.passes("fails")), (1, 2, 4));
@@ -182,24 +192,9 @@ async fn who_takes_over_lists_anew_what_it_relies_on() {
             }
         }
     });
-    let (stop, stopped) = watch::channel(false);
     let gate = Gate::closed();
-    let shared = Shared::new(
-        Client::new(service, "n"),
-        gate.clone(),
-        Metrics::new().unwrap(),
-        Clock::System,
-        "test".into(),
-        Vec::new(),
-        stopped,
-    );
-    let odd = Odd::default();
-    let objects = shared.informer::<Pod>("pods", PODS, None);
-    let controller = Controller::new(&shared, odd.clone(), objects, []);
-    for (_, task) in shared.take_tasks() {
-        tokio::spawn(task);
-    }
-    let running = tokio::spawn(controller.run());
+    let Started { odd, stop, running, .. } =
+        start(Client::new(service, "n"), &gate, &Metrics::new().unwrap(), Vec::new());
     sleep(Duration::from_secs(10)).await;
     assert_eq!(
         (odd.passes("a"), *lists.lock().unwrap()),
@@ -263,24 +258,13 @@ async fn a_namespace_that_cannot_be_watched_keeps_only_its_own_objects_waiting()
             }
         }
     });
-    let (stop, stopped) = watch::channel(false);
     let gate = Gate::open();
-    let shared = Shared::new(
+    let Started { odd, stop, running, .. } = start(
         Client::new(service, "n"),
-        gate.clone(),
-        Metrics::new().unwrap(),
-        Clock::System,
-        "test".into(),
+        &gate,
+        &Metrics::new().unwrap(),
         vec!["n".to_owned(), "shut".to_owned()],
-        stopped,
     );
-    let odd = Odd::default();
-    let objects = shared.informer::<Pod>("pods", PODS, None);
-    let controller = Controller::new(&shared, odd.clone(), objects, []);
-    for (_, task) in shared.take_tasks() {
-        tokio::spawn(task);
-    }
-    let running = tokio::spawn(controller.run());
     sleep(Duration::from_secs(5)).await;
     assert_eq!((odd.passes("a"), odd.passes("b")), (1, 0));
     *refused.lock().unwrap() = false;

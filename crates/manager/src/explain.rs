@@ -92,15 +92,17 @@ pub async fn run(args: &Args) -> Result<Explained> {
         agree(args, wanted)?;
     }
     let cluster = Cluster::of(&args.cluster).await?;
-    let (nodes, subjects) = tokio::try_join!(nodes(&cluster), async {
+    let (nodes, subjects) = tokio::join!(nodes(&cluster), async {
         let mut subjects = Vec::new();
         for wanted in wanted {
             let namespace = args.namespace.clone().or_else(|| wanted.namespace().map(str::to_owned));
             let namespace = namespace.unwrap_or_else(|| cluster.namespace().to_owned());
             subjects.push(observe(&cluster, &namespace, wanted).await?);
         }
-        Ok(subjects)
-    })?;
+        Ok::<_, anyhow::Error>(subjects)
+    });
+    // Where both fail the same one is named every time, whichever answer came first.
+    let (nodes, subjects) = (nodes?, subjects?);
     let now = Clock::System.now();
     let reports: Vec<_> = subjects.into_iter().map(|subject| subject.report(&nodes, now)).collect();
     Ok(Explained {

@@ -86,7 +86,7 @@ pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 }
 
 /// Makes a ServiceAccount of this name that may do this.
-pub fn allow(rig: &Rig, account: &str, rules: &[Value]) -> Result<()> {
+pub fn allow(rig: &Rig, namespace: &str, account: &str, rules: &[Value]) -> Result<()> {
     let name = json!({"name": account});
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": name, "rules": rules,
@@ -94,10 +94,10 @@ pub fn allow(rig: &Rig, account: &str, rules: &[Value]) -> Result<()> {
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": name,
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account},
-        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}],
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
     });
     let service_account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name});
-    rig.create(&format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts"), &service_account)?;
+    rig.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &service_account)?;
     rig.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)?;
     rig.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding)?;
     Ok(())

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::chance::Chance;
+
 /// The middle and the far end of some measurements, of which less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
@@ -48,15 +50,8 @@ const DRAWS: usize = 4_000;
 pub fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
     let values: Vec<f64> = values.into_iter().collect();
     let median = spread(values.iter().copied())?.median;
-    let mut seed = 1_u64;
-    let mut draw = || {
-        // SplitMix64.
-        seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^= mixed >> 31;
-        values[usize::try_from(mixed % values.len() as u64).unwrap_or_default()]
-    };
+    let (mut chance, pairs) = (Chance::new(1), u64::try_from(values.len()).ok()?);
+    let mut draw = || values[usize::try_from(chance.below(pairs)).unwrap_or_default()];
     let medians = (0..DRAWS).filter_map(|_| {
         let drawn: Vec<f64> = values.iter().map(|_| draw()).collect();
         spread(drawn).map(|spread| spread.median)

@@ -9,10 +9,12 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::bench::audit::{AuditLog, Author, Write};
+use crate::chance::Chance;
 use crate::cluster::components::Component;
 use crate::cluster::{Cluster, UpOptions};
 use crate::demo;
 use crate::interrupt;
+use crate::kube::is_true;
 use crate::manager::{self, Manager, ManagerOptions};
 use crate::progress::Step;
 use crate::run::{self, print};
@@ -27,18 +29,6 @@ const NAMESPACE: &str = "soak";
 const PATIENCE: Duration = Duration::from_mins(5);
 /// How long nothing may be written after that.
 const QUIET: Duration = Duration::from_secs(20);
-
-/// Numbers by chance from a seed: SplitMix64.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
 
 /// What is killed in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +119,7 @@ impl Soak {
             options,
             wanted: BTreeMap::new(),
             pending: Vec::new(),
-            chance: Chance(seed),
+            chance: Chance::new(seed),
             _temporary: temporary,
         };
         let copy = soak.cluster.dir().bin().join("quintet");
@@ -161,7 +151,7 @@ impl Soak {
         self.kill(victim)?;
         // It goes on while something is missing.
         self.change(number);
-        pause(Duration::from_millis(500 + self.chance.below(4_000)))?;
+        interrupt::pause(Duration::from_millis(500 + self.chance.below(4_000)))?;
         Cluster::up(&self.options)?;
         self.man()?;
         self.writes.extend(self.audit.read()?);
@@ -243,13 +233,13 @@ impl Soak {
         let mut wrong = vec!["nothing was looked at".to_owned()];
         while !wrong.is_empty() && began.elapsed() < PATIENCE {
             self.apply();
-            pause(Duration::from_secs(2))?;
+            interrupt::pause(Duration::from_secs(2))?;
             wrong = self.unfinished()?;
         }
         step.done();
         self.writes.extend(self.audit.read()?);
         let before = self.writes.len();
-        pause(QUIET)?;
+        interrupt::pause(QUIET)?;
         self.writes.extend(self.audit.read()?);
         let restless: Vec<&Write> = self.writes[before..].iter().filter(|write| is_ours(write)).collect();
         if let Some(write) = restless.first() {
@@ -349,34 +339,4 @@ impl Soak {
 /// Whether a write is a manager's that must come to rest.
 fn is_ours(write: &Write) -> bool {
     write.namespace == NAMESPACE && write.author == Author::Quintet && !write.resource.starts_with("events")
-}
-
-fn is_true(object: &Value, condition: &str) -> bool {
-    let conditions = object["status"]["conditions"].as_array();
-    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == condition && one["status"] == "True"))
-}
-
-fn pause(time: Duration) -> Result<()> {
-    let began = Instant::now();
-    while began.elapsed() < time {
-        interrupt::check()?;
-        std::thread::sleep(time.saturating_sub(began.elapsed()).min(Duration::from_millis(100)));
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_says_what_happens_and_everything_does() {
-        let of = |seed| {
-            let mut chance = Chance(seed);
-            (0..100).map(|_| chance.below(5)).collect::<Vec<u64>>()
-        };
-        assert_eq!(of(1), of(1));
-        assert_ne!(of(1), of(2));
-        assert!((0..5).all(|victim| of(1).contains(&victim)));
-    }
 }

@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::bench::peer::{self, Program, Running, rule};
 use crate::bench::rig::{Rig, Setting};
 use crate::cluster::ports;
+use crate::manager::NAMESPACE;
 use crate::run;
 
 /// The Go module that the controller is in.
@@ -33,6 +34,7 @@ impl Kruise {
         let all = ["get", "list", "watch", "create", "update", "patch", "delete"];
         peer::allow(
             rig,
+            NAMESPACE,
             ACCOUNT,
             &[
                 rule("", &["pods", "events"], &all),

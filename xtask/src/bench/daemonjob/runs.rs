@@ -16,6 +16,7 @@ use crate::bench::process;
 use crate::bench::rig::{LOOK, Rig, Setting, pods};
 use crate::bench::stats;
 use crate::cluster::components::Component;
+use crate::kube::is_true;
 use crate::manager::Manager;
 use crate::progress::Step;
 use crate::{paths, run};
@@ -151,11 +152,6 @@ impl<'a> Entry<'a> {
             is_done: |set, nodes| counts(&set["status"]["numberReady"], nodes),
         })
     }
-}
-
-fn is_true(object: &Value, condition: &str) -> bool {
-    let conditions = object["status"]["conditions"].as_array();
-    conditions.is_some_and(|all| all.iter().any(|one| one["type"] == condition && one["status"] == "True"))
 }
 
 /// Creates the object of an entry and measures until it is done. The second value is what was written meanwhile.

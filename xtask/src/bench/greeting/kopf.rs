@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
 
+use crate::bench::peer::{self, rule};
 use crate::bench::rig::Rig;
 use crate::cluster::processes::{self, Launch, Process};
 use crate::cluster::state;
@@ -139,26 +139,12 @@ fn install(folder: &Path, python: &Path) -> Result<()> {
 
 /// Gives kopf a ServiceAccount that may do what its documentation asks for.
 fn allow(rig: &Rig) -> Result<()> {
-    let rule = |group: &str, resource: &str, verbs: &[&str]| json!({"apiGroups": [group], "resources": [resource], "verbs": verbs});
-    let see = ["get", "list", "watch"];
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": NAME},
-        "rules": [
-            rule("apiextensions.k8s.io", "customresourcedefinitions", &see),
-            rule("", "namespaces", &see),
-            rule("", "events", &["create"]),
-            rule("example.com", "greetings", &["get", "list", "watch", "patch"]),
-            rule("example.com", "greetings/status", &["patch"]),
-        ],
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": NAME},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME},
-        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": "default"}],
-    });
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME}});
-    rig.create("/api/v1/namespaces/default/serviceaccounts", &account)?;
-    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)?;
-    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding)?;
-    Ok(())
+    let rules = [
+        rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get", "list", "watch"]),
+        rule("", &["namespaces"], &["get", "list", "watch"]),
+        rule("", &["events"], &["create"]),
+        rule("example.com", &["greetings"], &["get", "list", "watch", "patch"]),
+        rule("example.com", &["greetings/status"], &["patch"]),
+    ];
+    peer::allow(rig, "default", NAME, &rules)
 }

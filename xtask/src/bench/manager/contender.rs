@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::{StreamExt as _, pin_mut};
@@ -18,7 +16,7 @@ use crate::bench::peer::{self, GLANCE, LIMIT, Program, Running, rule};
 use crate::bench::rig::Rig;
 use crate::cluster::ports;
 use crate::manager::NAMESPACE;
-use crate::{interrupt, run};
+use crate::run;
 
 /// The name of the twin's ServiceAccount and Lease.
 const TWIN: &str = "twin";
@@ -217,16 +215,6 @@ fn holder(lease: &Value) -> String {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Waits, or until Ctrl-C.
-pub fn pause(time: Duration) -> Result<()> {
-    let began = Instant::now();
-    while began.elapsed() < time {
-        interrupt::check()?;
-        thread::sleep((time.saturating_sub(began.elapsed())).min(Duration::from_millis(50)));
-    }
-    Ok(())
-}
-
 /// Gives the twin what it has to do.
 fn allow(rig: &Rig) -> Result<()> {
     let see = ["get", "list", "watch"];
@@ -245,7 +233,7 @@ fn allow(rig: &Rig) -> Result<()> {
         ),
         rule("batch.tutorial.kubebuilder.io", &["podsets/status"], &["update"]),
     ];
-    peer::allow(rig, TWIN, &rules)
+    peer::allow(rig, NAMESPACE, TWIN, &rules)
 }
 
 #[cfg(test)]

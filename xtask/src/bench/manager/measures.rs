@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Sizes;
-use super::contender::{Contender, Stand, pause};
+use super::contender::{Contender, Stand};
 use super::figures::Results;
 use crate::bench::audit::{Tally, Write};
 use crate::bench::contest::{counts, order, remove};
@@ -22,7 +22,7 @@ use crate::bench::rig::{LOOK, pods};
 use crate::bench::scrape;
 use crate::bench::stats::{float, mebibytes, signed};
 use crate::progress::Step;
-use crate::run;
+use crate::{interrupt, run};
 
 /// How often the audit log is read; the times are those in it.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -67,7 +67,7 @@ pub fn idle(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<(
     pairs("idle", sizes.pairs, |contender, pair, _| {
         let running = settled(stand, contender, sizes)?;
         let (before, began) = (requests(&running)?, Instant::now());
-        pause(sizes.idle)?;
+        interrupt::pause(sizes.idle)?;
         let asked = requests(&running)? - before;
         let per_second = asked / began.elapsed().as_secs_f64();
         let memory = running.memory()?;
@@ -117,7 +117,7 @@ pub fn own(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<()
     let namespace = rig.namespace()?;
     pairs("memory with its own pods", sizes.pairs, |contender, pair, _| {
         let (running, seconds) = first_write(stand, contender, &namespace)?;
-        pause(sizes.settle)?;
+        interrupt::pause(sizes.settle)?;
         let memory = running.memory()?;
         let without = without[&(contender, pair)];
         results.one(contender, pair, "bytes", per_pod(without, memory.rss_kib, sizes.many));
@@ -325,7 +325,7 @@ pub fn hand_over(
             step.tick();
             let old = follower.wait_for_holder()?;
             let standby = stand.start_ready(contender, if number % 2 == 0 { "b" } else { "a" })?;
-            pause(sizes.standby)?;
+            interrupt::pause(sizes.standby)?;
             stand.rig.forget_writes()?;
             let began = Timestamp::now();
             if end == End::Crash {
@@ -386,7 +386,7 @@ fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Run
     let follower = stand.follow(contender);
     let running = stand.start_ready(contender, "a")?;
     follower.wait_for_holder()?;
-    pause(sizes.settle)?;
+    interrupt::pause(sizes.settle)?;
     Ok(running)
 }
 
