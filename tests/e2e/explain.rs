@@ -389,6 +389,7 @@ fn uninstall_lets_go_what_waits_for_a_manager_that_is_gone() {
     let answer = with_kubeconfig(&reader, &arena, &["uninstall", "--yes"], None);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     assert_eq!(answer.stderr.matches("kubectl patch pods -n").count(), 3, "{answer:?}");
+    assert!(answer.stderr.contains("Greetings cannot be listed"), "it has gone on: {answer:?}");
     assert_eq!(held(), 3);
     forget(&arena, "reader");
 

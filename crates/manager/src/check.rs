@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use quintet_kit::election::LEASE_NAME;
+use quintet_kit::election::{LEASE_NAME, LONGEST_LEASE};
 use quintet_kit::resource::{DEPLOYMENTS, LEASES};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
@@ -15,6 +15,9 @@ use crate::uninstall::{Manager, parse_manager};
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a manager is waited for where nothing is said, at the least.
+const LEAST: Duration = Duration::from_mins(1);
 
 /// Says whether a manager works: all of its pods are ready, and one of them renews the Lease. A manager that works is waited
 /// for; the exit code is 1 where there is none in time.
@@ -34,9 +37,10 @@ pub struct Args {
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
     leader_elect: bool,
 
-    /// How long it is waited for.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = parse_duration)]
-    within: Duration,
+    /// How long it is waited for. Default: 1m, or as long as the Lease lasts, if that is longer, for its holder need not renew
+    /// it sooner.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    within: Option<Duration>,
 
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -90,6 +94,7 @@ struct Lease {
 struct LeaseSpec {
     holder_identity: Option<String>,
     renew_time: Option<String>,
+    lease_duration_seconds: Option<u64>,
 }
 
 /// What the pods say: how many are ready, or what is wrong.
@@ -131,13 +136,20 @@ fn lease(place: &str, before: Option<&Lease>, now: Option<&Lease>) -> Result<Str
     }
 }
 
+/// How long a renewal may take to be seen. What a Lease says may be nonsense, and is believed up to the longest that a manager
+/// takes.
+fn patience(lease: Option<&Lease>) -> Duration {
+    let lasts = lease.and_then(|lease| lease.spec.lease_duration_seconds).map(Duration::from_secs);
+    lasts.filter(|lasts| *lasts <= LONGEST_LEASE).unwrap_or_default().max(LEAST) + PAUSE
+}
+
 /// Looks until all is well, and says so; an error where it is not in time.
 pub async fn run(args: &Args) -> Result<String> {
     let cluster = Cluster::of(&args.cluster).await?;
     let (home, name) = (args.manager.namespace(), args.manager.deployment());
     let lease_home = args.lease_namespace.as_deref().unwrap_or(home);
     let place = format!("{lease_home}/{LEASE_NAME}");
-    let end = Instant::now() + args.within;
+    let start = Instant::now();
     let mut first: Option<Lease> = None;
     loop {
         let deployment = cluster.get::<Deployment>(&DEPLOYMENTS, home, name).await;
@@ -170,7 +182,7 @@ pub async fn run(args: &Args) -> Result<String> {
             let well: Vec<String> = said.into_iter().flatten().collect();
             return Ok(format!("{}.\n", well.join("; ")));
         }
-        if Instant::now() >= end {
+        if start.elapsed() >= args.within.unwrap_or_else(|| patience(first.as_ref())) {
             bail!(
                 "{}\nWhy a manager is not ready says\n  kubectl describe pods --namespace {home}\n  kubectl logs --namespace {home} \
                  deployment/{name}",
@@ -220,6 +232,18 @@ mod tests {
         changed.metadata.generation = 3;
         assert!(pods(&changed, true).unwrap_err().contains("has changed"));
         assert!(pods(&Deployment::default(), true).is_err(), "one is wanted where nothing is said");
+    }
+
+    #[test]
+    fn a_holder_is_given_as_long_as_its_lease_lasts() {
+        let lasting = |seconds: u64| Lease {
+            spec: LeaseSpec { lease_duration_seconds: Some(seconds), ..LeaseSpec::default() },
+        };
+        assert_eq!(patience(None), LEAST + PAUSE);
+        assert_eq!(patience(Some(&Lease::default())), LEAST + PAUSE);
+        assert_eq!(patience(Some(&lasting(15))), LEAST + PAUSE);
+        assert_eq!(patience(Some(&lasting(300))), Duration::from_mins(5) + PAUSE);
+        assert_eq!(patience(Some(&lasting(u64::MAX))), LEAST + PAUSE, "nonsense");
     }
 
     #[test]

@@ -129,15 +129,19 @@ async fn free_all(cluster: &Cluster, namespaces: &[String], writer: Option<&Writ
     // The empty name is that of all namespaces.
     let all = [String::new()];
     let namespaces = if namespaces.is_empty() { &all } else { namespaces };
+    // What cannot be done in one place keeps nothing from being done in the others.
+    let mut failed = Vec::new();
     for held in held() {
         for namespace in namespaces {
-            free(cluster, &held, namespace, writer).await?;
+            if let Err(error) = free(cluster, &held, namespace, writer).await {
+                failed.push(format!("{error:#}"));
+            }
         }
     }
     for namespace in namespaces {
         tell(&remaining(cluster, namespace).await);
     }
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("\n")) }
 }
 
 /// A line on standard output, which may be closed.
@@ -220,7 +224,7 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&W
         let before = freed;
         let mut answers = stream::iter(&waiting)
             .map(|meta| async move { (meta, patch(cluster, held, meta, writer).await) })
-            .buffer_unordered(WINDOW);
+            .buffered(WINDOW);
         while let Some((meta, answer)) = answers.next().await {
             match answer {
                 Freed::Yes => {
