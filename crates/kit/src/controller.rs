@@ -12,14 +12,14 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clock::Clock;
 use crate::conditions::shorten;
 use crate::executor::{Carried, Error, Executor, Follower};
-use crate::informer::{Change, Health, Informer, Part, any_changed};
+use crate::informer::{Change, Health, Informer, Part, Progress, any_changed};
 use crate::inspect::{Activity, is_worth_a_line};
 use crate::object::{Key, Object};
 use crate::plan::{Event, EventType, Plan, Refusals};
@@ -293,6 +293,8 @@ impl<R: Reconciler> Controller<R> {
             if !self.reconciler.has_last_pass() {
                 return;
             }
+            // A pass does nothing before the caches show what the one before has written.
+            let _ = timeout(SHOWN, self.all_shown(&mut progress)).await;
             let all = self.objects.all();
             let due = all.iter().filter(|object| self.is_begun(&begun, &object.key()));
             for object in due.filter(|object| self.reconciler.concerns(object)) {
@@ -315,12 +317,14 @@ impl<R: Reconciler> Controller<R> {
             );
         }
         // A successor can be told what it must have seen only if this process has seen it.
-        let shown = async {
-            while !self.shared.executor.all_caught_up(&self.followers) {
-                any_changed(&mut progress).await;
-            }
-        };
-        let _ = timeout(SHOWN, shown).await;
+        let _ = timeout(SHOWN, self.all_shown(&mut progress)).await;
+    }
+
+    /// Waits until the caches show everything that this process has written.
+    async fn all_shown(&self, progress: &mut [watch::Receiver<Progress>]) {
+        while !self.shared.executor.all_caught_up(&self.followers) {
+            any_changed(progress).await;
+        }
     }
 
     /// Which parts of its objects may be worked on: those that are known, with everything that plans for them look at, as
@@ -616,29 +620,33 @@ async fn reconcile<R: Reconciler>(
     let thought = began.elapsed();
     let resource = reconciler.resource();
     let Plan { steps, status, fenced, events, again } = plan;
-    let carried = executor
+    let mut carried = executor
         .carry_out(key, &resource, object.resource_version(), steps, still, |effect| {
             reconciler.effect(object, effect)
         })
         .await;
-    let carried = match carried {
-        Ok(carried) => carried,
-        Err(error) => {
-            // Who may not write says nothing either; everyone else is told.
-            if !matches!(error, Error::NotLeading) {
-                tracing::debug!(object = %key, %error, "a plan was not carried out");
-            }
-            return Err(error);
-        }
-    };
+    // What went through is told and counted also where the rest did not.
     if carried.writes > 0 && !reconciler.is_quiet() {
         let (controller, writes, refused) = (reconciler.name(), carried.writes, carried.refusals.len());
-        let (outcome, duration_ms) =
-            (if refused == 0 { "success" } else { "refused" }, millis(started.elapsed()));
+        let outcome = match (&carried.failure, refused) {
+            (Some(_), _) => "error",
+            (None, 0) => "success",
+            (None, _) => "refused",
+        };
+        let duration_ms = millis(started.elapsed());
         tracing::info!(controller, object = %key, outcome, duration_ms, writes, refused, "carried out");
     }
-    report(shared, &resource, key, &carried);
     reconciler.carried(&carried);
+    // Who may not write says nothing either; everyone else is told.
+    if !matches!(carried.failure, Some(Error::NotLeading)) {
+        report(shared, &resource, key, &carried);
+    }
+    if let Some(error) = carried.failure.take() {
+        if !matches!(error, Error::NotLeading) {
+            tracing::debug!(object = %key, %error, "a plan was not carried out");
+        }
+        return Err(error);
+    }
     let mut again = again.map(|at| instant(now, at));
     let mut sooner = |at: Instant| again = Some(again.map_or(at, |already| already.min(at)));
     if let Some(until) = carried.withheld_until {

@@ -102,6 +102,8 @@ pub struct Carried {
     pub done: Vec<(&'static str, &'static str, String)>,
     /// What was refused: verb, object, the server's words.
     pub refusals: Vec<(&'static str, String, String)>,
+    /// What ended it: nothing was begun after that.
+    pub failure: Option<Error>,
 }
 
 /// The answer to one write.
@@ -439,7 +441,7 @@ impl Executor {
         steps: Vec<Vec<Action<S, E>>>,
         still: &(dyn Fn() -> bool + Sync),
         effect: impl Fn(E) -> Result<(), String>,
-    ) -> Result<Carried, Error>
+    ) -> Carried
     where
         S: Serialize,
     {
@@ -461,7 +463,6 @@ impl Executor {
                     Some((verb, kind, name, answer))
                 })
                 .buffer_unordered(WINDOW);
-            let mut failure = None;
             let mut refused_in_a_row = 0;
             while let Some(answer) = answers.next().await {
                 let Some((verb, kind, name, answer)) = answer else {
@@ -512,18 +513,15 @@ impl Executor {
                     Err(error) => {
                         carried.complete = false;
                         stop.store(true, Ordering::Relaxed);
-                        failure.get_or_insert(error);
+                        carried.failure.get_or_insert(error);
                     }
                 }
-            }
-            if let Some(error) = failure {
-                return Err(error);
             }
             if !carried.complete {
                 break;
             }
         }
-        Ok(carried)
+        carried
     }
 
     /// The actions of a step that were not refused lately: no plan, however written, can make a hot loop.

@@ -158,10 +158,8 @@ async fn a_core_type_is_never_absent() {
 #[tokio::test(start_paused = true)]
 async fn a_plan_about_an_object_that_has_changed_is_dropped() {
     let (executor, asked) = executor(&[]);
-    let carried = executor
-        .carry_out(&owner(), &PODS, "1", vec![vec![create("a")]], &|| false, |_| Ok(()))
-        .await
-        .unwrap();
+    let carried =
+        executor.carry_out(&owner(), &PODS, "1", vec![vec![create("a")]], &|| false, |_| Ok(())).await;
     assert!(!carried.complete && carried.writes == 0);
     assert!(asked.lock().unwrap().is_empty());
 }
@@ -280,7 +278,8 @@ async fn carry(
     executor: &Executor,
     step: Vec<Action<Value>>,
 ) -> Result<quintet_kit::executor::Carried, Error> {
-    executor.carry_out(&owner(), &PODS, "1", vec![step], &|| true, |_| Ok(())).await
+    let mut carried = executor.carry_out(&owner(), &PODS, "1", vec![step], &|| true, |_| Ok(())).await;
+    carried.failure.take().map_or(Ok(carried), Err)
 }
 
 #[tokio::test(start_paused = true)]
@@ -300,6 +299,15 @@ async fn a_write_ends_at_the_gates_deadline() {
     let began = Instant::now();
     assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::Unanswered { .. })));
     assert_eq!(began.elapsed().as_secs(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_went_through_is_told_also_where_the_rest_did_not() {
+    let (executor, _) = executor(&[(201, pod("a", 7).to_string()), failure(504, "Timeout", "later")]);
+    let steps = vec![vec![create("a"), create("b")], vec![create("c")]];
+    let carried = executor.carry_out::<Value, _>(&owner(), &PODS, "1", steps, &|| true, |_| Ok(())).await;
+    assert_eq!((carried.writes, carried.complete, carried.done.len()), (1, false, 1));
+    assert!(matches!(carried.failure, Some(Error::Unanswered { .. })), "{carried:?}");
 }
 
 #[tokio::test(start_paused = true)]

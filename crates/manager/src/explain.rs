@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
-use futures::future::try_join_all;
+use futures::future::join_all;
 use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
@@ -256,7 +256,9 @@ async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
         let (namespace, name) = (key.namespace.clone(), shard_name(&key.name, number));
         async move { cluster.get::<Shard>(&CONFIG_MAPS, &namespace, &name).await }
     });
-    let shards = try_join_all(reads).await.map_err(|error| {
+    // Where several fail the first shard's failure is named every time.
+    let shards: kube::Result<Vec<_>> = join_all(reads).await.into_iter().collect();
+    let shards = shards.map_err(|error| {
         let what =
             "ConfigMaps cannot be read, and without the ledger in them it is not known which nodes are done";
         cluster.sorry(what, &error)
