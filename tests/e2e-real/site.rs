@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use quintet_e2e::{condition, workspace};
+use quintet_e2e::{answered, condition, workspace};
 use serde_json::Value;
 use xtask::cluster::{Cluster, UpOptions};
 use xtask::manager::NAMESPACE;
@@ -81,7 +81,7 @@ impl Site {
     }
 
     pub fn list(&self, kind: &str, selector: &str) -> Vec<Value> {
-        let text = self.kubectl(&["get", kind, "-A", "-o", "json", "-l", selector]).unwrap();
+        let text = answered(|| self.kubectl(&["get", kind, "-A", "-o", "json", "-l", selector]));
         let mut list: Value = serde_json::from_str(&text).unwrap();
         match list["items"].take() {
             Value::Array(items) => items,
@@ -91,7 +91,8 @@ impl Site {
 
     /// An object of the namespace `default`; null where there is none.
     pub fn get(&self, kind: &str, name: &str) -> Value {
-        self.cluster.kube().get("default", kind, name).unwrap().unwrap_or_default()
+        let get = || self.cluster.kube().get("default", kind, name).map_err(|error| format!("{error:#}"));
+        answered(get).unwrap_or_default()
     }
 
     /// Waits until something holds; then the time that it took.

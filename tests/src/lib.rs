@@ -167,12 +167,12 @@ impl Arena {
 
     /// An object, or nothing.
     pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        self.kube().get(&self.namespace, kind, name).expect("kubectl get answers")
+        answered(|| self.kube().get(&self.namespace, kind, name).map_err(|error| format!("{error:#}")))
     }
 
     /// All objects of a kind, perhaps of a label.
     pub fn list(&self, kind: &str, selector: &str) -> Vec<Value> {
-        let text = self.kubectl(&["get", kind, "-o", "json", "-l", selector]).expect("kubectl get answers");
+        let text = answered(|| self.kubectl(&["get", kind, "-o", "json", "-l", selector]));
         let list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
         list["items"].as_array().cloned().unwrap_or_default()
     }
@@ -300,6 +300,25 @@ impl Arena {
         self.audited().iter().map(line).collect()
     }
 
+    /// The same when there are so many of them: the audit log has a request a moment after its answer, and what it wrote is seen
+    /// before.
+    pub fn writes_when(&self, count: usize) -> Vec<String> {
+        self.wait(&format!("{count} writes are in the audit log"), || self.writes().len() >= count);
+        self.writes()
+    }
+
+    /// The same once nobody has written for two seconds.
+    pub fn writes_at_rest(&self) -> Vec<String> {
+        let mut before = self.writes();
+        run::poll("nothing is written any more", PATIENCE, Duration::from_secs(2), || {
+            let now = self.writes();
+            let is_at_rest = now.len() == before.len();
+            before = now;
+            Ok(is_at_rest.then(|| before.clone()))
+        })
+        .unwrap_or_else(|error| panic!("{error}: {before:?}"))
+    }
+
     /// How often managers have made a pod of each name in this namespace, by the API server's audit log.
     pub fn created_pods(&self) -> BTreeMap<String, usize> {
         let mut created = BTreeMap::new();
@@ -352,7 +371,9 @@ impl Watch {
     /// Every change so far, those included that brought about what is there now: `ADDED`, `MODIFIED` or `DELETED`, and
     /// the object as it was then.
     pub fn events(&self) -> Vec<(String, Value)> {
-        let text = run::stdout(self.kube.kubectl().args(&self.list)).expect("kubectl get answers");
+        let text = answered(|| {
+            run::stdout(self.kube.kubectl().args(&self.list)).map_err(|error| format!("{error:#}"))
+        });
         let there: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
         let there = there["items"].as_array().cloned().unwrap_or_default();
         let version =
@@ -373,6 +394,16 @@ impl Watch {
         })
         .unwrap_or_else(|error| panic!("{error}"));
         events
+    }
+}
+
+impl Watch {
+    /// Waits until an object was seen to be so at some time, whatever has become of it since; then the object as it was.
+    pub fn wait_for(&self, what: &str, was: impl Fn(&Value) -> bool) -> Value {
+        let seen = run::poll(what, PATIENCE, PAUSE, || {
+            Ok(self.events().into_iter().map(|(_, object)| object).find(|object| was(object)))
+        });
+        seen.unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
@@ -414,6 +445,21 @@ pub fn condition(object: &Value, type_: &str) -> (String, String) {
         .find(|condition| condition["type"] == type_)
         .map(|condition| (part(condition, "status"), part(condition, "reason")))
         .unwrap_or_default()
+}
+
+/// What is asked until there is an answer: a look that the API server has no time for is no finding.
+pub fn answered<T>(ask: impl Fn() -> Result<T, String>) -> T {
+    let mut last = String::new();
+    let answer = run::poll("an answer", PATIENCE, PAUSE, || {
+        Ok(match ask() {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                last = error;
+                None
+            }
+        })
+    });
+    answer.unwrap_or_else(|error| panic!("{error}: {last}"))
 }
 
 /// The cluster that `cargo xtask test` brought up.

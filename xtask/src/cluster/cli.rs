@@ -47,12 +47,12 @@ enum Command {
         #[arg(required = true)]
         archives: Vec<PathBuf>,
     },
-    /// Kill a real node as a power failure does, or boot it
+    /// Kill a real node as a power failure does, boot it, or cut it off
     Node {
         /// What happens to it
         #[arg(value_enum)]
         what: Power,
-        /// Its number: that of a node that was killed or, to boot, the next one, which then joins
+        /// Its number. To boot: that of a node that was killed, or the next one, which then joins
         #[arg(value_parser = clap::value_parser!(u8).range(1..=i64::from(real::MAX_NODES)))]
         number: u8,
     },
@@ -118,6 +118,10 @@ enum Power {
     Kill,
     /// It starts, or joins
     Boot,
+    /// Its cable is pulled: everything on it runs on, and packets are lost without a word
+    Unplug,
+    /// Its cable is put in again
+    Plug,
 }
 
 /// Runs the command.
@@ -127,6 +131,8 @@ pub fn run(args: Args) -> Result<()> {
         Command::Load { archives } => Cluster::open(&args.name)?.load_images(&archives),
         Command::Node { what: Power::Kill, number } => Cluster::open(&args.name)?.kill_node(number),
         Command::Node { what: Power::Boot, number } => Cluster::open(&args.name)?.boot_node(number),
+        Command::Node { what: Power::Unplug, number } => Cluster::open(&args.name)?.plug_node(number, false),
+        Command::Node { what: Power::Plug, number } => Cluster::open(&args.name)?.plug_node(number, true),
         Command::Gateway(gateway) => real::gateway::run(&gateway),
         Command::NodeBoot(node) => real::init::boot(&args.name, &node),
         Command::NodeInit(node) => real::init::run(&args.name, &node),

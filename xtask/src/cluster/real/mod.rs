@@ -303,6 +303,17 @@ impl Cluster {
         }
     }
 
+    /// Pulls a node's cable, or puts it in again: everything on the node runs on, and packets are lost without a word.
+    pub fn plug_node(&self, number: u8, is_in: bool) -> Result<()> {
+        let _lock = lock(&self.dir)?;
+        let name = name_of(number);
+        let runs = processes::find(&self.dir.processes(), &name)?.is_some_and(|process| process.is_alive());
+        let keeper = network::keeper(&self.dir)?.filter(|_| runs);
+        let keeper = keeper.with_context(|| format!("{name} does not run"))?;
+        run::stdout(network::within(&keeper, "ip".as_ref()).args(network::plug(number, is_in)))?;
+        Ok(())
+    }
+
     /// Starts a node that was killed, or one that the cluster has not had, and waits until it is Ready.
     pub fn boot_node(&mut self, number: u8) -> Result<()> {
         ensure!(self.settings.real, "the nodes of cluster {} are simulated", self.name);

@@ -142,6 +142,14 @@ pub(super) fn cable(number: u8, pid: i32) -> Vec<String> {
     ]
 }
 
+/// The words to `ip` that pull a node's cable out of the bridge, or put it in again. The node sees no difference but that what it
+/// sends is lost, and that nothing comes.
+pub(super) fn plug(number: u8, is_in: bool) -> Vec<String> {
+    let port = ["link".to_owned(), "set".to_owned(), port(number)];
+    let bridge: &[&str] = if is_in { &["master", BRIDGE] } else { &["nomaster"] };
+    port.into_iter().chain(bridge.iter().map(|word| (*word).to_owned())).collect()
+}
+
 /// What `ip -batch` makes in a node's own namespace.
 pub(super) fn at_node(number: u8) -> Vec<String> {
     let mut lines = vec![
@@ -166,6 +174,12 @@ mod tests {
         let all: std::collections::BTreeSet<_> = (1..=MAX_NODES).map(node).collect();
         assert_eq!(all.len(), usize::from(MAX_NODES));
         assert!(!all.contains(&CONTROL_PLANE));
+    }
+
+    #[test]
+    fn a_cable_is_pulled_and_put_in_again() {
+        assert_eq!(plug(2, false).join(" "), "link set n2 nomaster");
+        assert_eq!(plug(2, true).join(" "), "link set n2 master quintet0");
     }
 
     #[test]
