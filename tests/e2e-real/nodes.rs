@@ -53,7 +53,16 @@ fn a_node_dies_and_boots_again_and_another_one_joins() {
     });
     let running = site.pods_of("running");
     site.cluster().kill_node(2).unwrap();
-    let took = site.wait("the node's silence is noticed", || !is_ready(&site, "node-2"));
+    // The taint that keeps pods away comes by a second write.
+    let is_shunned = |node: &Value| {
+        let taint = |taint: &Value| {
+            taint["key"] == "node.kubernetes.io/unreachable" && taint["effect"] == "NoSchedule"
+        };
+        node["spec"]["taints"].as_array().is_some_and(|taints| taints.iter().any(taint))
+    };
+    let took = site.wait("the node's silence is noticed", || {
+        !is_ready(&site, "node-2") && is_shunned(&site.get("node", "node-2"))
+    });
     println!("a node that was killed is NotReady after {:.1} s", took.as_secs_f64());
     let on_it = |pods: &std::collections::BTreeMap<String, String>| {
         pods.keys().filter(|name| name.starts_with("node-2 ")).count()

@@ -99,7 +99,5 @@ fn an_uninstall_ends_by_itself_and_a_reinstall_picks_up_what_it_left() {
     uninstall(&site);
     site.wait("the definitions and all objects are gone", || site.list("crds", "").is_empty());
     assert_eq!(of_release(&site), BTreeSet::new());
-    let left =
-        site.list("pods", "").into_iter().map(|pod| pod["metadata"]["name"].to_string()).collect::<Vec<_>>();
-    assert!(site.list("pods", "daemonjob=running").is_empty(), "{left:?}");
+    site.wait("the DaemonJob's pods go with it", || site.list("pods", "daemonjob=running").is_empty());
 }

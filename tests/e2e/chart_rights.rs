@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use quintet_e2e::{Arena, condition, program, workspace};
+use quintet_e2e::{Arena, answered, condition, program, workspace};
 use serde_json::{Value, json};
 use xtask::kube::Kube;
 use xtask::manager::{Manager, ManagerOptions};
@@ -145,7 +145,8 @@ fn secure_metrics_are_for_the_readers_that_the_values_name() {
     assert!(options.args.contains(&"--metrics-secure".to_owned()), "{:?}", options.args);
     let manager = Manager::start(kube, &options).unwrap();
     let ask = |token: Option<&str>| get(&arena, manager.metrics_port(), "/metrics", token, None);
-    let metrics = ask(Some(&reader)).unwrap();
+    // Rights come into force a moment after they were given.
+    let metrics = answered(|| ask(Some(&reader)));
     assert!(metrics.contains("quintet_build_info{"), "{metrics}");
     let said = ask(None).unwrap_err();
     assert!(said.contains(UNAUTHORIZED), "{said}");

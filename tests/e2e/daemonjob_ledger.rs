@@ -157,6 +157,7 @@ fn evicted_and_never_scheduled_pods_do_not_count() {
     let arena = Arena::new("dl-evict");
     let node = arena.node("a");
     let manager = arena.manager("daemonjob");
+    let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
     arena.apply(&held(&arena, "evicted", &json!({ "backoffLimit": 0 }))).unwrap();
     let mut big = daemonjob(&arena, "big", &json!({ "backoffLimit": 0 }));
     big["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": "1000" } });
@@ -187,8 +188,8 @@ fn evicted_and_never_scheduled_pods_do_not_count() {
     let job = arena.wait_for("daemonjob", "big", "it waits again", is_unschedulable);
     assert_eq!((&job["status"]["failed"], condition(&job, "Failed").0), (&json!(0), "False".to_owned()));
 
-    arena.wait_for("daemonjob", "evicted", "the node backs off", |job| {
-        word(job, "pendingNodes", &node) == "BackingOff"
+    watch.wait_for("the node backs off", |job| {
+        job["metadata"]["name"] == "evicted" && word(job, "pendingNodes", &node) == "BackingOff"
     });
     end(&arena, &[&running(&arena, "evicted", &node, 2)], 0);
     let job = arena.wait_for("daemonjob", "evicted", "it is complete", is_complete);
@@ -372,6 +373,7 @@ fn a_definition_that_is_deleted_holds_no_pod() {
     arena.wait("the pods go with their DaemonJob", no_pods);
 
     demo::install(arena.kube()).unwrap();
+    arena.wait("the type is served again", || arena.kubectl(&["get", "daemonjobs.dj.dysproz.io"]).is_ok());
     let pods = half_done(&arena, "unseen", &nodes);
     manager.kill().unwrap();
     arena.kubectl(&["delete", DEFINITION, "--timeout=60s"]).unwrap();
@@ -517,7 +519,9 @@ fn finished_pods_go_after_their_time_and_nothing_runs_again() {
         daemonjob(&arena, "failing", &json!({ "ttlSecondsAfterFinished": 0, "backoffLimit": 0 }));
     failing["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] = json!("1");
     arena.apply(&failing).unwrap();
-    let before = arena.wait_for("daemonjob", "brief", "it is complete", is_complete);
+    let before = arena.wait_for("daemonjob", "brief", "it is complete and lists its shards", |job| {
+        is_complete(job) && job["status"]["ledgerShards"].is_array()
+    });
     arena.wait_for("daemonjob", "failing", "it has failed", |job| condition(job, "Failed").0 == "True");
     arena.wait("the pods are gone", || arena.list("pods", "quintet.dev/kind=DaemonJob").is_empty());
     for node in &nodes {

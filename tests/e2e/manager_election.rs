@@ -4,20 +4,23 @@ use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use quintet_e2e::{Arena, condition, program};
+use quintet_e2e::{Arena, answered, condition, program};
 use serde_json::json;
 use xtask::cluster::components::Component;
 use xtask::manager::{Manager, ManagerOptions};
 
 use crate::book::book;
 
-/// Times that a test can wait for.
+/// Times that a test can wait for, and that a machine that stands still for some seconds does not overrun.
 const QUICK: [&str; 4] = [
-    "--leader-elect-lease-duration=4s",
-    "--leader-elect-renew-deadline=3s",
+    "--leader-elect-lease-duration=12s",
+    "--leader-elect-renew-deadline=10s",
     "--leader-elect-retry-period=500ms",
     "--leader-elect-renew-period=1s",
 ];
+
+/// Longer than a lease.
+const LONGER: Duration = Duration::from_secs(14);
 
 fn candidate(arena: &Arena, name: &str) -> Manager {
     let mut args = vec![
@@ -38,7 +41,7 @@ fn candidate(arena: &Arena, name: &str) -> Manager {
 
 /// Requests of a manager that change something, the Lease apart: it is only ever created and updated.
 fn patches(manager: &Manager) -> u64 {
-    let metrics = manager.metrics().unwrap();
+    let metrics = answered(|| manager.metrics().map_err(|error| format!("{error:#}")));
     let requests = metrics.lines().filter(|line| line.starts_with("rest_client_requests_total"));
     let patches = requests.filter(|line| line.contains("method=\"PATCH\""));
     patches.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
@@ -65,8 +68,8 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
     arena.apply(&book("before")).unwrap();
     arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
     // The answer to the write comes after what the write shows.
-    arena.wait("its write is counted", || patches(&first) == 1);
-    let written = 1;
+    arena.wait("its write is counted", || patches(&first) > 0);
+    let written = patches(&first);
 
     signal(&first, "-STOP");
     // What it would act on the moment it wakes.
@@ -78,7 +81,7 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
         let books = arena.list("book", "");
         books.len() == 11 && books.iter().all(|book| condition(book, "Ready").0 == "True")
     });
-    let served = arena.writes().len();
+    let served = arena.writes_when(11).len();
     arena
         .kubectl(&["patch", "book", "before", "--type=merge", "-p", r#"{"spec":{"title":"After"}}"#])
         .unwrap();
@@ -91,7 +94,7 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
     arena.wait_for("book", "after", "it is Ready", |book| condition(book, "Ready").0 == "True");
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(patches(&first), written, "{}", first.logged());
-    assert_eq!(arena.writes().len(), served + 2);
+    assert_eq!(arena.writes_when(served + 2).len(), served + 2);
     assert!(first.is_alive(), "it stands by");
     assert!(second.leads());
 
@@ -112,7 +115,7 @@ impl ClientGo {
             "profiles": [{ "schedulerName": format!("nobody-{}", arena.namespace()) }],
             "leaderElection": { "leaderElect": true, "resourceLock": "leases", "resourceName": "quintet-manager",
                 "resourceNamespace": arena.namespace(),
-                "leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms" } });
+                "leaseDuration": "12s", "renewDeadline": "10s", "retryPeriod": "500ms" } });
         let file = arena.kube().dir().join(format!("{}-scheduler.json", arena.namespace()));
         std::fs::write(&file, config.to_string()).unwrap();
         let log = arena.kube().log(&format!("{}-scheduler.log", arena.namespace()));
@@ -158,7 +161,7 @@ fn a_holder_by_client_go_and_ours_respect_each_other() {
     let holder_then = holder(&arena);
     let ours = candidate(&arena, "ours");
     arena.wait("ours knows that it stands by", || ours.logged().contains("standing by"));
-    std::thread::sleep(Duration::from_secs(6));
+    std::thread::sleep(LONGER);
     assert!(!ours.leads(), "longer than a lease");
     assert_eq!(holder(&arena), holder_then);
     assert!(ours.logged().contains(&holder_then));
@@ -171,7 +174,7 @@ fn a_holder_by_client_go_and_ours_respect_each_other() {
 
     let mine = holder(&arena);
     let theirs = ClientGo::start(&arena);
-    std::thread::sleep(Duration::from_secs(8));
+    std::thread::sleep(LONGER);
     assert_eq!((&holder(&arena), ours.leads()), (&mine, true), "they wait while ours renews");
     assert_eq!(ours.stop().unwrap(), Some(0));
     arena.wait("they take what ours has released", || {

@@ -23,7 +23,8 @@ fn scales_both_ways_at_once_and_replaces_what_goes() {
         "metadata": { "name": "stranger", "labels": { "app": "set", "version": "v0.1" } },
         "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
     arena.apply(&stranger).unwrap();
-    arena.apply(&podset("set", &json!({ "replicas": 3 }))).unwrap();
+    let template = crate::podset_rollout::template("busybox", &json!({}));
+    arena.apply(&podset("set", &json!({ "replicas": 3, "template": template }))).unwrap();
     let set = arena.wait_for("podset", "set", "three pods are ready", ready(3));
     assert_eq!(set["status"]["podNames"].as_array().unwrap().len(), 3);
     arena.kubectl(&["scale", "podset", "set", "--replicas=20"]).unwrap();

@@ -94,8 +94,14 @@ impl State {
                 thread::sleep(TICK);
                 continue;
             }
-            let listener =
-                listening.get_or_insert_with(|| TcpListener::bind(address).expect("the port is still free"));
+            if listening.is_none() {
+                // Somebody's outgoing connection may have the port for a moment.
+                listening = TcpListener::bind(address).ok();
+            }
+            let Some(listener) = &listening else {
+                thread::sleep(TICK);
+                continue;
+            };
             listener.set_nonblocking(true).expect("a listener can be asked");
             match listener.accept() {
                 Ok((client, _)) => {
@@ -104,7 +110,14 @@ impl State {
                     let _ = client.set_nonblocking(false);
                     let pairs =
                         [(client.try_clone(), server.try_clone()), (server.try_clone(), client.try_clone())];
-                    self.open().extend([client, server]);
+                    {
+                        // Cut in between, it is cut as the others were.
+                        let mut open = self.open();
+                        if self.gone.load(Ordering::SeqCst) {
+                            continue;
+                        }
+                        open.extend([client, server]);
+                    }
                     for (from, to) in pairs {
                         let (Ok(from), Ok(to)) = (from, to) else { continue };
                         let state = self.clone();

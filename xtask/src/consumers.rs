@@ -102,8 +102,9 @@ pub fn take_over(kube: &Kube) -> Result<()> {
         "spec": { "containers": [{ "name": "c", "image": "none" }] } });
     run::poll("the API server marks the pods of PulsarConsumers", HEEDED, Duration::from_millis(200), || {
         let create = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
-        let made = run::stdout_with_input(kube.kubectl().args(create), Some(&probe.to_string()))?;
-        Ok(made.contains("kwok.quintet.dev/start").then_some(()))
+        // Before the policy can be used it may refuse everything.
+        let made = run::stdout_with_input(kube.kubectl().args(create), Some(&probe.to_string()));
+        Ok(made.is_ok_and(|made| made.contains("kwok.quintet.dev/start")).then_some(()))
     })
 }
 
@@ -286,7 +287,6 @@ impl Container {
         if self.code == Some(code) {
             return Ok(());
         }
-        self.code = Some(code);
         if code != 200 {
             let message = match code {
                 0 => "Readiness probe failed: connect: connection refused".to_owned(),
@@ -294,7 +294,9 @@ impl Container {
             };
             self.event(kube, "Unhealthy", &message)?;
         }
-        self.tell(kube, "Running", &self.running(), &json!({}), code == 200)
+        self.tell(kube, "Running", &self.running(), &json!({}), code == 200)?;
+        self.code = Some(code);
+        Ok(())
     }
 
     /// The end of its log, which is its termination message where it asks for that.

@@ -22,12 +22,11 @@ const MERGE: &str = "application/merge-patch+json";
 const PATCH: &str = "application/json-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// How long a watch may be silent before it is taken for told.
-const QUIET: Duration = Duration::from_secs(2);
-
 struct Asker<'c> {
     client: &'c Client,
     namespace: &'c str,
+    /// How long a watch may be silent before it is taken for told.
+    quiet: Duration,
     /// UIDs, versions and tokens, and the words that stand for them.
     words: BTreeMap<String, String>,
     /// UID and version of what was answered last, by name.
@@ -35,10 +34,17 @@ struct Asker<'c> {
     answers: Vec<String>,
 }
 
-/// Runs the script in a namespace that nobody else uses, and that has the type PodSet. One line for each answer.
-pub async fn answers(client: &Client, namespace: &str) -> Vec<String> {
-    let mut asker =
-        Asker { client, namespace, words: BTreeMap::new(), known: BTreeMap::new(), answers: Vec::new() };
+/// Runs the script in a namespace that nobody else uses, and that has the type PodSet. One line for each answer. A watch that was
+/// silent for `quiet` is taken for told.
+pub async fn answers(client: &Client, namespace: &str, quiet: Duration) -> Vec<String> {
+    let mut asker = Asker {
+        client,
+        namespace,
+        quiet,
+        words: BTreeMap::new(),
+        known: BTreeMap::new(),
+        answers: Vec::new(),
+    };
     asker.objects().await;
     asker.applies().await;
     asker.deletions().await;
@@ -406,7 +412,7 @@ impl Asker<'_> {
             }
         };
         let mut line = String::new();
-        while let Ok(Ok(1..)) = timeout(QUIET, lines.read_line(&mut line)).await {
+        while let Ok(Ok(1..)) = timeout(self.quiet, lines.read_line(&mut line)).await {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             line.clear();
             let object = match event["type"].as_str() {
@@ -432,7 +438,7 @@ mod tests {
             "names": { "kind": "PodSet", "plural": "podsets" },
             "versions": [{ "name": "v1", "subresources": { "status": {} }, "schema": { "openAPIV3Schema": {
                 "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }] } }));
-        let said = answers(&server.client("script"), "default").await;
+        let said = answers(&server.client("script"), "default", Duration::from_secs(2)).await;
         assert!(said.iter().all(|answer| !answer.contains("-> 0 ")), "{said:#?}");
         assert_eq!(said, answers_of(1).await, "one seed, one run");
         let event = |what: &str| said.iter().filter(|answer| answer.starts_with(what)).count();
@@ -447,6 +453,6 @@ mod tests {
             "names": { "kind": "PodSet", "plural": "podsets" },
             "versions": [{ "name": "v1", "subresources": { "status": {} }, "schema": { "openAPIV3Schema": {
                 "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }] } }));
-        answers(&server.client("script"), "default").await
+        answers(&server.client("script"), "default", Duration::from_secs(2)).await
     }
 }

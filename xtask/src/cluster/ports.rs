@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::state::Dir;
+use super::state::{self, Dir};
 
 const RANGE: Range<u16> = 20_000..30_000;
 
@@ -63,11 +63,13 @@ pub fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A free port that this process has not been given before.
+/// A free port that this process has not been given before, and that no cluster calls its own: one that comes up listens some
+/// time after it has chosen.
 pub fn one() -> Result<u16> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    match free().find(|port| !given.contains(port)) {
+    let of_clusters = of_all_clusters(&state::all()?);
+    match free().find(|port| !given.contains(port) && !of_clusters.contains(port)) {
         Some(port) => {
             given.insert(port);
             Ok(port)

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::state;
 
-/// How long a process has to end by itself after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a process has to end by itself after SIGTERM: a manager may take 20 seconds.
+const PATIENCE: Duration = Duration::from_secs(25);
 
 /// A process that was started, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -41,10 +41,10 @@ impl Admin {
         self.put(&format!("namespaces/{namespace}"), "")
     }
 
-    /// Whether topics of a namespace come into being when they are used.
-    pub fn set_automatic_topics(&self, namespace: &str, allowed: bool) -> Result<()> {
-        let body = format!("{{\"allowAutoTopicCreation\": {allowed}, \"topicType\": \"non-partitioned\"}}");
-        self.post(&format!("namespaces/{namespace}/autoTopicCreation"), &body)
+    /// Makes a namespace in which no topic comes into being by being used.
+    pub fn create_strict_namespace(&self, namespace: &str) -> Result<()> {
+        let policies = r#"{"autoTopicCreationOverride": {"allowAutoTopicCreation": false, "topicType": "non-partitioned"}}"#;
+        self.put(&format!("namespaces/{namespace}"), policies)
     }
 
     /// Lets a role produce and consume in a namespace.

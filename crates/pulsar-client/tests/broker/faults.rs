@@ -19,7 +19,7 @@ fn nothing_that_was_confirmed_is_lost_when_the_broker_is_killed() {
         &broker.service_url(),
         topic,
         &[],
-        &["--message", "before", "--count", "1000000", "--rate", "2000", "--timeout", "2s"],
+        &["--message", "before", "--count", "1000000", "--rate", "2000", "--timeout", "20s"],
     )
     .stderr(Stdio::piped())
     .spawn()

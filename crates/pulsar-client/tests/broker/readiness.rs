@@ -43,8 +43,7 @@ fn an_absent_topic_is_waited_for() {
     let topic = "public/strict/later";
     let consumer = Consumer::start(&broker.service_url(), topic, &[]);
     consumer.until_ready(404);
-    admin.create_namespace("public/strict").unwrap();
-    admin.set_automatic_topics("public/strict", false).unwrap();
+    admin.create_strict_namespace("public/strict").unwrap();
     consumer.until_ready(404);
     admin.create_topic(topic).unwrap();
     consumer.until_ready(200);

@@ -82,7 +82,7 @@ fn a_role_without_rights_waits_for_them() {
 fn a_token_that_runs_out_is_read_anew() {
     let broker = with_tokens();
     let short = || {
-        let ends = SystemTime::now() + Duration::from_secs(8);
+        let ends = SystemTime::now() + Duration::from_secs(30);
         broker.token(ROLE, Some(ends)).unwrap()
     };
     let renewed = own_file(&broker, "renewed", &short());
