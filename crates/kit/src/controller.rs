@@ -33,10 +33,14 @@ const WORKERS: usize = 16;
 const PASS: Duration = Duration::from_mins(5);
 /// How long a status may lag behind while every pass writes something else.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
-/// Observing and planning that takes less than this never makes events wait.
+/// Observing and planning that takes less than this makes no event wait, if it found something to do.
 const CHEAP: Duration = Duration::from_millis(1);
 /// The longest that events wait because a pass costs much.
 const LONGEST_REST: Duration = Duration::from_secs(1);
+/// The longest that events wait because the pass before found nothing to do.
+const LONGEST_GATHERING: Duration = Duration::from_millis(50);
+/// A wait below this is none: the timer would cost more than the pass.
+const SHORTEST_GATHERING: Duration = Duration::from_millis(5);
 /// How long a cache may lag behind what a predecessor had seen before it is listed anew.
 const HANDED: Duration = Duration::from_millis(200);
 /// How long the caches may take to show what was written last when the process is asked to end.
@@ -421,12 +425,18 @@ struct Passed {
     again: Option<Instant>,
     /// How long it took to observe and to plan.
     thought: Duration,
+    /// Whether there was anything to write.
+    wrote: bool,
 }
 
 impl Passed {
-    /// How long events may wait: thinking takes a tenth of the time at most, and what is cheap never waits.
+    /// How long events may wait: thinking takes a tenth of the time at most. After a pass that found nothing to do it takes a
+    /// 400th, for a short while: a run of many pods brings hundreds of events of which few matter, and those of a moment are
+    /// looked at together.
     fn rest(&self) -> Duration {
-        if self.thought < CHEAP { Duration::ZERO } else { (self.thought * 9).min(LONGEST_REST) }
+        let dear = if self.thought < CHEAP { Duration::ZERO } else { (self.thought * 9).min(LONGEST_REST) };
+        let idle = if self.wrote { Duration::ZERO } else { (self.thought * 400).min(LONGEST_GATHERING) };
+        dear.max(if idle < SHORTEST_GATHERING { Duration::ZERO } else { idle })
     }
 }
 
@@ -656,6 +666,7 @@ async fn reconcile<R: Reconciler>(
         // The next plan knows of the refusal and says so in the status.
         sooner(Instant::now());
     }
+    let mut wrote = carried.writes > 0;
     let told = match status {
         Some(status) if reconciler.status(object) != Some(&status) => {
             let paced = executor.status_written(key).map(|last| last + Executor::STATUS_PACE);
@@ -673,6 +684,7 @@ async fn reconcile<R: Reconciler>(
                 _ => {
                     let version = fenced.then(|| object.resource_version());
                     executor.write_status(key, &resource, &status, version).await?;
+                    wrote = true;
                     true
                 }
             }
@@ -687,7 +699,7 @@ async fn reconcile<R: Reconciler>(
     if carried.news {
         return Err(Error::Stale(format!("something of {} {key}", resource.kind)));
     }
-    Ok(Passed { again, thought })
+    Ok(Passed { again, thought, wrote })
 }
 
 /// One Event for each verb: never one for each pod.
@@ -736,4 +748,23 @@ fn instant(now: Timestamp, at: Timestamp) -> Instant {
     let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
     // A far future is looked at again once a day: clocks may be set meanwhile.
     Instant::now() + wait.min(Duration::from_hours(24))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_wait_after_what_costs_much_and_after_what_finds_nothing() {
+        let rest = |micros: u64, wrote: bool| {
+            Passed { thought: Duration::from_micros(micros), wrote, ..Passed::default() }.rest()
+        };
+        assert_eq!(rest(900, true), Duration::ZERO, "there may be more to do");
+        assert_eq!(rest(2_000, true), Duration::from_millis(18), "a tenth of the time");
+        assert_eq!(rest(10_000_000, true), LONGEST_REST);
+        assert_eq!(rest(10, false), Duration::ZERO, "cheaper than a timer");
+        assert_eq!(rest(100, false), Duration::from_millis(40));
+        assert_eq!(rest(1_500, false), LONGEST_GATHERING);
+        assert_eq!(rest(20_000, false), Duration::from_millis(180));
+    }
 }

@@ -280,8 +280,8 @@ impl Pairs {
     }
 
     fn find(&self, key: &str) -> Option<&(Arc<str>, Arc<str>)> {
-        let at = self.0.binary_search_by(|(name, _)| (**name).cmp(key)).ok()?;
-        self.0.get(at)
+        // There are few, and most differ in length.
+        self.0.iter().find(|(name, _)| **name == *key)
     }
 }
 
