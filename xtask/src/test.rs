@@ -236,28 +236,28 @@ const LONG_TIER: &str = "the benches (cargo xtask bench --help), half an hour ea
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
 
 /// The parts that --fast leaves out, with their budgets.
-const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_mins(4));
-const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(10));
-const IMAGES: (&str, Duration) = ("images", Duration::from_mins(2));
-const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_mins(15));
-const CHART: (&str, Duration) = ("chart", Duration::from_mins(2));
-const RELEASE: (&str, Duration) = ("release files", Duration::from_mins(2));
-const DEMO: (&str, Duration) = ("demo", Duration::from_mins(5));
-const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(3));
-const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(15));
+const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_mins(3));
+const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(9));
+const IMAGES: (&str, Duration) = ("images", Duration::from_mins(1));
+const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_mins(12));
+const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
+const RELEASE: (&str, Duration) = ("release files", Duration::from_mins(1));
+const DEMO: (&str, Duration) = ("demo", Duration::from_mins(4));
+const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(2));
+const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(22));
 
 fn everything(report: &mut Report, fast: bool) -> Result<()> {
     let minutes = Duration::from_mins;
     report.part("formatting", minutes(1), || check(cargo().args(["fmt", "--all", "--check"])))?;
     // Without a protoc the programs for Pulsar cannot be built.
     let without: &[&str] = if protoc::find().is_some() { &[] } else { &["--exclude", PULSAR_CLIENT] };
-    report.part("lints", minutes(8), || {
+    report.part("lints", minutes(5), || {
         let clippy = ["clippy", "--workspace", "--all-targets"];
         check(cargo().args(clippy).args(without).args(["--", "-D", "warnings"]))
     })?;
     report.part("generated files", minutes(1), || check(xtask()?.args(["generate", "--check"])))?;
     let tests = ["test", "--workspace", "--exclude", "quintet-e2e", "--no-fail-fast"];
-    report.part("workspace tests", minutes(10), || {
+    report.part("workspace tests", minutes(8), || {
         let mut counts = cargo_test(cargo().args(tests).args(["--exclude", PULSAR_CLIENT]))?;
         if without.is_empty() {
             // Its other tests want a broker: see below.
