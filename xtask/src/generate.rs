@@ -145,6 +145,9 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
         }
     }
 
+    let schema = schema(&quintet_daemonjob::api::DaemonJob::crd())?;
+    files.insert("crates/manager/src/explain/daemonjob-schema.json".to_owned(), schema);
+
     let kit = "crates/kit/src/rbac.rs";
     let mut chart_rules = vec![
         ("manager", kit, MANAGER_RULES.to_vec()),
@@ -237,6 +240,26 @@ fn definition(crd: &CustomResourceDefinition) -> anyhow::Result<Value> {
     let mut crd = crd.clone();
     crd.metadata.labels.get_or_insert_default().insert(NAME_LABEL.to_owned(), NAME.to_owned());
     Ok(tidy(serde_json::to_value(crd)?))
+}
+
+/// The schema of a definition in one line of JSON, without what is said to people.
+fn schema(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
+    fn only_rules(schema: &mut Value) {
+        match schema {
+            Value::Object(fields) => {
+                // A field of this name is an object, and stays.
+                if fields.get("description").is_some_and(Value::is_string) {
+                    fields.remove("description");
+                }
+                fields.values_mut().for_each(only_rules);
+            }
+            Value::Array(items) => items.iter_mut().for_each(only_rules),
+            _ => {}
+        }
+    }
+    let mut schema = definition(crd)?["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
+    only_rules(&mut schema);
+    Ok(serde_json::to_string(&schema)? + "\n")
 }
 
 /// Sorts keys (their order would otherwise depend on serde_json's features), writes whole numbers without a fraction

@@ -1,9 +1,10 @@
 //! Logging: text or JSON on standard error, with a level that can be changed while the process runs.
 
 use clap::{Args as ClapArgs, ValueEnum};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{Registry, fmt, reload};
 
 /// How to log. Logs go to standard error: standard output is for the greetings.
 #[derive(Debug, ClapArgs)]
@@ -43,7 +44,7 @@ pub enum Format {
 /// What is logged, and the means to change it. Cheap to clone; every clone is the same.
 #[derive(Clone)]
 pub struct Levels {
-    handle: reload::Handle<EnvFilter, Registry>,
+    handle: reload::Handle<Targets, Registry>,
 }
 
 impl Levels {
@@ -61,15 +62,17 @@ impl Levels {
     }
 }
 
-fn filter(level: &str) -> Result<EnvFilter, String> {
-    // Nothing at all would mean errors alone, which nobody expects.
+fn filter(level: &str) -> Result<Targets, String> {
+    const HOW: &str = "error, warn, info, debug or trace, or a filter such as `info,quintet_kit=debug`";
+    // Nothing at all would mean errors alone, which nobody expects; and a level that is mistyped would be taken for a module,
+    // of which everything is logged, and nothing of the others.
     if level.is_empty() {
-        return Err(
-            "write a level: error, warn, info, debug or trace, or a filter such as `info,quintet_kit=debug`"
-                .to_owned(),
-        );
+        return Err(format!("write a level: {HOW}"));
     }
-    EnvFilter::builder().parse(level).map_err(|error| format!("no log level or filter: {error}"))
+    for word in level.split(',').filter(|part| !part.contains('=')) {
+        word.parse::<LevelFilter>().map_err(|_| format!("{word:?} is no log level: write {HOW}"))?;
+    }
+    level.parse().map_err(|error| format!("{level:?} is no filter of log lines ({error}): write {HOW}"))
 }
 
 fn parse_level(level: &str) -> Result<String, String> {
@@ -79,7 +82,7 @@ fn parse_level(level: &str) -> Result<String, String> {
 impl Log {
     /// Starts logging.
     pub fn start(&self) -> Levels {
-        let (filter, handle) = reload::Layer::new(EnvFilter::new(&self.level));
+        let (filter, handle) = reload::Layer::new(filter(&self.level).unwrap_or_default());
         // A closed standard error must not end the process: the default says so there, and panics.
         let lines = fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
         let logs = tracing_subscriber::registry().with(filter);
@@ -100,13 +103,15 @@ mod tests {
         for good in ["debug", "info,quintet_kit=debug", "off"] {
             assert_eq!(parse_level(good), Ok(good.to_owned()));
         }
-        assert!(parse_level("l0ud==").unwrap_err().contains("no log level"));
+        assert!(parse_level("l0ud==").unwrap_err().contains("no filter"));
+        assert!(parse_level("quintet_kit=loud").unwrap_err().contains("no filter"));
+        assert!(parse_level("inof").unwrap_err().starts_with("\"inof\" is no log level: write error"));
         assert!(parse_level("").unwrap_err().contains("write a level"));
     }
 
     #[test]
     fn a_level_can_be_changed() {
-        let (_filter, handle) = reload::Layer::<EnvFilter, Registry>::new(EnvFilter::new("info"));
+        let (_filter, handle) = reload::Layer::<Targets, Registry>::new(filter("info").unwrap());
         let levels = Levels { handle };
         assert_eq!(levels.current(), "info");
         levels.set("debug").unwrap();
