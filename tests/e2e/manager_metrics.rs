@@ -196,7 +196,7 @@ fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
         .unwrap()
     };
     assert_eq!(page("/debug/log-level"), (200, "info\n".to_owned()));
-    let (status, why) = put("l0ud==");
+    let (status, why) = put("loud");
     assert_eq!((status, why.contains("no log level")), (400, true), "{why}");
     assert!(!manager.logged().contains("DEBUG"));
     assert_eq!(put("debug"), (200, "debug\n".to_owned()));

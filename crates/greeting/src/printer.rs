@@ -171,15 +171,19 @@ mod tests {
     use std::io;
     use std::sync::Mutex;
 
-    /// Takes what its script says, then everything.
+    /// Takes what its script says, then everything; nothing while it fails.
     #[derive(Clone, Default)]
     struct Scripted {
+        fails: Arc<AtomicBool>,
         script: Arc<Mutex<Vec<io::Result<usize>>>>,
         taken: Arc<Mutex<Vec<u8>>>,
     }
 
     impl Write for Scripted {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.fails.load(Ordering::SeqCst) {
+                return Err(ErrorKind::BrokenPipe.into());
+            }
             let count = self.script.lock().unwrap().pop().unwrap_or(Ok(bytes.len()))?.min(bytes.len());
             self.taken.lock().unwrap().extend_from_slice(&bytes[..count]);
             Ok(count)
@@ -251,13 +255,9 @@ mod tests {
     #[test]
     fn every_byte_is_written_once_whatever_fails_in_between() {
         let output = Scripted::default();
-        *output.script.lock().unwrap() = vec![
-            Ok(2),
-            Err(ErrorKind::WouldBlock.into()),
-            Err(ErrorKind::Interrupted.into()),
-            Ok(1),
-            Err(ErrorKind::BrokenPipe.into()),
-        ];
+        *output.script.lock().unwrap() =
+            vec![Ok(2), Err(ErrorKind::WouldBlock.into()), Err(ErrorKind::Interrupted.into()), Ok(1)];
+        output.fails.store(true, Ordering::SeqCst);
         let printer = Printer::start(output.clone()).unwrap();
         print(&printer, &["abcdef"]);
         // It fails at first: nothing more is taken on meanwhile.
@@ -266,6 +266,7 @@ mod tests {
         }
         assert_eq!(printer.reserve(1).unwrap_err(), Output::Failing);
         assert_eq!(printer.flush(), Err(1), "an end does not wait for what fails");
+        output.fails.store(false, Ordering::SeqCst);
         while printer.reserve(1).is_err() {
             std::thread::yield_now();
         }
