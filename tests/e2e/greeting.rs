@@ -165,7 +165,7 @@ fn orderly_restarts_lose_no_line() {
         Some(arena.manager("greeting"))
     };
     for (version, what) in [("v1", "Create: "), ("v2", "Update: ")] {
-        let applied = in_background(&arena, &["apply", "-f", "-"], &versions(MANY, version));
+        let applied = apply_in_background(&arena, &versions(MANY, version));
         manager = restart(manager, what);
         applied.join().unwrap();
         arena.wait("all are said", || {
@@ -178,16 +178,6 @@ fn orderly_restarts_lose_no_line() {
     assert_eq!(manager.unwrap().stop().unwrap(), Some(0));
     let manager = arena.manager("greeting");
     assert_eq!(owned(said(&manager.printed())), lives(MANY));
-}
-
-/// kubectl, with an object on its standard input, while something else is done.
-fn in_background(arena: &Arena, args: &[&str], object: &Value) -> JoinHandle<()> {
-    let mut command = arena.kube().kubectl();
-    command.args(["-n", arena.namespace()]).args(args);
-    let text = object.to_string();
-    std::thread::spawn(move || {
-        run::stdout_with_input(&mut command, Some(&text)).unwrap();
-    })
 }
 
 /// `kubectl apply` in the background. It looks before it patches: what is deleted in between is applied again.

@@ -7,17 +7,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use quintet_e2e::{Arena, Dice};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::podset::podset;
-use crate::podset_rollout::{rolled_out, template};
-
-/// A template for the test's nodes alone: what runs on a node of another test goes with that one.
-fn on_own_nodes(arena: &Arena) -> Value {
-    let mut template = template("busybox", &json!({}));
-    template["spec"]["nodeSelector"] = json!({ "arena": arena.namespace() });
-    template
-}
+use crate::podset_rollout::{on_own_nodes, rolled_out};
 
 /// Killed at 50 random moments while it scales up in steps: each pod is made once, and there are never too many.
 #[test]

@@ -22,6 +22,13 @@ pub(crate) fn template(image: &str, annotations: &Value) -> Value {
             "nodeSelector": { "quintet.dev/simulated": "true" } } })
 }
 
+/// A template for the test's nodes alone: what runs on a node of another test goes with that one.
+pub(crate) fn on_own_nodes(arena: &Arena) -> Value {
+    let mut template = template("busybox", &json!({}));
+    template["spec"]["nodeSelector"] = json!({ "arena": arena.namespace() });
+    template
+}
+
 fn progressing(set: &Value) -> (String, String) {
     condition(set, "Progressing")
 }
@@ -227,11 +234,8 @@ fn an_autoscaler_scales_it() {
 fn a_pod_without_its_labels_is_released_and_goes_on() {
     let arena = Arena::new("pr-free");
     let _manager = arena.manager("podset");
-    // A node of its own: what runs on another test's node goes with that one.
     arena.node("n");
-    let mut here = template("busybox", &json!({}));
-    here["spec"]["nodeSelector"] = json!({ "arena": arena.namespace() });
-    arena.apply(&podset("set", &json!({ "replicas": 2, "template": here }))).unwrap();
+    arena.apply(&podset("set", &json!({ "replicas": 2, "template": on_own_nodes(&arena) }))).unwrap();
     let set = arena.wait_for("podset", "set", "two pods", rolled_out(2));
     let freed = set["status"]["podNames"][0].as_str().unwrap().to_owned();
     arena.kubectl(&["label", "pod", &freed, "app=debugging", "--overwrite"]).unwrap();

@@ -309,12 +309,12 @@ impl Arena {
 
     /// The same once nobody has written for two seconds.
     pub fn writes_at_rest(&self) -> Vec<String> {
-        let mut before = self.writes();
+        let mut before = None;
         run::poll("nothing is written any more", PATIENCE, Duration::from_secs(2), || {
             let now = self.writes();
-            let is_at_rest = now.len() == before.len();
-            before = now;
-            Ok(is_at_rest.then(|| before.clone()))
+            let is_at_rest = before.as_ref() == Some(&now);
+            before = Some(now.clone());
+            Ok(is_at_rest.then_some(now))
         })
         .unwrap_or_else(|error| panic!("{error}: {before:?}"))
     }
