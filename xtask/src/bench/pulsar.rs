@@ -60,8 +60,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=99))]
     rounds: u8,
     /// See whether it works: 100,000 messages, one round
-    #[arg(long, conflicts_with_all = ["messages", "rounds"])]
-    quick: bool,
+    #[arg(long, conflicts_with_all = ["messages", "rounds", "write"])]
+    pub quick: bool,
     /// Measure this alone
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
@@ -80,7 +80,7 @@ impl Args {
             words.push(format!("--rounds {}", self.rounds));
         }
         words.extend(self.only.map(|part| format!("--only {}", part.word())));
-        words.push("--write".to_owned());
+        words.extend((!self.quick).then(|| "--write".to_owned()));
         words.join(" ")
     }
 

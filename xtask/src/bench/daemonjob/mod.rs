@@ -45,8 +45,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
     rounds: u8,
     /// See whether it works: 100 nodes, one round, without tuned peers
-    #[arg(long, conflicts_with_all = ["nodes", "rounds", "only"])]
-    quick: bool,
+    #[arg(long, conflicts_with_all = ["nodes", "rounds", "only", "write"])]
+    pub quick: bool,
     /// Measure with one setting of kube-controller-manager and kube-scheduler instead of both
     #[arg(long, value_enum, value_name = "SETTING")]
     only: Option<Setting>,
@@ -97,7 +97,7 @@ impl Args {
         if self.without_peers {
             words.push("--without-peers".to_owned());
         }
-        words.push("--write".to_owned());
+        words.extend((!self.quick).then(|| "--write".to_owned()));
         words.join(" ")
     }
 }
@@ -243,13 +243,14 @@ mod tests {
         let plan = parse(&["--quick", "--without-peers"]).unwrap().plan();
         assert_eq!(plan.contenders, [Contender::Bare, Contender::DaemonJob]);
         assert!(parse(&["--quick", "--rounds", "2"]).is_err());
+        assert!(parse(&["--quick", "--write"]).is_err());
         assert!(parse(&["--nodes", "0"]).is_err());
     }
 
     #[test]
     fn a_document_names_the_command_that_made_it() {
         let command = |words: &[&str]| parse(words).unwrap().command();
-        assert_eq!(command(&["--quick"]), "cargo xtask bench daemonjob --quick --write");
+        assert_eq!(command(&["--quick"]), "cargo xtask bench daemonjob --quick");
         assert_eq!(
             command(&["--nodes", "5000", "--only", "tuned"]),
             "cargo xtask bench daemonjob --nodes 5000 --rounds 3 --only tuned --write"

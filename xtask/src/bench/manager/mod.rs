@@ -211,8 +211,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=99))]
     pairs: u8,
     /// See whether it works: one pair, 100 pods where there are 10,000 else, and little of everything
-    #[arg(long, conflicts_with = "pairs")]
-    quick: bool,
+    #[arg(long, conflicts_with_all = ["pairs", "write"])]
+    pub quick: bool,
     /// Measure this alone; may be given several times
     #[arg(long, value_enum, value_name = "MEASURE")]
     only: Vec<Measure>,
@@ -262,8 +262,11 @@ impl Args {
 
     /// The command that measures one thing alike.
     fn command(&self, measure: Measure) -> String {
-        let how = if self.quick { "--quick".to_owned() } else { format!("--pairs {}", self.pairs) };
-        format!("cargo xtask bench manager {how} --only {} --write", measure.word())
+        let only = format!("--only {}", measure.word());
+        if self.quick {
+            return format!("cargo xtask bench manager --quick {only}");
+        }
+        format!("cargo xtask bench manager --pairs {} {only} --write", self.pairs)
     }
 }
 
@@ -387,6 +390,7 @@ mod tests {
         assert_eq!((args.measures(), args.sizes().pairs), (vec![Measure::Idle, Measure::Crash], 2));
         assert_eq!(parse(&["--quick"]).unwrap().sizes().many, 100);
         assert!(parse(&["--quick", "--pairs", "2"]).is_err());
+        assert!(parse(&["--quick", "--write"]).is_err());
         assert!(parse(&["--only", "nothing"]).is_err());
     }
 

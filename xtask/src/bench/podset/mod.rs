@@ -46,8 +46,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
     rounds: u8,
     /// See whether it works: 100 pods, one round, as shipped only
-    #[arg(long, conflicts_with_all = ["pods", "rounds", "only"])]
-    quick: bool,
+    #[arg(long, conflicts_with_all = ["pods", "rounds", "only", "write"])]
+    pub quick: bool,
     /// Measure with one setting of kube-controller-manager and kube-scheduler instead of both
     #[arg(long, value_enum, value_name = "SETTING")]
     only: Option<Setting>,
@@ -98,7 +98,7 @@ impl Args {
         if self.without_peers {
             words.push("--without-peers".to_owned());
         }
-        words.push("--write".to_owned());
+        words.extend((!self.quick).then(|| "--write".to_owned()));
         words.join(" ")
     }
 }
@@ -214,13 +214,14 @@ mod tests {
         let plan = parse(&["--quick", "--without-peers"]).unwrap().plan();
         assert_eq!(plan.contenders, [Contender::PodSet]);
         assert!(parse(&["--quick", "--rounds", "2"]).is_err());
+        assert!(parse(&["--quick", "--write"]).is_err());
         assert!(parse(&["--pods", "9"]).is_err());
     }
 
     #[test]
     fn a_document_names_the_command_that_made_it() {
         let command = |words: &[&str]| parse(words).unwrap().command();
-        assert_eq!(command(&["--quick"]), "cargo xtask bench podset --quick --write");
+        assert_eq!(command(&["--quick"]), "cargo xtask bench podset --quick");
         assert_eq!(
             command(&["--pods", "5000", "--only", "tuned", "--without-peers"]),
             "cargo xtask bench podset --pods 5000 --rounds 3 --only tuned --without-peers --write"
