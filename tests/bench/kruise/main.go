@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -50,10 +49,8 @@ func run() error {
 	}
 	util.SetControllerCacheSyncTimeout(0)
 
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return err
-	}
+	// The controller asks client-go's own scheme.
+	scheme := clientgoscheme.Scheme
 	if err := appsv1alpha1.AddToScheme(scheme); err != nil {
 		return err
 	}

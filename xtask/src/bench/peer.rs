@@ -18,6 +18,7 @@ use crate::cluster::binaries::{go_build, go_version, required_version};
 use crate::cluster::processes::{self, Launch, Process};
 use crate::cluster::{lock, state};
 use crate::manager::NAMESPACE;
+use crate::run::Log;
 use crate::{http, manager, paths, run};
 
 /// How long anything about a manager may take.
@@ -119,6 +120,7 @@ pub fn write_kubeconfig(rig: &Rig, account: &str) -> Result<()> {
 pub struct Running {
     process: Process,
     child: Child,
+    log: Log,
     metrics_port: u16,
     /// Just before it was started.
     pub began: Timestamp,
@@ -137,6 +139,7 @@ impl Running {
         command.current_dir(kube.dir());
         let records = kube.dir().join("processes");
         fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
+        let log = Log::now(kube.log(&format!("{name}.log")));
         let began = Timestamp::now();
         let (process, child) = processes::start(
             &records,
@@ -149,7 +152,7 @@ impl Running {
                 stderr: kube.log(&format!("{name}.log")),
             },
         )?;
-        Ok(Self { process, child, metrics_port, began })
+        Ok(Self { process, child, log, metrics_port, began })
     }
 
     /// Its pid.
@@ -188,7 +191,8 @@ impl Running {
     /// Fails if it has ended by itself: controller-runtime does so when the Lease is lost.
     pub fn must_run(&self) -> Result<()> {
         if !self.process.is_alive() {
-            bail!("{} has ended by itself: see its log", self.process.name);
+            // It goes with the cluster.
+            bail!("{} has ended by itself; {}", self.process.name, self.log.tail(5));
         }
         Ok(())
     }
