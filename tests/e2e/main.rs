@@ -26,6 +26,7 @@ mod manager_metrics;
 mod podset;
 mod podset_faults;
 mod podset_rollout;
+mod protobuf;
 mod pulsarconsumer;
 mod pulsarconsumer_autoscaling;
 mod pulsarconsumer_broker;

@@ -229,7 +229,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// What takes too long for every run and is run by hand.
-const LONG_TIER: &str = "the benches (cargo xtask bench --help), half an hour each; all plans of the faults (cargo xtask faults, of which a \
+const LONG_TIER: &str = "the benches (cargo xtask bench --help), half an hour each, of which two are run in small; all plans of the faults (cargo xtask faults, of which a \
                          part is among the workspace's tests) and their mutants (cargo xtask faults --mutants), a quarter of an hour each";
 
 /// The package of the programs for Pulsar.
@@ -243,6 +243,7 @@ const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_
 const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
 const RELEASE: (&str, Duration) = ("release files", Duration::from_mins(1));
 const DEMO: (&str, Duration) = ("demo", Duration::from_mins(4));
+const BENCHES: (&str, Duration) = ("benches, in small", Duration::from_mins(4));
 const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(2));
 const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(22));
 
@@ -274,9 +275,9 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     })?;
     if fast {
         for (name, budget) in
-            [PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, CLUSTER, END_TO_END]
+            [PULSAR_PROGRAMS, RELEASE_BUILD, IMAGES, CONTROL_PLANE, CHART, RELEASE, DEMO, BENCHES, CLUSTER]
                 .into_iter()
-                .chain([real::PROGRAMS, real::TESTS])
+                .chain([END_TO_END, real::PROGRAMS, real::TESTS])
         {
             report.skip(name, budget, "as --fast was given");
         }
@@ -286,7 +287,8 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(RELEASE_BUILD.0, RELEASE_BUILD.1, || check(xtask()?.arg("build")))?;
     images(report)?;
     if !control_plane(report)? {
-        for (name, budget) in [CHART, RELEASE, DEMO, CLUSTER, END_TO_END, real::PROGRAMS, real::TESTS] {
+        let rest = [CHART, RELEASE, DEMO, BENCHES, CLUSTER, END_TO_END, real::PROGRAMS, real::TESTS];
+        for (name, budget) in rest {
             report.skip(name, budget, "as the control plane could not be built");
         }
         return Ok(());
@@ -311,6 +313,14 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         Ok(counts)
     })?;
     drop(shown);
+    // What they find is nobody's; that their counts keep the limits, and that they work, is.
+    report.part(BENCHES.0, BENCHES.1, || {
+        let mut counts = check(xtask()?.args(["bench", "daemonjob", "--quick", "--without-peers"]))?;
+        let measures = ["--only=size", "--only=start", "--only=latency"];
+        counts += check(xtask()?.args(["bench", "manager", "--quick"]).args(measures))?;
+        counts += check(xtask()?.args(["bench", "goals"]))?;
+        Ok(counts)
+    })?;
     end_to_end(report, None)?;
     real::tests(report, None)
 }

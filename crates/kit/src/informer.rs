@@ -5,6 +5,7 @@
 //! - deletions are delivered, with the last known object;
 //! - a relist marks and sweeps: the cache is never empty in between, and what did not change wakes nobody;
 //! - the position of the watch is known (events and bookmarks), which is what reading one's own writes needs;
+//! - pods and nodes come in protobuf, which costs the API server less ([`crate::protobuf`]);
 //! - objects are indexed by the UID of their controller.
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,28 +13,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use futures::AsyncBufReadExt as _;
+use axum::body::{Body, to_bytes};
 use futures::future::join_all;
-use http::{Request, header};
+use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, TryStreamExt as _};
+use http::{HeaderValue, Request, Response, header};
 use kube::Client;
 use kube::core::Status;
 use kube_runtime::utils::Backoff as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::client::{CALL, brief};
 use crate::conditions::shorten;
 use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::object::{Key, Meta, MetaOnly, Object, Owner};
+use crate::protobuf::{self, Malformed, Table};
 use crate::resource::{Resource, escape};
 
 /// A page of a list where the server cannot stream it: small, because the decoded page is what memory peaks by.
 const PAGE: usize = 100;
 /// Bytes of an error that are kept of an object that cannot be decoded.
 const LONGEST_ERROR: usize = 512;
+/// Bytes of an answer that is an error which are read.
+const LONGEST_REFUSAL: usize = 64 * 1024;
+/// Bytes of a buffer that is kept for the next event.
+const BUFFER: usize = 64 * 1024;
+/// Bytes that an event may have: many times what etcd takes.
+const LARGEST_EVENT: usize = 32 * 1024 * 1024;
 /// How long the server may keep one watch open; it is then continued where it was.
 const WATCH: Duration = Duration::from_secs(290);
 /// A watch without event or bookmark for this long is taken for dead. Bookmarks come about once a minute.
@@ -121,6 +130,8 @@ struct Inner<T> {
     progress: watch::Sender<Progress>,
     health: watch::Sender<Health>,
     streaming: AtomicBool,
+    /// Whether protobuf is asked for where it can be read.
+    protobuf: AtomicBool,
     /// Since when a list is asked for.
     relist: watch::Sender<Option<Instant>>,
     patient: AtomicBool,
@@ -207,6 +218,8 @@ enum Interrupted {
     Read(#[from] std::io::Error),
     #[error("the answer is not the JSON that was expected: {0}")]
     Json(#[from] serde_json::Error),
+    #[error("{0}")]
+    Protobuf(#[from] Malformed),
     #[error("the server ended the watch: {} {}", .0.reason, .0.message)]
     Watch(Box<Status>),
     #[error("the server was silent for {} s", .0.as_secs())]
@@ -392,6 +405,7 @@ impl<T: Object> Part<T> {
                 progress: watch::Sender::new(Progress::default()),
                 health: watch::Sender::new(Health::Unsynced),
                 streaming: AtomicBool::new(true),
+                protobuf: AtomicBool::new(true),
                 relist: watch::channel(None).0,
                 patient: AtomicBool::new(false),
             }),
@@ -641,6 +655,9 @@ impl<T: Object> Part<T> {
                     ended
                 }
             };
+            if matches!(ended, Err(Interrupted::Protobuf(_))) {
+                self.inner.protobuf.store(false, Ordering::Relaxed);
+            }
             match ended {
                 Ok(()) => {
                     if !followed && std::mem::take(&mut failing) {
@@ -746,10 +763,10 @@ impl<T: Object> Part<T> {
         let mut seen = Seen::new();
         let query = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
                      &resourceVersionMatch=NotOlderThan&timeoutSeconds=60";
-        let mut lines = self.open(client, query).await?;
-        let mut line = String::new();
-        while read(&mut lines, &mut line, CALL).await? {
-            let event: Line<'_> = serde_json::from_str(&line)?;
+        let mut events = self.open(client, query).await?;
+        let mut line = Vec::new();
+        while events.next(&mut line, CALL).await? {
+            let event: Line<'_> = serde_json::from_slice(&line)?;
             match &*event.type_ {
                 "BOOKMARK" => {
                     let meta: MetaOnly = serde_json::from_str(event.object.get())?;
@@ -787,11 +804,11 @@ impl<T: Object> Part<T> {
             "watch=true&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
             WATCH.as_secs()
         );
-        let mut lines = self.open(client, &query).await?;
+        let mut events = self.open(client, &query).await?;
         opened();
-        let mut line = String::new();
-        while read(&mut lines, &mut line, SILENCE).await? {
-            let event: Line<'_> = serde_json::from_str(&line)?;
+        let mut line = Vec::new();
+        while events.next(&mut line, SILENCE).await? {
+            let event: Line<'_> = serde_json::from_slice(&line)?;
             if &*event.type_ == "ERROR" {
                 return Err(Interrupted::Watch(serde_json::from_str(event.object.get())?));
             }
@@ -825,12 +842,108 @@ impl<T: Object> Part<T> {
             .body(Vec::new())?)
     }
 
+    /// Opens a watch, in protobuf where it can be read and the server has it.
     async fn open(
         &self,
         client: &Client,
         query: &str,
-    ) -> Result<impl futures::AsyncBufRead + Unpin + use<T>, Interrupted> {
-        Ok(client.request_stream(self.request(query)?).await?)
+    ) -> Result<Events<impl AsyncBufRead + Unpin + use<T>>, Interrupted> {
+        let mut request = self.request(query)?.map(kube::client::Body::from);
+        let mut table = protobuf::table(&self.inner.resource);
+        if !self.inner.protobuf.load(Ordering::Relaxed) {
+            table = None;
+        }
+        if table.is_some() {
+            request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(protobuf::ACCEPT));
+        }
+        let answer = client.send(request).await?;
+        let is_protobuf = answer
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|of| of.as_bytes().starts_with(protobuf::CONTENT_TYPE.as_bytes()));
+        if !answer.status().is_success() {
+            return Err(refusal(answer, is_protobuf).await.into());
+        }
+        let body = Body::new(answer.into_body()).into_data_stream();
+        Ok(Events {
+            body: body.map_err(std::io::Error::other).into_async_read(),
+            table: table.filter(|_| is_protobuf),
+            frame: Vec::new(),
+        })
+    }
+}
+
+/// The error that a server's answer is, as kube would have it: protobuf is Greek to it.
+async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kube::Error {
+    let code = answer.status().as_u16();
+    let body = to_bytes(Body::new(answer.into_body()), LONGEST_REFUSAL).await.unwrap_or_default();
+    let json = if is_protobuf { protobuf::status(&body).unwrap_or_default() } else { body.to_vec() };
+    let status = serde_json::from_slice(&json).unwrap_or_else(|_| {
+        // A proxy's own words.
+        Status::failure(String::from_utf8_lossy(&body).trim(), "not what an API server answers")
+            .with_code(code)
+    });
+    kube::Error::Api(status.boxed())
+}
+
+/// What a watch says, one event after another.
+struct Events<B> {
+    body: B,
+    /// What is read of an object, where it comes in protobuf.
+    table: Option<Table>,
+    frame: Vec<u8>,
+}
+
+impl<B: AsyncBufRead + Unpin> Events<B> {
+    /// Reads the next event, as a line of JSON; false at the end.
+    async fn next(&mut self, line: &mut Vec<u8>, silence: Duration) -> Result<bool, Interrupted> {
+        // One huge object must not keep its buffer for the life of the watch.
+        for buffer in [&mut *line, &mut self.frame] {
+            buffer.clear();
+            buffer.shrink_to(BUFFER);
+        }
+        let reading = async {
+            match self.table {
+                None => self.read_line(line).await,
+                Some(table) => self.read_frame(table, line).await,
+            }
+        };
+        timeout(silence, reading).await.unwrap_or(Err(Interrupted::Silent(silence)))
+    }
+
+    async fn read_line(&mut self, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
+        self.body.read_until(b'\n', line).await?;
+        // The connection may go away in the middle of a line: what came whole was taken in.
+        Ok(line.ends_with(b"\n"))
+    }
+
+    /// A frame is its length, in four bytes, and an event.
+    async fn read_frame(&mut self, table: Table, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
+        let mut length = [0; 4];
+        if !self.read_whole(&mut length).await? {
+            return Ok(false);
+        }
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        if length > LARGEST_EVENT {
+            return Err(Malformed("an event that is larger than any object").into());
+        }
+        let mut frame = std::mem::take(&mut self.frame);
+        frame.resize(length, 0);
+        let is_whole = self.read_whole(&mut frame).await?;
+        if is_whole {
+            protobuf::event(&frame, table, line)?;
+        }
+        self.frame = frame;
+        Ok(is_whole)
+    }
+
+    /// Fills a buffer; false where the connection has ended before.
+    async fn read_whole(&mut self, buffer: &mut [u8]) -> Result<bool, Interrupted> {
+        match self.body.read_exact(buffer).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -838,25 +951,6 @@ impl<T: Object> Part<T> {
 pub async fn any_changed<T>(watched: &mut [watch::Receiver<T>]) {
     let changes = watched.iter_mut().map(|watched| Box::pin(watched.changed()));
     let _ = futures::future::select_all(changes).await;
-}
-
-/// Reads one line into `line`; false at the end of the stream.
-async fn read(
-    lines: &mut (impl futures::AsyncBufRead + Unpin),
-    line: &mut String,
-    silence: Duration,
-) -> Result<bool, Interrupted> {
-    line.clear();
-    // One huge object must not keep its buffer for the life of the watch.
-    line.shrink_to(64 * 1024);
-    match timeout_at(Instant::now() + silence, lines.read_line(line)).await {
-        Ok(Ok(0)) => Ok(false),
-        // The connection went away in the middle of a line: what came whole was taken in.
-        Ok(Ok(_)) if !line.ends_with('\n') => Ok(false),
-        Ok(Ok(_)) => Ok(true),
-        Ok(Err(error)) => Err(error.into()),
-        Err(_elapsed) => Err(Interrupted::Silent(silence)),
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -18,6 +18,7 @@ pub mod link;
 pub mod metrics;
 pub mod object;
 pub mod plan;
+pub mod protobuf;
 pub mod queue;
 pub mod rbac;
 pub mod resource;
