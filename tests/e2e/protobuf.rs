@@ -1,16 +1,20 @@
 //! What is read of pods and nodes in protobuf is what the API server's JSON says of them.
 
-use futures::AsyncReadExt as _;
+use axum::body::to_bytes;
 use http::{Request, header};
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use quintet_e2e::Arena;
 use quintet_kit::object::Object;
 use quintet_kit::protobuf;
-use quintet_kit::resource::{NODES, PODS, Resource};
+use quintet_kit::resource::PODS;
 use quintet_kit::types::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
+
+/// A node that is not there: no kubelet has a say in what becomes of the pod.
+const NOWHERE: &str = "nowhere";
 
 /// Everything that a status can say of what is read.
 fn status() -> Value {
@@ -41,15 +45,31 @@ fn status() -> Value {
     })
 }
 
-/// An object as it is read in either way, and the bytes that one of them came in.
-async fn both<T: Object>(client: &Client, resource: &Resource, path: &str) -> (T, T, Vec<u8>) {
-    let get = |accept| Request::get(path).header(header::ACCEPT, accept).body(Vec::new()).unwrap();
-    let json = client.request_text(get("application/json")).await.unwrap();
-    let mut encoded = Vec::new();
-    client.request_stream(get(protobuf::ACCEPT)).await.unwrap().read_to_end(&mut encoded).await.unwrap();
-    let mut read = Vec::new();
-    protobuf::object(&encoded, protobuf::table(resource).unwrap(), &mut read).unwrap();
-    (serde_json::from_str(&json).unwrap(), serde_json::from_slice(&read).unwrap(), encoded)
+/// What a path answers to who asks for protobuf: its code, its content type and its bytes.
+async fn get(client: &Client, path: &str) -> (u16, String, Vec<u8>) {
+    let request = Request::get(path).header(header::ACCEPT, protobuf::ACCEPT);
+    let answer = client.send(request.body(Body::empty()).unwrap()).await.unwrap();
+    let (code, of) =
+        (answer.status().as_u16(), answer.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned());
+    let bytes = to_bytes(axum::body::Body::new(answer.into_body()), usize::MAX).await.unwrap();
+    (code, of, bytes.to_vec())
+}
+
+/// An object as it is read from JSON and from protobuf.
+async fn both<T: Object>(client: &Client, path: &str) -> (T, T) {
+    loop {
+        let request = Request::get(path).body(Vec::new()).unwrap();
+        let json: T = serde_json::from_str(&client.request_text(request).await.unwrap()).unwrap();
+        let (_, of, encoded) = get(client, path).await;
+        assert_eq!(of, protobuf::CONTENT_TYPE);
+        let mut read = Vec::new();
+        protobuf::object(&encoded, T::in_protobuf().unwrap(), &mut read).unwrap();
+        let read: T = serde_json::from_slice(&read).unwrap();
+        // Somebody may have written in between.
+        if read.resource_version() == json.resource_version() {
+            return (json, read);
+        }
+    }
 }
 
 #[test]
@@ -64,26 +84,19 @@ fn what_is_read_in_protobuf_is_what_json_says() {
                 "ownerReferences": [
                     { "apiVersion": "v1", "kind": "ConfigMap", "name": "one", "uid": "1" },
                     { "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "name": "d", "uid": "2", "controller": true }] },
-            "spec": { "schedulerName": "nobody", "containers": [{ "name": "c", "image": "i" }] } }))
+            "spec": { "nodeName": NOWHERE, "containers": [{ "name": "c", "image": "i" }] } }))
         .unwrap();
-    arena
-        .kubectl(&[
-            "patch",
-            "pod",
-            "p",
-            "--subresource=status",
-            "-p",
-            &json!({ "status": status() }).to_string(),
-        ])
-        .unwrap();
+    // A pod that has failed has no grace period.
     arena.kubectl(&["delete", "pod", "p", "--wait=false", "--grace-period=7"]).unwrap();
+    let status = json!({ "status": status() }).to_string();
+    arena.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", &status]).unwrap();
     arena
         .kubectl(&[
             "taint",
             "node",
             &node,
             "quintet.dev/empty:NoSchedule",
-            "quintet.dev/full=value:NoExecute",
+            "quintet.dev/full=value:PreferNoSchedule",
         ])
         .unwrap();
     arena.kubectl(&["cordon", &node]).unwrap();
@@ -93,27 +106,35 @@ fn what_is_read_in_protobuf_is_what_json_says() {
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
         let client = Client::try_from(config).unwrap();
         let path = format!("{}/p", PODS.path(namespace));
-        let (pod, read, encoded) = both::<Pod>(&client, &PODS, &path).await;
-        assert!(encoded.starts_with(b"k8s\0"), "it came as {}", String::from_utf8_lossy(&encoded));
+        let (pod, read) = both::<Pod>(&client, &path).await;
         assert_eq!(read, pod);
         // It has what there is to read.
-        assert!(pod.exits[0].code == -1 && pod.unschedulable.is_some() && pod.meta.deleted.is_some());
-        assert!(pod.meta.owner.is_some() && pod.meta.finalizers.len() == 2 && pod.started.is_some());
+        assert_eq!((pod.exits[0].code, pod.meta.grace_seconds, pod.meta.finalizers.len()), (-1, 7, 2));
+        assert!(pod.unschedulable.is_some() && pod.meta.deleted.is_some() && pod.started.is_some());
+        assert!(pod.meta.owner.is_some() && pod.node.as_deref() == Some(NOWHERE));
 
-        let (node, read, _) = both::<Node>(&client, &NODES, &format!("/api/v1/nodes/{node}")).await;
+        let (node, read) = both::<Node>(&client, &format!("/api/v1/nodes/{node}")).await;
         assert_eq!(read, node);
         assert!(node.unschedulable && node.taints.len() >= 2);
 
-        // And what the server says where there is nothing.
-        let missing = Request::get(format!("{path}-missing")).header(header::ACCEPT, protobuf::ACCEPT);
-        let answer = client.send(missing.body(kube::client::Body::empty()).unwrap()).await.unwrap();
-        assert_eq!(answer.headers()[header::CONTENT_TYPE], protobuf::CONTENT_TYPE);
-        // A watch is answered in it too.
-        let watch = Request::get(format!("{}?watch=true&timeoutSeconds=1", PODS.path(namespace)));
-        let watch = watch.header(header::ACCEPT, protobuf::ACCEPT);
-        let answer = client.send(watch.body(kube::client::Body::empty()).unwrap()).await.unwrap();
-        let said = answer.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned();
-        assert!(said.starts_with(protobuf::CONTENT_TYPE), "{said}");
+        // What the server says where there is nothing.
+        let (code, of, said) = get(&client, &format!("{path}-missing")).await;
+        assert_eq!((code, &*of), (404, protobuf::CONTENT_TYPE));
+        let said: Value = serde_json::from_slice(&protobuf::status(&said).unwrap()).unwrap();
+        assert_eq!((&said["code"], &said["reason"]), (&json!(404), &json!("NotFound")));
+
+        // An event of a watch: its length, and the rest.
+        let watch =
+            format!("{}?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dp", PODS.path(namespace));
+        let (code, of, frames) = get(&client, &watch).await;
+        assert!(code == 200 && of.starts_with(protobuf::CONTENT_TYPE), "{code} {of}");
+        let (length, rest) = frames.split_first_chunk().unwrap();
+        let frame = &rest[..usize::try_from(u32::from_be_bytes(*length)).unwrap()];
+        let mut line = Vec::new();
+        protobuf::event(frame, Pod::in_protobuf().unwrap(), &mut line).unwrap();
+        let line: Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!((&line["type"], &line["object"]["metadata"]["name"]), (&json!("ADDED"), &json!("p")));
     });
-    arena.kubectl(&["patch", "pod", "p", "-p", r#"{"metadata":{"$deleteFromPrimitiveList/finalizers":["quintet.dev/test","example.com/other"]}}"#]).unwrap();
+    let without = json!({ "metadata": { "finalizers": null } }).to_string();
+    arena.kubectl(&["patch", "pod", "p", "--type=merge", "-p", &without]).unwrap();
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use futures::future::join_all;
 use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, TryStreamExt as _};
 use http::{HeaderValue, Request, Response, header};
@@ -30,7 +30,7 @@ use crate::conditions::shorten;
 use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::object::{Key, Meta, MetaOnly, Object, Owner};
-use crate::protobuf::{self, Malformed, Table};
+use crate::protobuf::{self, Malformed};
 use crate::resource::{Resource, escape};
 
 /// A page of a list where the server cannot stream it: small, because the decoded page is what memory peaks by.
@@ -244,6 +244,12 @@ impl Interrupted {
             Self::Kube(kube::Error::Api(status)) | Self::Watch(status) => Some(status.code),
             _ => None,
         }
+    }
+
+    /// Whether JSON may be answered better: what came in protobuf cannot be read, or came as something else, or the server, or
+    /// a proxy, does not want to be asked for it.
+    fn is_misunderstanding(&self) -> bool {
+        matches!(self, Self::Protobuf(_) | Self::Json(_)) || self.code() == Some(406)
     }
 
     /// The version that was asked for is too old (or too new, after a restore): only a fresh list helps.
@@ -655,7 +661,7 @@ impl<T: Object> Part<T> {
                     ended
                 }
             };
-            if matches!(ended, Err(Interrupted::Protobuf(_))) {
+            if ended.as_ref().is_err_and(Interrupted::is_misunderstanding) {
                 self.inner.protobuf.store(false, Ordering::Relaxed);
             }
             match ended {
@@ -849,11 +855,8 @@ impl<T: Object> Part<T> {
         query: &str,
     ) -> Result<Events<impl AsyncBufRead + Unpin + use<T>>, Interrupted> {
         let mut request = self.request(query)?.map(kube::client::Body::from);
-        let mut table = protobuf::table(&self.inner.resource);
-        if !self.inner.protobuf.load(Ordering::Relaxed) {
-            table = None;
-        }
-        if table.is_some() {
+        let of = T::in_protobuf().filter(|_| self.inner.protobuf.load(Ordering::Relaxed));
+        if of.is_some() {
             request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(protobuf::ACCEPT));
         }
         let answer = client.send(request).await?;
@@ -862,12 +865,13 @@ impl<T: Object> Part<T> {
             .get(header::CONTENT_TYPE)
             .is_some_and(|of| of.as_bytes().starts_with(protobuf::CONTENT_TYPE.as_bytes()));
         if !answer.status().is_success() {
-            return Err(refusal(answer, is_protobuf).await.into());
+            let refused = timeout(CALL, refusal(answer, is_protobuf)).await;
+            return Err(refused.map_or(Interrupted::Silent(CALL), Interrupted::Kube));
         }
         let body = Body::new(answer.into_body()).into_data_stream();
         Ok(Events {
             body: body.map_err(std::io::Error::other).into_async_read(),
-            table: table.filter(|_| is_protobuf),
+            of: of.filter(|_| is_protobuf),
             frame: Vec::new(),
         })
     }
@@ -876,12 +880,20 @@ impl<T: Object> Part<T> {
 /// The error that a server's answer is, as kube would have it: protobuf is Greek to it.
 async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kube::Error {
     let code = answer.status().as_u16();
-    let body = to_bytes(Body::new(answer.into_body()), LONGEST_REFUSAL).await.unwrap_or_default();
-    let json = if is_protobuf { protobuf::status(&body).unwrap_or_default() } else { body.to_vec() };
-    let status = serde_json::from_slice(&json).unwrap_or_else(|_| {
-        // A proxy's own words.
-        Status::failure(String::from_utf8_lossy(&body).trim(), "not what an API server answers")
-            .with_code(code)
+    let mut body = Vec::new();
+    let mut chunks = Body::new(answer.into_body()).into_data_stream();
+    // What came before the connection went away may still say something.
+    while body.len() < LONGEST_REFUSAL
+        && let Ok(Some(chunk)) = chunks.try_next().await
+    {
+        body.extend_from_slice(&chunk);
+    }
+    let json = if is_protobuf { protobuf::status(&body).ok() } else { None };
+    let status = serde_json::from_slice::<Status>(json.as_ref().unwrap_or(&body));
+    // Any object is a Status, to kube.
+    let status = status.ok().filter(|status| status.code != 0).unwrap_or_else(|| {
+        let words = String::from_utf8_lossy(&body);
+        Status::failure(words.trim(), "not what an API server answers").with_code(code)
     });
     kube::Error::Api(status.boxed())
 }
@@ -889,8 +901,8 @@ async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kub
 /// What a watch says, one event after another.
 struct Events<B> {
     body: B,
-    /// What is read of an object, where it comes in protobuf.
-    table: Option<Table>,
+    /// What its objects are, where they come in protobuf.
+    of: Option<&'static protobuf::Type>,
     frame: Vec<u8>,
 }
 
@@ -903,9 +915,9 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
             buffer.shrink_to(BUFFER);
         }
         let reading = async {
-            match self.table {
+            match self.of {
                 None => self.read_line(line).await,
-                Some(table) => self.read_frame(table, line).await,
+                Some(of) => self.read_frame(of, line).await,
             }
         };
         timeout(silence, reading).await.unwrap_or(Err(Interrupted::Silent(silence)))
@@ -918,7 +930,7 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
     }
 
     /// A frame is its length, in four bytes, and an event.
-    async fn read_frame(&mut self, table: Table, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
+    async fn read_frame(&mut self, of: &protobuf::Type, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
         let mut length = [0; 4];
         if !self.read_whole(&mut length).await? {
             return Ok(false);
@@ -931,7 +943,7 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
         frame.resize(length, 0);
         let is_whole = self.read_whole(&mut frame).await?;
         if is_whole {
-            protobuf::event(&frame, table, line)?;
+            protobuf::event(&frame, of, line)?;
         }
         self.frame = frame;
         Ok(is_whole)

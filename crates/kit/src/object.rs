@@ -9,6 +9,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::protobuf;
+
 /// One object of one kind, for as long as it lives: a new object under an old name is another key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -64,6 +66,10 @@ pub trait Object: DeserializeOwned + Send + Sync + 'static {
     }
     /// Whether its deletion was asked for.
     fn terminating(&self) -> bool;
+    /// How it is read in protobuf; None where it is read from JSON, as all custom resources are.
+    fn in_protobuf() -> Option<&'static protobuf::Type> {
+        None
+    }
     /// Drops what no plan reads, before it is kept.
     fn slim(&mut self) {}
     /// Keeps what it has in common with an object of the same owner once for both.

@@ -13,9 +13,7 @@ use std::io::Write as _;
 
 use jiff::Timestamp;
 
-use crate::resource::{NODES, PODS, Resource};
-
-/// What a watch asks for where there is a table: older and stranger servers may answer in JSON.
+/// What is asked for where a type can be read in protobuf: older and stranger servers may answer in JSON.
 pub const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json";
 
 /// How the content type of an answer in protobuf begins.
@@ -29,12 +27,19 @@ const MAGIC: &[u8] = b"k8s\0";
 #[error("the answer is not the protobuf that was expected: {0}")]
 pub struct Malformed(pub &'static str);
 
+/// A type of object that can be read in protobuf: its kind, and the fields that are read.
+#[derive(Debug)]
+pub struct Type {
+    kind: &'static str,
+    fields: Table,
+}
+
 /// The fields of a message that are read.
-pub type Table = &'static [Field];
+type Table = &'static [Field];
 
 /// A field that is read: its number, its name in JSON, and what it holds.
 #[derive(Debug)]
-pub struct Field {
+struct Field {
     number: u32,
     name: &'static str,
     holds: Holds,
@@ -91,11 +96,15 @@ const CONDITION: Table = &[
     field(6, "message", Text),
 ];
 
-const POD: Table = &[
-    field(1, "metadata", Message(META)),
-    field(2, "spec", Message(&[field(10, "nodeName", Text)])),
-    field(3, "status", Message(POD_STATUS)),
-];
+/// A [`crate::types::Pod`].
+pub static POD: Type = Type {
+    kind: "Pod",
+    fields: &[
+        field(1, "metadata", Message(META)),
+        field(2, "spec", Message(&[field(10, "nodeName", Text)])),
+        field(3, "status", Message(POD_STATUS)),
+    ],
+};
 
 const POD_STATUS: Table = &[
     field(1, "phase", Text),
@@ -127,63 +136,62 @@ const TERMINATED: Table = &[
     field(6, "finishedAt", Time),
 ];
 
-const NODE: Table = &[
-    field(1, "metadata", Message(META)),
-    field(2, "spec", Message(&[field(4, "unschedulable", Flag), field(5, "taints", Messages(TAINT))])),
-    field(
-        3,
-        "status",
-        Message(&[field(4, "conditions", Messages(CONDITION)), field(7, "nodeInfo", Message(NODE_INFO))]),
-    ),
-];
+/// A [`crate::types::Node`].
+pub static NODE: Type = Type {
+    kind: "Node",
+    fields: &[
+        field(1, "metadata", Message(META)),
+        field(2, "spec", Message(&[field(4, "unschedulable", Flag), field(5, "taints", Messages(TAINT))])),
+        field(3, "status", Message(NODE_STATUS)),
+    ],
+};
+
+const NODE_STATUS: Table =
+    &[field(4, "conditions", Messages(CONDITION)), field(7, "nodeInfo", Message(NODE_INFO))];
 
 const TAINT: Table = &[field(1, "key", Text), field(2, "value", Text), field(3, "effect", Text)];
 
 const NODE_INFO: Table = &[field(3, "bootID", Text)];
 
 /// What the server answers instead of an object.
-const STATUS: Table = &[
-    field(3, "message", Text),
-    field(4, "reason", Text),
-    field(6, "code", Number),
-    field(2, "status", Text),
-];
-
-/// The fields that are read of a type; None where it is read from JSON, as all custom resources are.
-pub fn table(resource: &Resource) -> Option<Table> {
-    match *resource {
-        PODS => Some(POD),
-        NODES => Some(NODE),
-        _ => None,
-    }
-}
+static STATUS: Type = Type {
+    kind: "Status",
+    fields: &[
+        field(3, "message", Text),
+        field(4, "reason", Text),
+        field(6, "code", Number),
+        field(2, "status", Text),
+    ],
+};
 
 /// Writes what is read of an event of a watch as the line that it is in JSON: `{"type":...,"object":...}`.
-pub fn event(frame: &[u8], table: Table, line: &mut Vec<u8>) -> Result<(), Malformed> {
+pub fn event(frame: &[u8], of: &Type, line: &mut Vec<u8>) -> Result<(), Malformed> {
     let event = fields(frame)?;
     line.extend_from_slice(b"{\"type\":");
     text(bytes(&event, 1)?.unwrap_or_default(), line);
     line.extend_from_slice(b",\"object\":");
     // A RawExtension, which holds the object as it would stand alone.
     let holder = fields(bytes(&event, 2)?.ok_or(Malformed("an event without an object"))?)?;
-    object(bytes(&holder, 1)?.unwrap_or_default(), table, line)?;
+    object(bytes(&holder, 1)?.unwrap_or_default(), of, line)?;
     line.push(b'}');
     Ok(())
 }
 
 /// Writes what is read of an object as JSON; of a Status, where that is what stands there.
-pub fn object(encoded: &[u8], table: Table, json: &mut Vec<u8>) -> Result<(), Malformed> {
+pub fn object(encoded: &[u8], of: &Type, json: &mut Vec<u8>) -> Result<(), Malformed> {
     let envelope = encoded.strip_prefix(MAGIC).ok_or(Malformed("an object does not begin as such"))?;
     let envelope = fields(envelope)?;
-    let of_type = fields(bytes(&envelope, 1)?.unwrap_or_default())?;
-    let is_status = bytes(&of_type, 2)? == Some(b"Status");
-    message(bytes(&envelope, 2)?.unwrap_or_default(), if is_status { STATUS } else { table }, json)
+    let named = fields(bytes(&envelope, 1)?.unwrap_or_default())?;
+    let kind = bytes(&named, 2)?.unwrap_or_default();
+    let of = [of, &STATUS].into_iter().find(|of| of.kind.as_bytes() == kind);
+    let of = of.ok_or(Malformed("an object of another kind"))?;
+    message(bytes(&envelope, 2)?.ok_or(Malformed("an object without content"))?, of.fields, json)
 }
 
 /// The JSON of a Status.
 pub fn status(encoded: &[u8]) -> Result<Vec<u8>, Malformed> {
     let mut json = Vec::new();
-    object(encoded, STATUS, &mut json)?;
+    object(encoded, &STATUS, &mut json)?;
     Ok(json)
 }
 
@@ -296,10 +304,14 @@ fn message(encoded: &[u8], table: Table, json: &mut Vec<u8>) -> Result<(), Malfo
                 print(json, of_varint(value)? != 0);
             }
             Time => {
-                if let Some(time) = time(of_bytes(value)?)? {
+                if let Some(seconds) = seconds(of_bytes(value)?)? {
                     named(json);
                     json.push(b'"');
-                    print(json, time);
+                    match Timestamp::from_second(seconds) {
+                        Ok(time) => print(json, time),
+                        // The object cannot be decoded then, as in JSON; it alone.
+                        Err(_) => print(json, format_args!("{seconds} s after 1970")),
+                    }
                     json.push(b'"');
                 }
             }
@@ -344,11 +356,9 @@ fn message(encoded: &[u8], table: Table, json: &mut Vec<u8>) -> Result<(), Malfo
 }
 
 /// A metav1.Time, which has whole seconds; None where it is empty.
-fn time(encoded: &[u8]) -> Result<Option<Timestamp>, Malformed> {
+fn seconds(encoded: &[u8]) -> Result<Option<i64>, Malformed> {
     let found = fields(encoded)?;
-    let Some(seconds) = last(&found, 1) else { return Ok(None) };
-    let seconds = of_varint(seconds)?.cast_signed();
-    Timestamp::from_second(seconds).map(Some).map_err(|_| Malformed("a time beyond all years"))
+    Ok(last(&found, 1).map(of_varint).transpose()?.map(u64::cast_signed))
 }
 
 /// A comma, unless what is written next is the first of its kind.
@@ -382,9 +392,10 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
-    use crate::informer::Informer;
+    use crate::informer::{Change, Informer};
     use crate::link::Link;
     use crate::metrics::Metrics;
+    use crate::resource::PODS;
     use crate::types::{Node, Pod};
 
     /// A field on the wire: bytes of a message, or of a text.
@@ -411,9 +422,9 @@ mod tests {
         [MAGIC, &put(1, [put(1, "v1"), put(2, kind)].concat()), &put(2, object)].concat()
     }
 
-    fn json_of(encoded: &[u8], table: Table) -> Json {
+    fn json_of(encoded: &[u8], of: &Type) -> Json {
         let mut json = Vec::new();
-        object(encoded, table, &mut json).unwrap();
+        object(encoded, of, &mut json).unwrap();
         serde_json::from_slice(&json).unwrap()
     }
 
@@ -467,7 +478,7 @@ mod tests {
                 "containerStatuses": [{"name": "main", "ready": false, "restartCount": 3, "lastState": {},
                     "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:05Z"}}}]},
         });
-        assert_eq!(json_of(&enveloped("Pod", &pod()), POD), expected);
+        assert_eq!(json_of(&enveloped("Pod", &pod()), &POD), expected);
         let pod: Pod = serde_json::from_value(expected).unwrap();
         assert_eq!(pod.exits[0].code, 137);
     }
@@ -476,11 +487,11 @@ mod tests {
     fn an_event_becomes_a_line() {
         let frame = [put(1, "MODIFIED"), put(2, put(1, enveloped("Pod", &pod())))].concat();
         let mut line = Vec::new();
-        event(&frame, POD, &mut line).unwrap();
+        event(&frame, &POD, &mut line).unwrap();
         let line: Json = serde_json::from_slice(&line).unwrap();
         assert_eq!((&line["type"], &line["object"]["metadata"]["name"]), (&json!("MODIFIED"), &json!("p")));
         assert_eq!(
-            event(&put(1, "ADDED"), POD, &mut Vec::new()),
+            event(&put(1, "ADDED"), &POD, &mut Vec::new()),
             Err(Malformed("an event without an object"))
         );
     }
@@ -490,7 +501,7 @@ mod tests {
         let said = [put(2, "Failure"), put(3, "too old"), put(4, "Expired"), put_number(6, 410)].concat();
         let said = enveloped("Status", &said);
         let expected = json!({"status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
-        assert_eq!(json_of(&said, POD), expected);
+        assert_eq!(json_of(&said, &POD), expected);
         assert_eq!(serde_json::from_slice::<Json>(&status(&said).unwrap()).unwrap(), expected);
     }
 
@@ -503,7 +514,7 @@ mod tests {
             put(2, [put_number(4, 1), put(5, taint)].concat()),
             put(3, [put(4, ready), put(7, put(3, "boot"))].concat()),
         ];
-        let node: Node = serde_json::from_value(json_of(&enveloped("Node", &node.concat()), NODE)).unwrap();
+        let node: Node = serde_json::from_value(json_of(&enveloped("Node", &node.concat()), &NODE)).unwrap();
         assert!(node.unschedulable && node.ready);
         assert_eq!(
             (&*node.taints[0].key, &*node.taints[0].effect, &*node.boot_id),
@@ -524,11 +535,27 @@ mod tests {
         let whole = enveloped("Pod", &pod());
         let mut refused = 0;
         for end in 0..whole.len() {
-            refused += usize::from(object(&whole[..end], POD, &mut Vec::new()).is_err());
+            refused += usize::from(object(&whole[..end], &POD, &mut Vec::new()).is_err());
         }
         // It may end between two fields of the envelope.
         assert!(refused >= whole.len() - 3, "{refused} of {}", whole.len());
-        assert!(object(b"{\"kind\":\"Pod\"}", POD, &mut Vec::new()).is_err());
+        assert!(object(b"{\"kind\":\"Pod\"}", &POD, &mut Vec::new()).is_err());
+    }
+
+    #[test]
+    fn an_object_without_content_or_of_another_kind_is_refused() {
+        let refused = |encoded: &[u8]| object(encoded, &POD, &mut Vec::new()).unwrap_err().0;
+        assert_eq!(refused(MAGIC), "an object of another kind");
+        assert_eq!(refused(&enveloped("Node", &pod())), "an object of another kind");
+        let bare = [MAGIC, &put(1, put(2, "Pod"))].concat();
+        assert_eq!(refused(&bare), "an object without content");
+    }
+
+    #[test]
+    fn a_time_beyond_all_years_concerns_its_object_alone() {
+        let late = put(1, [put(1, "p"), put(8, put_number(1, u64::MAX / 2))].concat());
+        let json = json_of(&enveloped("Pod", &late), &POD);
+        assert!(serde_json::from_value::<Pod>(json).is_err());
     }
 
     /// A frame of a watch.
@@ -538,50 +565,94 @@ mod tests {
     }
 
     fn named(name: &str, version: &str) -> Vec<u8> {
+        let label = put(11, [put(1, "version"), put(2, version)].concat());
         let end = put(12, [put(1, "k8s.io/initial-events-end"), put(2, "true")].concat());
-        enveloped("Pod", &put(1, [put(1, name), put(5, name), put(6, version), end].concat()))
+        enveloped("Pod", &put(1, [put(1, name), put(5, name), put(6, version), label, end].concat()))
     }
 
-    /// Follows a script of answers, each with its code and, where it is protobuf, its content type; says which names an
-    /// informer has then, and which requests were for JSON.
-    async fn follow(answers: Vec<(u16, bool, Vec<u8>)>) -> (Vec<String>, Vec<bool>) {
+    fn expired() -> Vec<u8> {
+        let said = [put(2, "Failure"), put(3, "too old"), put(4, "Expired"), put_number(6, 410)];
+        enveloped("Status", &said.concat())
+    }
+
+    /// What an informer does with a script of answers.
+    struct Followed {
+        /// What it told its subscribers.
+        told: Vec<String>,
+        /// Where the requests were to begin, and whether they were for JSON.
+        asked: Vec<(String, bool)>,
+    }
+
+    /// Follows a script of answers: the code, the content type, the body.
+    async fn follow(answers: Vec<(u16, &'static str, Vec<u8>)>) -> Followed {
         let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = asked.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
-            log.lock().unwrap().push(request.headers().get(header::ACCEPT).is_none());
+            let query = request.uri().query().unwrap_or_default();
+            let from =
+                query.split('&').find_map(|word| word.strip_prefix("resourceVersion=")).unwrap_or("list");
+            log.lock().unwrap().push((from.to_owned(), request.headers().get(header::ACCEPT).is_none()));
             let answer = answers.lock().unwrap().pop_front();
             async move {
-                let Some((code, is_protobuf, body)) = answer else { return std::future::pending().await };
-                let of = if is_protobuf {
-                    "application/vnd.kubernetes.protobuf;stream=watch"
-                } else {
-                    "application/json"
-                };
+                let Some((code, of, body)) = answer else { return std::future::pending().await };
                 Response::builder().status(code).header(header::CONTENT_TYPE, of).body(Body::from(body))
             }
         });
         let informer: Informer<Pod> = Informer::new(PODS, &[], None);
-        let task =
-            informer.clone().run(Client::new(service, "default"), Metrics::new().unwrap(), Link::default());
-        let _ = tokio::time::timeout(Duration::from_mins(5), task).await;
-        let names = informer.all().iter().map(|pod| pod.meta.name.to_string()).collect();
-        let asked = asked.lock().unwrap().clone();
-        (names, asked)
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let sink = told.clone();
+        informer.subscribe(move |change| {
+            let how = match change {
+                Change::Applied { old: None, .. } => "new",
+                Change::Applied { .. } => "changed",
+                Change::Deleted { .. } => "deleted",
+                Change::Undecodable { .. } | Change::Vanished { .. } => "undecodable",
+            };
+            let name = change.object().map(|pod| pod.meta.name.to_string()).unwrap_or_default();
+            sink.lock().unwrap().push(format!("{how} {name}"));
+        });
+        let task = informer.run(Client::new(service, "default"), Metrics::new().unwrap(), Link::default());
+        let _ = tokio::time::timeout(Duration::from_mins(2), task).await;
+        let (told, asked) = (told.lock().unwrap().clone(), asked.lock().unwrap().clone());
+        Followed { told, asked }
     }
+
+    fn asked(of: &[(&str, bool)]) -> Vec<(String, bool)> {
+        of.iter().map(|(from, json)| ((*from).to_owned(), *json)).collect()
+    }
+
+    const WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
     #[tokio::test(start_paused = true)]
     async fn an_informer_follows_a_watch_in_protobuf() {
-        let list = [frame("ADDED", &named("a", "1")), frame("BOOKMARK", &named("", "1"))].concat();
-        // The second event is cut off: the watch is continued, and it comes again.
-        let cut = frame("ADDED", &named("c", "3"));
-        let events = [&frame("ADDED", &named("b", "2"))[..], &cut[..cut.len() - 1]].concat();
-        let expired = [put(2, "Failure"), put(3, "too old"), put(4, "Expired"), put_number(6, 410)].concat();
-        let expired = enveloped("Status", &expired);
-        let again = [frame("ADDED", &named("c", "3")), frame("BOOKMARK", &named("", "3"))].concat();
-        let answers = vec![(200, true, list), (200, true, events), (410, true, expired), (200, true, again)];
-        // What the second list does not show is gone: the code of the refusal was understood.
-        assert_eq!(follow(answers).await, (vec!["c".to_owned()], vec![false; 5]));
+        let list = |name: &str, version: &str| {
+            [frame("ADDED", &named(name, version)), frame("BOOKMARK", &named("", version))].concat()
+        };
+        // The last event is cut off: the watch is continued before it.
+        let cut = frame("ADDED", &named("c", "5"));
+        let events = [
+            &frame("ADDED", &named("b", "2"))[..],
+            &frame("MODIFIED", &named("a", "3")),
+            &frame("DELETED", &named("b", "4")),
+            &cut[..cut.len() - 1],
+        ];
+        let followed = follow(vec![
+            (200, WATCH, list("a", "1")),
+            (200, WATCH, events.concat()),
+            // Said in a watch, and instead of one.
+            (200, WATCH, frame("ERROR", &expired())),
+            (200, WATCH, list("a", "6")),
+            (410, CONTENT_TYPE, expired()),
+            (200, WATCH, list("c", "7")),
+        ])
+        .await;
+        assert_eq!(
+            followed.told,
+            ["new a", "new b", "changed a", "deleted b", "changed a", "new c", "deleted a"]
+        );
+        let from = ["list", "1", "4", "list", "6", "list", "7"].map(|from| (from, false));
+        assert_eq!(followed.asked, asked(&from));
     }
 
     #[tokio::test(start_paused = true)]
@@ -593,23 +664,59 @@ mod tests {
         };
         let in_json = [line("ADDED", "a"), line("BOOKMARK", "")].concat();
         // A server that answers in JSON whatever it is asked for.
-        let (names, asked) = follow(vec![(200, false, in_json.clone())]).await;
-        assert_eq!((names, &asked[..2]), (vec!["a".to_owned()], &[false, false][..]));
-        // One whose protobuf is none, and one whose event has no end.
-        for broken in [frame("ADDED", b"an object"), vec![0xff; 8]] {
-            let (names, asked) = follow(vec![(200, true, broken), (200, false, in_json.clone())]).await;
-            assert_eq!((names, asked), (vec!["a".to_owned()], vec![false, true, true]));
+        let followed = follow(vec![(200, "application/json", in_json.clone())]).await;
+        assert_eq!(followed.told, ["new a"]);
+        assert_eq!(followed.asked, asked(&[("list", false), ("1", false)]));
+        let frame = frame("ADDED", &named("a", "1"));
+        for (code, of, body) in [
+            (200, WATCH, self::frame("ADDED", b"an object")),
+            (200, WATCH, vec![0xff; 8]),
+            // A proxy that thinks it knows what it carries, and one that carries JSON alone.
+            (200, "application/json", [&frame[..], b"\n"].concat()),
+            (406, "text/html", b"<html>".to_vec()),
+        ] {
+            let followed = follow(vec![(code, of, body), (200, "application/json", in_json.clone())]).await;
+            assert_eq!(followed.told, ["new a"], "{code} {of}");
+            assert_eq!(followed.asked, asked(&[("list", false), ("list", true), ("1", true)]), "{code} {of}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_understood_whoever_says_it() {
+        let list = frame("BOOKMARK", &named("", "1"));
+        for (of, body) in [
+            (CONTENT_TYPE, expired()),
+            ("text/html", b"<html>".to_vec()),
+            ("application/json", b"{}".to_vec()),
+        ] {
+            let followed = follow(vec![(200, WATCH, list.clone()), (410, of, body)]).await;
+            assert_eq!(followed.asked, asked(&[("list", false), ("1", false), ("list", false)]), "{of}");
         }
     }
 
     proptest! {
         #[test]
         fn whatever_stands_there_is_refused_or_becomes_json(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            for table in [POD, NODE, STATUS] {
+            for of in [&POD, &NODE, &STATUS] {
                 let mut json = Vec::new();
-                if message(&bytes, table, &mut json).is_ok() {
+                if message(&bytes, of.fields, &mut json).is_ok() {
                     serde_json::from_slice::<Json>(&json).unwrap();
                 }
+            }
+        }
+
+        #[test]
+        fn whatever_becomes_of_an_event_is_refused_or_becomes_a_line(
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        ) {
+            let mut frame = [put(1, "ADDED"), put(2, put(1, enveloped("Pod", &pod())))].concat();
+            for (at, byte) in changes {
+                let at = at.index(frame.len());
+                frame[at] = byte;
+            }
+            let mut line = Vec::new();
+            if event(&frame, &POD, &mut line).is_ok() {
+                serde_json::from_slice::<Json>(&line).unwrap();
             }
         }
     }

@@ -1,7 +1,8 @@
 //! The core types that plans look at, decoded into just the fields that are read.
 //!
 //! serde skips everything else while it parses, so a Pod of 5 KB of JSON costs a few hundred bytes and nothing at
-//! the peak. A field that a plan begins to read is added here, to the wire form and to the kept form.
+//! the peak. A field that a plan begins to read is added here, to the wire form, to the kept form and to its table in
+//! [`crate::protobuf`].
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -9,6 +10,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 use crate::object::{Key, Meta, Object, WireMeta};
+use crate::protobuf;
 
 /// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
@@ -95,6 +97,10 @@ impl Pod {
 
 impl Object for Pod {
     crate::identified_by_meta!();
+
+    fn in_protobuf() -> Option<&'static protobuf::Type> {
+        Some(&protobuf::POD)
+    }
 
     fn same(&self, other: &Self) -> bool {
         let Self {
@@ -328,6 +334,10 @@ pub struct Node {
 }
 
 impl Object for Node {
+    fn in_protobuf() -> Option<&'static protobuf::Type> {
+        Some(&protobuf::NODE)
+    }
+
     fn key(&self) -> Key {
         self.meta.key()
     }
