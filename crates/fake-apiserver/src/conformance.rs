@@ -415,8 +415,11 @@ impl Asker<'_> {
         while let Ok(Ok(1..)) = timeout(self.quiet, lines.read_line(&mut line)).await {
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             line.clear();
+            let annotations = &event["object"]["metadata"]["annotations"];
             let object = match event["type"].as_str() {
-                Some("BOOKMARK") => json!({ "annotations": event["object"]["metadata"]["annotations"] }),
+                // One that ends no list comes when the server's clock says so.
+                Some("BOOKMARK") if annotations.is_null() => continue,
+                Some("BOOKMARK") => json!({ "annotations": annotations }),
                 Some("ERROR") => json!({ "code": event["object"]["code"] }),
                 _ => self.normal(&event["object"]),
             };
