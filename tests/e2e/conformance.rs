@@ -11,16 +11,20 @@ use quintet_podset::api::PodSet;
 use serde_json::json;
 use tokio::runtime::Builder;
 
+/// A client that repeats nothing, as the cluster's administrator.
+pub(crate) async fn client(arena: &Arena) -> Client {
+    let kubeconfig = Kubeconfig::read_from(arena.cluster().kubeconfig()).unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
+}
+
 #[test]
 fn the_fake_api_server_answers_as_the_real_one() {
     let arena = Arena::new("conformance");
     let namespace = arena.namespace().to_owned();
-    let kubeconfig = Kubeconfig::read_from(arena.cluster().kubeconfig()).unwrap();
     let real = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        config.default_retry = false;
-        let client = Client::try_from(config).unwrap();
+        let client = client(&arena).await;
         // A machine that is busy may be silent for a while.
         conformance::answers(&client, &namespace, Duration::from_secs(8)).await
     });

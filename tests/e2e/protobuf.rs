@@ -2,9 +2,8 @@
 
 use axum::body::to_bytes;
 use http::{Request, header};
+use kube::Client;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use quintet_e2e::Arena;
 use quintet_kit::object::Object;
 use quintet_kit::protobuf;
@@ -12,6 +11,8 @@ use quintet_kit::resource::PODS;
 use quintet_kit::types::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
+
+use crate::conformance::client;
 
 /// A node that is not there: no kubelet has a say in what becomes of the pod.
 const NOWHERE: &str = "nowhere";
@@ -101,10 +102,8 @@ fn what_is_read_in_protobuf_is_what_json_says() {
         .unwrap();
     arena.kubectl(&["cordon", &node]).unwrap();
 
-    let kubeconfig = Kubeconfig::read_from(arena.cluster().kubeconfig()).unwrap();
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        let client = Client::try_from(config).unwrap();
+        let client = client(&arena).await;
         let path = format!("{}/p", PODS.path(namespace));
         let (pod, read) = both::<Pod>(&client, &path).await;
         assert_eq!(read, pod);

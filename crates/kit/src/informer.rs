@@ -932,30 +932,28 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
     /// A frame is its length, in four bytes, and an event.
     async fn read_frame(&mut self, of: &protobuf::Type, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
         let mut length = [0; 4];
-        if !self.read_whole(&mut length).await? {
+        if !read_whole(&mut self.body, &mut length).await? {
             return Ok(false);
         }
         let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
         if length > LARGEST_EVENT {
             return Err(Malformed("an event that is larger than any object").into());
         }
-        let mut frame = std::mem::take(&mut self.frame);
-        frame.resize(length, 0);
-        let is_whole = self.read_whole(&mut frame).await?;
+        self.frame.resize(length, 0);
+        let is_whole = read_whole(&mut self.body, &mut self.frame).await?;
         if is_whole {
-            protobuf::event(&frame, of, line)?;
+            protobuf::event(&self.frame, of, line)?;
         }
-        self.frame = frame;
         Ok(is_whole)
     }
+}
 
-    /// Fills a buffer; false where the connection has ended before.
-    async fn read_whole(&mut self, buffer: &mut [u8]) -> Result<bool, Interrupted> {
-        match self.body.read_exact(buffer).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+/// Fills a buffer; false where the connection has ended before.
+async fn read_whole(body: &mut (impl AsyncBufRead + Unpin), buffer: &mut [u8]) -> Result<bool, Interrupted> {
+    match body.read_exact(buffer).await {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -485,9 +485,9 @@ mod tests {
 
     #[test]
     fn an_event_becomes_a_line() {
-        let frame = [put(1, "MODIFIED"), put(2, put(1, enveloped("Pod", &pod())))].concat();
+        let frame = frame("MODIFIED", &enveloped("Pod", &pod()));
         let mut line = Vec::new();
-        event(&frame, &POD, &mut line).unwrap();
+        event(&frame[4..], &POD, &mut line).unwrap();
         let line: Json = serde_json::from_slice(&line).unwrap();
         assert_eq!((&line["type"], &line["object"]["metadata"]["name"]), (&json!("MODIFIED"), &json!("p")));
         assert_eq!(
@@ -498,8 +498,7 @@ mod tests {
 
     #[test]
     fn what_the_server_says_instead_is_understood() {
-        let said = [put(2, "Failure"), put(3, "too old"), put(4, "Expired"), put_number(6, 410)].concat();
-        let said = enveloped("Status", &said);
+        let said = expired();
         let expected = json!({"status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
         assert_eq!(json_of(&said, &POD), expected);
         assert_eq!(serde_json::from_slice::<Json>(&status(&said).unwrap()).unwrap(), expected);
@@ -558,7 +557,7 @@ mod tests {
         assert!(serde_json::from_value::<Pod>(json).is_err());
     }
 
-    /// A frame of a watch.
+    /// A frame of a watch: four bytes that say its length, and an event.
     fn frame(type_: &str, object: &[u8]) -> Vec<u8> {
         let event = [put(1, type_), put(2, put(1, object))].concat();
         [&u32::try_from(event.len()).unwrap().to_be_bytes()[..], &event].concat()
@@ -709,7 +708,7 @@ mod tests {
         fn whatever_becomes_of_an_event_is_refused_or_becomes_a_line(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         ) {
-            let mut frame = [put(1, "ADDED"), put(2, put(1, enveloped("Pod", &pod())))].concat();
+            let mut frame = frame("ADDED", &enveloped("Pod", &pod())).split_off(4);
             for (at, byte) in changes {
                 let at = at.index(frame.len());
                 frame[at] = byte;
