@@ -37,6 +37,9 @@ fn unknown_flags_and_kinds_are_named() {
     assert!(stderr(&output).contains("/does/not/exist"), "{}", stderr(&output));
     let output = quintet(&["--metrics-cert-dir=/does/not/exist"]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let output = Command::new(program()).env("QUINTET_CONTROLLERS", "cronjob").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("'cronjob'"), "{}", stderr(&output));
     let help = quintet(&["--help"]);
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
     for flag in [
@@ -49,6 +52,28 @@ fn unknown_flags_and_kinds_are_named() {
     ] {
         assert!(help.contains(flag), "{help}");
     }
+}
+
+/// One line, and nothing of what stands there.
+#[test]
+fn a_kubeconfig_that_is_none_is_named_and_not_quoted() {
+    let file = std::env::temp_dir().join(format!("quintet-broken-{}.kubeconfig", std::process::id()));
+    let user = "users:\n- name: a\n  user:\n    token: s3cret\n";
+    for (text, said) in [
+        (format!("{user}    tokenFile: [s3cret, {{\n"), "no kubeconfig in YAML"),
+        (format!("{user}    username: [s3cret]\n"), "no kubeconfig in YAML"),
+        (format!("{user}current-context: c\n"), "context: c"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let flag = quintet(&["--kubeconfig", file.to_str().unwrap()]);
+        let variable = Command::new(program()).env("KUBECONFIG", &file).output().unwrap();
+        for output in [flag, variable] {
+            let (code, why) = (output.status.code(), stderr(&output));
+            assert_eq!((code, why.lines().count()), (Some(1), 1), "{why}");
+            assert!(why.contains(said) && !why.contains("s3cret"), "{why}");
+        }
+    }
+    std::fs::remove_file(file).unwrap();
 }
 
 #[test]

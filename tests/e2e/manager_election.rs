@@ -10,6 +10,7 @@ use xtask::cluster::components::Component;
 use xtask::manager::{Manager, ManagerOptions};
 
 use crate::book::book;
+use crate::podset::podset;
 
 /// Times that a test can wait for, and that a machine that stands still for some seconds does not overrun.
 const QUICK: [&str; 4] = [
@@ -23,8 +24,12 @@ const QUICK: [&str; 4] = [
 const LONGER: Duration = Duration::from_secs(14);
 
 fn candidate(arena: &Arena, name: &str) -> Manager {
+    candidate_for(arena, name, "book")
+}
+
+fn candidate_for(arena: &Arena, name: &str, controllers: &str) -> Manager {
     let mut args = vec![
-        "--controllers=book".to_owned(),
+        format!("--controllers={controllers}"),
         format!("--watch-namespace={}", arena.namespace()),
         "--log-level=info,quintet_kit=debug".to_owned(),
     ];
@@ -102,6 +107,26 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
     assert_eq!(second.stop().unwrap(), Some(0));
     arena.wait("the first one leads again", || first.leads());
     assert_eq!(first.stop().unwrap(), Some(0));
+}
+
+/// A leader that is asked to end in the middle of many creations carries them out, and holds the Lease until then.
+#[test]
+fn the_lease_is_released_after_the_last_write() {
+    let arena = Arena::new("me-drain");
+    arena.allow_leases();
+    let leader = candidate_for(&arena, "leader", "podset");
+    arena.wait("it leads", || leader.leads());
+    arena.apply(&podset("many", &json!({ "replicas": 800 }))).unwrap();
+    arena.wait("it has begun", || arena.created_pods().len() > 10);
+    assert_eq!(leader.stop().unwrap(), Some(0));
+    let log = arena.kube().log(&format!("{}-leader.log", arena.namespace()));
+    let log = std::fs::read_to_string(log).unwrap();
+    let at = |what: &str| log.find(what).unwrap_or_else(|| panic!("{what:?} is not in the log: {log}"));
+    assert!(at("ending") < at("carried out"), "it was in the middle: {log}");
+    assert!(at("carried out") < at("released the lease"), "{log}");
+    assert_eq!(holder(&arena), "");
+    arena.wait("all of them are there", || arena.created_pods().len() == 800);
+    arena.kubectl(&["delete", "podset", "many", "--wait=false"]).unwrap();
 }
 
 /// Another program with client-go's election: kube-scheduler, for a scheduler's name that no pod has.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quintet_e2e::{Arena, condition, program};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use serde_json::json;
+use serde_json::{Value, json};
 use xtask::cluster::{binaries, ports};
 use xtask::http::{self, Request};
 use xtask::manager::{Manager, ManagerOptions};
@@ -167,6 +167,7 @@ fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
             "--controllers=podset,book".to_owned(),
             format!("--watch-namespace={}", arena.namespace()),
             format!("--debug-bind-address=127.0.0.1:{port}"),
+            "--log-format=json".to_owned(),
         ],
         program: Some(program()),
         ..ManagerOptions::default()
@@ -177,6 +178,20 @@ fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
     assert_eq!(http::get(manager.metrics_port(), "/debug/").unwrap().0, 404, "not where everybody may read");
     arena.apply_sample("book/david-copperfield.yaml").unwrap();
     arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    // A pass has a line of JSON, also where it wrote a status alone.
+    let lines: Vec<Value> =
+        manager.logged().lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let line = lines.iter().find(|line| line["controller"] == "book").expect("a pass has its line");
+    assert_eq!(
+        (&line["level"], &line["outcome"], &line["writes"], &line["object"]),
+        (
+            &json!("INFO"),
+            &json!("success"),
+            &json!(1),
+            &json!(format!("{}/david-copperfield", arena.namespace()))
+        )
+    );
+    assert!(line["duration_ms"].is_u64() && line["timestamp"].is_string(), "{line}");
     let (_, caches) = page("/debug/caches");
     assert!(caches.contains("/books.christianb93.github.com: 1 objects"), "{caches}");
     arena.wait("nothing is left to do", || {
@@ -219,7 +234,8 @@ fn dashboards_of_controller_runtime_find_their_metrics() {
     arena.apply(&bad).unwrap();
     arena.wait("a pass has ended", || {
         manager.metrics().is_ok_and(|metrics| {
-            metrics.contains("controller_runtime_reconcile_total{controller=\"podset\"")
+            !metrics
+                .contains("controller_runtime_reconcile_total{controller=\"podset\",result=\"success\"} 0")
                 && metrics.contains("quintet_informer_objects{resource=\"pods\"} 1")
         })
     });
@@ -229,6 +245,9 @@ fn dashboards_of_controller_runtime_find_their_metrics() {
         "controller_runtime_max_concurrent_reconciles{controller=\"podset\"}",
         "controller_runtime_reconcile_total{controller=\"podset\",result=",
         "controller_runtime_reconcile_time_seconds_bucket{controller=\"podset\",le=\"0.005\"}",
+        "controller_runtime_reconcile_errors_total{controller=\"book\"} 0",
+        "controller_runtime_reconcile_panics_total{controller=\"book\"} 0",
+        "workqueue_retries_total{controller=\"book\",name=\"book\"} 0",
         "workqueue_depth{controller=\"podset\",name=\"podset\"}",
         "workqueue_adds_total{controller=\"podset\",name=\"podset\"}",
         "workqueue_queue_duration_seconds_bucket{controller=\"podset\",name=\"podset\",le=",

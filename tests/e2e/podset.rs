@@ -27,6 +27,10 @@ fn scales_both_ways_at_once_and_replaces_what_goes() {
     arena.apply(&podset("set", &json!({ "replicas": 3, "template": template }))).unwrap();
     let set = arena.wait_for("podset", "set", "three pods are ready", ready(3));
     assert_eq!(set["status"]["podNames"].as_array().unwrap().len(), 3);
+    arena.wait("the stranger is mentioned", || {
+        let events = arena.list("events.events.k8s.io", "");
+        events.iter().any(|event| event["reason"] == "PodsOfOthers")
+    });
     arena.kubectl(&["scale", "podset", "set", "--replicas=20"]).unwrap();
     arena.wait_for("podset", "set", "twenty pods are ready", ready(20));
     let creates = arena.writes().iter().filter(|write| write.starts_with("create pods")).count();

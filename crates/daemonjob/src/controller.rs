@@ -201,7 +201,7 @@ fn concerns(placement: &Placement, change: &Change<'_, Node>) -> bool {
         )
     };
     match change {
-        Change::Applied { new, old } => selects(new) || old.is_some_and(|old| selects(old)),
+        Change::Applied { new, old, .. } => selects(new) || old.is_some_and(|old| selects(old)),
         // Its pods, if any, have lost their node.
         Change::Deleted { .. } => true,
         Change::Undecodable { .. } | Change::Vanished { .. } => false,

@@ -70,7 +70,7 @@ impl Metrics {
         self.nodes.follow(objects, counts);
         let (metrics, gate) = (self.clone(), gate.clone());
         pods.subscribe(move |change| {
-            if let Change::Applied { new, old: Some(old) } = change
+            if let Change::Applied { new, old: Some(old), .. } = change
                 && new.phase == Phase::Failed
                 && old.phase != Phase::Failed
                 && new.meta.owner.as_ref().is_some_and(|owner| &*owner.kind == "DaemonJob")

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::client::brief;
+use quintet_kit::client::{CALL, brief};
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::{Error, Executor};
 use quintet_kit::informer::{Change, Health, Informer};
@@ -134,7 +134,7 @@ impl Reconciler for Sweeper {
                     (Some(job), _) if job.terminating() => return Ok(Standing::Unowned),
                     (Some(_), Health::Synced { .. }) => return Ok(Standing::Served),
                     (_, Health::Unsynced) => return Ok(Standing::Unknown),
-                    (Some(_), Health::Absent) | (None, _) => {}
+                    (Some(_), Health::Absent { .. }) | (None, _) => {}
                 }
             }
             _ => {}
@@ -262,15 +262,17 @@ fn sweep(
 async fn may_list_everywhere(shared: &Shared) -> bool {
     loop {
         let path = format!("{}?limit=1&labelSelector={SELECTOR}", PODS.path(""));
-        let answer = match http::Request::get(path).body(Vec::new()) {
-            Ok(request) => shared.client.request::<serde::de::IgnoredAny>(request).await,
-            Err(_) => return false,
-        };
-        match answer {
-            Ok(_) => return true,
-            Err(kube::Error::Api(status)) if status.code == 403 => return false,
-            Err(error) => {
-                tracing::debug!(error = %brief(&error), "it is not known yet whether pods may be listed everywhere");
+        let Ok(request) = http::Request::get(path).body(Vec::new()) else { return false };
+        let asked = shared.client.request::<serde::de::IgnoredAny>(request);
+        match tokio::time::timeout(CALL, asked).await {
+            Ok(Ok(_)) => return true,
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => return false,
+            answer => {
+                let error = match answer {
+                    Ok(Err(error)) => brief(&error),
+                    _ => "no answer in time".to_owned(),
+                };
+                tracing::debug!(error, "it is not known yet whether pods may be listed everywhere");
                 tokio::time::sleep(std::time::Duration::from_secs(2)).await;
             }
         }

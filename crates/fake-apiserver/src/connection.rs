@@ -117,6 +117,9 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
         match request.query.get("resourceVersion").map_or("", String::as_str) {
             "0" => old = Some(revision),
             "" => sleep(wait).await,
+            asked if request.query.get("resourceVersionMatch").is_some_and(|rule| rule == "NotOlderThan") => {
+                old = asked.parse().ok().map(|asked| revision.max(asked));
+            }
             _ => {}
         }
     }

@@ -14,7 +14,9 @@ use std::time::Duration;
 use axum::body::{Bytes, HttpBody};
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use kube::client::{Body, ClientBuilder, ConfigExt as _};
+use hyper_util::client::legacy::connect::HttpConnector;
+use kube::client::{AuthError, Body, ClientBuilder, ConfigExt as _};
+use kube::config::KubeconfigError;
 use kube::{Client, Config};
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
@@ -59,15 +61,7 @@ pub enum Error {
 pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> Result<Client, Error> {
     let agent = HeaderValue::from_str(&format!("quintet/{}", env!("CARGO_PKG_VERSION")))?;
     config.headers.push((HeaderName::from_static("user-agent"), agent));
-    let mut http = hyper_util::client::legacy::connect::HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(CONNECT));
-    http.set_keepalive(Some(KEEPALIVE));
-    http.set_keepalive_interval(Some(KEEPALIVE));
-    http.set_keepalive_retries(Some(2));
-    http.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    let https = config.rustls_https_connector_with_connector(http)?;
+    let https = config.rustls_https_connector_with_connector(connector())?;
     let transport: hyper_util::client::legacy::Client<_, Body> =
         hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
             // What a burst of writes has opened serves the next one too, or each would begin with handshakes.
@@ -82,6 +76,19 @@ pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> R
         .map_err(BoxError::from)
         .service(transport);
     Ok(ClientBuilder::new(service, config.default_namespace).build())
+}
+
+/// Connects by TCP, which notices by itself when the peer is gone.
+fn connector() -> HttpConnector {
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(CONNECT));
+    http.set_keepalive(Some(KEEPALIVE));
+    http.set_keepalive_interval(Some(KEEPALIVE));
+    http.set_keepalive_retries(Some(2));
+    http.set_tcp_user_timeout(Some(USER_TIMEOUT));
+    http
 }
 
 /// The same over another transport: a test's server, in the process of the test.
@@ -102,9 +109,37 @@ where
 pub fn brief(error: &kube::Error) -> String {
     let words = match error {
         kube::Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
-        other => other.to_string(),
+        other => discreet(other),
     };
     shorten(words, LONGEST_ERROR)
+}
+
+/// An error without what it quotes of a kubeconfig or of the answer of a credential plugin, which may be a token.
+pub fn discreet(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut words = error.to_string();
+    let mut cause = Some(error);
+    while let Some(one) = cause {
+        if let Some(instead) = without_quotation(one) {
+            words = words.replace(&one.to_string(), &instead);
+        }
+        cause = one.source();
+    }
+    words
+}
+
+/// What is said instead of an error that quotes what nobody may read.
+fn without_quotation(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    if let Some(KubeconfigError::Parse(error)) = error.downcast_ref() {
+        let at = error.location().map(|at| format!(", at line {}, column {}", at.line(), at.column()));
+        return Some(format!("this is no kubeconfig in YAML{}", at.unwrap_or_default()));
+    }
+    match error.downcast_ref()? {
+        AuthError::AuthExecParse(_) => Some("the credential plugin's answer is no ExecCredential".to_owned()),
+        AuthError::AuthExecRun { cmd, out } => {
+            Some(format!("the credential plugin '{cmd}' failed with {}", out.status))
+        }
+        _ => None,
+    }
 }
 
 /// The pauses that a server has asked for, by type: one that is just being defined must not hold the others back. Cheap to
@@ -281,6 +316,33 @@ mod tests {
             Box::pin(async move { limited.oneshot(request).await.unwrap().status() })
         };
         (ask, asked)
+    }
+
+    /// Both ends of TCP: questions while nothing is sent, and a limit for what is sent and not acknowledged.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn connections_notice_a_peer_that_is_gone() {
+        use rustix::net::sockopt;
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", server.local_addr().unwrap()).parse().unwrap();
+        let connected = connector().oneshot(address).await.unwrap();
+        let socket = connected.inner();
+        assert!(socket.nodelay().unwrap() && sockopt::socket_keepalive(socket).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(socket).unwrap(), KEEPALIVE);
+        assert_eq!(sockopt::tcp_keepintvl(socket).unwrap(), KEEPALIVE);
+        assert_eq!(sockopt::tcp_keepcnt(socket).unwrap(), 2);
+        assert_eq!(u128::from(sockopt::tcp_user_timeout(socket).unwrap()), USER_TIMEOUT.as_millis());
+    }
+
+    #[test]
+    fn what_a_credential_plugin_answers_is_not_quoted() {
+        let answer = "apiVersion: [s3cret, {";
+        let Err(KubeconfigError::Parse(parse)) = kube::config::Kubeconfig::from_yaml(answer) else {
+            panic!("it is no YAML")
+        };
+        assert!(parse.to_string().contains("s3cret"), "there is something to leave out");
+        let error = kube::Error::Auth(AuthError::AuthExecParse(parse));
+        assert_eq!(brief(&error), "auth error: the credential plugin's answer is no ExecCredential");
     }
 
     const PODS: &str = "/api/v1/namespaces/n/pods/a";

@@ -149,7 +149,7 @@ impl Waker {
             }
         };
         match change {
-            Change::Applied { new, old } => {
+            Change::Applied { new, old, .. } => {
                 wake(new);
                 if let Some(old) = old
                     && old.owner() != new.owner()
@@ -468,10 +468,7 @@ struct State {
 impl State {
     fn new(controller: &'static str, shared: &Shared) -> Self {
         let metrics = shared.metrics.clone();
-        metrics
-            .max_concurrent
-            .with_label_values(&[controller])
-            .set(i64::try_from(WORKERS).unwrap_or(i64::MAX));
+        metrics.begin_controller(controller, WORKERS);
         Self {
             controller,
             queue: Queue::default(),
@@ -635,23 +632,21 @@ async fn reconcile<R: Reconciler>(
             reconciler.effect(object, effect)
         })
         .await;
+    let refused = carried.refusals.len();
     // What went through is told and counted also where the rest did not.
-    if carried.writes > 0 && !reconciler.is_quiet() {
-        let (controller, writes, refused) = (reconciler.name(), carried.writes, carried.refusals.len());
-        let outcome = match (&carried.failure, refused) {
-            (Some(_), _) => "error",
-            (None, 0) => "success",
-            (None, _) => "refused",
-        };
-        let duration_ms = millis(started.elapsed());
-        tracing::info!(controller, object = %key, outcome, duration_ms, writes, refused, "carried out");
-    }
+    let log = |writes: usize, outcome: &str| {
+        if writes > 0 && !reconciler.is_quiet() {
+            let (controller, duration_ms) = (reconciler.name(), millis(started.elapsed()));
+            tracing::info!(controller, object = %key, outcome, duration_ms, writes, refused, "carried out");
+        }
+    };
     reconciler.carried(&carried);
     // Who may not write says nothing either; everyone else is told.
     if !matches!(carried.failure, Some(Error::NotLeading)) {
         report(shared, &resource, key, &carried);
     }
     if let Some(error) = carried.failure.take() {
+        log(carried.writes, "error");
         if !matches!(error, Error::NotLeading) {
             tracing::debug!(object = %key, %error, "a plan was not carried out");
         }
@@ -666,7 +661,7 @@ async fn reconcile<R: Reconciler>(
         // The next plan knows of the refusal and says so in the status.
         sooner(Instant::now());
     }
-    let mut wrote = carried.writes > 0;
+    let mut writes = carried.writes;
     let told = match status {
         Some(status) if reconciler.status(object) != Some(&status) => {
             let paced = executor.status_written(key).map(|last| last + Executor::STATUS_PACE);
@@ -683,8 +678,11 @@ async fn reconcile<R: Reconciler>(
                 }
                 _ => {
                     let version = fenced.then(|| object.resource_version());
-                    executor.write_status(key, &resource, &status, version).await?;
-                    wrote = true;
+                    if let Err(error) = executor.write_status(key, &resource, &status, version).await {
+                        log(writes, "error");
+                        return Err(error);
+                    }
+                    writes += 1;
                     true
                 }
             }
@@ -696,10 +694,11 @@ async fn reconcile<R: Reconciler>(
             shared.recorder.record(resource, key, event);
         }
     }
+    log(writes, if refused == 0 { "success" } else { "refused" });
     if carried.news {
         return Err(Error::Stale(format!("something of {} {key}", resource.kind)));
     }
-    Ok(Passed { again, thought, wrote })
+    Ok(Passed { again, thought, wrote: writes > 0 })
 }
 
 /// One Event for each verb: never one for each pod.

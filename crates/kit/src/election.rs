@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use crate::client::brief;
 use crate::clock::{self, Clock, Moment};
 use crate::informer::Progress;
+use crate::inspect::is_worth_a_line;
 use crate::link::Link;
-use crate::metrics::Metrics;
 use crate::resource::{LEASES, escape};
 
 /// The Lease's name.
@@ -311,8 +311,6 @@ pub struct Candidate {
     pub link: Link,
     /// Time.
     pub clock: Clock,
-    /// Metrics.
-    pub metrics: Metrics,
 }
 
 /// Holds the lease whenever it can, and opens and closes the gate. Ends when `stop` becomes true, with the lease
@@ -322,9 +320,9 @@ pub async fn run(
     seen: impl Fn() -> Seen,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Error> {
-    let Candidate { client, settings, gate, link, clock, metrics } = candidate;
-    let leader = metrics.leader.with_label_values(&[LEASE_NAME]);
-    leader.set(0.0);
+    let Candidate { client, settings, gate, link, clock } = candidate;
+    // Tries in a row that came to nothing.
+    let mut failures = 0;
     let mut observed = Observed::default();
     let mut held_since: Option<Moment> = None;
     let mut held_before = false;
@@ -383,16 +381,14 @@ pub async fn run(
                     gate.hand_over(handed);
                 }
                 held_since = Some(began);
-                (held_before, holder_told) = (true, None);
+                (held_before, holder_told, failures) = (true, None, 0);
                 gate.open_for(settings.renew_deadline, began);
-                leader.set(1.0);
                 settings.renew
             }
             Attempt::OthersHold(holder) => {
-                may_hold = false;
+                (may_hold, failures) = (false, 0);
                 if held_since.take().is_some() {
                     gate.close();
-                    leader.set(0.0);
                     tracing::warn!(holder, "another process holds the lease: lost it, standing by");
                 } else if holder_told.as_ref() != Some(&holder) {
                     tracing::info!(holder, "another process holds the lease: standing by");
@@ -405,11 +401,15 @@ pub async fn run(
                 }
             }
             Attempt::Refused(error) | Attempt::Unanswered(error) => {
-                tracing::warn!(error, "the lease could not be read or renewed");
+                failures += 1;
+                if is_worth_a_line(failures) {
+                    tracing::warn!(error, times = failures, "the lease could not be read or renewed");
+                } else {
+                    tracing::debug!(error, times = failures, "the lease could not be read or renewed");
+                }
                 if held_since.is_some_and(|since| gate.elapsed(since) >= settings.renew_deadline) {
                     held_since = None;
                     gate.close();
-                    leader.set(0.0);
                     tracing::warn!(
                         "the renew deadline has passed: nothing is written until the lease is held again"
                     );
@@ -429,7 +429,6 @@ pub async fn run(
         }
     }
     gate.close();
-    leader.set(0.0);
     // A try that was cut off may have gone through. What was seen is told by who has led alone.
     let seen = if held_since.is_some() { seen() } else { Seen::new() };
     if may_hold {

@@ -10,13 +10,14 @@ use http::Request;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::FIELD_MANAGER;
+use crate::client::brief;
 use crate::clock::Clock;
 use crate::conditions::shorten;
 use crate::digest;
-use crate::election::Gate;
+use crate::election::{Gate, Term};
 use crate::metrics::Metrics;
 use crate::object::Key;
 use crate::plan::{Event, EventType};
@@ -93,9 +94,8 @@ async fn send_all(
     let mut known: HashMap<SeriesKey, Series> = HashMap::new();
     let mut serial: u64 = 0;
     while let Some(record) = receiver.recv().await {
-        if gate.deadline().is_none() {
-            continue;
-        }
+        let Some(term) = gate.term() else { continue };
+        let client = Sender { client: &client, gate: &gate, term };
         let now = Instant::now();
         let key = (record.object.uid.clone(), record.event.reason, record.event.type_);
         let note = shorten(record.event.note.clone(), LONGEST_NOTE);
@@ -125,7 +125,7 @@ async fn send_all(
         );
         let body = event(&record, &name, &note, &clock, &instance);
         let path = format!("{}?fieldManager={FIELD_MANAGER}", EVENTS.path(namespace_of(&record.object)));
-        if call(&client, "POST", &path, "application/json", &body).await {
+        if client.call("POST", &path, "application/json", &body).await {
             if known.len() >= REMEMBERED {
                 known.retain(|_, series| now.duration_since(series.began) < SERIES / 4);
                 if known.len() >= REMEMBERED {
@@ -137,13 +137,13 @@ async fn send_all(
     }
 }
 
-async fn continue_series(client: &Client, record: &Record, series: &Series, clock: &Clock) -> bool {
+async fn continue_series(client: &Sender<'_>, record: &Record, series: &Series, clock: &Clock) -> bool {
     let patch = json!({
         "series": { "count": series.count, "lastObservedTime": format!("{:.6}", clock.now()) },
     });
     let path =
         format!("{}/{}?fieldManager={FIELD_MANAGER}", EVENTS.path(namespace_of(&record.object)), series.name);
-    call(client, "PATCH", &path, "application/merge-patch+json", &patch).await
+    client.call("PATCH", &path, "application/merge-patch+json", &patch).await
 }
 
 fn event(record: &Record, name: &str, note: &str, clock: &Clock, instance: &str) -> Value {
@@ -177,22 +177,41 @@ fn namespace_of(object: &Key) -> &str {
     if object.namespace.is_empty() { "default" } else { &object.namespace }
 }
 
-async fn call(client: &Client, method: &str, path: &str, content_type: &str, body: &Value) -> bool {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(http::header::CONTENT_TYPE, content_type)
-        .body(body.to_string().into_bytes());
-    let Ok(request) = request else { return false };
-    match timeout(CALL, client.request::<serde::de::IgnoredAny>(request)).await {
-        Ok(Ok(_)) => true,
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "an Event was not sent");
-            false
-        }
-        Err(_elapsed) => {
-            tracing::debug!("an Event was not sent in time");
-            false
+/// Sends Events for as long as the term lasts in which they were to be sent.
+struct Sender<'a> {
+    client: &'a Client,
+    gate: &'a Gate,
+    term: Term,
+}
+
+impl Sender<'_> {
+    /// Whether the API server has taken it.
+    async fn call(&self, method: &str, path: &str, content_type: &str, body: &Value) -> bool {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, content_type)
+            .body(body.to_string().into_bytes());
+        let Ok(request) = request else { return false };
+        let deadline = self.term.until.min(Instant::now() + CALL);
+        let sent = timeout_at(deadline, self.client.request::<serde::de::IgnoredAny>(request));
+        let answer = tokio::select! {
+            answer = sent => answer,
+            () = self.gate.lost(self.term.since) => {
+                tracing::debug!("an Event was given up with the lease");
+                return false;
+            }
+        };
+        match answer {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => {
+                tracing::debug!(error = brief(&error), "an Event was not sent");
+                false
+            }
+            Err(_elapsed) => {
+                tracing::debug!("an Event was not sent in time");
+                false
+            }
         }
     }
 }

@@ -375,14 +375,26 @@ impl Executor {
         }
     }
 
-    /// The objects of a namespace that a label selector selects, read past the caches.
+    /// The objects of a namespace that a label selector selects, read past the caches: as they are now, or, where `since` is
+    /// not 0, as they were at that resourceVersion or later. That the server answers from memory. What is now it asks its store
+    /// for, and waits until its memory has come so far, up to 100 ms.
     pub async fn list<T: serde::de::DeserializeOwned>(
         &self,
         resource: &Resource,
         namespace: &str,
         selector: &str,
+        since: u64,
     ) -> Result<Vec<T>, kube::Error> {
-        self.list_where(resource, namespace, &format!("labelSelector={}", escape(selector))).await
+        let selected = format!("labelSelector={}", escape(selector));
+        if since > 0 {
+            let at = format!("&resourceVersion={since}&resourceVersionMatch=NotOlderThan");
+            match self.list_where(resource, namespace, &selected, &at).await {
+                // This server is behind, or its store was restored from a time before that.
+                Err(kube::Error::Api(status)) if status.code == 504 => {}
+                answer => return answer,
+            }
+        }
+        self.list_where(resource, namespace, &selected, "").await
     }
 
     /// The objects of a namespace that a field selector selects, read past the caches.
@@ -392,7 +404,7 @@ impl Executor {
         namespace: &str,
         selector: &str,
     ) -> Result<Vec<T>, kube::Error> {
-        self.list_where(resource, namespace, &format!("fieldSelector={}", escape(selector))).await
+        self.list_where(resource, namespace, &format!("fieldSelector={}", escape(selector)), "").await
     }
 
     async fn list_where<T: serde::de::DeserializeOwned>(
@@ -400,6 +412,7 @@ impl Executor {
         resource: &Resource,
         namespace: &str,
         selected: &str,
+        at: &str,
     ) -> Result<Vec<T>, kube::Error> {
         #[derive(serde::Deserialize)]
         #[serde(bound = "T: serde::de::DeserializeOwned")]
@@ -408,7 +421,8 @@ impl Executor {
             metadata: kube::api::ListMeta,
             items: Vec<T>,
         }
-        let (mut objects, mut next) = (Vec::new(), String::new());
+        // The pages after the first are of the same state, and the server refuses to be told which.
+        let (mut objects, mut next) = (Vec::new(), at.to_owned());
         loop {
             let path = format!("{}?{selected}&limit=500{next}", resource.path(namespace));
             let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;

@@ -27,6 +27,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::client::{CALL, brief};
 use crate::conditions::shorten;
+use crate::inspect::is_worth_a_line;
 use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::object::{Key, Meta, MetaOnly, Object, Owner};
@@ -63,6 +64,8 @@ pub enum Change<'a, T> {
         new: &'a Arc<T>,
         /// As it was.
         old: Option<&'a Arc<T>>,
+        /// Whether the watch has shown it come: it was not there when the list was made.
+        came: bool,
     },
     /// It is gone, or has left the selection.
     Deleted {
@@ -155,7 +158,10 @@ pub enum Health {
     /// Its first list is not complete.
     Unsynced,
     /// The type does not exist in this cluster (yet).
-    Absent,
+    Absent {
+        /// Since when that is known.
+        since: Instant,
+    },
     /// It follows its watch.
     Synced {
         /// When the watch last said anything.
@@ -320,6 +326,11 @@ impl<T: Object> Informer<T> {
         self.parts.iter().position(|part| part.covers(namespace))
     }
 
+    /// The highest resourceVersion that the watch or list of the objects of this namespace has shown; 0 before the first.
+    pub fn position(&self, namespace: &str) -> u64 {
+        self.part(namespace).map_or(0, |part| part.progress().borrow().position)
+    }
+
     /// The part that objects of this namespace are in, if they are cached at all.
     fn part(&self, namespace: &str) -> Option<&Part<T>> {
         self.parts.iter().find(|part| part.covers(namespace))
@@ -377,7 +388,7 @@ impl<T: Object> Informer<T> {
     pub fn health(&self) -> Health {
         let worse = |one: Health, other: Health| match (one, other) {
             (Health::Unsynced, _) | (_, Health::Unsynced) => Health::Unsynced,
-            (Health::Absent, _) | (_, Health::Absent) => Health::Absent,
+            (Health::Absent { since }, _) | (_, Health::Absent { since }) => Health::Absent { since },
             (Health::Synced { heard: one }, Health::Synced { heard: other }) => {
                 Health::Synced { heard: one.min(other) }
             }
@@ -495,8 +506,8 @@ impl<T: Object> Part<T> {
         }
     }
 
-    /// Takes in one object as the server sent it.
-    fn apply(&self, raw: &RawValue, metrics: &Metrics) -> Result<(Key, String), Interrupted> {
+    /// Takes in one object as the server sent it; whether it `came` is for the subscribers.
+    fn apply(&self, raw: &RawValue, came: bool, metrics: &Metrics) -> Result<(Key, String), Interrupted> {
         match serde_json::from_str::<T>(raw.get()) {
             Ok(mut object) => {
                 object.slim();
@@ -517,10 +528,10 @@ impl<T: Object> Part<T> {
                     // The name lives on with another object: the old one is gone for its owner.
                     Some(before) if before.key().uid != key.uid => {
                         self.tell(&Change::Deleted { old: before });
-                        self.tell(&Change::Applied { new: &object, old: None });
+                        self.tell(&Change::Applied { new: &object, old: None, came });
                     }
                     Some(before) if object.same(before) => {}
-                    _ => self.tell(&Change::Applied { new: &object, old: old.as_ref() }),
+                    _ => self.tell(&Change::Applied { new: &object, old: old.as_ref(), came }),
                 }
                 Ok((key, version))
             }
@@ -626,7 +637,8 @@ impl<T: Object> Part<T> {
         let mut backoff = kube_runtime::watcher::DefaultBackoff::default();
         let mut position: Option<String> = None;
         let (mut doubts, mut returns) = (link.doubts(), link.returns());
-        let mut failing = false;
+        // Connections in a row that came to nothing.
+        let mut failures: u64 = 0;
         loop {
             let began = Instant::now();
             let followed = position.is_some();
@@ -647,7 +659,7 @@ impl<T: Object> Part<T> {
                     doubts.mark_unchanged();
                     let ended = tokio::select! {
                         ended = self.follow(&client, &metrics, &mut at, || {
-                            if std::mem::take(&mut failing) {
+                            if std::mem::take(&mut failures) > 0 {
                                 link.is_back();
                             }
                         }) => ended,
@@ -666,7 +678,7 @@ impl<T: Object> Part<T> {
             }
             match ended {
                 Ok(()) => {
-                    if !followed && std::mem::take(&mut failing) {
+                    if !followed && std::mem::take(&mut failures) > 0 {
                         link.is_back();
                     }
                     // A server, or a proxy, that ends watches at once must not be asked in a circle.
@@ -699,13 +711,26 @@ impl<T: Object> Part<T> {
                     }
                     let pause = backoff.next().unwrap_or(Duration::from_secs(30));
                     let pause = if interrupted.is_silence() { pause.min(GONE) } else { pause };
-                    tracing::warn!(
-                        resource = resource.plural,
-                        error = %interrupted,
-                        again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
-                        "a list or watch was interrupted"
-                    );
-                    failing = true;
+                    failures += 1;
+                    let again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+                    let (resource, error) = (resource.plural, interrupted.to_string());
+                    if is_worth_a_line(failures) {
+                        tracing::warn!(
+                            resource,
+                            error,
+                            again_in_ms,
+                            times = failures,
+                            "a list or watch was interrupted"
+                        );
+                    } else {
+                        tracing::debug!(
+                            resource,
+                            error,
+                            again_in_ms,
+                            times = failures,
+                            "a list or watch was interrupted"
+                        );
+                    }
                     returns.mark_unchanged();
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
@@ -719,7 +744,13 @@ impl<T: Object> Part<T> {
     /// The type is not there. Its objects are kept until a list says otherwise: nobody plans for them meanwhile, and
     /// one wrong answer of a proxy must not look like their deletion.
     fn absent(&self) {
-        let newly = self.inner.health.send_replace(Health::Absent) != Health::Absent;
+        let newly = self.inner.health.send_if_modified(|health| {
+            let newly = !matches!(health, Health::Absent { .. });
+            if newly {
+                *health = Health::Absent { since: Instant::now() };
+            }
+            newly
+        });
         if newly {
             let crd = self.inner.resource.crd_name();
             tracing::warn!(crd, "the cluster does not know this type: waiting for its definition");
@@ -751,7 +782,7 @@ impl<T: Object> Part<T> {
                 .map_err(|_elapsed| Interrupted::Silent(CALL))??;
             let page: Page<'_> = serde_json::from_str(&text)?;
             for raw in page.items {
-                let (key, _) = self.apply(raw, metrics)?;
+                let (key, _) = self.apply(raw, false, metrics)?;
                 seen.insert((key.namespace, key.name));
             }
             match page.metadata.continue_ {
@@ -790,7 +821,7 @@ impl<T: Object> Part<T> {
                     self.delete(&key);
                 }
                 _ => {
-                    let (key, _) = self.apply(event.object, metrics)?;
+                    let (key, _) = self.apply(event.object, false, metrics)?;
                     seen.insert((key.namespace, key.name));
                 }
             }
@@ -820,7 +851,7 @@ impl<T: Object> Part<T> {
             }
             let happened = &*event.type_ != "BOOKMARK";
             *position = match &*event.type_ {
-                "ADDED" | "MODIFIED" => self.apply(event.object, metrics)?.1,
+                added @ ("ADDED" | "MODIFIED") => self.apply(event.object, added == "ADDED", metrics)?.1,
                 other => {
                     let meta = Meta::from(serde_json::from_str::<MetaOnly>(event.object.get())?.metadata);
                     if other == "DELETED" {

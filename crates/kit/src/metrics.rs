@@ -199,6 +199,22 @@ impl Metrics {
         })
     }
 
+    /// Begins the counters of a controller at zero, which may run so many passes side by side: a rate needs the value before
+    /// the first event.
+    pub fn begin_controller(&self, controller: &'static str, workers: usize) {
+        let labels = [controller];
+        self.max_concurrent.with_label_values(&labels).set(i64::try_from(workers).unwrap_or(i64::MAX));
+        for result in ["success", "requeue", "requeue_after", "error"] {
+            self.reconciles.with_label_values(&[controller, result]).reset();
+        }
+        for counter in [&self.reconcile_errors, &self.reconcile_panics, &self.reconcile_timeouts] {
+            counter.with_label_values(&labels).reset();
+        }
+        for counter in [&self.queue_adds, &self.queue_retries] {
+            counter.with_label_values(&[controller, controller]).reset();
+        }
+    }
+
     /// The text that Prometheus reads.
     pub fn text(&self) -> Result<String, prometheus::Error> {
         let mut buffer = Vec::new();

@@ -6,7 +6,7 @@
 //! longer and with jitter, and events do not shorten that wait.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -67,7 +67,6 @@ pub struct Queue {
     fresh: VecDeque<Key>,
     bulk: VecDeque<Key>,
     timers: BTreeSet<(Instant, Key)>,
-    jitter: RandomState,
 }
 
 impl Queue {
@@ -210,17 +209,21 @@ impl Queue {
                 due.push(key.clone());
             }
         }
+        due.sort();
         for key in due {
             self.enqueue(key, Priority::Bulk, now);
         }
     }
 
-    /// The wait after the next failure of `key`: doubled each time, less up to a quarter by jitter.
+    /// The wait after the next failure of `key`: doubled each time, less up to a quarter, which is another one for each key and
+    /// the same whenever it comes to that: what went wrong can be brought back.
     fn pause(&self, key: &Key) -> Duration {
         let failures = self.entries.get(key).map_or(0, |entry| entry.failures);
         let full = FIRST_RETRY.saturating_mul(1 << failures.min(16)).min(LONGEST_RETRY);
         let quarter = u64::try_from(full.as_millis()).unwrap_or(u64::MAX) / 4;
-        let less = self.jitter.hash_one((&key.uid, failures)) % quarter.max(1);
+        let mut hasher = DefaultHasher::new();
+        (&key.uid, failures).hash(&mut hasher);
+        let less = hasher.finish() % quarter.max(1);
         full.saturating_sub(Duration::from_millis(less))
     }
 

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::KIND_LABEL;
 use crate::clock::Clock;
-use crate::election::{Gate, Seen};
+use crate::election::{Gate, LEASE_NAME, Seen};
 use crate::events::Recorder;
 use crate::executor::Executor;
 use crate::informer::{Health, Informer, Progress, SILENCE};
@@ -197,15 +198,8 @@ impl Shared {
 
     fn start<T: Object>(&self, name: &'static str, informer: Informer<T>) -> Informer<T> {
         for part in informer.parts() {
-            let (health, what) = (part.health(), part.scope());
-            let watched: Watched = Box::new(move || match &*health.borrow() {
-                Health::Unsynced => Some(format!("the cache of {what} is not filled yet")),
-                Health::Absent => Some(format!("waiting for the CustomResourceDefinition {what}")),
-                Health::Synced { heard } if heard.elapsed() > SILENCE => {
-                    Some(format!("the watch of {what} has been silent for {} s", heard.elapsed().as_secs()))
-                }
-                Health::Synced { .. } => None,
-            });
+            let (health, what, began) = (part.health(), part.scope(), Instant::now());
+            let watched: Watched = Box::new(move || unready(&what, &health.borrow(), began));
             lock(&self.inner.watched).push(watched);
         }
         self.hand_over(&informer);
@@ -241,6 +235,9 @@ impl Shared {
 
     /// Brings those metrics up to date that change without anything happening.
     pub fn measure(&self) {
+        // The election learns only with its next try that its time is over.
+        let leads = f64::from(u8::from(self.gate.term().is_some()));
+        self.metrics.leader.with_label_values(&[LEASE_NAME]).set(leads);
         for (controller, activity) in self.activities() {
             let ((unfinished, longest), labels) = (activity.unfinished(), [controller, controller]);
             let metrics = &self.metrics;
@@ -256,7 +253,7 @@ impl Shared {
                     self.metrics.silence.with_label_values(&scope).set(heard.elapsed().as_secs_f64());
                 }
                 // It follows no watch that could be silent.
-                Health::Unsynced | Health::Absent => {
+                Health::Unsynced | Health::Absent { .. } => {
                     let _ = self.metrics.silence.remove_label_values(&scope);
                 }
             }
@@ -305,5 +302,42 @@ impl Shared {
     pub fn unready(&self) -> Vec<String> {
         let watched = lock(&self.inner.watched);
         watched.iter().filter_map(|watched| watched()).collect()
+    }
+}
+
+/// Why a cache that was begun at `began` cannot be relied on, and since when.
+fn unready(what: &str, health: &Health, began: Instant) -> Option<String> {
+    let seconds = |since: &Instant| since.elapsed().as_secs();
+    match health {
+        Health::Unsynced => {
+            Some(format!("the cache of {what} is not filled yet, after {} s", seconds(&began)))
+        }
+        Health::Absent { since } => {
+            let seconds = seconds(since);
+            Some(format!("waiting for the CustomResourceDefinition {what} for {seconds} s"))
+        }
+        Health::Synced { heard } if heard.elapsed() > SILENCE => {
+            Some(format!("the watch of {what} has been silent for {} s", seconds(heard)))
+        }
+        Health::Synced { .. } => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_ready_says_since_when() {
+        let began = Instant::now();
+        tokio::time::advance(Duration::from_secs(200)).await;
+        let said = |health: Health| unready("pods", &health, began).unwrap_or_default();
+        assert_eq!(said(Health::Unsynced), "the cache of pods is not filled yet, after 200 s");
+        let absent = Health::Absent { since: began };
+        assert_eq!(said(absent), "waiting for the CustomResourceDefinition pods for 200 s");
+        let silent = Health::Synced { heard: began };
+        assert_eq!(said(silent), "the watch of pods has been silent for 200 s");
+        assert_eq!(said(Health::Synced { heard: Instant::now() }), "");
     }
 }

@@ -29,13 +29,22 @@ type Asked = Arc<Mutex<Vec<String>>>;
 
 /// A client that gets these answers, one after the other, and then none at all; and what it asked.
 fn scripted(answers: &[(u16, String)]) -> (Client, Asked) {
+    scripted_slowly(answers, Duration::ZERO)
+}
+
+/// The same, where what is no GET takes a while.
+fn scripted_slowly(answers: &[(u16, String)], takes: Duration) -> (Client, Asked) {
     let answers: Answers = Arc::new(Mutex::new(answers.iter().cloned().collect()));
     let asked = Asked::default();
     let log = asked.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         log.lock().unwrap().push(format!("{} {}", request.method(), request.uri()));
         let answer = answers.lock().unwrap().pop_front();
+        let takes = if request.method() == http::Method::GET { Duration::ZERO } else { takes };
         async move {
+            if !takes.is_zero() {
+                sleep(takes).await;
+            }
             match answer {
                 Some((code, body)) => Response::builder().status(code).body(Body::from(body.into_bytes())),
                 None => std::future::pending().await,
@@ -82,7 +91,8 @@ async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked
     let sink = told.clone();
     informer.subscribe(move |change| {
         sink.lock().unwrap().push(match change {
-            Change::Applied { new, old: None } => format!("new {}", new.meta.name),
+            Change::Applied { new, old: None, came: false } => format!("new {}", new.meta.name),
+            Change::Applied { new, old: None, came: true } => format!("come {}", new.meta.name),
             Change::Applied { new, .. } => format!("changed {}", new.meta.name),
             Change::Deleted { old } => format!("deleted {}", old.meta.name),
             Change::Undecodable { key, .. } => format!("undecodable {}", key.name),
@@ -236,7 +246,7 @@ async fn a_poisoned_object_concerns_itself_alone() {
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &poisoned) + &bookmark(5, true);
     let watch = event("ADDED", &pod("c", 6)) + &event("DELETED", &poisoned);
     let (informer, told, _) = follow(&[(200, list), (200, watch)]).await;
-    assert_eq!(told, ["new a", "undecodable bad", "new c", "vanished bad"]);
+    assert_eq!(told, ["new a", "undecodable bad", "come c", "vanished bad"]);
     assert_eq!(informer.all().len(), 2);
     assert_eq!(informer.undecodable(), []);
 }
@@ -280,6 +290,31 @@ async fn carry(
 ) -> Result<quintet_kit::executor::Carried, Error> {
     let mut carried = executor.carry_out(&owner(), &PODS, "1", vec![step], &|| true, |_| Ok(())).await;
     carried.failure.take().map_or(Ok(carried), Err)
+}
+
+/// A list of a state and newer says so for its first page; a server that has not come so far, and perhaps never will, is asked
+/// for what is now.
+#[tokio::test(start_paused = true)]
+async fn a_list_may_be_of_a_state_and_newer() {
+    let page = |name: &str, next: &str| {
+        (200, json!({ "metadata": { "continue": next }, "items": [pod(name, 1)] }).to_string())
+    };
+    let too_large = failure(504, "Timeout", "Too large resource version: 9, current: 3");
+    let (executor, asked) =
+        executor(&[page("a", "next"), page("b", ""), too_large, page("c", ""), page("d", "")]);
+    for (since, expected) in [(9, vec!["a", "b"]), (9, vec!["c"]), (0, vec!["d"])] {
+        let pods: Vec<Pod> = executor.list(&PODS, "ns", "app=x", since).await.unwrap();
+        let names: Vec<&str> = pods.iter().map(|pod| &*pod.meta.name).collect();
+        assert_eq!(names, expected);
+    }
+    let asked: Vec<String> = asked
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|line| line.replace("GET /api/v1/namespaces/ns/pods?labelSelector=app%3Dx&limit=500", ""))
+        .collect();
+    let at = "&resourceVersion=9&resourceVersionMatch=NotOlderThan";
+    assert_eq!(asked, [at, "&continue=next", at, "", ""]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -415,13 +450,15 @@ fn lease(holder: &str, version: u64, renewed: u64) -> String {
 
 /// Runs an election over a script for `seconds` and returns what it asked and the gate.
 async fn elect(answers: &[(u16, String)], seconds: u64) -> (Vec<String>, Gate) {
-    let (client, asked) = scripted(answers);
+    elect_by(scripted(answers), seconds).await
+}
+
+async fn elect_by((client, asked): (Client, Asked), seconds: u64) -> (Vec<String>, Gate) {
     let gate = Gate::closed();
     let settings = Settings::new("ns".into(), "me".into());
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
-    let (gate_of_it, link, metrics) = (gate.clone(), Link::default(), Metrics::new().unwrap());
-    let candidate = Candidate { client, settings, gate: gate_of_it, link, clock, metrics };
+    let candidate = Candidate { client, settings, gate: gate.clone(), link: Link::default(), clock };
     let election = election::run(candidate, Seen::new, stopped);
     let _ = tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await;
     let asked =
@@ -442,6 +479,16 @@ async fn a_holder_renews_without_reading_and_looks_when_the_lease_was_changed() 
     let (asked, gate) = elect(&answers, 11).await;
     assert_eq!(asked, ["GET", "POST", "PUT", "PUT", "GET", "PUT"]);
     assert!(gate.deadline().is_some());
+}
+
+/// An answer that comes late makes no term longer: whoever waits for its end began to wait when the request arrived.
+#[tokio::test(start_paused = true)]
+async fn a_term_is_counted_from_before_the_request() {
+    let began = Instant::now();
+    let answers = [failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    let (_, gate) = elect_by(scripted_slowly(&answers, Duration::from_secs(2)), 3).await;
+    let ends = gate.deadline().unwrap() - began;
+    assert!(ends <= Settings::new("ns".into(), "me".into()).renew_deadline, "{ends:?}");
 }
 
 #[tokio::test(start_paused = true)]

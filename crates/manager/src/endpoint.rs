@@ -13,6 +13,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use quintet_kit::informer::Health;
+use quintet_kit::inspect::Activity;
 use quintet_kit::serve;
 use quintet_kit::shared::Shared;
 use tokio::net::TcpListener;
@@ -78,8 +79,12 @@ async fn show_metrics(State(pages): State<Pages>) -> Response {
 }
 
 async fn show_controllers(State(pages): State<Pages>) -> String {
+    controllers(&pages.shared.activities())
+}
+
+fn controllers(activities: &[(&'static str, Activity)]) -> String {
     let mut text = String::new();
-    for (controller, activity) in pages.shared.activities() {
+    for (controller, activity) in activities {
         let now = activity.now();
         let (waiting, parked, running) = (now.waiting, now.parked, now.running.len());
         let failing = now.failing.len();
@@ -107,7 +112,7 @@ async fn show_caches(State(pages): State<Pages>) -> String {
     for cache in pages.shared.caches() {
         let health = match cache.health {
             Health::Unsynced => "not filled yet".to_owned(),
-            Health::Absent => "the cluster does not know this type".to_owned(),
+            Health::Absent { .. } => "the cluster does not know this type".to_owned(),
             Health::Synced { heard } => format!("heard {:.1} s ago", heard.elapsed().as_secs_f64()),
         };
         let (scope, objects, position) = (cache.scope, cache.objects, cache.progress.position);
@@ -128,5 +133,32 @@ async fn set_level(State(pages): State<Pages>, level: String) -> (StatusCode, St
     match pages.levels.set(level.trim()) {
         Ok(()) => (StatusCode::OK, pages.levels.current() + "\n"),
         Err(error) => (StatusCode::BAD_REQUEST, error + "\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+    use quintet_kit::object::Key;
+
+    #[test]
+    fn an_object_that_fails_is_shown_with_its_last_error() {
+        let key = |name: &str| Key { namespace: "n".into(), name: name.into(), uid: name.into() };
+        let activity = Activity::default();
+        activity.begins(&key("running"));
+        for _ in 0..2 {
+            activity.begins(&key("failing"));
+            activity.fails(&key("failing"), "the server is away", Timestamp::UNIX_EPOCH);
+        }
+        let text = controllers(&[("book", activity)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "book: 0 waiting, 0 waiting for caches, 1 running, 1 failing");
+        assert!(lines[1].starts_with("  running  n/running  for "), "{text}");
+        assert_eq!(
+            lines[2],
+            "  failing  n/failing  2 times, last at 1970-01-01T00:00:00Z: the server is away"
+        );
+        assert_eq!(lines.len(), 3);
     }
 }

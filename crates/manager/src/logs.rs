@@ -90,6 +90,12 @@ impl Log {
             Format::Text => logs.with(lines.with_target(false).with_ansi(false)).init(),
             Format::Json => logs.with(lines.json().flatten_event(true)).init(),
         }
+        // One line as all others are, in the form of all others.
+        std::panic::set_hook(Box::new(|panic| {
+            let said = panic.payload_as_str().unwrap_or_default();
+            let place = panic.location().map(ToString::to_string).unwrap_or_default();
+            tracing::error!(said, place, "a panic");
+        }));
         Levels { handle }
     }
 }

@@ -13,6 +13,8 @@ mod uninstall;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use quintet_kit::client::discreet;
+
 use crate::args::{Asked, Command};
 
 /// The exit code of `explain` when it has nothing to explain: 1 says that some node would not run.
@@ -38,7 +40,7 @@ fn main() -> ExitCode {
             let levels = args.log.start();
             match runtime.block_on(run::run(*args, levels)) {
                 Ok(()) => ExitCode::SUCCESS,
-                Err(error) => fail(&format!("{error:#}"), 1),
+                Err(error) => fail(&why(&error), 1),
             }
         }
         Asked::Command(Command::Explain(args)) => match runtime.block_on(explain::run(&args)) {
@@ -46,14 +48,14 @@ fn main() -> ExitCode {
                 say(&explained.text);
                 ExitCode::from(u8::from(!explained.all_run))
             }
-            Err(error) => fail(&format!("{error:#}"), NO_ANSWER),
+            Err(error) => fail(&why(&error), NO_ANSWER),
         },
         Asked::Command(Command::Check(args)) => match runtime.block_on(check::run(&args)) {
             Ok(well) => {
                 say(&well);
                 ExitCode::SUCCESS
             }
-            Err(error) => fail(&format!("{error:#}"), 1),
+            Err(error) => fail(&why(&error), 1),
         },
         Asked::Command(Command::Version) => {
             say(&format!("quintet {}\n", env!("CARGO_PKG_VERSION")));
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
         }
         Asked::Command(Command::Uninstall(args)) => match runtime.block_on(uninstall::run(&args)) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(&format!("{error:#}"), 1),
+            Err(error) => fail(&why(&error), 1),
         },
     }
 }
@@ -72,8 +74,50 @@ fn say(text: &str) {
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
+/// An error and what caused it, with nothing that may be a secret.
+fn why(error: &anyhow::Error) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for cause in error.chain().map(discreet) {
+        // Many an error says what caused it by itself.
+        if !words.iter().any(|said| said.contains(&cause)) {
+            words.push(cause);
+        }
+    }
+    words.join(": ")
+}
+
 /// Says why on standard error, which may be closed.
 fn fail(why: &str, code: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "quintet: {why}");
     ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+    use kube::config::{Kubeconfig, KubeconfigError};
+
+    #[test]
+    fn why_is_one_line_without_secrets() {
+        let text = "apiVersion: v1\nusers:\n- name: a\n  user:\n    token: [s3cret, {\n";
+        let broken = Kubeconfig::from_yaml(text).unwrap_err();
+        assert!(matches!(broken, KubeconfigError::Parse(_)));
+        let broken: anyhow::Error =
+            Err::<(), _>(broken).context("the kubeconfig k cannot be read").unwrap_err();
+        let why = why(&broken);
+        assert!(
+            why.starts_with("the kubeconfig k cannot be read: this is no kubeconfig in YAML, at line "),
+            "{why}"
+        );
+        assert!(!why.contains("s3cret") && !why.contains('\n'), "{why}");
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = std::io::Error::other("no such thing");
+        let error =
+            anyhow::Error::new(cause).context("reading failed: no such thing").context("nothing is done");
+        assert_eq!(why(&error), "nothing is done: reading failed: no such thing");
+    }
 }

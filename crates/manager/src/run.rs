@@ -1,13 +1,12 @@
 //! Wiring: one client, one gate, one set of informers, five controllers, two HTTP servers.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use quintet_kit::client::LONGEST_REST;
+use quintet_kit::client::{LONGEST_REST, discreet};
 use quintet_kit::clock::Clock;
 use quintet_kit::election::{self, Candidate, Gate, Settings};
 use quintet_kit::metrics::Metrics;
@@ -108,15 +107,13 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             "metrics"
         });
     }
-    let healthy = Arc::new(AtomicBool::new(true));
+    // What has ended that must run, and when.
+    let dead: Arc<OnceLock<(String, Instant)>> = Arc::default();
     if let Some(listener) = probe_listener {
-        let (alive, ready) = (healthy.clone(), shared.clone());
+        let (ended, ready) = (dead.clone(), shared.clone());
         let alive: serve::Check = Arc::new(move || {
-            if alive.load(Ordering::Relaxed) {
-                Vec::new()
-            } else {
-                vec!["a task that must run has ended".to_owned()]
-            }
+            let said = ended.get().map(|(what, when)| format!("{what}, {} s ago", when.elapsed().as_secs()));
+            said.into_iter().collect()
         });
         let ready: serve::Check = Arc::new(move || ready.unready());
         tasks.spawn(async move {
@@ -142,22 +139,19 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
     let failure = tokio::select! {
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
-        Some(ended) = tasks.join_next() => {
-            healthy.store(false, Ordering::Relaxed);
-            Some(match ended {
-                Ok(name) => anyhow::anyhow!("the task {name} has ended, which it must not"),
-                Err(error) => anyhow::anyhow!("a task has failed: {error}"),
-            })
-        }
-        Some(ended) = controllers.join_next() => {
-            healthy.store(false, Ordering::Relaxed);
-            Some(match ended {
-                Ok(name) => anyhow::anyhow!("the controller {name} has ended, which it must not"),
-                Err(error) => anyhow::anyhow!("a controller has failed: {error}"),
-            })
-        }
+        Some(ended) = tasks.join_next() => Some(match ended {
+            Ok(name) => anyhow::anyhow!("the task {name} has ended, which it must not"),
+            Err(error) => anyhow::anyhow!("a task has failed: {error}"),
+        }),
+        Some(ended) = controllers.join_next() => Some(match ended {
+            Ok(name) => anyhow::anyhow!("the controller {name} has ended, which it must not"),
+            Err(error) => anyhow::anyhow!("a controller has failed: {error}"),
+        }),
         ended = election_ended(election.as_mut()) => Some(ended),
     };
+    if let Some(failure) = &failure {
+        let _ = dead.set((discreet(failure.as_ref()), Instant::now()));
+    }
     tracing::info!("ending");
     let _ = stop.send(true);
     let ended = tokio::time::timeout(END, async {
@@ -194,7 +188,7 @@ fn elect(
             let Shared { gate, link, clock, metrics, .. } = shared.clone();
             // A server that asks for a pause may have it as far as the lease is not lost by it.
             let client = client::build(config, &metrics, settings.retry)?;
-            let candidate = Candidate { client, settings, gate, link, clock, metrics };
+            let candidate = Candidate { client, settings, gate, link, clock };
             Ok(election::run(candidate, || shared.seen(), released).await?)
         })
     };
@@ -285,4 +279,14 @@ pub fn identity() -> String {
         |uuid| uuid.trim().to_owned(),
     );
     format!("{host}_{unique}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_processes_are_the_same_candidate() {
+        assert_ne!(identity(), identity());
+    }
 }

@@ -1,13 +1,14 @@
 //! Wires PodSets and their pods to the queue and the plan.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use quintet_kit::KIND_LABEL;
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::departed::Departed;
 use quintet_kit::executor::{Error, Executor};
-use quintet_kit::informer::Informer;
+use quintet_kit::informer::{Change, Informer};
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
 use quintet_kit::resource::{PODS, Resource};
@@ -25,6 +26,59 @@ struct PodSets {
     executor: Arc<Executor>,
     /// Pods that have left the watch without having been deleted.
     departed: Arc<Departed<Pod>>,
+    newcomers: Arc<Newcomers>,
+}
+
+/// PodSets that this process, while it led, has seen come into being, until their first status is written, by UID: nobody has
+/// made pods for them before. Whether they were looked at.
+#[derive(Default)]
+struct Newcomers(Mutex<HashMap<Arc<str>, bool>>);
+
+/// How well a PodSet is known when it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// It may have been there for long.
+    Other,
+    /// It has just come into being, and was never looked at.
+    First,
+    /// It has come into being, and was looked at.
+    Further,
+}
+
+impl Newcomers {
+    /// Takes note of a change, which this process sees as leader or not.
+    fn follow(&self, change: &Change<'_, PodSet>, leads: bool) {
+        match change {
+            Change::Applied { new, .. } if has_begun(new) => self.forget(&new.key()),
+            Change::Applied { new, old: None, came: true } if leads => {
+                self.lock().insert(new.key().uid, false);
+            }
+            Change::Deleted { old } => self.forget(&old.key()),
+            _ => {}
+        }
+    }
+
+    /// Looks at one.
+    fn look(&self, key: &Key) -> Look {
+        match self.lock().get_mut(&key.uid).map(|looked| std::mem::replace(looked, true)) {
+            None => Look::Other,
+            Some(false) => Look::First,
+            Some(true) => Look::Further,
+        }
+    }
+
+    fn forget(&self, key: &Key) {
+        self.lock().remove(&key.uid);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, bool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a status of ours was written that says that there are no older pods (any more).
+fn has_begun(object: &PodSet) -> bool {
+    object.status.as_ref().is_some_and(|status| status.selector.is_some())
 }
 
 impl Reconciler for PodSets {
@@ -62,7 +116,17 @@ impl Reconciler for PodSets {
                 None => self.departed.settle(&pod),
             }
         }
-        self.look_for_older_pods(object, &key, &mut world).await?;
+        if !has_begun(object) {
+            match self.newcomers.look(&key) {
+                Look::First => world.unsearched = true,
+                // It is said what there is, and it may be a little old.
+                Look::Further => {
+                    let since = self.pods.position(&key.namespace);
+                    self.look_for_older_pods(object, &key, &mut world, since).await?;
+                }
+                Look::Other => self.look_for_older_pods(object, &key, &mut world, 0).await?,
+            }
+        }
         Ok(world)
     }
 
@@ -72,6 +136,7 @@ impl Reconciler for PodSets {
 
     fn forget(&self, key: &Key) {
         self.departed.forget(key);
+        self.newcomers.forget(key);
     }
 }
 
@@ -87,13 +152,16 @@ fn is_of(pod: &Pod, key: &Key) -> bool {
 impl PodSets {
     /// Pods that the post's operator made have its label and not that of our watch: asked for until a first status of ours
     /// is written. Who else has pods of that label is told then.
-    async fn look_for_older_pods(&self, object: &PodSet, key: &Key, world: &mut World) -> Result<(), Error> {
-        let has_begun = object.status.as_ref().is_some_and(|status| status.selector.is_some());
-        if has_begun {
-            return Ok(());
-        }
+    /// As they are now, or were at the resourceVersion `since` or later.
+    async fn look_for_older_pods(
+        &self,
+        object: &PodSet,
+        key: &Key,
+        world: &mut World,
+        since: u64,
+    ) -> Result<(), Error> {
         let selector = format!("{NAME_LABEL}={}", key.name);
-        let found = self.executor.list::<Pod>(&PODS, &key.namespace, &selector).await?;
+        let found = self.executor.list::<Pod>(&PODS, &key.namespace, &selector, since).await?;
         let (ours, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|pod| is_of(pod, key));
         world.unmigrated = ours.into_iter().filter(is_older).map(Arc::new).collect();
         if object.status.as_ref().is_some_and(|status| status.observed_generation.is_some()) {
@@ -117,7 +185,12 @@ pub fn register(shared: &Shared) -> Result<(), prometheus::Error> {
     let objects = shared.informer::<PodSet>("podsets", resource, None);
     metrics::follow(&shared.metrics.registry, &objects)?;
     let reads = pods.followers();
+    let newcomers = Arc::<Newcomers>::default();
+    let follower = newcomers.clone();
+    let gate = shared.gate.clone();
+    objects.subscribe(move |change| follower.follow(change, gate.term().is_some()));
     let reconciler = PodSets {
+        newcomers,
         departed: Departed::from(&pods, &objects, Pod::is_counted),
         pods: pods.clone(),
         executor: shared.executor.clone(),
@@ -127,4 +200,45 @@ pub fn register(shared: &Shared) -> Result<(), prometheus::Error> {
     pods.subscribe(move |change| waker.wake_owner(change, &resource));
     shared.spawn_controller(CONTROLLER, controller.run());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn podset(uid: &str, status: &serde_json::Value) -> Arc<PodSet> {
+        let podset = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
+            "metadata": { "name": "p", "namespace": "n", "uid": uid }, "spec": {}, "status": status });
+        Arc::new(serde_json::from_value(podset).unwrap())
+    }
+
+    #[test]
+    fn only_what_comes_while_this_process_leads_is_new() {
+        let newcomers = Newcomers::default();
+        let [new, listed, stood_by] = ["new", "listed", "stood-by"].map(|uid| podset(uid, &json!({})));
+        newcomers.follow(&Change::Applied { new: &new, old: None, came: true }, true);
+        newcomers.follow(&Change::Applied { new: &listed, old: None, came: false }, true);
+        newcomers.follow(&Change::Applied { new: &stood_by, old: None, came: true }, false);
+        assert_eq!(
+            [&new, &new, &new].map(|set| newcomers.look(&set.key())),
+            [Look::First, Look::Further, Look::Further]
+        );
+        assert_eq!([&listed, &stood_by].map(|set| newcomers.look(&set.key())), [Look::Other; 2]);
+        // Another one of the same name is new again.
+        let again = podset("again", &json!({}));
+        newcomers.follow(&Change::Deleted { old: &new }, true);
+        newcomers.follow(&Change::Applied { new: &again, old: None, came: true }, true);
+        assert_eq!([&again, &new].map(|set| newcomers.look(&set.key())), [Look::First, Look::Other]);
+    }
+
+    #[test]
+    fn what_has_a_status_is_forgotten_whoever_wrote_it() {
+        let newcomers = Newcomers::default();
+        let new = podset("new", &json!({}));
+        newcomers.follow(&Change::Applied { new: &new, old: None, came: true }, true);
+        let told = podset("new", &json!({ "selector": "app=p" }));
+        newcomers.follow(&Change::Applied { new: &told, old: Some(&new), came: false }, false);
+        assert!(newcomers.lock().is_empty());
+    }
 }

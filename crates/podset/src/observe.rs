@@ -14,6 +14,8 @@ pub struct World {
     pub unlabelled: Vec<Arc<Pod>>,
     /// Pods that the post's operator made for it, which have none of our labels yet.
     pub unmigrated: Vec<Arc<Pod>>,
+    /// Whether those were not looked for yet: the PodSet was just made, and there can be none.
+    pub unsearched: bool,
     /// Names like those of its pods that other pods have: released ones, mostly.
     pub taken: Vec<Arc<str>>,
     /// What there is to say of pods of others that have its name as a label, where that was just found out.

@@ -140,6 +140,11 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
         [patches, deletes, creates, more]
     };
     plan.steps = steps.into_iter().filter(|step| !step.is_empty()).collect();
+    if world.unsearched {
+        // Its pods do not wait for that. What there is to say of it does: nobody searches once it is said.
+        plan.look_again(now);
+        return plan;
+    }
     let is_going = |pod: &&Arc<Pod>| pod.is_running() && pod.meta.deleted.is_some();
     let found = Findings {
         hash: &hash,

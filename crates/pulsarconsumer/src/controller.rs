@@ -256,7 +256,7 @@ async fn follow_keda(
 /// Whether the cluster has KEDA's types; None where that is not known.
 fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
     let health = caches.each_ref().map(Informer::health);
-    if health.contains(&Health::Absent) {
+    if health.iter().any(|health| matches!(health, Health::Absent { .. })) {
         return Some(false);
     }
     health.iter().all(|health| matches!(health, Health::Synced { .. })).then_some(true)

@@ -164,7 +164,6 @@ impl Process {
             gate,
             link: shared.link.clone(),
             clock,
-            metrics,
         };
         election.spawn(async move {
             let ended = election::run(candidate, move || shared.seen(), released).await;

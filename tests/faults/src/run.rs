@@ -385,3 +385,45 @@ fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Fault;
+    use crate::scenarios::ALL;
+
+    /// The requests of the manager in a story without a fault, in their order: Leases, Events and watches left out.
+    fn requests(name: &str) -> Vec<String> {
+        let scenario = ALL.iter().find(|scenario| scenario.name == name).unwrap();
+        let plan = Plan { scenario: name.to_owned(), fault: Fault::None };
+        let outcome = run(&scenario.story(), &plan, 1, None, true);
+        assert_eq!(outcome.violations, Vec::<String>::new());
+        let asked = outcome.trace.iter().filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            words.next().filter(|who| who.starts_with("manager-"))?;
+            let (request, _) = words.next()?.rsplit_once('.')?;
+            let is_left_out =
+                request.starts_with("watch-") || ["leases", "events"].iter().any(|of| request.ends_with(of));
+            (!is_left_out).then(|| request.to_owned())
+        });
+        asked.collect()
+    }
+
+    /// Nothing stands before the pods of a PodSet that was just made, and of each thing there is no more than is needed: a
+    /// status when there is something to say, a Greeting's two lines claimed one after the other.
+    #[test]
+    fn new_objects_cost_these_requests_and_no_others() {
+        let status = |of: &str| format!("apply-{of}-status");
+        let of_podset = ["create-pods", "create-pods", "create-pods", "list-pods"].map(str::to_owned);
+        let of_podset = [&of_podset[..], &[status("podsets"), status("podsets")]].concat();
+        let of_greeting = vec!["patch-greetings".to_owned(), status("greetings"), status("greetings")];
+        for (story, expected) in [
+            ("podset-create", of_podset),
+            ("greeting-interval", of_greeting),
+            // One is changed meanwhile.
+            ("book-life", vec![status("books"); 2]),
+        ] {
+            assert_eq!(requests(story), expected, "{story}");
+        }
+    }
+}

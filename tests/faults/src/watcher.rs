@@ -482,8 +482,10 @@ impl Watcher {
         let now = Self::truths(commit.state, &mut inner).remove(&uid).unwrap_or_default();
         inner.truths.insert(uid, now.into_iter().collect());
         drop(inner);
-        // A pod that lost the watch's label before a process began is known to it only when its name is found taken.
-        let unseen = self.plan.scenario == "podset-label-lost" && self.plan.has_crash();
+        // A pod that lost the watch's label before a process began, or while it was cut off from the moment that it was made, is
+        // known to that process only when its name is found taken.
+        let has_gap = self.plan.has_crash() || self.plan.has_trouble(Trouble::Crossed);
+        let unseen = self.plan.scenario == "podset-label-lost" && has_gap;
         if unseen || self.plan.is_late() {
             return;
         }

@@ -681,6 +681,14 @@ fn pods_of_the_posts_operator_are_taken_over() {
     assert_eq!(condition(&plan, "ReplicaFailure").1, "FailedPatch");
 }
 
+#[test]
+fn what_was_just_made_has_its_pods_before_anything_is_said_of_it() {
+    let world = World { unsearched: true, ..World::default() };
+    let plan = plan(&of(2), &world, now());
+    assert_eq!((created(&plan).len(), plan.again), (2, Some(now())));
+    assert!(plan.status.is_none() && plan.events.is_empty(), "what is said ends the search for older pods");
+}
+
 /// What is complete for an hour and then is not begins anew.
 #[test]
 fn the_deadline_counts_from_when_there_is_something_to_do() {
