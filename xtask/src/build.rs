@@ -24,7 +24,8 @@ use crate::{paths, protoc};
     library, and run in an empty image (see cargo xtask image --help). Where the checkout, cargo's home and the build lie \
     leaves no trace in them. Elsewhere they are built as cargo does by itself. The flags that this takes are \
     added to those in RUSTFLAGS, and leave what is built for debugging as it is. The Pulsar programs are left out where \
-    there is no protoc for this system (see cargo xtask protoc --help)."
+    there is no protoc for this system (see cargo xtask protoc --help). Where rustup has added the target of musl for this \
+    processor, quintet is built for that as well; it needs musl-gcc, which is Debian's package musl-tools."
 )]
 pub struct Args {}
 
@@ -68,6 +69,14 @@ impl Arch {
         }
     }
 
+    /// The same with musl in the place of glibc.
+    fn musl(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-unknown-linux-musl",
+            Self::Arm64 => "aarch64-unknown-linux-musl",
+        }
+    }
+
     /// The linker, where this machine is of another kind: that of Debian's packages.
     fn cross_linker(self) -> (&'static str, &'static str) {
         match self {
@@ -85,9 +94,7 @@ impl Arch {
     pub fn missing(self) -> Result<Option<String>> {
         let name = self.name();
         let target = self.target();
-        let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-        rustc.args(["--print", "target-libdir", "--target", target]).current_dir(paths::workspace());
-        if !Path::new(run::stdout(&mut rustc)?.trim()).is_dir() {
+        if !is_added(target)? {
             return Ok(Some(format!("{name} needs Rust's library for it: rustup target add {target}")));
         }
         let (linker, package) = self.cross_linker();
@@ -109,8 +116,21 @@ impl Arch {
     }
 }
 
+/// Whether Rust has its library for a target.
+fn is_added(target: &str) -> Result<bool> {
+    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--print", "target-libdir", "--target", target]).current_dir(paths::workspace());
+    Ok(Path::new(run::stdout(&mut rustc)?.trim()).is_dir())
+}
+
 /// What makes a program static; position independent it is by default.
 const STATIC: &str = "-Ctarget-feature=+crt-static";
+
+/// What packs its relocations, which it reads at every start as it has no loader: they would be a thirtieth of it.
+const PACKED: &str = "-Clink-arg=-Wl,-z,pack-relative-relocs";
+
+/// The first glibc whose static programs can read those.
+const PACKED_SINCE: (u32, u32) = (2, 36);
 
 /// The package of the program in the images of real nodes, and its name.
 pub(crate) const STANDIN: &str = "quintet-standin";
@@ -125,6 +145,7 @@ pub fn run() -> Result<()> {
         Some(more) => programs.extend(more),
         None => eprintln!("pulsar-consumer and pulsar-producer are left out: {}", protoc::MISSING),
     }
+    programs.extend(musl_release()?);
     let mut lines = Vec::new();
     for program in programs {
         let file = fs::metadata(&program).with_context(|| format!("cannot read {}", program.display()))?;
@@ -149,6 +170,28 @@ pub(crate) fn release_for(arch: Option<Arch>) -> Result<PathBuf> {
         bail!("building quintet failed");
     }
     program
+}
+
+/// Builds the manager for musl, where its target was added for this processor.
+fn musl_release() -> Result<Option<PathBuf>> {
+    const COMPILER: &str = "musl-gcc";
+    let Some(target) = Arch::HOST.map(Arch::musl) else { return Ok(None) };
+    if !is_added(target)? {
+        return Ok(None);
+    }
+    let variable = format!("CC_{}", target.replace('-', "_"));
+    if env::var_os(&variable).is_none() && paths::find_program(COMPILER).is_none() {
+        eprintln!(
+            "quintet for musl is left out: it needs {COMPILER}, or another C compiler for musl in {variable}"
+        );
+        return Ok(None);
+    }
+    let mut cargo = cargo_build();
+    let (status, program) = program(for_target(&mut cargo, target, None)?, || ())?;
+    if !status.success() {
+        bail!("building quintet for musl failed");
+    }
+    program.map(Some)
 }
 
 /// Builds the program in the images of real nodes.
@@ -201,22 +244,34 @@ fn pulsar(how: impl FnOnce(&mut Command) -> Result<()>) -> Result<Option<Vec<Pat
 
 /// Adds what makes a release build one that is shipped.
 fn as_shipped(cargo: &mut Command, arch: Option<Arch>) -> Result<&mut Command> {
-    cargo.arg("--release");
-    if let Some(arch) = arch {
-        // With a target named, build scripts and macros do not get the flags, and the folder is one of its own.
-        let own = own_flags(env::var_os("CARGO_ENCODED_RUSTFLAGS"), env::var_os("RUSTFLAGS"));
-        let traces = [
-            (cargo_home()?, "/cargo"),
-            (paths::workspace().to_owned(), "/quintet"),
-            (paths::target(), "/target"),
-        ];
-        cargo.args(["--target", arch.target()]).env("CARGO_ENCODED_RUSTFLAGS", flags(own, &traces));
-        let (linker, _) = arch.cross_linker();
-        if Some(arch) != Arch::HOST && env::var_os(arch.linker_variable()).is_none() {
-            cargo.env(arch.linker_variable(), linker);
-        }
+    let Some(arch) = arch else { return Ok(cargo.arg("--release")) };
+    let packed = (Some(arch) == Arch::HOST && glibc() >= Some(PACKED_SINCE)).then_some(PACKED);
+    for_target(cargo, arch.target(), packed)?;
+    let (linker, _) = arch.cross_linker();
+    if Some(arch) != Arch::HOST && env::var_os(arch.linker_variable()).is_none() {
+        cargo.env(arch.linker_variable(), linker);
     }
     Ok(cargo)
+}
+
+/// The same for a target that static programs are built for, perhaps with one more flag.
+fn for_target<'a>(cargo: &'a mut Command, target: &str, more: Option<&str>) -> Result<&'a mut Command> {
+    // With a target named, build scripts and macros do not get the flags, and the folder is one of its own.
+    let own = own_flags(env::var_os("CARGO_ENCODED_RUSTFLAGS"), env::var_os("RUSTFLAGS"));
+    let traces = [
+        (cargo_home()?, "/cargo"),
+        (paths::workspace().to_owned(), "/quintet"),
+        (paths::target(), "/target"),
+    ];
+    let flags = flags(own, [STATIC].into_iter().chain(more), &traces);
+    Ok(cargo.args(["--release", "--target", target]).env("CARGO_ENCODED_RUSTFLAGS", flags))
+}
+
+/// The version of this machine's glibc, which becomes a part of what is built for it.
+fn glibc() -> Option<(u32, u32)> {
+    let said = run::stdout(Command::new("getconf").arg("GNU_LIBC_VERSION")).ok()?;
+    let (major, minor) = said.trim().strip_prefix("glibc ")?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Where cargo keeps the sources of crates.
@@ -280,9 +335,9 @@ fn own_flags(encoded: Option<OsString>, plain: Option<OsString>) -> OsString {
     })
 }
 
-/// The user's own flags and ours: static, and with other names in place of folders of this machine. Of several folders that
-/// a path lies in, rustc takes the last.
-fn flags(own: OsString, traces: &[(PathBuf, &str)]) -> OsString {
+/// The user's own flags and ours, and what puts other names in place of folders of this machine. Of several folders that a
+/// path lies in, rustc takes the last.
+fn flags<'a>(own: OsString, ours: impl IntoIterator<Item = &'a str>, traces: &[(PathBuf, &str)]) -> OsString {
     let mut flags = own;
     let mut add = |flag: &OsStr| {
         if !flags.is_empty() {
@@ -290,7 +345,9 @@ fn flags(own: OsString, traces: &[(PathBuf, &str)]) -> OsString {
         }
         flags.push(flag);
     };
-    add(OsStr::new(STATIC));
+    for flag in ours {
+        add(OsStr::new(flag));
+    }
     for (folder, name) in traces {
         let mut flag = OsString::from("--remap-path-prefix=");
         flag.push(folder);
@@ -325,20 +382,19 @@ not json
     fn the_users_own_flags_stay() {
         let flags = |encoded: Option<&str>, plain: Option<&str>| {
             let own = own_flags(encoded.map(OsString::from), plain.map(OsString::from));
-            flags(own, &[]).to_string_lossy().replace(SEPARATOR, "|")
+            flags(own, ["-a", "-b=c"], &[]).to_string_lossy().replace(SEPARATOR, "|")
         };
-        assert_eq!(flags(None, None), "-Ctarget-feature=+crt-static");
-        assert_eq!(flags(None, Some(" -g  -v ")), "-g|-v|-Ctarget-feature=+crt-static");
-        assert_eq!(flags(Some("-g\u{1f}-a b"), Some("-x")), "-g|-a b|-Ctarget-feature=+crt-static");
-        assert_eq!(flags(Some(""), None), "-Ctarget-feature=+crt-static");
+        assert_eq!(flags(None, None), "-a|-b=c");
+        assert_eq!(flags(None, Some(" -g  -v ")), "-g|-v|-a|-b=c");
+        assert_eq!(flags(Some("-g\u{1f}-a b"), Some("-x")), "-g|-a b|-a|-b=c");
+        assert_eq!(flags(Some(""), None), "-a|-b=c");
     }
 
     #[test]
     fn folders_of_this_machine_get_other_names() {
         let traces = [(PathBuf::from("/home/u/my code"), "/quintet"), (PathBuf::from("/t"), "/target")];
-        let flags = flags(OsString::new(), &traces).to_string_lossy().replace(SEPARATOR, "|");
-        let expected = "-Ctarget-feature=+crt-static|--remap-path-prefix=/home/u/my code=/quintet|\
-            --remap-path-prefix=/t=/target";
+        let flags = flags(OsString::new(), [], &traces).to_string_lossy().replace(SEPARATOR, "|");
+        let expected = "--remap-path-prefix=/home/u/my code=/quintet|--remap-path-prefix=/t=/target";
         assert_eq!(flags, expected);
     }
 

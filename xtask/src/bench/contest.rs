@@ -75,7 +75,7 @@ impl<'a> Meter<'a> {
     pub fn start(rig: &'a Rig, pid: i32, manager: Option<&'a Manager>) -> Result<Self> {
         let api_server = rig.pid(Component::Apiserver)?;
         Ok(Self {
-            share_before: rig.share(manager)?,
+            share_before: rig.share(manager.map(Manager::pid).into_iter().chain([pid]))?,
             cpu_before: process::cpu_seconds(pid)?,
             api_server_before: process::cpu_seconds(api_server)?,
             rig,
@@ -92,10 +92,11 @@ impl<'a> Meter<'a> {
 
     /// What all have used until now.
     pub fn used(&self) -> Result<Used> {
+        let ours = self.manager.map(Manager::pid).into_iter().chain([self.pid]);
         Ok(Used {
             cpu_seconds: self.cpu_seconds()?,
             api_server_cpu_seconds: process::cpu_seconds(self.api_server)? - self.api_server_before,
-            others_percent: self.share_before.others_percent(self.rig.share(self.manager)?),
+            others_percent: self.share_before.others_percent(self.rig.share(ours)?),
         })
     }
 }

@@ -189,7 +189,8 @@ impl Versions {
 fn checkout() -> String {
     let git =
         |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace())).ok();
-    match (git(&["rev-parse", "--short", "HEAD"]), git(&["status", "--porcelain"])) {
+    match (git(&["rev-parse", "--short", "HEAD"]), git(&["status", "--porcelain", "--", ".", ":!docs/bench"]))
+    {
         (Some(commit), Some(changed)) => {
             let changed = if changed.trim().is_empty() { "" } else { ", with changes" };
             format!("commit {}{changed}", commit.trim())

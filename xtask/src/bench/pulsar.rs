@@ -191,7 +191,7 @@ fn rates(args: &Args) -> Result<Vec<Run>> {
             command: args.command(),
             machine,
             versions: Versions::of_pulsar(consumer, VERSION)?,
-            failures: results.failures(),
+            failures: Some(results.failures()),
             tables: KINDS.iter().map(|kind| results.table(kind)).collect(),
             measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
         });

@@ -178,19 +178,14 @@ impl Rig {
         process.map(|process| process.pid).with_context(|| format!("{} does not run", component.name()))
     }
 
-    /// The processors' time so far, and what this bench, the cluster and a manager have used of it.
-    pub fn share(&self, manager: Option<&Manager>) -> Result<Share> {
-        self.share_with(manager.map(Manager::pid))
-    }
-
-    /// The same with any process in the place of a manager.
-    pub fn share_with(&self, process: Option<i32>) -> Result<Share> {
+    /// What the bench, its cluster and further processes of the bench have used of the processors, to be compared with what
+    /// there was of them.
+    pub fn share(&self, processes: impl IntoIterator<Item = i32>) -> Result<Share> {
         let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
-        let mut pids = vec![me];
+        let mut pids: BTreeSet<i32> = processes.into_iter().chain([me]).collect();
         for component in Component::ALL {
-            pids.push(self.pid(component)?);
+            pids.insert(self.pid(component)?);
         }
-        pids.extend(process);
         let seconds = pids.into_iter().map(process::cpu_seconds).sum::<Result<f64>>()?;
         Ok(Share::at(seconds))
     }

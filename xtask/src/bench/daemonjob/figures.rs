@@ -190,6 +190,9 @@ pub struct Results {
     /// What ran the BroadcastJobs.
     #[serde(default)]
     pub kruise: Option<String>,
+    /// The simulated kubelets alone: seconds until all pods had succeeded that were on their nodes already, one a round.
+    #[serde(default)]
+    pub kubelets: Vec<f64>,
 }
 
 impl Results {
@@ -262,6 +265,14 @@ impl Results {
             let flags = kruise::flags(setting).join(" ");
             let flags = if flags.is_empty() { "its defaults".to_owned() } else { flags };
             table.note(format!("The BroadcastJob: {kruise}, with {flags}."));
+        }
+        if setting == self.life_setting
+            && let Some(spread) = spread(self.kubelets.iter().copied())
+        {
+            let seconds = table::spread(Some(spread), decimals(1));
+            table.note(format!(
+                "The simulated kubelets alone, with all pods on their nodes and nothing else to do: {seconds} s."
+            ));
         }
         table
     }
@@ -341,7 +352,7 @@ impl Results {
             format!("Writes by verb and resource, {}, first round", setting.name()),
             &["", "to completion", "whole life", "whole life, ttl 0"],
         );
-        for contender in [Contender::DaemonJob, Contender::Job, Contender::DaemonSet] {
+        for contender in Contender::ALL.into_iter().filter(|one| *one != Contender::Bare) {
             let Some(completion) = self.of(setting, contender).find(|one| one.round == 1) else { continue };
             let ours = contender == Contender::DaemonJob;
             let life = self.lives.first().filter(|_| ours).map(|life| &life.writes);
@@ -497,6 +508,7 @@ mod tests {
             lives: vec![life()],
             ttl_lives: Vec::new(),
             kruise: None,
+            kubelets: vec![1.4, 1.6],
         }
     }
 

@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> Result<()> {
             command: args.command(),
             machine,
             versions,
-            failures: results.failures(),
+            failures: Some(results.failures()),
             tables: results.tables(),
             measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
         });
@@ -139,6 +139,7 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
         lives: Vec::new(),
         ttl_lives: Vec::new(),
         kruise: None,
+        kubelets: Vec::new(),
     };
     let kruise =
         plan.contenders.contains(&Contender::BroadcastJob).then(|| Kruise::install(rig)).transpose()?;
@@ -175,6 +176,9 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
                 let mut step = round.start(rig.nodes(), "nodes", "DaemonJob with ttlSecondsAfterFinished 0");
                 results.ttl_lives.push(runs::daemonjob_ttl_life(rig, round, &mut step)?);
                 step.done();
+                let mut step = round.start(rig.nodes(), "nodes", "simulated kubelets alone");
+                results.kubelets.push(runs::kubelets(rig, &bodies, &mut step)?);
+                step.done();
             }
         }
     }
@@ -203,6 +207,8 @@ fn method() -> Vec<String> {
          anew for each run and has the rights of a ServiceAccount; its pods are bound by the scheduler, as a DaemonJob's.",
         "An Indexed Job spreads its pods, but does not promise one on each node: a column says how many nodes had any. A \
          DaemonSet's pods do not end.",
+        "The simulated kubelets are measured alone as well: they stand still while pods are made that name their nodes, and go \
+         on when all are there. No contender can be done sooner than that.",
         "The API server's processor time is for everything that it did until the contender was done, so it is also that \
          of binding pods and of playing kubelets. Strangers are processes that have nothing to do with the bench: where \
          they used much of the processors, times and their ratios say little; counts, processor time and memory are as \

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
@@ -307,13 +308,7 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
     let cpu_seconds = meter.cpu_seconds()?;
-    // The server looks at every pod for this answer.
-    let pause = LOOK.max(LOOK_AT_POD * u32::try_from(rig.nodes())?);
-    run::poll("all pods have succeeded", rig.patience(), pause, || {
-        step.tick();
-        let unfinished = rig.has_any(&pods(&namespace), "fieldSelector=status.phase!%3DSucceeded")?;
-        Ok((!unfinished).then_some(()))
-    })?;
+    wait_for_success(rig, &namespace, step)?;
     let done_seconds = began.elapsed().as_secs_f64();
     let Used { api_server_cpu_seconds, others_percent, .. } = meter.used()?;
     if created.retries > 0 {
@@ -333,6 +328,48 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
     };
     rig.remove_pods(&namespace)?;
     Ok(completion)
+}
+
+/// Waits until all pods of a namespace have succeeded, one for each node.
+fn wait_for_success(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
+    // The server looks at every pod for this answer.
+    let pause = LOOK.max(LOOK_AT_POD * u32::try_from(rig.nodes())?);
+    run::poll("all pods have succeeded", rig.patience(), pause, || {
+        step.tick();
+        let unfinished = rig.has_any(&pods(namespace), "fieldSelector=status.phase!%3DSucceeded")?;
+        Ok((!unfinished).then_some(()))
+    })
+}
+
+/// The kubelets' process, standing still until this is dropped.
+struct Halted(Pid);
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// The simulated kubelets alone: seconds from the moment that they may begin until they have completed all pods, which are
+/// on their nodes by then.
+pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>], step: &mut Step) -> Result<f64> {
+    let namespace = rig.namespace()?;
+    let bound = |body: &Vec<u8>| {
+        let mut pod: Value = serde_json::from_slice(body)?;
+        pod["spec"]["nodeName"] = pod["metadata"]["annotations"]["dj.dysproz.io/node-name"].clone();
+        serde_json::to_vec(&pod)
+    };
+    let bodies = bodies.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
+    let kwok = Pid::from_raw(rig.pid(Component::Kwok)?).context("kwok's pid is none")?;
+    let halted = Halted(kwok);
+    kill_process(kwok, Signal::STOP)?;
+    rig.create_all(&pods(&namespace), bodies)?;
+    drop(halted);
+    let began = Instant::now();
+    wait_for_success(rig, &namespace, step)?;
+    let seconds = began.elapsed().as_secs_f64();
+    rig.remove_pods(&namespace)?;
+    Ok(seconds)
 }
 
 /// A BroadcastJob, by a manager that is started anew.

@@ -108,6 +108,16 @@ impl Results {
         samples.map(|sample| sample.values.len()).sum()
     }
 
+    /// What of Quintet's is above its limit in any pair, a sentence each.
+    pub fn failures(&self, limits: &[(&str, f64)]) -> Vec<String> {
+        let too_high = |(key, most): &(&str, f64)| {
+            let of_pairs = self.of_pairs(key, Part::Worst, Contender::Quintet).into_iter();
+            let (_, worst) = of_pairs.max_by(|one, other| one.1.total_cmp(&other.1))?;
+            (worst > *most).then(|| format!("{key} {worst:.2}, and {most} is the most"))
+        };
+        limits.iter().filter_map(too_high).collect()
+    }
+
     /// The table of a measure.
     pub fn table(&self, title: &str, rows: &[Row]) -> Table {
         let [ours, twin, tuned] = Contender::ALL;
@@ -160,5 +170,12 @@ mod tests {
         );
         assert_eq!(table.rows[1], ["p99 ms", "9", "-", "-", "-", "-", ""].map(str::to_owned));
         assert_eq!(table.notes, ["Measured 2, 2 and 0 times."]);
+    }
+
+    #[test]
+    fn what_is_too_high_in_one_pair_is_said() {
+        let results = results();
+        assert_eq!(results.failures(&[("rss", 10.0), ("ms", 9.0)]), Vec::<String>::new());
+        assert_eq!(results.failures(&[("rss", 9.5), ("ms", 9.0)]), ["rss 10.00, and 9.5 is the most"]);
     }
 }

@@ -218,7 +218,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<
         rig.forget_writes()?;
         let canary = Canary::start(stand, &namespace);
         let (cpu, share, began) =
-            (process::cpu_seconds(running.pid())?, rig.share_with(Some(running.pid()))?, Instant::now());
+            (process::cpu_seconds(running.pid())?, rig.share([running.pid()])?, Instant::now());
         let paths: Vec<String> =
             (0..sizes.jobs).map(|number| format!("{}/drive-{number}", daemon_jobs(&namespace))).collect();
         for number in 0..sizes.jobs {
@@ -244,7 +244,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<
         results.one(contender, pair, "writes", float(tally.writes()) / float(driven));
         results.one(contender, pair, "seconds", seconds);
         results.add(contender, pair, "canary", waits);
-        if let Some(others) = share.others_percent(rig.share_with(Some(running.pid()))?) {
+        if let Some(others) = share.others_percent(rig.share([running.pid()])?) {
             results.one(contender, pair, "others", others);
         }
         for path in &paths {

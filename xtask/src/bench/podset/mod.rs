@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> Result<()> {
             command: args.command(),
             machine,
             versions,
-            failures: results.failures(),
+            failures: Some(results.failures()),
             tables: results.tables(),
             measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
         });

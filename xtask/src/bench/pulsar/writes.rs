@@ -100,7 +100,7 @@ pub(super) fn run(program: &Path, command: String) -> Result<Run> {
         command,
         machine,
         versions,
-        failures: written.iter().flat_map(Written::failures).collect(),
+        failures: Some(written.iter().flat_map(Written::failures).collect()),
         tables: vec![table(&written)],
         measurements: serde_json::to_value(&written).context("what was measured is no JSON")?,
     })
