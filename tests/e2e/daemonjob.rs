@@ -148,7 +148,7 @@ fn a_changed_template_runs_again_and_a_restart_writes_nothing() {
     });
 
     assert_eq!(manager.stop().unwrap(), Some(0), "an orderly end");
-    let before = arena.writes();
+    let before = arena.writes_at_rest();
     let manager = arena.manager("daemonjob");
     arena.wait("the restarted manager has looked at it", || {
         manager.metrics().unwrap_or_default().lines().any(|line| {

@@ -37,7 +37,7 @@ fn create_update_delete_and_the_timer_are_said_once_over_restarts() {
     assert_eq!(hello["status"]["lastGreeting"], "Hello, World!");
     let first = ["Greeting: Hello, World!", "Create: Hello, World!", "Timer: Hello, World!"];
     arena.wait("the first lines are said", || lines(&manager.printed()) == first);
-    let created = arena.writes().len();
+    let created = arena.writes_at_rest().len();
     assert_eq!(created, 2, "finalizer and claim: {:?}", arena.writes());
 
     // A label, an annotation, a restart: nothing is said and nothing written.

@@ -106,8 +106,11 @@ fn keda_is_used_as_soon_as_it_is_there_and_let_go_when_it_is_not_wanted() {
     arena.wait_for("pulsarconsumer", "scaled", "it is not spoken of", |consumer| {
         condition(consumer, "AutoscalingReady").0.is_empty()
     });
+    // The test has written to the object too: a status that was on its way then is refused, as it must be, and written anew.
+    let is_expected = |write: &str| {
+        write.ends_with(" 200") || write.ends_with(" 201") || write == "patch pulsarconsumers/status 409"
+    };
     let writes = arena.writes();
-    let refused: Vec<_> =
-        writes.iter().filter(|write| !write.ends_with(" 200") && !write.ends_with(" 201")).collect();
+    let refused: Vec<_> = writes.iter().filter(|write| !is_expected(write)).collect();
     assert!(refused.is_empty(), "{refused:?}");
 }

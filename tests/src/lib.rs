@@ -277,6 +277,7 @@ impl Arena {
             .filter(|entry| entry["userAgent"].as_str().is_some_and(|agent| agent.starts_with(USER_AGENT)))
             .filter(|entry| entry["objectRef"]["namespace"] == *self.namespace)
             .filter(|entry| entry["stage"] == "ResponseComplete")
+            .filter(|entry| !matches!(entry["verb"].as_str(), Some("get" | "list" | "watch")))
             .filter(|entry| {
                 !matches!(entry["objectRef"]["resource"].as_str(), Some("events" | "leases") | None)
             })

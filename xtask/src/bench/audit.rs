@@ -1,5 +1,6 @@
-//! The API server's audit log, as the neutral count of who wrote what and when: no contender counts for itself, and all
-//! of them are timed by the same clock, to the microsecond.
+//! The API server's audit log, as the neutral count of who asked for what and when: no contender counts for itself, and all
+//! of them are timed by the same clock, to the microsecond. It has everybody's writes, and what managers read (see
+//! tests/controlplane/audit-policy.yaml).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,14 +38,14 @@ pub enum Author {
     Other,
 }
 
-/// A write request, as it was answered.
+/// A request, as it was answered; a watch, when it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
+pub struct Request {
     /// Who sent it.
     pub author: Author,
     /// The namespace; empty where there is none.
     pub namespace: String,
-    /// `create`, `update`, `patch`, `delete` or `deletecollection`.
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`; `get`, `list` or `watch`.
     pub verb: String,
     /// The resource, and the subresource after a slash.
     pub resource: String,
@@ -58,7 +59,17 @@ pub struct Write {
     pub answered: Timestamp,
 }
 
-impl Write {
+impl Request {
+    /// Whether it was to change something.
+    pub fn is_write(&self) -> bool {
+        !self.is_read() && self.verb != "watch"
+    }
+
+    /// Whether it was to read objects once.
+    pub fn is_read(&self) -> bool {
+        matches!(self.verb.as_str(), "get" | "list")
+    }
+
     /// Whether it was answered with success.
     pub fn is_done(&self) -> bool {
         (200..300).contains(&self.code)
@@ -114,14 +125,14 @@ struct ResponseStatus {
 }
 
 /// Reads one line of the log; nothing where it is no answered request for a resource.
-fn parse(line: &[u8]) -> Option<Write> {
+fn parse(line: &[u8]) -> Option<Request> {
     let line: Line = serde_json::from_slice(line).ok()?;
     let object = line.object_ref.filter(|_| line.stage == "ResponseComplete")?;
     let resource = match object.subresource.as_str() {
         "" => object.resource,
         subresource => format!("{}/{subresource}", object.resource),
     };
-    Some(Write {
+    Some(Request {
         author: author(&line.user.username, &line.user_agent),
         namespace: object.namespace,
         verb: line.verb,
@@ -167,23 +178,30 @@ impl AuditLog {
         Ok(Self { path, file, rest: Vec::new() })
     }
 
+    /// The writes that were added since the last call.
+    pub fn writes(&mut self) -> Result<Vec<Request>> {
+        let mut requests = self.requests()?;
+        requests.retain(Request::is_write);
+        Ok(requests)
+    }
+
     /// What was added since the last call.
-    pub fn read(&mut self) -> Result<Vec<Write>> {
-        let mut writes = Vec::new();
+    pub fn requests(&mut self) -> Result<Vec<Request>> {
+        let mut requests = Vec::new();
         loop {
-            self.read_file(&mut writes)?;
-            let Ok(next) = std::fs::metadata(&self.path) else { return Ok(writes) };
+            self.read_file(&mut requests)?;
+            let Ok(next) = std::fs::metadata(&self.path) else { return Ok(requests) };
             if self.file.get_ref().metadata()?.ino() == next.ino() {
-                return Ok(writes);
+                return Ok(requests);
             }
             // What was added between the last read and the change of files.
-            self.read_file(&mut writes)?;
+            self.read_file(&mut requests)?;
             self.file = Self::open(&self.path)?;
             self.rest.clear();
         }
     }
 
-    fn read_file(&mut self, writes: &mut Vec<Write>) -> Result<()> {
+    fn read_file(&mut self, requests: &mut Vec<Request>) -> Result<()> {
         loop {
             let read = self
                 .file
@@ -192,7 +210,7 @@ impl AuditLog {
             if read == 0 || self.rest.last() != Some(&b'\n') {
                 return Ok(());
             }
-            writes.extend(parse(&self.rest));
+            requests.extend(parse(&self.rest));
             self.rest.clear();
         }
     }
@@ -231,7 +249,7 @@ pub struct Tally {
 
 impl Tally {
     /// Counts the requests of an author in a namespace.
-    pub fn of(writes: &[Write], author: Author, namespace: &str) -> Self {
+    pub fn of(writes: &[Request], author: Author, namespace: &str) -> Self {
         let mut tally = Self::default();
         for write in writes.iter().filter(|write| write.author == author && write.namespace == namespace) {
             match write.resource.as_str() {
@@ -299,7 +317,7 @@ mod tests {
         )
     }
 
-    fn ours(verb: &str, resource: &str, code: u16, second: u32) -> Write {
+    fn ours(verb: &str, resource: &str, code: u16, second: u32) -> Request {
         let user = "system:serviceaccount:quintet-system:quintet";
         parse(line(user, "quintet/0.1.0", verb, resource, code, second).as_bytes()).unwrap()
     }
@@ -333,6 +351,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_read_is_no_write() {
+        let is = |verb: &str| {
+            let request = ours(verb, "pods", 200, 1);
+            (request.is_write(), request.is_read())
+        };
+        assert_eq!(["create", "update", "patch", "delete", "deletecollection"].map(is), [(true, false); 5]);
+        assert_eq!(["get", "list", "watch"].map(is), [(false, true), (false, true), (false, false)]);
+    }
+
+    #[test]
     fn subresources_are_kinds_of_their_own() {
         let line = line("u", "a", "patch", "pods", 200, 0)
             .replace(r#""namespace""#, r#""subresource":"status","namespace""#);
@@ -348,8 +376,8 @@ mod tests {
             ours("create", "pods", 201, 4),
             ours("create", "events", 201, 5),
             ours("update", "leases", 200, 5),
-            Write { author: Author::Other, ..ours("create", "pods", 201, 9) },
-            Write { namespace: "other".to_owned(), ..ours("create", "pods", 201, 9) },
+            Request { author: Author::Other, ..ours("create", "pods", 201, 9) },
+            Request { namespace: "other".to_owned(), ..ours("create", "pods", 201, 9) },
         ];
         let tally = Tally::of(&writes, Author::Quintet, "n");
         assert_eq!(
@@ -370,7 +398,7 @@ mod tests {
             ours("delete", "configmaps", 200, 3),
             ours("patch", "podsets/status", 200, 4),
             ours("patch", "pods/status", 200, 5),
-            Write { author: Author::ReplicaSetController, ..ours("delete", "pods", 200, 6) },
+            Request { author: Author::ReplicaSetController, ..ours("delete", "pods", 200, 6) },
         ];
         let tally = Tally::of(&writes, Author::Quintet, "n");
         assert_eq!((tally.deletions, tally.refused, tally.status_writes(), tally.pods), (1, 1, 2, 0));
@@ -390,17 +418,17 @@ mod tests {
         let text = |second| line("u", "a", "create", "pods", 201, second) + "\n";
         std::fs::write(&path, text(0)).unwrap();
         let mut log = AuditLog::now(path.clone()).unwrap();
-        assert_eq!(log.read().unwrap().len(), 0);
+        assert_eq!(log.writes().unwrap().len(), 0);
         let mut file = File::options().append(true).open(&path).unwrap();
         let (begin, end) = (text(1)[..50].to_owned(), text(1)[50..].to_owned());
         file.write_all(begin.as_bytes()).unwrap();
-        assert_eq!(log.read().unwrap().len(), 0);
+        assert_eq!(log.writes().unwrap().len(), 0);
         file.write_all(end.as_bytes()).unwrap();
-        assert_eq!(log.read().unwrap().len(), 1);
+        assert_eq!(log.writes().unwrap().len(), 1);
         file.write_all(text(2).as_bytes()).unwrap();
         std::fs::rename(&path, dir.join("audit-old.log")).unwrap();
         std::fs::write(&path, text(3) + &text(4)).unwrap();
-        assert_eq!(log.read().unwrap().len(), 3);
+        assert_eq!(log.writes().unwrap().len(), 3);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -13,7 +13,7 @@ use super::manager::figures::{Part, Results as ManagerResults};
 use super::rig::Setting;
 use super::stats::{self, Interval, Spread, float, ratio};
 use super::table::{self, NONE, Table, count, decimals};
-use super::{daemonjob, greeting, plot, podset, report};
+use super::{daemonjob, greeting, manager, plot, podset, report};
 use crate::run::print;
 
 /// The number of nodes that goals speak of.
@@ -186,6 +186,20 @@ impl Kept {
             self.restart_writes(),
             must(0.0),
         );
+        goals.row(
+            "3",
+            "restart with 10,000 objects of five kinds: writes",
+            0,
+            self.own(Measure::Restart, "writes", Part::P50),
+            must(0.0),
+        );
+        goals.row(
+            "3",
+            "the same, later on: get and list",
+            0,
+            self.own(Measure::Restart, "steady", Part::P50),
+            must(0.0),
+        );
         let over = |setting, other, figure: fn(&daemonjob::figures::Completion) -> f64| {
             self.daemonjob_over(setting, other, figure)
         };
@@ -260,6 +274,13 @@ impl Kept {
             2,
             self.over_twin(Measure::Drive, "cpu", Part::P50, TwinTuned),
             limits(0.5, 0.25),
+        );
+        goals.row(
+            "-",
+            "a stranger's waits meanwhile, p99: ms",
+            0,
+            self.own(Measure::Drive, "canary", Part::P99),
+            must(1_000.0),
         );
         goals.row(
             "14",
@@ -349,7 +370,7 @@ impl Kept {
     }
 
     /// How figures grow with the number of nodes and of pods.
-    fn growths(&self) -> [Growth; 2] {
+    fn growths(&self) -> [Growth; 3] {
         use daemonjob::figures::{Completion, Contender as OnNodes, Results as DaemonJobs};
         use podset::figures::{Contender as Replicas, Cycle, Results as PodSets};
         let daemonjobs = growth(
@@ -378,7 +399,30 @@ impl Kept {
                 ("down", "s until all are gone", |one: &Cycle| one.down.done_seconds),
             ],
         );
-        [daemonjobs, podsets]
+        [daemonjobs, podsets, self.memory()]
+    }
+
+    /// How memory grows with the pods of a manager.
+    fn memory(&self) -> Growth {
+        let found = self.manager(Measure::Own);
+        let median = |key, who| {
+            let of_pairs = found.map(|found| found.of_pairs(key, Part::P50, who)).unwrap_or_default();
+            Some(stats::spread(of_pairs.into_iter().map(|(_, value)| value))?.median)
+        };
+        let (many, (tenth, half)) = (manager::MANY, manager::fewer(manager::MANY));
+        let line = |who: Manager| {
+            let points = [(tenth, "rss-tenth"), (half, "rss-half"), (many, "rss")]
+                .map(|(pods, key)| Some((float(pods), median(key, who)? - median("rss-none", who)?)));
+            Line { name: who.name(), points: points.into_iter().flatten().collect() }
+        };
+        let lines = Manager::ALL.map(line).into_iter().filter(|line| !line.points.is_empty());
+        let curve = Curve {
+            name: "manager-memory".to_owned(),
+            size: "pods",
+            label: "MiB of RSS more than without pods",
+            lines: lines.collect(),
+        };
+        Growth { title: "Managers", unit: "pods of their own", curves: vec![curve] }
     }
 
     fn document(&self) -> String {

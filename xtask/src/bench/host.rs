@@ -22,6 +22,12 @@ pub struct Machine {
     pub date: String,
     /// `linux x86_64`.
     pub system: String,
+    /// Such as `6.12.1`.
+    #[serde(default)]
+    pub kernel: String,
+    /// The model of the processors.
+    #[serde(default)]
+    pub processor: String,
     /// Processors that this program may use.
     pub cores: usize,
     /// All memory.
@@ -48,6 +54,8 @@ impl Machine {
         Self {
             date: Timestamp::now().strftime("%Y-%m-%d").to_string(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            processor: processor(&read("/proc/cpuinfo")),
             cores: thread::available_parallelism().map_or(1, usize::from),
             memory_mib: memory.unwrap_or_default() / 1_024,
             load: read("/proc/loadavg").split_ascii_whitespace().next().unwrap_or("unknown").to_owned(),
@@ -57,12 +65,20 @@ impl Machine {
 
     /// In a sentence.
     pub fn describe(&self) -> String {
-        let Self { date, system, cores, memory_mib, load, idle_percent } = self;
+        let Self { date, system, kernel, processor, cores, memory_mib, load, idle_percent } = self;
+        let kernel = if kernel.is_empty() { String::new() } else { format!(" {kernel}") };
+        let processor = if processor.is_empty() { String::new() } else { format!(" ({processor})") };
         let idle = idle_percent.map(|idle| format!(", processors {idle} % idle")).unwrap_or_default();
         format!(
-            "{date}, {system}, {cores} cores, {memory_mib} MiB of memory; before the start load {load}{idle}."
+            "{date}, {system}{kernel}, {cores} cores{processor}, {memory_mib} MiB of memory; before the start load {load}{idle}."
         )
     }
+}
+
+/// The first model that `/proc/cpuinfo` names (see proc(5)); nothing where it names none.
+fn processor(cpuinfo: &str) -> String {
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map(|(_, name)| name.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
 }
 
 /// What all processors did since the system started: in all, and nothing.
@@ -209,6 +225,15 @@ mod tests {
         assert!(machine.cores > 0);
         let text = machine.describe();
         assert!(text.contains("cores") && text.starts_with("20"), "{text}");
+    }
+
+    #[test]
+    fn the_processor_is_named_where_it_has_a_name() {
+        assert_eq!(
+            processor("processor\t: 0\nmodel name\t: A  B @ 2.0GHz\nmodel name\t: C\n"),
+            "A B @ 2.0GHz"
+        );
+        assert_eq!(processor("processor\t: 0\n"), "");
     }
 
     #[test]

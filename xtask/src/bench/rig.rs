@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::audit::{AuditLog, Write};
+use super::audit::{AuditLog, Author, Request};
 use super::client::{Api, Created, Patch};
 use super::host::Share;
 use super::process;
@@ -245,7 +245,7 @@ impl Rig {
     }
 
     /// What was written in a namespace since the last call. Waits until nothing trails behind.
-    pub fn writes(&self, namespace: &str) -> Result<Vec<Write>> {
+    pub fn writes(&self, namespace: &str) -> Result<Vec<Request>> {
         let mut writes = Vec::new();
         run::poll("the audit log is quiet", self.patience(), TRAIL, || {
             let more = self.writes_so_far(namespace)?;
@@ -257,15 +257,22 @@ impl Rig {
     }
 
     /// What was written in a namespace since the last call, as far as it is in the log already.
-    pub fn writes_so_far(&self, namespace: &str) -> Result<Vec<Write>> {
-        let mut writes = self.audit.borrow_mut().read()?;
+    pub fn writes_so_far(&self, namespace: &str) -> Result<Vec<Request>> {
+        let mut writes = self.audit.borrow_mut().writes()?;
         writes.retain(|write| write.namespace == namespace);
         Ok(writes)
     }
 
-    /// Passes over what was written until now.
-    pub fn forget_writes(&self) -> Result<()> {
-        self.audit.borrow_mut().read().map(|_| ())
+    /// What somebody has asked for since the last call, anywhere, as far as it is in the log already.
+    pub fn requests_so_far(&self, author: Author) -> Result<Vec<Request>> {
+        let mut requests = self.audit.borrow_mut().requests()?;
+        requests.retain(|request| request.author == author);
+        Ok(requests)
+    }
+
+    /// Passes over what was asked for until now.
+    pub fn forget_requests(&self) -> Result<()> {
+        self.audit.borrow_mut().requests().map(|_| ())
     }
 
     /// How many different nodes the pods of a namespace were put on.

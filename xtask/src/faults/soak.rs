@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use crate::bench::audit::{AuditLog, Author, Write};
+use crate::bench::audit::{AuditLog, Author, Request};
 use crate::chance::Chance;
 use crate::cluster::components::Component;
 use crate::cluster::{Cluster, UpOptions};
@@ -63,7 +63,7 @@ struct Soak {
     /// What the managers that are gone have said.
     said: String,
     audit: AuditLog,
-    writes: Vec<Write>,
+    writes: Vec<Request>,
     cluster: Cluster,
     options: UpOptions,
     /// What should be there, by kind and name.
@@ -154,7 +154,7 @@ impl Soak {
         interrupt::pause(Duration::from_millis(500 + self.chance.below(4_000)))?;
         Cluster::up(&self.options)?;
         self.man()?;
-        self.writes.extend(self.audit.read()?);
+        self.writes.extend(self.audit.writes()?);
         self.apply();
         Ok(victim)
     }
@@ -237,11 +237,11 @@ impl Soak {
             wrong = self.unfinished()?;
         }
         step.done();
-        self.writes.extend(self.audit.read()?);
+        self.writes.extend(self.audit.writes()?);
         let before = self.writes.len();
         interrupt::pause(QUIET)?;
-        self.writes.extend(self.audit.read()?);
-        let restless: Vec<&Write> = self.writes[before..].iter().filter(|write| is_ours(write)).collect();
+        self.writes.extend(self.audit.writes()?);
+        let restless: Vec<&Request> = self.writes[before..].iter().filter(|write| is_ours(write)).collect();
         if let Some(write) = restless.first() {
             wrong.push(format!(
                 "{} writes though everything is done; the first: {} {} {}",
@@ -337,6 +337,6 @@ impl Soak {
 }
 
 /// Whether a write is a manager's that must come to rest.
-fn is_ours(write: &Write) -> bool {
+fn is_ours(write: &Request) -> bool {
     write.namespace == NAMESPACE && write.author == Author::Quintet && !write.resource.starts_with("events")
 }

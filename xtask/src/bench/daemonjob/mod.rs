@@ -5,7 +5,7 @@ pub mod figures;
 mod kruise;
 mod runs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -25,7 +25,7 @@ use crate::build;
 #[command(
     about = "DaemonJob beside bare pods, Job and DaemonSet: time, writes, processor time and memory",
     long_about = "DaemonJob beside bare pods, Job and DaemonSet: time, writes, processor time and memory.\n\n\
-    Each round runs, on a cluster with N simulated nodes and in alternating order: bare creation of the pods that a \
+    Each round runs, on a cluster of its own with N simulated nodes and in alternating order: bare creation of the pods that a \
     DaemonJob makes (the ceiling), a DaemonJob, an Indexed Job of N completions, and a DaemonSet until all its pods are \
     ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default request limits) and \
     tuned. With the last of these settings each round also restarts the manager with N finished nodes, changes nodes in \
@@ -38,7 +38,7 @@ use crate::build;
     times, are most of that."
 )]
 pub struct Args {
-    /// Number of simulated nodes; may be given several times, each gets a cluster of its own
+    /// Number of simulated nodes; may be given several times
     #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = clap::value_parser!(u16).range(1..=20_000))]
     nodes: Vec<u16>,
     /// How often everything is measured
@@ -97,6 +97,7 @@ impl Args {
         if self.without_peers {
             words.push("--without-peers".to_owned());
         }
+        words.extend(self.program.is_some().then(|| "--program FILE".to_owned()));
         words.extend((!self.quick).then(|| "--write".to_owned()));
         words.join(" ")
     }
@@ -112,9 +113,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut runs = Vec::new();
     for &nodes in &plan.nodes {
         let machine = Machine::now();
-        let rig = Rig::up(nodes, nodes, &program)?;
-        let versions = Versions::of(&rig, &program)?;
-        let results = measure(&rig, &plan)?;
+        let (results, versions) = measure(nodes, &plan, &program)?;
         runs.push(Run {
             about: format!("{} nodes", count(u64::try_from(nodes)?)),
             size: nodes,
@@ -130,10 +129,12 @@ pub fn run(args: &Args) -> Result<()> {
     report.finish(args.write)
 }
 
-fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
+/// Measures every round, each on a cluster of its own.
+fn measure(nodes: usize, plan: &Plan, program: &Path) -> Result<(Results, Versions)> {
     let life_setting = plan.settings.last().copied().unwrap_or(Setting::Tuned);
+    let mut versions = Versions::default();
     let mut results = Results {
-        nodes: rig.nodes(),
+        nodes,
         completions: Vec::new(),
         life_setting,
         lives: Vec::new(),
@@ -141,55 +142,58 @@ fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
         kruise: None,
         kubelets: Vec::new(),
     };
-    let kruise =
-        plan.contenders.contains(&Contender::BroadcastJob).then(|| Kruise::install(rig)).transpose()?;
-    results.kruise = kruise.as_ref().map(|kruise| kruise.version().to_owned());
-    let mut bodies = Vec::new();
     for &setting in &plan.settings {
-        rig.set(setting)?;
-        if bodies.is_empty() {
-            bodies = runs::warm_up(rig)?;
-        }
         for number in 1..=plan.rounds {
-            let round = Round { setting, number, of: plan.rounds };
-            for contender in order(&plan.contenders, number) {
-                let mut step = round.start(rig.nodes(), "nodes", contender.name());
-                match contender {
-                    Contender::Bare => results.completions.push(runs::bare(rig, &bodies, round, &mut step)?),
-                    Contender::DaemonJob if setting == life_setting => {
-                        let (completion, life) = runs::daemonjob_life(rig, round, &mut step)?;
-                        results.completions.push(completion);
-                        results.lives.push(life);
-                    }
-                    Contender::DaemonJob => results.completions.push(runs::daemonjob(rig, round, &mut step)?),
-                    Contender::BroadcastJob => {
-                        let Some(kruise) = &kruise else { continue };
-                        results.completions.push(runs::broadcastjob(rig, kruise, round, &mut step)?);
-                    }
-                    Contender::Job | Contender::DaemonSet => {
-                        results.completions.push(runs::peer(rig, contender, round, &mut step)?);
-                    }
-                }
-                step.done();
-            }
-            if setting == life_setting {
-                let mut step = round.start(rig.nodes(), "nodes", "DaemonJob with ttlSecondsAfterFinished 0");
-                results.ttl_lives.push(runs::daemonjob_ttl_life(rig, round, &mut step)?);
-                step.done();
-                let mut step = round.start(rig.nodes(), "nodes", "simulated kubelets alone");
-                results.kubelets.push(runs::kubelets(rig, &bodies, &mut step)?);
-                step.done();
-            }
+            let rig = Rig::up(nodes, nodes, program)?;
+            versions = Versions::of(&rig, program)?;
+            measure_round(&rig, &plan.contenders, Round { setting, number, of: plan.rounds }, &mut results)?;
         }
     }
-    Ok(results)
+    Ok((results, versions))
+}
+
+fn measure_round(rig: &Rig, contenders: &[Contender], round: Round, results: &mut Results) -> Result<()> {
+    let kruise = contenders.contains(&Contender::BroadcastJob).then(|| Kruise::install(rig)).transpose()?;
+    results.kruise = kruise.as_ref().map(|kruise| kruise.version().to_owned());
+    let bodies = runs::warm_up(rig)?;
+    rig.set(round.setting)?;
+    let with_life = round.setting == results.life_setting;
+    for contender in order(contenders, round.number) {
+        let mut step = round.start(rig.nodes(), "nodes", contender.name());
+        match contender {
+            Contender::Bare => results.completions.push(runs::bare(rig, &bodies, round, &mut step)?),
+            Contender::DaemonJob if with_life => {
+                let (completion, life) = runs::daemonjob_life(rig, round, &mut step)?;
+                results.completions.push(completion);
+                results.lives.push(life);
+            }
+            Contender::DaemonJob => results.completions.push(runs::daemonjob(rig, round, &mut step)?),
+            Contender::BroadcastJob => {
+                let Some(kruise) = &kruise else { continue };
+                results.completions.push(runs::broadcastjob(rig, kruise, round, &mut step)?);
+            }
+            Contender::Job | Contender::DaemonSet => {
+                results.completions.push(runs::peer(rig, contender, round, &mut step)?);
+            }
+        }
+        step.done();
+    }
+    if with_life {
+        let mut step = round.start(rig.nodes(), "nodes", "DaemonJob with ttlSecondsAfterFinished 0");
+        results.ttl_lives.push(runs::daemonjob_ttl_life(rig, round, &mut step)?);
+        step.done();
+        let mut step = round.start(rig.nodes(), "nodes", "simulated kubelets alone");
+        results.kubelets.push(runs::kubelets(rig, &bodies, &mut step)?);
+        step.done();
+    }
+    Ok(())
 }
 
 /// What a reader of the tables has to know.
 fn method() -> Vec<String> {
     [
         "Each section below is from the newest run with its number of nodes, and says by which command.",
-        "One cluster for each number of nodes: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
+        "One cluster for each round: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
          processes of this machine, nodes and kubelets simulated by kwok, where a pod runs for a second. So no image is \
          pulled and no container started; what remains is the control plane's work, which all contenders share the \
          processors with.",

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
 use super::kruise::Kruise;
-use crate::bench::audit::{Author, Tally, Write};
+use crate::bench::audit::{Author, Request, Tally};
 use crate::bench::client::Patch;
 use crate::bench::contest::{Controller, Meter, Round, Used, counts, remove, stop};
 use crate::bench::peer::Running;
@@ -162,11 +162,11 @@ fn to_completion(
     entry: &Entry<'_>,
     round: Round,
     step: &mut Step,
-) -> Result<(Completion, Vec<Write>)> {
+) -> Result<(Completion, Vec<Request>)> {
     let memory_before = entry.manager.map(|manager| process::memory(manager.pid())).transpose()?;
     let passes_before = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
     let meter = Meter::start(rig, entry.pid, entry.manager)?;
-    rig.forget_writes()?;
+    rig.forget_requests()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     rig.create(&entry.collection, &entry.object)?;
     let path = entry.path();
@@ -303,7 +303,7 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
     let namespace = rig.namespace()?;
     let bodies = bodies.to_vec();
     let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
-    rig.forget_writes()?;
+    rig.forget_requests()?;
     let meter = Meter::start(rig, me, None)?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
@@ -454,7 +454,7 @@ pub fn daemonjob_ttl_life(rig: &Rig, round: Round, step: &mut Step) -> Result<Tt
     let manager = rig.manager()?;
     let mut entry = Entry::daemonjob(&namespace, &manager)?;
     entry.object["spec"]["ttlSecondsAfterFinished"] = json!(0);
-    rig.forget_writes()?;
+    rig.forget_requests()?;
     let began = Instant::now();
     rig.create(&entry.collection, &entry.object)?;
     run::poll("the DaemonJob is done", rig.patience(), LOOK, || {

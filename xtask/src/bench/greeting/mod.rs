@@ -7,7 +7,7 @@ mod lines;
 mod requests;
 mod runs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -86,6 +86,7 @@ impl Args {
         if self.without_peers {
             words.push("--without-peers".to_owned());
         }
+        words.extend(self.program.is_some().then(|| "--program FILE".to_owned()));
         words.extend((!self.quick).then(|| "--write".to_owned()));
         words.join(" ")
     }
@@ -100,10 +101,7 @@ pub fn run(args: &Args) -> Result<()> {
         None => build::release()?,
     };
     let machine = Machine::now();
-    // A node, so that its version can be told; nothing runs on it.
-    let rig = Rig::up(1, plan.greetings.max(plan.timers), &program)?;
-    let versions = Versions::of(&rig, &program)?;
-    let results = measure(&rig, kopf.as_ref(), &plan)?;
+    let (results, versions) = measure(kopf.as_ref(), &plan, &program)?;
     let runs = vec![Run {
         about: format!("{} Greetings", count(u64::try_from(plan.greetings)?)),
         size: plan.greetings,
@@ -117,7 +115,11 @@ pub fn run(args: &Args) -> Result<()> {
     Report { name: "greeting", title: "Greeting, measured", method: method(), runs }.finish(args.write)
 }
 
-fn measure(rig: &Rig, kopf: Option<&Kopf>, plan: &Plan) -> Result<Results> {
+/// Measures every round, each on a cluster of its own, and the timers on another one.
+fn measure(kopf: Option<&Kopf>, plan: &Plan, program: &Path) -> Result<(Results, Versions)> {
+    // A node, so that its version can be told; nothing runs on it.
+    let up = || Rig::up(1, plan.greetings.max(plan.timers), program);
+    let mut versions = Versions::default();
     let mut results = Results {
         greetings: plan.greetings,
         kopf: kopf.map(|kopf| kopf.version.clone()),
@@ -127,6 +129,8 @@ fn measure(rig: &Rig, kopf: Option<&Kopf>, plan: &Plan) -> Result<Results> {
     let contenders = if kopf.is_some() { &Contender::ALL[..] } else { &Contender::ALL[..1] };
     let all = count(u64::try_from(plan.greetings)?);
     for round in 1..=plan.rounds {
+        let rig = up()?;
+        versions = Versions::of(&rig, program)?;
         for mode in Mode::ALL {
             for contender in order(contenders, round) {
                 let mut step = Step::start_long(format!(
@@ -136,28 +140,29 @@ fn measure(rig: &Rig, kopf: Option<&Kopf>, plan: &Plan) -> Result<Results> {
                     contender.name()
                 ));
                 let options = (mode, round, plan.greetings);
-                results.cycles.push(runs::cycle(rig, contender, kopf, options, &mut step)?);
+                results.cycles.push(runs::cycle(&rig, contender, kopf, options, &mut step)?);
                 step.done();
             }
         }
     }
     if plan.timers > 0 {
+        let rig = up()?;
         // kopf is the last one: it looks at its own namespace alone, and what it leaves is nobody's.
         for &contender in contenders {
             let many = count(u64::try_from(plan.timers)?);
             let mut step = Step::start_long(format!("{many} Greetings with a timer: {}", contender.name()));
-            results.timers.push(runs::timers(rig, contender, kopf, plan.timers, &mut step)?);
+            results.timers.push(runs::timers(&rig, contender, kopf, plan.timers, &mut step)?);
             step.done();
         }
     }
-    Ok(results)
+    Ok((results, versions))
 }
 
 /// What a reader of the tables has to know.
 fn method() -> Vec<String> {
     [
         "Each section below is from the newest run with its number of Greetings, and says by which command.",
-        "One cluster: etcd and kube-apiserver as processes of this machine, with the Greeting's definition of the chart. \
+        "One cluster for each round: etcd and kube-apiserver as processes of this machine, with the Greeting's definition of the chart. \
          Greeting is the release program with all five kinds and the Lease, and the rights of the chart's ServiceAccount. \
          kopf is what `pip install` brings, with handlers that print what the post's print (xtask/src/bench/greeting/handlers.py), \
          one process for one namespace (`--standalone`), and print each line by one call at once: as the post prints them, \

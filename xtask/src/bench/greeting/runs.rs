@@ -165,7 +165,7 @@ impl<'a> Entry<'a> {
         expected: &[String],
         step: &mut Step,
     ) -> Result<(Running, Phase, Vec<Option<Instant>>)> {
-        self.rig.forget_writes()?;
+        self.rig.forget_requests()?;
         let requests = Requests::start(self.rig, requests);
         let (mut running, mut ended) = (running, None);
         if mode != Mode::Undisturbed {
@@ -318,7 +318,7 @@ pub fn timers(
         step.tick();
         Ok((since.elapsed().as_secs() >= u64::from(INTERVAL)).then_some(()))
     })?;
-    rig.forget_writes()?;
+    rig.forget_requests()?;
     let ticks = || entry.lines.with_prefix("Timer: tock");
     let (cpu_before, ticks_before, began) = (process::cpu_seconds(running.pid())?, ticks(), Instant::now());
     run::poll("the ticks", WINDOW * 2, LOOK, || {

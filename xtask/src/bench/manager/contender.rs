@@ -78,12 +78,12 @@ pub struct Stand<'a> {
     /// The cluster.
     pub rig: &'a Rig,
     /// The twin.
-    pub twin: Program,
+    pub twin: &'a Program,
 }
 
 impl<'a> Stand<'a> {
     /// Gives the twin a ServiceAccount that may do what it has to do, and both a kubeconfig.
-    pub fn new(rig: &'a Rig, twin: Program) -> Result<Self> {
+    pub fn new(rig: &'a Rig, twin: &'a Program) -> Result<Self> {
         allow(rig)?;
         for contender in [Contender::Quintet, Contender::Twin] {
             peer::write_kubeconfig(rig, contender.account())?;

@@ -1,5 +1,5 @@
-//! One function for each measure: contenders one after another, A B B A, each with a process and, where it makes objects,
-//! a namespace of its own.
+//! One function for each measure: one pair, on a cluster of its own, contenders one after another, A B B A, each with a
+//! process and, where it makes objects, a namespace of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,14 +11,15 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Sizes;
 use super::contender::{Contender, Stand};
 use super::figures::Results;
-use crate::bench::audit::{Tally, Write};
+use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
+use super::{Sizes, fewer};
+use crate::bench::audit::{Request, Tally};
 use crate::bench::contest::{counts, order, remove};
 use crate::bench::peer::Running;
 use crate::bench::process;
-use crate::bench::rig::{LOOK, pods};
+use crate::bench::rig::{LOOK, pods, settled as quiet};
 use crate::bench::scrape;
 use crate::bench::stats::{float, mebibytes, signed};
 use crate::progress::Step;
@@ -30,21 +31,45 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// Events a second of the open loop.
 const RATE: u32 = 100;
 
+/// How long a manager makes no pass until it is at rest: statuses are written a second after one another.
+const QUIET: Duration = Duration::from_secs(5);
+
 /// How often the canary asks.
 const CANARY: Duration = Duration::from_millis(20);
 
-/// Calls `measure` for each contender of each pair.
-fn pairs(
-    what: &str,
-    count: usize,
-    mut measure: impl FnMut(Contender, usize, &mut Step) -> Result<()>,
-) -> Result<()> {
-    for pair in 1..=count {
-        for contender in order(&Contender::ALL, pair) {
-            let mut step = Step::start_long(format!("{what}, pair {pair} of {count}: {}", contender.name()));
-            measure(contender, pair, &mut step)?;
+/// A pair of so many.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// From 1.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+impl Pair {
+    /// Calls `measure` for each contender.
+    fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
+        let Self { number, of } = self;
+        for contender in order(&Contender::ALL, number) {
+            let mut step = Step::start_long(format!("{what}, pair {number} of {of}: {}", contender.name()));
+            measure(contender, &mut step)?;
             step.done();
         }
+        Ok(())
+    }
+}
+
+/// Lets every contender do once what is not measured: a cluster that has just come up does everything for the first time.
+pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
+    let namespace = stand.rig.namespace()?;
+    let mut contenders = order(&Contender::ALL, pair.number);
+    contenders.reverse();
+    for contender in contenders {
+        let step = Step::start_long(format!("warming up: {}", contender.name()));
+        let (running, _) = first_write(stand, contender, &namespace)?;
+        clear(stand, &namespace)?;
+        running.stop()?;
+        step.done();
     }
     Ok(())
 }
@@ -63,28 +88,31 @@ pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
 }
 
 /// Memory and requests while nothing happens.
-pub fn idle(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<()> {
-    pairs("idle", sizes.pairs, |contender, pair, _| {
+pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+    pair.each("idle", |contender, _| {
         let running = settled(stand, contender, sizes)?;
-        let (before, began) = (requests(&running)?, Instant::now());
+        stand.rig.forget_requests()?;
+        let began = Instant::now();
         interrupt::pause(sizes.idle)?;
-        let asked = requests(&running)? - before;
-        let per_second = asked / began.elapsed().as_secs_f64();
+        let asked = stand.rig.requests_so_far(contender.author())?;
+        let per_second = |requests: usize| float(requests) / began.elapsed().as_secs_f64();
+        let reads = asked.iter().filter(|request| request.is_read());
         let memory = running.memory()?;
-        results.one(contender, pair, "rss", mebibytes(memory.rss_kib));
-        results.one(contender, pair, "pss", mebibytes(memory.pss_kib));
-        results.one(contender, pair, "threads", threads(&running)?);
-        results.one(contender, pair, "requests", per_second);
+        results.one(contender, pair.number, "rss", mebibytes(memory.rss_kib));
+        results.one(contender, pair.number, "pss", mebibytes(memory.pss_kib));
+        results.one(contender, pair.number, "threads", threads(&running)?);
+        results.one(contender, pair.number, "requests", per_second(asked.len()));
+        results.one(contender, pair.number, "reads", per_second(reads.count()));
         running.stop()
     })
 }
 
 /// Memory for pods that nobody here owns.
-pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<()> {
+pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let mut without = BTreeMap::new();
-    pairs("memory without pods", sizes.pairs, |contender, pair, _| {
-        without.insert((contender, pair), resident(stand, contender, sizes)?);
+    pair.each("memory without pods", |contender, _| {
+        without.insert(contender, resident(stand, contender, sizes)?);
         Ok(())
     })?;
     let namespace = rig.namespace()?;
@@ -97,57 +125,121 @@ pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Resul
     });
     rig.create_all(&pods(&namespace), bodies.collect::<Result<_, _>>()?)?;
     step.done();
-    pairs("memory with foreign pods", sizes.pairs, |contender, pair, _| {
-        let (with, without) = (resident(stand, contender, sizes)?, without[&(contender, pair)]);
-        results.one(contender, pair, "bytes", per_pod(without, with, sizes.many));
+    pair.each("memory with foreign pods", |contender, _| {
+        let (with, without) = (resident(stand, contender, sizes)?, without[&contender]);
+        results.one(contender, pair.number, "bytes", per_pod(without, with, sizes.many));
         Ok(())
-    })?;
-    rig.remove_pods(&namespace)
+    })
 }
 
 /// Memory for pods of its own, at the start and settled, and the time until the first write with so many of them.
-pub fn own(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<()> {
+pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let mut without = BTreeMap::new();
-    pairs("memory without pods", sizes.pairs, |contender, pair, _| {
-        without.insert((contender, pair), resident(stand, contender, sizes)?);
+    pair.each("memory without pods", |contender, _| {
+        let rss = resident(stand, contender, sizes)?;
+        results.one(contender, pair.number, "rss-none", mebibytes(rss));
+        without.insert(contender, rss);
         Ok(())
     })?;
-    let many = many_pods(stand, sizes)?;
+    let many = rig.namespace()?;
+    let (tenth, half) = fewer(sizes.many);
+    many_pods(stand, &many, "tenth", tenth)?;
+    pair.each("memory with a tenth of its pods", |contender, _| {
+        results.one(contender, pair.number, "rss-tenth", mebibytes(resident(stand, contender, sizes)?));
+        Ok(())
+    })?;
+    many_pods(stand, &many, "half", half - tenth)?;
+    pair.each("memory with half of its pods", |contender, _| {
+        results.one(contender, pair.number, "rss-half", mebibytes(resident(stand, contender, sizes)?));
+        Ok(())
+    })?;
+    many_pods(stand, &many, "all", sizes.many - half)?;
     let namespace = rig.namespace()?;
-    pairs("memory with its own pods", sizes.pairs, |contender, pair, _| {
+    pair.each("memory with its own pods", |contender, _| {
         let (running, seconds) = first_write(stand, contender, &namespace)?;
         interrupt::pause(sizes.settle)?;
         let memory = running.memory()?;
-        let without = without[&(contender, pair)];
-        results.one(contender, pair, "bytes", per_pod(without, memory.rss_kib, sizes.many));
-        results.one(contender, pair, "rss", mebibytes(memory.rss_kib));
-        results.one(contender, pair, "peak", float(memory.peak_kib) / float(memory.rss_kib));
-        results.one(contender, pair, "first", 1_000.0 * seconds);
+        results.one(
+            contender,
+            pair.number,
+            "bytes",
+            per_pod(without[&contender], memory.rss_kib, sizes.many),
+        );
+        results.one(contender, pair.number, "rss", mebibytes(memory.rss_kib));
+        results.one(contender, pair.number, "peak", float(memory.peak_kib) / float(memory.rss_kib));
+        results.one(contender, pair.number, "first", 1_000.0 * seconds);
         clear(stand, &namespace)?;
         running.stop()
+    })
+}
+
+/// What is asked for when the manager is started anew and everything is as it should be, and while nothing happens then.
+pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+    let (rig, ours) = (stand.rig, Contender::Quintet);
+    let namespace = rig.namespace()?;
+    stand.free(ours)?;
+    let running = stand.start_ready(ours, "a")?;
+    let mut step = Step::start_long(format!(
+        "{} objects of five kinds, pair {} of {}",
+        sizes.many, pair.number, pair.of
+    ));
+    let objects = Kind::ALL.map(|kind| kind.share(sizes.many));
+    for (kind, objects) in Kind::ALL.into_iter().zip(objects) {
+        let bodies = (0..objects).map(|number| serde_json::to_vec(&kind.object(number)));
+        rig.wait_for(rig.api().create_all(&kind.collection(&namespace), bodies.collect::<Result<_, _>>()?))?;
+        step.tick();
+    }
+    at_rest(stand, &running, sizes.many)?;
+    running.stop()?;
+    step.done();
+
+    let step = Step::start_long(format!("restart, pair {} of {}", pair.number, pair.of));
+    stand.free(ours)?;
+    rig.forget_requests()?;
+    let running = stand.start_ready(ours, "a")?;
+    run::poll("every object was looked at", rig.patience(), LOOK, || {
+        let metrics = running.metrics()?;
+        let looked = Kind::ALL.map(|kind| {
+            scrape::sum(&metrics, "controller_runtime_reconcile_total", &[("controller", kind.controller())])
+        });
+        let all = looked.into_iter().zip(objects).all(|(looked, objects)| looked >= float(objects));
+        Ok(all.then_some(()))
     })?;
-    remove_many(stand, &many)
+    at_rest(stand, &running, sizes.many)?;
+    let asked = rig.requests_so_far(ours.author())?;
+    let of = |what: fn(&Request) -> bool| {
+        float(asked.iter().filter(|request| what(request) && request.resource != "leases").count())
+    };
+    results.one(ours, pair.number, "writes", of(Request::is_write));
+    results.one(ours, pair.number, "reads", of(Request::is_read));
+    interrupt::pause(sizes.idle)?;
+    let asked = rig.requests_so_far(ours.author())?;
+    let steady = asked.iter().filter(|request| request.is_read() && request.resource != "leases");
+    results.one(ours, pair.number, "steady", float(steady.count()));
+    running.stop()?;
+    step.done();
+    Ok(())
 }
 
 /// From the start of the program until its first write arrives.
-pub fn start(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<()> {
+pub fn start(stand: &Stand<'_>, pair: Pair, results: &mut Results) -> Result<()> {
     let namespace = stand.rig.namespace()?;
-    pairs("start to first write", sizes.pairs, |contender, pair, _| {
+    pair.each("start to first write", |contender, _| {
         let (running, seconds) = first_write(stand, contender, &namespace)?;
-        results.one(contender, pair, "first", 1_000.0 * seconds);
+        results.one(contender, pair.number, "first", 1_000.0 * seconds);
         clear(stand, &namespace)?;
         running.stop()
     })
 }
 
 /// From the answer to a request that makes an object until the answer to the one that makes its pod.
-pub fn latency(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<()> {
+pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
-    pairs("event to write", sizes.pairs, |contender, pair, step| {
+    pair.each("event to write", |contender, step| {
         let namespace = rig.namespace()?;
         let running = settled(stand, contender, sizes)?;
-        rig.forget_writes()?;
+        rig.forget_requests()?;
         let (api, collection, events) = (rig.api(), pod_sets(&namespace), sizes.events);
         let sender = rig.spawn(async move {
             let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
@@ -180,14 +272,14 @@ pub fn latency(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Resul
         if delays.len() != sizes.events {
             bail!("{} of {} events have a pod in the audit log", delays.len(), sizes.events);
         }
-        results.add(contender, pair, "delay", delays);
+        results.add(contender, pair.number, "delay", delays);
         clear(stand, &namespace)?;
         running.stop()
     })
 }
 
 /// Milliseconds between the answers to the requests that made an owner and its pod.
-fn delays(writes: &[Write], owners: &BTreeMap<String, String>) -> Vec<f64> {
+fn delays(writes: &[Request], owners: &BTreeMap<String, String>) -> Vec<f64> {
     let made = |resource: &str| -> BTreeMap<&str, Timestamp> {
         let done = writes.iter().filter(|write| write.is_done() && write.verb == "create");
         done.filter(|write| write.resource == resource)
@@ -209,13 +301,13 @@ fn owner_of_pod(pod: &Value) -> Option<(String, String)> {
 }
 
 /// Processor time and writes for pods that run to completion, and how a stranger fares meanwhile.
-pub fn drive(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<()> {
+pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let driven = sizes.jobs * rig.nodes();
-    pairs("pods driven to completion", sizes.pairs, |contender, pair, step| {
+    pair.each("pods driven to completion", |contender, step| {
         let namespace = rig.namespace()?;
         let running = settled(stand, contender, sizes)?;
-        rig.forget_writes()?;
+        rig.forget_requests()?;
         let canary = Canary::start(stand, &namespace);
         let (cpu, share, began) =
             (process::cpu_seconds(running.pid())?, rig.share([running.pid()])?, Instant::now());
@@ -240,12 +332,12 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, results: &mut Results) -> Result<
         let writes = rig.writes(&namespace)?;
         let tally = Tally::of(&writes, contender.author(), &namespace);
         let cpu = process::cpu_seconds(running.pid())? - cpu;
-        results.one(contender, pair, "cpu", cpu * 1_000.0 / float(driven));
-        results.one(contender, pair, "writes", float(tally.writes()) / float(driven));
-        results.one(contender, pair, "seconds", seconds);
-        results.add(contender, pair, "canary", waits);
+        results.one(contender, pair.number, "cpu", cpu * 1_000.0 / float(driven));
+        results.one(contender, pair.number, "writes", float(tally.writes()) / float(driven));
+        results.one(contender, pair.number, "seconds", seconds);
+        results.add(contender, pair.number, "canary", waits);
         if let Some(others) = share.others_percent(rig.share([running.pid()])?) {
-            results.one(contender, pair, "others", others);
+            results.one(contender, pair.number, "others", others);
         }
         for path in &paths {
             remove(rig, &namespace, path)?;
@@ -300,16 +392,19 @@ pub enum End {
 pub fn hand_over(
     stand: &Stand<'_>,
     sizes: &Sizes,
+    pair: Pair,
     end: End,
     with_many: bool,
     results: &mut Results,
 ) -> Result<()> {
-    let many = with_many.then(|| many_pods(stand, sizes)).transpose()?;
+    if with_many {
+        many_pods(stand, &stand.rig.namespace()?, "many", sizes.many)?;
+    }
     let what = match end {
         End::Graceful => "graceful hand-over",
         End::Crash => "fail-over after a crash",
     };
-    pairs(what, sizes.pairs, |contender, pair, step| {
+    pair.each(what, |contender, step| {
         let namespace = stand.rig.namespace()?;
         // One that nobody hands over takes as long as the Lease: a few tell as much as a hundred.
         let times = match (end, contender) {
@@ -326,7 +421,7 @@ pub fn hand_over(
             let old = follower.wait_for_holder()?;
             let standby = stand.start_ready(contender, if number % 2 == 0 { "b" } else { "a" })?;
             interrupt::pause(sizes.standby)?;
-            stand.rig.forget_writes()?;
+            stand.rig.forget_requests()?;
             let began = Timestamp::now();
             if end == End::Crash {
                 leader.kill();
@@ -337,7 +432,7 @@ pub fn hand_over(
                 })?;
             }
             // What the old leader cannot do any more.
-            stand.rig.create(&pod_sets(&namespace), &pod_set(&format!("after-{pair}-{number}"), 1))?;
+            stand.rig.create(&pod_sets(&namespace), &pod_set(&format!("after-{number}"), 1))?;
             let first = first_creation(stand, contender, &namespace)?;
             let since = |at: Timestamp| 1_000.0 * at.duration_since(began).as_secs_f64();
             let holder = run::poll("the standby holds the Lease", Duration::from_mins(1), LOOK, || {
@@ -349,14 +444,13 @@ pub fn hand_over(
             leader = standby;
         }
         if contender.releases() && end == End::Graceful {
-            results.add(contender, pair, "released", released);
+            results.add(contender, pair.number, "released", released);
         }
-        results.add(contender, pair, "taken", taken);
-        results.add(contender, pair, "wrote", wrote);
+        results.add(contender, pair.number, "taken", taken);
+        results.add(contender, pair.number, "wrote", wrote);
         clear(stand, &namespace)?;
         leader.stop()
-    })?;
-    many.map_or(Ok(()), |many| remove_many(stand, &many))
+    })
 }
 
 /// When the first request to make a pod came; waits for it.
@@ -373,7 +467,7 @@ fn first_creation(stand: &Stand<'_>, contender: Contender, namespace: &str) -> R
 fn first_write(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Result<(Running, f64)> {
     stand.free(contender)?;
     stand.rig.create(&pod_sets(namespace), &pod_set("first", 1))?;
-    stand.rig.forget_writes()?;
+    stand.rig.forget_requests()?;
     let running = stand.start(contender, "a")?;
     let first = first_creation(stand, contender, namespace)?;
     let seconds = first.duration_since(running.began).as_secs_f64();
@@ -390,6 +484,21 @@ fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Run
     Ok(running)
 }
 
+/// How long many things may take.
+fn patience(stand: &Stand<'_>, things: usize) -> Result<Duration> {
+    Ok(stand.rig.patience() + Duration::from_millis(20) * u32::try_from(things)?)
+}
+
+/// Waits until a manager makes no pass any more.
+fn at_rest(stand: &Stand<'_>, running: &Running, objects: usize) -> Result<()> {
+    quiet("the manager is quiet", QUIET, patience(stand, objects)?, || {
+        running.must_run()?;
+        // As a number's text: equal is all that is asked for.
+        Ok(scrape::sum(&running.metrics()?, "controller_runtime_reconcile_total", &[]).to_string())
+    })?;
+    Ok(())
+}
+
 /// The RSS of a contender that was just started, in KiB.
 fn resident(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<u64> {
     let running = settled(stand, contender, sizes)?;
@@ -403,30 +512,21 @@ fn per_pod(without: u64, with: u64, pods: usize) -> f64 {
     1_024.0 * signed(with.cast_signed() - without.cast_signed()) / float(pods)
 }
 
-/// Makes many pods that are everybody's own: Quintet makes them, and they have the labels by which the twin selects.
-/// The namespace is returned.
-fn many_pods(stand: &Stand<'_>, sizes: &Sizes) -> Result<String> {
+/// Makes many pods that are everybody's own: Quintet makes them, for a PodSet of this name, and they have the labels by
+/// which the twin selects. They go with their cluster.
+fn many_pods(stand: &Stand<'_>, namespace: &str, name: &str, pods: usize) -> Result<()> {
     let rig = stand.rig;
-    let namespace = rig.namespace()?;
-    let mut step = Step::start_long(format!("making {} pods", sizes.many));
+    let mut step = Step::start_long(format!("making {pods} pods"));
     stand.free(Contender::Quintet)?;
     let running = stand.start_ready(Contender::Quintet, "a")?;
-    let path = format!("{}/many", pod_sets(&namespace));
-    rig.create(&pod_sets(&namespace), &pod_set("many", sizes.many))?;
-    let patience = rig.patience() + Duration::from_millis(20) * u32::try_from(sizes.many)?;
-    run::poll("the pods are made", patience, Duration::from_millis(500), || {
+    let path = format!("{}/{name}", pod_sets(namespace));
+    rig.create(&pod_sets(namespace), &pod_set(name, pods))?;
+    run::poll("the pods are made", patience(stand, pods)?, Duration::from_millis(500), || {
         step.tick();
         let status = rig.get(&path)?.unwrap_or_default()["status"].take();
-        Ok((!status["replicas"].is_null() && counts(&status["replicas"], sizes.many)).then_some(()))
+        Ok((!status["replicas"].is_null() && counts(&status["replicas"], pods)).then_some(()))
     })?;
     running.stop()?;
-    step.done();
-    Ok(namespace)
-}
-
-fn remove_many(stand: &Stand<'_>, namespace: &str) -> Result<()> {
-    let step = Step::start_long("removing the pods");
-    clear(stand, namespace)?;
     step.done();
     Ok(())
 }
@@ -441,65 +541,9 @@ fn clear(stand: &Stand<'_>, namespace: &str) -> Result<()> {
     stand.rig.remove_pods(namespace)
 }
 
-/// All requests that a contender has sent, as it counts them.
-fn requests(running: &Running) -> Result<f64> {
-    Ok(scrape::sum(&running.metrics()?, "rest_client_requests_total", &[]))
-}
-
 fn threads(running: &Running) -> Result<f64> {
     let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).context("no threads are listed")?;
     Ok(float(tasks.count()))
-}
-
-fn pod_sets(namespace: &str) -> String {
-    format!("/apis/batch.tutorial.kubebuilder.io/v1/namespaces/{namespace}/podsets")
-}
-
-fn daemon_jobs(namespace: &str) -> String {
-    format!("/apis/dj.dysproz.io/v1/namespaces/{namespace}/daemonjobs")
-}
-
-/// Like pods are in practice: some variables, limits and a probe.
-fn pod_spec(restart: &str) -> Value {
-    let variables: Vec<Value> = ["HOST", "PORT", "REGION", "LEVEL", "MODE", "ENDPOINT"]
-        .iter()
-        .map(|name| json!({"name": name, "value": format!("the-value-of-{}", name.to_lowercase())}))
-        .collect();
-    json!({
-        "restartPolicy": restart,
-        // Nobody puts them on nodes: the manager alone is looked at.
-        "schedulerName": "nobody",
-        "containers": [{
-            "name": "main",
-            "image": "registry.example.com/team/application:1.27.3",
-            "command": ["/application", "--listen=:8080", "--config=/etc/application/config.yaml"],
-            "env": variables,
-            "ports": [{"name": "http", "containerPort": 8080}],
-            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
-        }],
-    })
-}
-
-fn pod_set(name: &str, replicas: usize) -> Value {
-    json!({
-        "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet", "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "template": {"metadata": {"labels": {"twin.bench/kind": "PodSet"}}, "spec": pod_spec("Always")},
-        },
-    })
-}
-
-fn daemon_job(name: &str) -> Value {
-    let mut spec = pod_spec("OnFailure");
-    if let Some(spec) = spec.as_object_mut() {
-        spec.remove("schedulerName");
-    }
-    json!({
-        "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": {"name": name},
-        // The simulated kubelets let such pods succeed.
-        "spec": {"template": {"metadata": {"annotations": {"kwok.quintet.dev/exit-code": "0"}}, "spec": spec}},
-    })
 }
 
 #[cfg(test)]
@@ -507,9 +551,9 @@ mod tests {
     use super::*;
     use crate::bench::audit::Author;
 
-    fn write(resource: &str, name: &str, millisecond: i64) -> Write {
+    fn write(resource: &str, name: &str, millisecond: i64) -> Request {
         let at = Timestamp::from_millisecond(millisecond).unwrap();
-        Write {
+        Request {
             author: Author::Twin,
             namespace: "n".to_owned(),
             verb: "create".to_owned(),

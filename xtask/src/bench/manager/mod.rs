@@ -4,6 +4,7 @@
 pub mod contender;
 pub mod figures;
 mod measures;
+mod objects;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use anyhow::{Context, Result};
 
 use self::contender::Stand;
 use self::figures::{Part, Results, Row};
-use self::measures::End;
+use self::measures::{End, Pair};
 use super::host::{Machine, Versions};
 use super::peer::Program;
 use super::report::{Report, Run};
@@ -42,6 +43,8 @@ pub enum Measure {
     HandOverMany,
     /// fail-over after a crash
     Crash,
+    /// requests of a manager that is started anew when everything is as it should be
+    Restart,
 }
 
 /// A machine whose processors are less idle than this before the start, in percent, is shared with others.
@@ -64,7 +67,7 @@ const HAND_OVER: [Row; 7] = [
 
 impl Measure {
     /// In the order of the document.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Size,
         Self::Idle,
         Self::Foreign,
@@ -75,6 +78,7 @@ impl Measure {
         Self::HandOver,
         Self::HandOverMany,
         Self::Crash,
+        Self::Restart,
     ];
 
     fn word(self) -> &'static str {
@@ -83,6 +87,7 @@ impl Measure {
             Self::Idle => "idle",
             Self::Foreign => "foreign",
             Self::Own => "own",
+            Self::Restart => "restart",
             Self::Start => "start",
             Self::Latency => "latency",
             Self::Drive => "drive",
@@ -99,6 +104,7 @@ impl Measure {
             Self::Idle => "Idle".to_owned(),
             Self::Foreign => format!("{many} pods of others"),
             Self::Own => format!("{many} pods of its own"),
+            Self::Restart => format!("Restart with {many} objects"),
             Self::Start => "Start".to_owned(),
             Self::Latency => format!("{} events at 100 a second", sizes.events),
             Self::Drive => format!("{} pods to completion", sizes.jobs * sizes.nodes),
@@ -119,13 +125,22 @@ impl Measure {
                 row("pss", "PSS MiB", Part::P50, 1, ""),
                 row("threads", "threads", Part::P50, 0, ""),
                 row("requests", "requests a second", Part::P50, 2, "0.25"),
+                row("reads", "of them get and list", Part::P50, 2, "0"),
             ],
             Self::Foreign => vec![row("bytes", "RSS for each pod, bytes", Part::P50, 0, "0")],
             Self::Own => vec![
                 row("bytes", "RSS for each pod, bytes", Part::P50, 0, "2048, aimed at 1024"),
                 row("rss", "RSS MiB", Part::P50, 1, ""),
+                row("rss-half", "with half of them", Part::P50, 1, ""),
+                row("rss-tenth", "with a tenth of them", Part::P50, 1, ""),
+                row("rss-none", "without", Part::P50, 1, ""),
                 row("peak", "peak at the start / settled", Part::P50, 2, "1.3"),
                 row("first", "start to first write ms", Part::P50, 0, "0.5 of the twin's"),
+            ],
+            Self::Restart => vec![
+                row("writes", "writes", Part::P50, 0, "0"),
+                row("reads", "get and list", Part::P50, 0, ""),
+                row("steady", "get and list, later on", Part::P50, 0, "0"),
             ],
             Self::Start => vec![row("first", "start to first write ms", Part::P50, 0, "0.5 of the twin's")],
             Self::Latency => vec![
@@ -152,7 +167,8 @@ impl Measure {
     /// little about them.
     fn limits(self) -> Option<&'static [(&'static str, f64)]> {
         match self {
-            Self::Idle => Some(&[("rss", 12.0), ("requests", 0.25)]),
+            Self::Idle => Some(&[("rss", 12.0), ("requests", 0.25), ("reads", 0.0)]),
+            Self::Restart => Some(&[("writes", 0.0), ("steady", 0.0)]),
             Self::Foreign => Some(&[("bytes", 10.0)]),
             Self::Own => Some(&[("bytes", 2_048.0), ("peak", 1.3)]),
             Self::Size => Some(&[("compressed", 10.0)]),
@@ -165,23 +181,37 @@ impl Measure {
         if self == Self::Drive { sizes.nodes } else { 1 }
     }
 
-    fn measure(self, stand: &Stand<'_>, sizes: &Sizes) -> Result<Results> {
-        let mut results = Results::default();
-        let into = &mut results;
+    /// How often it is measured.
+    fn pairs(self, sizes: &Sizes) -> usize {
+        if self == Self::Size { 1 } else { sizes.pairs }
+    }
+
+    fn measure(self, stand: &Stand<'_>, sizes: &Sizes, pair: Pair, into: &mut Results) -> Result<()> {
+        if self != Self::Size {
+            measures::warm_up(stand, pair)?;
+        }
         match self {
             Self::Size => measures::size(stand, into),
-            Self::Idle => measures::idle(stand, sizes, into),
-            Self::Foreign => measures::foreign(stand, sizes, into),
-            Self::Own => measures::own(stand, sizes, into),
-            Self::Start => measures::start(stand, sizes, into),
-            Self::Latency => measures::latency(stand, sizes, into),
-            Self::Drive => measures::drive(stand, sizes, into),
-            Self::HandOver => measures::hand_over(stand, sizes, End::Graceful, false, into),
-            Self::HandOverMany => measures::hand_over(stand, sizes, End::Graceful, true, into),
-            Self::Crash => measures::hand_over(stand, sizes, End::Crash, false, into),
-        }?;
-        Ok(results)
+            Self::Idle => measures::idle(stand, sizes, pair, into),
+            Self::Foreign => measures::foreign(stand, sizes, pair, into),
+            Self::Own => measures::own(stand, sizes, pair, into),
+            Self::Restart => measures::restart(stand, sizes, pair, into),
+            Self::Start => measures::start(stand, pair, into),
+            Self::Latency => measures::latency(stand, sizes, pair, into),
+            Self::Drive => measures::drive(stand, sizes, pair, into),
+            Self::HandOver => measures::hand_over(stand, sizes, pair, End::Graceful, false, into),
+            Self::HandOverMany => measures::hand_over(stand, sizes, pair, End::Graceful, true, into),
+            Self::Crash => measures::hand_over(stand, sizes, pair, End::Crash, false, into),
+        }
     }
+}
+
+/// Pods that are many.
+pub const MANY: usize = 10_000;
+
+/// A tenth and half of so many pods.
+pub fn fewer(many: usize) -> (usize, usize) {
+    (many / 10, many / 2)
 }
 
 /// How much of everything.
@@ -216,7 +246,7 @@ pub struct Sizes {
     and PodSets by the same rules in their simplest form, and is measured twice: with the defaults of controller-runtime, \
     and tuned. Each pair measures all three, in alternating order; ratios are taken within a pair.\n\n\
     With --write each measure is kept as soon as it is done, so that an interrupted run can be continued with --only. \
-    With seven pairs everything takes about two hours on two cores."
+    With seven pairs everything takes about three hours on two cores."
 )]
 pub struct Args {
     /// How often everything is measured
@@ -254,7 +284,7 @@ impl Args {
         }
         Sizes {
             pairs: self.pairs.into(),
-            many: 10_000,
+            many: MANY,
             events: 1_000,
             jobs: 5,
             nodes: 200,
@@ -274,7 +304,8 @@ impl Args {
 
     /// The command that measures one thing alike.
     fn command(&self, measure: Measure) -> String {
-        let only = format!("--only {}", measure.word());
+        let program = if self.program.is_some() { " --program FILE" } else { "" };
+        let only = format!("--only {}{program}", measure.word());
         if self.quick {
             return format!("cargo xtask bench manager --quick {only}");
         }
@@ -284,18 +315,13 @@ impl Args {
 
 /// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
-    let sizes = args.sizes();
     let program = match &args.program {
         Some(program) => program.canonicalize()?,
         None => build::release()?,
     };
     twin()?;
-    let mut measures = args.measures();
-    while let Some(first) = measures.first() {
-        let nodes = first.nodes(&sizes);
-        let (now, later) = measures.iter().partition(|measure| measure.nodes(&sizes) == nodes);
-        measures = later;
-        cluster(args, &sizes, nodes, &program, now)?;
+    for measure in args.measures() {
+        carry_out(args, measure, &program)?;
     }
     Ok(())
 }
@@ -308,47 +334,42 @@ fn twin() -> Result<Program> {
     Program::built("twin", FRAMEWORK)
 }
 
-/// Measures what needs so many nodes.
-fn cluster(
-    args: &Args,
-    sizes: &Sizes,
-    nodes: usize,
-    program: &std::path::Path,
-    measures: Vec<Measure>,
-) -> Result<()> {
-    let mut machine = Machine::now();
-    let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
-    let versions = Versions::of(&rig, program)?;
-    let stand = Stand::new(&rig, twin()?)?;
-    for measure in measures {
-        let results = measure.measure(&stand, sizes)?;
-        let mut table = results.table(&measure.title(sizes), &measure.rows());
-        table.note(format!("The twin: {}.", stand.twin.version));
-        if machine.idle_percent.is_some_and(|idle| idle < SHARED) {
-            table.note("The machine was shared with others: times say little, memory and counts do.");
-        }
-        let run = Run {
-            about: measure.title(sizes),
-            size: Measure::ALL.iter().position(|one| *one == measure).unwrap_or_default(),
-            command: args.command(measure),
-            machine: machine.clone(),
-            versions: versions.clone(),
-            failures: measure.limits().filter(|_| !args.quick).map(|limits| results.failures(limits)),
-            tables: vec![table],
-            measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
-        };
-        Report { name: "manager", title: "The manager, measured", method: method(), runs: vec![run] }
-            .finish(args.write)?;
-        machine = Machine::now();
+/// Measures one thing in every pair, each on a cluster of its own.
+fn carry_out(args: &Args, measure: Measure, program: &std::path::Path) -> Result<()> {
+    let sizes = args.sizes();
+    let (machine, twin) = (Machine::now(), twin()?);
+    let (nodes, of) = (measure.nodes(&sizes), measure.pairs(&sizes));
+    let (mut results, mut versions) = (Results::default(), Versions::default());
+    for number in 1..=of {
+        let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
+        versions = Versions::of(&rig, program)?;
+        let stand = Stand::new(&rig, &twin)?;
+        measure.measure(&stand, &sizes, Pair { number, of }, &mut results)?;
     }
-    Ok(())
+    let mut table = results.table(&measure.title(&sizes), &measure.rows());
+    table.note(format!("The twin: {}.", twin.version));
+    if machine.idle_percent.is_some_and(|idle| idle < SHARED) {
+        table.note("The machine was shared with others: times say little, memory and counts do.");
+    }
+    let run = Run {
+        about: measure.title(&sizes),
+        size: Measure::ALL.iter().position(|one| *one == measure).unwrap_or_default(),
+        command: args.command(measure),
+        machine,
+        versions,
+        failures: measure.limits().filter(|_| !args.quick).map(|limits| results.failures(limits)),
+        tables: vec![table],
+        measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
+    };
+    Report { name: "manager", title: "The manager, measured", method: method(), runs: vec![run] }
+        .finish(args.write)
 }
 
 /// What a reader of the tables has to know.
 fn method() -> Vec<String> {
     [
         "Each section below is from the newest run of its measure, and says by which command.",
-        "One cluster for each number of nodes: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
+        "One cluster for each pair: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
          processes of this machine, kubelets simulated by kwok. Quintet is the release program with all five kinds, the \
          Lease and the rights of the chart's ServiceAccount. The twin (tests/bench/twin) is a manager for DaemonJob and \
          PodSet alone, written with controller-runtime: their rules in the simplest form, so without conditions, Events, \
@@ -358,12 +379,13 @@ fn method() -> Vec<String> {
         "A pair measures all three one after another, in alternating order. Cells are the median of the pairs and the \
          worst of them in parentheses; where a pair has many attempts, those of all pairs are taken together. Ratios are \
          taken within a pair: the median, and its 95 % interval by bootstrap in parentheses.",
-        "Every process is started anew and has its Lease free, so that none waits for the predecessor's. RSS and peak are \
+        "Before a pair, each has made a pod that is not measured. Every process is started anew and has its Lease free, so that none waits for the predecessor's. RSS and peak are \
          the kernel's (VmRSS, VmHWM); PSS counts shared pages in part. Memory for a pod is the difference between two \
-         starts, without pods and with them. Pods are of 3.8 KB of JSON and unscheduled. Those of its own are made once, by \
+         starts, without pods and with them. Pods are of 3.8 KB of JSON and unscheduled. Those of its own are made by \
          Quintet, with an owner and labels by which either finds them.",
-        "Idle requests are those that a manager counts itself (rest_client_requests_total), renewals of the Lease included. \
-         Times of writes are the API server's (audit log), to the microsecond; those of the Lease are when a watch says \
+        "Requests are counted in the API server's audit log, those when idle with renewals of the Lease, those of a restart \
+         without; a watch counts when it ends. For a restart there are Books, Greetings, PodSets of one pod, PulsarConsumers \
+         without replicas and DaemonJobs that are done, together so many. Times of writes are the API server's (audit log), to the microsecond; those of the Lease are when a watch says \
          so. Start to first write is from before the process is started until a request to make a pod arrives. Event to \
          write is from the answer to the request that makes a PodSet until that to the one that makes its pod; requests \
          are sent at their time, whatever became of those before.",

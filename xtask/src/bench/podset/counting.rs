@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 
-use crate::bench::audit::{Author, Write};
+use crate::bench::audit::{Author, Request};
 
 /// By how many pods an author's had become more than `wanted` at the worst moment, if `before` of them counted before;
 /// below 0 where they never were as many. A pod counts from the answer to its creation until the answer to the request
 /// that it go, and of two answers at the same moment the creation is taken first.
-pub fn most_above(writes: &[Write], author: Author, before: usize, wanted: usize) -> i64 {
+pub fn most_above(writes: &[Request], author: Author, before: usize, wanted: usize) -> i64 {
     let mut changes: Vec<(Timestamp, i64)> = writes
         .iter()
         .filter(|write| write.author == author)
@@ -39,7 +39,7 @@ pub struct MadeAround {
 }
 
 /// Counts the pods that an author made before and after a moment.
-pub fn made_around(writes: &[Write], author: Author, moment: Timestamp) -> MadeAround {
+pub fn made_around(writes: &[Request], author: Author, moment: Timestamp) -> MadeAround {
     let mut made = MadeAround::default();
     for write in writes.iter().filter(|write| write.author == author && write.is_creation_of_pod()) {
         if write.answered <= moment {
@@ -53,8 +53,8 @@ pub fn made_around(writes: &[Write], author: Author, moment: Timestamp) -> MadeA
 }
 
 /// The last request of this bench that scaled something.
-pub fn last_scaling(writes: &[Write]) -> Option<&Write> {
-    let is_scaling = |write: &&Write| write.author == Author::Bench && write.resource.ends_with("/scale");
+pub fn last_scaling(writes: &[Request]) -> Option<&Request> {
+    let is_scaling = |write: &&Request| write.author == Author::Bench && write.resource.ends_with("/scale");
     writes.iter().filter(is_scaling).max_by_key(|write| write.answered)
 }
 
@@ -66,8 +66,8 @@ mod tests {
         Timestamp::from_millisecond(1_000_000 + millisecond).unwrap()
     }
 
-    fn write(author: Author, verb: &str, resource: &str, code: u16, received: i64, answered: i64) -> Write {
-        Write {
+    fn write(author: Author, verb: &str, resource: &str, code: u16, received: i64, answered: i64) -> Request {
+        Request {
             author,
             namespace: "n".to_owned(),
             verb: verb.to_owned(),
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    fn ours(verb: &str, code: u16, answered: i64) -> Write {
+    fn ours(verb: &str, code: u16, answered: i64) -> Request {
         write(Author::Quintet, verb, "pods", code, answered - 2, answered)
     }
 

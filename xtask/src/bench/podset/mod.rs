@@ -5,7 +5,7 @@ mod counting;
 pub mod figures;
 mod runs;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -98,6 +98,7 @@ impl Args {
         if self.without_peers {
             words.push("--without-peers".to_owned());
         }
+        words.extend(self.program.is_some().then(|| "--program FILE".to_owned()));
         words.extend((!self.quick).then(|| "--write".to_owned()));
         words.join(" ")
     }
@@ -118,9 +119,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut runs = Vec::new();
     for &pods in &plan.pods {
         let machine = Machine::now();
-        let rig = Rig::up(nodes(pods), pods, &program)?;
-        let versions = Versions::of(&rig, &program)?;
-        let results = measure(&rig, &plan)?;
+        let (results, versions) = measure(pods, &plan, &program)?;
         runs.push(Run {
             about: format!("{} pods", count(u64::try_from(pods)?)),
             size: pods,
@@ -135,36 +134,38 @@ pub fn run(args: &Args) -> Result<()> {
     Report { name: "podset", title: "PodSet, measured", method: method(), runs }.finish(args.write)
 }
 
-fn measure(rig: &Rig, plan: &Plan) -> Result<Results> {
-    let mut results = Results { pods: rig.pods(), nodes: rig.nodes(), cycles: Vec::new() };
+/// Measures every round, each on a cluster of its own.
+fn measure(pods: usize, plan: &Plan, program: &Path) -> Result<(Results, Versions)> {
+    let mut versions = Versions::default();
+    let mut results = Results { pods, nodes: nodes(pods), cycles: Vec::new() };
     for &setting in &plan.settings {
-        rig.set(setting)?;
-        if results.cycles.is_empty() {
-            runs::warm_up(rig)?;
-        }
         for number in 1..=plan.rounds {
+            let rig = Rig::up(nodes(pods), pods, program)?;
+            versions = Versions::of(&rig, program)?;
+            runs::warm_up(&rig)?;
+            rig.set(setting)?;
             let round = Round { setting, number, of: plan.rounds };
             for contender in order(&plan.contenders, number) {
-                let mut step = round.start(rig.pods(), "pods", contender.name());
-                results.cycles.push(runs::cycle(rig, contender, round, &mut step)?);
+                let mut step = round.start(pods, "pods", contender.name());
+                results.cycles.push(runs::cycle(&rig, contender, round, &mut step)?);
                 step.done();
             }
         }
     }
-    Ok(results)
+    Ok((results, versions))
 }
 
 /// What a reader of the tables has to know.
 fn method() -> Vec<String> {
     [
         "Each section below is from the newest run with its number of pods, and says by which command.",
-        "One cluster for each number of pods: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
+        "One cluster for each round: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as \
          processes of this machine, nodes and kubelets simulated by kwok, where a pod is ready as soon as it is bound and \
          gone as soon as it is asked to go. So no image is pulled and no container started; what remains is the control \
          plane's work, which both contenders share the processors with.",
         "The PodSet is run by the release program, started anew for each run, with the identity of the chart's \
          ServiceAccount. The ReplicaSet has the same pod; its processor time and memory are those of the whole \
-         kube-controller-manager, which is started anew for each setting, so its peak may be an earlier run's.",
+         kube-controller-manager, which is started anew for each round.",
         "An object is made with no replicas; when that is in its status, it is scaled by its scale subresource, and all \
          times are from then. Last created and last deleted are the answers to the last request that made a pod or asked \
          one to go, as the API server's audit log has them, like all writes. All ready is when the status says so of the \

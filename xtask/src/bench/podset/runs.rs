@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::counting::{last_scaling, made_around, most_above};
 use super::figures::{Contender, Cycle, Halfway, Phase, Restart};
-use crate::bench::audit::{Author, Tally, Write};
+use crate::bench::audit::{Author, Request, Tally};
 use crate::bench::client::Patch;
 use crate::bench::contest::{Controller, Meter, Round, Used, counts, remove, stop};
 use crate::bench::process;
@@ -181,7 +181,7 @@ fn phase(
     let pid = pid(rig, manager)?;
     let (memory_before, passes_before) = (process::memory(pid)?, passes()?);
     let meter = Meter::start(rig, pid, manager)?;
-    rig.forget_writes()?;
+    rig.forget_requests()?;
     let began = Instant::now();
     entry.scale(rig, to)?;
     entry.wait_for_status(rig, to, step)?;
@@ -214,7 +214,7 @@ fn phase(
 
 /// Restarts the manager and looks what that writes.
 fn restart(rig: &Rig, entry: &Entry, manager: Manager) -> Result<(Manager, Restart)> {
-    rig.forget_writes()?;
+    rig.forget_requests()?;
     stop(manager)?;
     let began = Instant::now();
     let manager = rig.manager()?;
@@ -229,10 +229,10 @@ fn restart(rig: &Rig, entry: &Entry, manager: Manager) -> Result<(Manager, Resta
 /// Scales from nothing to all and, when a third of the pods are made, to a tenth.
 fn halfway(rig: &Rig, entry: &Entry, step: &mut Step) -> Result<Halfway> {
     let third = rig.pods() / 3;
-    let made = |writes: &[Write]| {
+    let made = |writes: &[Request]| {
         writes.iter().filter(|write| write.author == entry.author && write.is_creation_of_pod()).count()
     };
-    rig.forget_writes()?;
+    rig.forget_requests()?;
     entry.scale(rig, rig.pods())?;
     let mut writes = Vec::new();
     run::poll("a third of the pods are made", rig.patience(), GLANCE, || {

@@ -119,7 +119,7 @@ fn measure(rig: &Rig, case: Case) -> Result<Written> {
     let namespace = rig.namespace()?;
     let path = format!("/apis/pulsar.pulsarconsumer.krvarma.com/v1/namespaces/{namespace}/pulsarconsumers");
     let manager = rig.manager()?;
-    rig.forget_writes()?;
+    rig.forget_requests()?;
     let mut waiting = BTreeMap::new();
     for number in 1..=case.objects {
         let object = consumer(number, case.replicas);
