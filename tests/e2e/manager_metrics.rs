@@ -108,6 +108,12 @@ fn secured_metrics_are_for_whom_the_cluster_allows_them() {
         get(&arena, port, "/debug/controllers", Some(token), None),
         "nonResourceURLs [/debug/controllers]",
     );
+    // Who is allowed that page reads it.
+    let page = r#"[{"op":"add","path":"/rules/-","value":{"nonResourceURLs":["/debug/controllers"],"verbs":["get"]}}]"#;
+    arena.kubectl(&["patch", "clusterrole", &role, "--type=json", "--patch", page]).unwrap();
+    arena.wait("the scraper may read the debug page", || {
+        get(&arena, port, "/debug/controllers", Some(token), None).is_ok_and(|text| text.contains("book"))
+    });
     assert!(!manager.logged().contains(token), "no token is logged");
     for kind in ["clusterrolebinding", "clusterrole"] {
         arena.kubectl(&["delete", kind, &role]).unwrap();

@@ -92,7 +92,9 @@ impl Pass<'_> {
         if !self.is_held() {
             return;
         }
-        if let Some(again) = self.world.let_go.and_then(|at| at.checked_add(SEEN_WITHIN).ok())
+        // A clock that was set back since makes nobody wait.
+        let last = self.world.let_go.filter(|at| *at <= self.now);
+        if let Some(again) = last.and_then(|at| at.checked_add(SEEN_WITHIN).ok())
             && self.now < again
         {
             // The cache will show it.

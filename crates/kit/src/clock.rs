@@ -1,5 +1,6 @@
 //! The one source of time, so that tests can pause it.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -17,21 +18,30 @@ pub enum Clock {
         origin: Timestamp,
         /// The tokio instant at `origin`.
         since: Instant,
+        /// By how many seconds it was set since.
+        set: &'static AtomicI64,
     },
 }
 
 impl Clock {
     /// A clock that starts at `origin` now and moves with tokio's clock.
     pub fn tokio(origin: Timestamp) -> Self {
-        Self::Tokio { origin, since: Instant::now() }
+        static NEVER: AtomicI64 = AtomicI64::new(0);
+        Self::tokio_that_is_set(origin, &NEVER)
+    }
+
+    /// The same, and somebody sets it, by so many seconds in all.
+    pub fn tokio_that_is_set(origin: Timestamp, set: &'static AtomicI64) -> Self {
+        Self::Tokio { origin, since: Instant::now(), set }
     }
 
     /// The time now.
     pub fn now(&self) -> Timestamp {
         match self {
             Self::System => Timestamp::now(),
-            Self::Tokio { origin, since } => {
+            Self::Tokio { origin, since, set } => {
                 let elapsed = SignedDuration::try_from(since.elapsed()).unwrap_or(SignedDuration::MAX);
+                let elapsed = elapsed + SignedDuration::from_secs(set.load(Ordering::Relaxed));
                 origin.checked_add(elapsed).unwrap_or(Timestamp::MAX)
             }
         }

@@ -269,7 +269,11 @@ impl Executor {
 
     /// What was refused for this owner.
     pub fn refusals(&self, owner: &Key) -> Refusals {
-        self.memory().get(&owner.uid).map(|memory| memory.refusals.clone()).unwrap_or_default()
+        let latest = self.clock.now().checked_add(LONGEST_REFUSAL).unwrap_or(Timestamp::MAX);
+        let mut memory = self.memory();
+        let Some(memory) = memory.get_mut(&owner.uid) else { return Refusals::default() };
+        memory.refusals.wait_until_at_most(latest);
+        memory.refusals.clone()
     }
 
     /// Forgets what was refused if the owner's spec has changed since.

@@ -218,6 +218,13 @@ impl Refusals {
         self.by_name.retain(|_, refusal| keep(refusal));
     }
 
+    /// Lets nothing wait longer than until then: what says otherwise was said before the clock was set back.
+    pub fn wait_until_at_most(&mut self, latest: Timestamp) {
+        for refusal in self.by_name.values_mut().chain(&mut self.creations) {
+            refusal.until = refusal.until.min(latest);
+        }
+    }
+
     /// Forgets every refusal.
     pub fn clear(&mut self) {
         self.by_name.clear();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response};
@@ -71,8 +72,12 @@ impl Reconciler for Odd {
         }
     }
 
-    fn plan(&self, _object: &Pod, (): &(), _now: Timestamp) -> Plan<()> {
-        Plan::default()
+    fn plan(&self, object: &Pod, (): &(), now: Timestamp) -> Plan<()> {
+        let mut plan = Plan::default();
+        if &*object.meta.name == "again" {
+            plan.look_again(now + Duration::from_secs(10));
+        }
+        plan
     }
 
     fn concerns(&self, object: &Pod) -> bool {
@@ -94,9 +99,19 @@ struct Started {
 
 /// Starts a controller of the pods of these namespaces, or of all.
 fn start(client: Client, gate: &Gate, metrics: &Metrics, namespaces: Vec<String>) -> Started {
+    start_by(Clock::System, client, gate, metrics, namespaces)
+}
+
+fn start_by(
+    clock: Clock,
+    client: Client,
+    gate: &Gate,
+    metrics: &Metrics,
+    namespaces: Vec<String>,
+) -> Started {
     let (stop, stopped) = watch::channel(false);
     let (gate, metrics) = (gate.clone(), metrics.clone());
-    let shared = Shared::new(client, gate, metrics, Clock::System, "test".into(), namespaces, stopped);
+    let shared = Shared::new(client, gate, metrics, clock, "test".into(), namespaces, stopped);
     let odd = Odd::default();
     let objects = shared.informer::<Pod>("pods", PODS, None);
     let controller = Controller::new(&shared, odd.clone(), objects.clone(), []);
@@ -156,6 +171,33 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
     running.await.unwrap();
     assert_eq!(odd.passes("good"), 2, "one more pass at the end");
     assert!(objects.all().iter().all(|pod| !pod.terminating()));
+}
+
+/// The machine's clock jumps, back and then ahead: every object is looked at as often as before.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_stops_no_passes() {
+    static SET: AtomicI64 = AtomicI64::new(0);
+    let list = Arc::new(Mutex::new(Some(listed(&["again", "good"]))));
+    let service = tower::service_fn(move |_request: Request<Body>| {
+        let answer = list.lock().unwrap().take();
+        async move {
+            match answer {
+                Some(body) => Response::builder().body(Body::from(body.into_bytes())),
+                None => std::future::pending().await,
+            }
+        }
+    });
+    let clock = Clock::tokio_that_is_set("2026-01-02T00:00:00Z".parse().unwrap(), &SET);
+    let metrics = Metrics::new().unwrap();
+    let Started { odd, stop: _stop, .. } =
+        start_by(clock, Client::new(service, "n"), &Gate::open(), &metrics, Vec::new());
+    sleep(Duration::from_secs(65)).await;
+    assert_eq!((odd.passes("again"), odd.passes("good")), (7, 1));
+    for (jump, passes) in [(-86_400, 13), (86_400, 19), (0, 25)] {
+        SET.store(jump, Ordering::Relaxed);
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!((odd.passes("again"), odd.passes("good")), (passes, 1), "{jump}");
+    }
 }
 
 /// The lines of a streaming list of pods, complete.

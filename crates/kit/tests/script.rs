@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response};
@@ -428,6 +429,23 @@ async fn a_refusal_ends_and_an_owner_is_forgotten() {
     assert!(executor.refusals(&owner()).is_empty());
     executor.forget(&owner());
     assert!(executor.caught_up(&owner(), &[]));
+}
+
+/// The machine's clock goes back by a day while something waits for its turn: it does not wait for a day.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_ends_although_the_clock_is_set_back() {
+    static SET: AtomicI64 = AtomicI64::new(0);
+    let clock = Clock::tokio_that_is_set("2026-01-02T00:00:00Z".parse().unwrap(), &SET);
+    let (client, asked) = scripted(&[failure(422, "Invalid", "no"), (201, pod("a", 7).to_string())]);
+    let executor = Executor::new(client, Gate::open(), clock);
+    assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
+    SET.store(-86_400, Ordering::Relaxed);
+    let until = executor.refusals(&owner()).of("create", "a").unwrap().until;
+    assert!(until <= clock.now() + Duration::from_mins(10), "{until}");
+    let carried = carry(&executor, vec![create("a")]).await.unwrap();
+    assert_eq!((carried.withheld_until, asked.lock().unwrap().len()), (Some(until), 1), "not at once either");
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -109,6 +109,13 @@ fn asked_at(pod: &Pod) -> Option<Timestamp> {
         .then(|| in_future(pod.started.or(pod.meta.created).unwrap_or_default(), PATIENCE))
 }
 
+impl Inquiry {
+    /// Whether it was made lately; a clock that was set back makes nothing fresh.
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        self.at <= now && now < in_future(self.at, ASK_AGAIN)
+    }
+}
+
 /// The pod that is to be asked about: the first one that says nothing for too long, unless it was asked about lately.
 pub fn whom_to_ask<'a>(
     unready: &'a [Arc<Pod>],
@@ -116,8 +123,7 @@ pub fn whom_to_ask<'a>(
     now: Timestamp,
 ) -> Option<&'a Arc<Pod>> {
     let silent = unready.iter().find(|pod| asked_at(pod).is_some_and(|at| at <= now))?;
-    let is_fresh =
-        last.is_some_and(|last| last.uid == silent.meta.uid && in_future(last.at, ASK_AGAIN) > now);
+    let is_fresh = last.is_some_and(|last| last.uid == silent.meta.uid && last.is_fresh(now));
     (!is_fresh).then_some(silent)
 }
 
@@ -127,6 +133,7 @@ pub fn ask_next(unready: &[Arc<Pod>], last: Option<&Inquiry>, now: Timestamp) ->
     let silent = turns().any(|at| at <= now);
     // One that is silent was asked about before this plan was made: see `whom_to_ask`.
     let breath = in_future(now, BREATH);
+    let last = last.filter(|last| last.is_fresh(now));
     let again = silent.then(|| last.map_or(breath, |last| in_future(last.at, ASK_AGAIN).max(breath)));
     again.into_iter().chain(turns().filter(|at| *at > now)).min()
 }
@@ -213,5 +220,17 @@ mod tests {
         .unwrap();
         let at = asked.then(|| "2026-01-01T00:00:30Z".parse::<Timestamp>().unwrap());
         assert_eq!(asked_at(&pod), at);
+    }
+
+    #[test]
+    fn an_answer_is_fresh_for_a_while_and_not_before_it_was_given() {
+        let at: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+        let inquiry = Inquiry { uid: "u".into(), at, complaint: None };
+        let hours = SignedDuration::from_hours;
+        assert!(inquiry.is_fresh(at) && inquiry.is_fresh(at + ASK_AGAIN / 2));
+        assert!(
+            !inquiry.is_fresh(at + ASK_AGAIN) && !inquiry.is_fresh(at - hours(24)),
+            "the clock was set back"
+        );
     }
 }

@@ -266,6 +266,7 @@ fn the_farewell_is_claimed_and_said_and_then_the_finalizer_goes() {
     let waits = plan(&going, &mine, at(2));
     assert!(waits.steps.is_empty() && waits.again == Some(at(11)), "{waits:?}");
     assert!(lets_go(&plan(&going, &mine, at(11))));
+    assert!(lets_go(&plan(&going, &mine, at(-86_400))), "the clock was set back");
     going.metadata.finalizers = None;
     assert!(plan(&going, &world(at(0)), at(0)).steps.is_empty());
 }
