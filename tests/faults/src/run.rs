@@ -209,6 +209,9 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
         printers: Vec::new(),
     };
     let mut outcome = Outcome::default();
+    for (_, step) in story.steps.iter().take_while(|(when, _)| matches!(when, When::Before)) {
+        step(&server);
+    }
     if let Err(error) = fleet.start("manager-a") {
         outcome.violations.push(error);
         return outcome;
@@ -230,6 +233,7 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     let mut settled = true;
     for (number, (when, step)) in story.steps.iter().enumerate() {
         match when {
+            When::Before => continue,
             When::Settled => settled &= settle(&watcher, BETWEEN.max(plan.between()), limit).await,
             When::After(wait) => sleep(*wait).await,
             When::RunningOn(node) | When::DoneOn(node) => {
@@ -425,5 +429,18 @@ mod tests {
         ] {
             assert_eq!(requests(story), expected, "{story}");
         }
+    }
+
+    /// The pods of the post's operator are found before anything is made, labelled and counted; then one more is wanted.
+    #[test]
+    fn pods_of_the_posts_operator_are_counted_and_not_made_again() {
+        let asked = requests("podset-older-pods");
+        let count = |request: &str| asked.iter().filter(|asked| *asked == request).count();
+        assert_eq!(asked[0], "list-pods", "{asked:?}");
+        assert_eq!(
+            ["merge-pods", "create-pods", "delete-pods"].map(count),
+            [2, 1, 0],
+            "labelled, made and deleted: {asked:?}"
+        );
     }
 }

@@ -25,6 +25,8 @@ pub const WHO: &str = "person";
 /// When a step is taken.
 #[derive(Clone, Copy, Debug)]
 pub enum When {
+    /// Before there is any manager; such steps come first.
+    Before,
     /// When nothing was written for a while.
     Settled,
     /// So long after the step before, whatever is going on.
@@ -196,6 +198,17 @@ pub const ALL: &[Scenario] = &[
                 remove(server, PODSETS, "s");
                 podset(server, &json!({ "replicas": 1 }));
             }),
+        ],
+    },
+    Scenario {
+        name: "podset-older-pods",
+        kinds: &[Kind::PodSet],
+        steps: &[
+            (When::Before, |server| {
+                begin_with_podset(server, &json!({ "replicas": 2 }));
+                older_pods(server);
+            }),
+            (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
         ],
     },
     Scenario {
@@ -581,6 +594,23 @@ fn begin_with_daemonjob(server: &Server, spec: &Value) {
 
 fn podset(server: &Server, spec: &Value) {
     server.create(WHO, PODSETS, &json!({ "metadata": { "name": "s" }, "spec": spec }));
+}
+
+/// Two pods of the PodSet as the post's operator makes them.
+fn older_pods(server: &Server) {
+    let uid = server.look(|state| {
+        let set = state.objects("podsets.batch.tutorial.kubebuilder.io").next();
+        set.map(|set| set["metadata"]["uid"].clone()).unwrap_or_default()
+    });
+    let owner = json!([{ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet", "name": "s", "uid": uid,
+        "controller": true, "blockOwnerDeletion": true }]);
+    for name in ["s-podabcde", "s-podfghij"] {
+        let labels = json!({ "app": "s", "version": "v0.1" });
+        server.create(WHO, PODS, &json!({
+            "metadata": { "name": name, "labels": labels, "ownerReferences": owner },
+            "spec": { "containers": [{ "name": "busybox", "image": "busybox", "command": ["sleep", "3600"] }] },
+        }));
+    }
 }
 
 fn daemonjob(server: &Server, spec: &Value) {
