@@ -116,8 +116,14 @@ fn the_lease_is_released_after_the_last_write() {
     arena.allow_leases();
     let leader = candidate_for(&arena, "leader", "podset");
     arena.wait("it leads", || leader.leads());
-    arena.apply(&podset("many", &json!({ "replicas": 800 }))).unwrap();
-    arena.wait("it has begun", || arena.created_pods().len() > 10);
+    arena.apply(&podset("many", &json!({ "replicas": 600 }))).unwrap();
+    arena.wait("it has begun", || {
+        let metrics = leader.metrics().unwrap_or_default();
+        let made = |line: &&str| line.starts_with("rest_client_requests_total{code=\"201\"");
+        let counts =
+            metrics.lines().filter(made).filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+        counts.sum::<u64>() > 10
+    });
     assert_eq!(leader.stop().unwrap(), Some(0));
     let log = arena.kube().log(&format!("{}-leader.log", arena.namespace()));
     let log = std::fs::read_to_string(log).unwrap();
@@ -125,7 +131,7 @@ fn the_lease_is_released_after_the_last_write() {
     assert!(at("ending") < at("carried out"), "it was in the middle: {log}");
     assert!(at("carried out") < at("released the lease"), "{log}");
     assert_eq!(holder(&arena), "");
-    arena.wait("all of them are there", || arena.created_pods().len() == 800);
+    arena.wait("all of them are there", || arena.created_pods().len() == 600);
     arena.kubectl(&["delete", "podset", "many", "--wait=false"]).unwrap();
 }
 

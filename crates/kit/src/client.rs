@@ -127,6 +127,22 @@ pub fn discreet(error: &(dyn std::error::Error + 'static)) -> String {
     words
 }
 
+/// What an error and its causes say, the outermost first, each thing once, with nothing that may be a token: what an error
+/// quotes, its causes quote too.
+pub fn causes(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut cause = Some(error);
+    while let Some(one) = cause {
+        let said = discreet(one);
+        // Many an error says what caused it by itself.
+        if !words.iter().any(|before| before.contains(&said)) {
+            words.push(said);
+        }
+        cause = one.source().filter(|_| without_quotation(one).is_none());
+    }
+    words
+}
+
 /// What is said instead of an error that quotes what nobody may read.
 fn without_quotation(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(KubeconfigError::Parse(error)) = error.downcast_ref() {
@@ -135,8 +151,15 @@ fn without_quotation(error: &(dyn std::error::Error + 'static)) -> Option<String
     }
     match error.downcast_ref()? {
         AuthError::AuthExecParse(_) => Some("the credential plugin's answer is no ExecCredential".to_owned()),
-        AuthError::AuthExecRun { cmd, out } => {
-            Some(format!("the credential plugin '{cmd}' failed with {}", out.status))
+        // Its command is quoted with its arguments and variables.
+        AuthError::AuthExecRun { out, .. } => {
+            Some(format!("the credential plugin failed with {}", out.status))
+        }
+        // Of what a helper of the old kind prints, it is said where nothing is found.
+        AuthError::AuthExec(said)
+            if ["Target ", "Failed to query "].iter().any(|begin| said.starts_with(begin)) =>
+        {
+            Some("the credential helper's answer has no token where one is looked for".to_owned())
         }
         _ => None,
     }
@@ -343,6 +366,25 @@ mod tests {
         assert!(parse.to_string().contains("s3cret"), "there is something to leave out");
         let error = kube::Error::Auth(AuthError::AuthExecParse(parse));
         assert_eq!(brief(&error), "auth error: the credential plugin's answer is no ExecCredential");
+        assert_eq!(causes(&error), ["auth error: the credential plugin's answer is no ExecCredential"]);
+    }
+
+    #[test]
+    fn nothing_of_a_credential_plugin_that_fails_is_quoted() {
+        let mut plugin = std::process::Command::new("sh");
+        plugin.args(["-c", "echo s3cret; echo s3cret >&2; exit 3", "--token=s3cret"]).env("KEY", "s3cret");
+        let out = plugin.output().unwrap();
+        let error = AuthError::AuthExecRun { cmd: format!("{plugin:?}"), out: Box::new(out) };
+        assert!(error.to_string().contains("s3cret"), "there is something to leave out");
+        let found =
+            AuthError::AuthExec("Target Object {\"token\": \"s3cret\"} value \"x\" not found".to_owned());
+        for error in [error, found] {
+            let said = causes(&kube::Error::Auth(error)).join(": ");
+            assert!(
+                said.contains("credential") && !said.contains("s3cret") && !said.contains("KEY"),
+                "{said}"
+            );
+        }
     }
 
     const PODS: &str = "/api/v1/namespaces/n/pods/a";

@@ -73,10 +73,10 @@ fn listed() -> String {
     events.map(|event| event.to_string() + "\n").collect()
 }
 
-/// An answer that comes in parts, as over a connection, and ends a while later.
+/// An answer that comes after a while, in parts, as over a connection, and does not end.
 struct Parts {
+    begin: Pin<Box<Sleep>>,
     parts: VecDeque<Bytes>,
-    end: Pin<Box<Sleep>>,
 }
 
 impl hyper::body::Body for Parts {
@@ -87,26 +87,31 @@ impl hyper::body::Body for Parts {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.parts.pop_front() {
-            Some(part) => Poll::Ready(Some(Ok(Frame::data(part)))),
-            None => self.end.as_mut().poll(context).map(|()| None),
+        if !self.begin.is_elapsed() && self.begin.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
         }
+        self.parts.pop_front().map_or(Poll::Pending, |part| Poll::Ready(Some(Ok(Frame::data(part)))))
     }
 }
 
-/// An API server that answers with the list, does not know its version any more when that watch has ended after ten minutes,
-/// and answers with the list once more.
+/// An API server that answers with the list, does not know its version any more after ten minutes of watching, and answers
+/// with the list once more.
 fn server() -> Client {
     let parts = |text: String| text.into_bytes().chunks(16 * 1_024).map(Bytes::copy_from_slice).collect();
     let expired = json!({ "type": "ERROR", "object": { "kind": "Status", "code": 410, "reason": "Expired", "status": "Failure" } });
-    let answers: Vec<VecDeque<Bytes>> = vec![parts(listed()), parts(format!("{expired}\n")), parts(listed())];
+    let minutes = Duration::from_mins;
+    let answers: Vec<(Duration, VecDeque<Bytes>)> = vec![
+        (minutes(0), parts(listed())),
+        (minutes(10), parts(format!("{expired}\n"))),
+        (minutes(0), parts(listed())),
+    ];
     let answers = Arc::new(Mutex::new(answers));
     let service = tower::service_fn(move |_request: Request<Body>| {
         let answer = answers.lock().unwrap().pop();
         async move {
             match answer {
-                Some(parts) => {
-                    Response::builder().body(Parts { parts, end: Box::pin(sleep(Duration::from_mins(10))) })
+                Some((wait, parts)) => {
+                    Response::builder().body(Parts { begin: Box::pin(sleep(wait)), parts })
                 }
                 None => std::future::pending().await,
             }

@@ -3,7 +3,6 @@
 //! The manager watches; a command asks once, pages what is long, and says in one sentence why it could not. It acts
 //! with the rights of the person who calls it.
 
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use http::{Method, Request};
 use kube::Client;
-use quintet_kit::client::{self, CALL, LONGEST_REST};
+use quintet_kit::client::{self, CALL, LONGEST_REST, causes};
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::{Meta, WireMeta};
 use quintet_kit::resource::{DEPLOYMENTS, Resource, escape};
@@ -229,26 +228,15 @@ impl Cluster {
             },
             kube::Error::SerdeError(error) => anyhow!("{what}: the answer of {url} cannot be read: {error}"),
             kube::Error::Service(cause) => {
-                let mut cause: &(dyn std::error::Error + 'static) = &**cause;
-                let is_slow = cause.is::<tokio::time::error::Elapsed>();
-                while let Some(deeper) = cause.source() {
-                    cause = deeper;
-                }
-                if is_slow {
+                if cause.is::<tokio::time::error::Elapsed>() {
                     anyhow!("{what}: {url} took longer than {} s", CALL.as_secs())
                 } else {
-                    anyhow!("{what}: {url} cannot be reached: {cause}")
+                    let causes = causes(&**cause);
+                    let deepest = causes.last().map(String::as_str).unwrap_or_default();
+                    anyhow!("{what}: {url} cannot be reached: {deepest}")
                 }
             }
-            other => {
-                let mut text = other.to_string();
-                if let Some(deeper) =
-                    other.source().map(ToString::to_string).filter(|deeper| !text.contains(deeper))
-                {
-                    text = format!("{text}: {deeper}");
-                }
-                anyhow!("{what}: {text}")
-            }
+            other => anyhow!("{what}: {}", causes(other).join(": ")),
         }
     }
 }

@@ -13,7 +13,7 @@ mod uninstall;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use quintet_kit::client::discreet;
+use quintet_kit::client::causes;
 
 use crate::args::{Asked, Command};
 
@@ -76,14 +76,7 @@ fn say(text: &str) {
 
 /// An error and what caused it, with nothing that may be a secret.
 fn why(error: &anyhow::Error) -> String {
-    let mut words: Vec<String> = Vec::new();
-    for cause in error.chain().map(discreet) {
-        // Many an error says what caused it by itself.
-        if !words.iter().any(|said| said.contains(&cause)) {
-            words.push(cause);
-        }
-    }
-    words.join(": ")
+    causes(error.as_ref()).join(": ")
 }
 
 /// Says why on standard error, which may be closed.
@@ -96,6 +89,7 @@ fn fail(why: &str, code: u8) -> ExitCode {
 mod tests {
     use super::*;
     use anyhow::Context as _;
+    use kube::client::AuthError;
     use kube::config::{Kubeconfig, KubeconfigError};
 
     #[test]
@@ -111,6 +105,14 @@ mod tests {
             "{why}"
         );
         assert!(!why.contains("s3cret") && !why.contains('\n'), "{why}");
+        // A credential plugin's answer is quoted by the error and by its cause.
+        let Err(KubeconfigError::Parse(parse)) = Kubeconfig::from_yaml(text) else { panic!("it is no YAML") };
+        let error =
+            anyhow::Error::new(kube::Error::Auth(AuthError::AuthExecParse(parse))).context("no client");
+        assert_eq!(
+            super::why(&error),
+            "no client: auth error: the credential plugin's answer is no ExecCredential"
+        );
     }
 
     #[test]

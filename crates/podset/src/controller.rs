@@ -119,12 +119,16 @@ impl Reconciler for PodSets {
         if !has_begun(object) {
             match self.newcomers.look(&key) {
                 Look::First => world.unsearched = true,
-                // It is said what there is, and it may be a little old.
+                // It is said what there is, and it may be a little old. What we have made is in the cache.
                 Look::Further => {
                     let since = self.pods.position(&key.namespace);
-                    self.look_for_older_pods(object, &key, &mut world, since).await?;
+                    let selector = format!("{NAME_LABEL}={},{UID_LABEL}!={}", key.name, key.uid);
+                    self.look_for_older_pods(object, &key, &mut world, &selector, since).await?;
                 }
-                Look::Other => self.look_for_older_pods(object, &key, &mut world, 0).await?,
+                Look::Other => {
+                    let selector = format!("{NAME_LABEL}={}", key.name);
+                    self.look_for_older_pods(object, &key, &mut world, &selector, 0).await?;
+                }
             }
         }
         Ok(world)
@@ -158,11 +162,19 @@ impl PodSets {
         object: &PodSet,
         key: &Key,
         world: &mut World,
+        selector: &str,
         since: u64,
     ) -> Result<(), Error> {
-        let selector = format!("{NAME_LABEL}={}", key.name);
-        let found = self.executor.list::<Pod>(&PODS, &key.namespace, &selector, since).await?;
+        let found = self.executor.list::<Pod>(&PODS, &key.namespace, selector, since).await?;
         let (ours, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|pod| is_of(pod, key));
+        let is_known = |pod: &Pod| world.pods.iter().any(|known| known.meta.uid == pod.meta.uid);
+        if let Some(pod) = ours.iter().find(|pod| pod.label(KIND_LABEL).is_some() && !is_known(pod)) {
+            // A predecessor has made or labelled it a moment ago: the cache is about to show it.
+            return Err(Error::Stale(format!(
+                "what the cache has of Pod {}/{}",
+                key.namespace, pod.meta.name
+            )));
+        }
         world.unmigrated = ours.into_iter().filter(is_older).map(Arc::new).collect();
         if object.status.as_ref().is_some_and(|status| status.observed_generation.is_some()) {
             // They were told with the first status.
