@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use quintet_e2e::{Arena, condition, program};
+use quintet_e2e::{Arena, condition, has_made_a_pass, program};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use xtask::cluster::{binaries, ports};
@@ -245,11 +245,9 @@ fn dashboards_of_controller_runtime_find_their_metrics() {
         "metadata": { "name": "set" }, "spec": { "replicas": 1 } });
     arena.apply(&bad).unwrap();
     arena.wait("a pass has ended", || {
-        manager.metrics().is_ok_and(|metrics| {
-            let passes = "controller_runtime_reconcile_total{controller=\"podset\",result=\"success\"} ";
-            metrics.lines().any(|line| line.starts_with(passes) && !line.ends_with(" 0"))
-                && metrics.contains("quintet_informer_objects{resource=\"pods\"} 1")
-        })
+        let objects = "quintet_informer_objects{resource=\"pods\"} 1";
+        has_made_a_pass(&manager, "podset")
+            && manager.metrics().is_ok_and(|metrics| metrics.contains(objects))
     });
     let metrics = manager.metrics().unwrap();
     for name in [

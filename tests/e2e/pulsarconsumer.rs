@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use quintet_e2e::{Arena, condition};
+use quintet_e2e::{Arena, condition, has_made_a_pass};
 use serde_json::{Value, json};
 use xtask::image;
 
@@ -487,12 +487,7 @@ fn pods_are_replaced_for_their_secrets_where_asked_for() {
     // Nothing has changed: nothing is written, and no token is anywhere.
     let before = arena.writes();
     let manager = arena.manager("pulsarconsumer");
-    arena.wait("it has looked at everything", || {
-        manager.metrics().unwrap_or_default().lines().any(|line| {
-            line.starts_with("controller_runtime_reconcile_total{controller=\"pulsarconsumer\"")
-                && !line.ends_with(" 0")
-        })
-    });
+    arena.wait("it has looked at everything", || has_made_a_pass(&manager, "pulsarconsumer"));
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(arena.writes(), before);
     let log = fs::read_to_string(arena.kube().log(&format!("{}-manager.log", arena.namespace()))).unwrap();

@@ -436,6 +436,14 @@ impl Drop for Arena {
     }
 }
 
+/// Whether a manager has made a pass of this controller that came to a good end.
+pub fn has_made_a_pass(manager: &Manager, controller: &str) -> bool {
+    let passes =
+        format!("controller_runtime_reconcile_total{{controller=\"{controller}\",result=\"success\"}} ");
+    let metrics = manager.metrics().unwrap_or_default();
+    metrics.lines().any(|line| line.starts_with(&passes) && !line.ends_with(" 0"))
+}
+
 /// Status and reason of a condition of an object; empty where it has none.
 pub fn condition(object: &Value, type_: &str) -> (String, String) {
     let part = |condition: &Value, member: &str| condition[member].as_str().unwrap_or_default().to_owned();

@@ -7,7 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource as _;
-use quintet_kit::clock::whole_seconds;
+use quintet_kit::clock::{is_recent, whole_seconds};
 use quintet_kit::conditions::{self, Wanted, shorten};
 use quintet_kit::digest;
 use quintet_kit::object::Object as _;
@@ -92,13 +92,9 @@ impl Pass<'_> {
         if !self.is_held() {
             return;
         }
-        // A clock that was set back since makes nobody wait.
-        let last = self.world.let_go.filter(|at| *at <= self.now);
-        if let Some(again) = last.and_then(|at| at.checked_add(SEEN_WITHIN).ok())
-            && self.now < again
-        {
+        if let Some(at) = self.world.let_go.filter(|at| is_recent(*at, SEEN_WITHIN, self.now)) {
             // The cache will show it.
-            plan.look_again(again);
+            plan.look_again(at + SEEN_WITHIN);
             return;
         }
         let is_owed = self.before.claim.as_ref().is_some_and(|claim| {

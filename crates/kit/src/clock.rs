@@ -73,6 +73,11 @@ pub fn asleep() -> Duration {
     Duration::ZERO
 }
 
+/// Whether something is not longer ago than a while; a clock that was set back since makes nothing recent.
+pub fn is_recent(at: Timestamp, within: SignedDuration, now: Timestamp) -> bool {
+    at <= now && now.duration_since(at) < within
+}
+
 /// `first`, doubled `times` times, at most `longest`: the wait after `times + 1` failures.
 pub fn doubled(first: SignedDuration, times: u32, longest: SignedDuration) -> SignedDuration {
     let factor = 1_i32.checked_shl(times).filter(|factor| *factor > 0).unwrap_or(i32::MAX);

@@ -124,29 +124,9 @@ fn start_by(
 
 #[tokio::test(start_paused = true)]
 async fn what_goes_wrong_with_one_object_stops_no_other() {
-    let mut list = String::new();
-    for name in ["panics", "hangs", "fails", "good"] {
-        let pod =
-            json!({ "metadata": { "name": name, "namespace": "n", "uid": name, "resourceVersion": "1" } });
-        list.push_str(&json!({ "type": "ADDED", "object": pod }).to_string());
-        list.push('\n');
-    }
-    let end = json!({ "metadata": { "resourceVersion": "5", "annotations": { "k8s.io/initial-events-end": "true" } } });
-    list.push_str(&json!({ "type": "BOOKMARK", "object": end }).to_string());
-    list.push('\n');
-    let list = Arc::new(Mutex::new(Some(list)));
-    let service = tower::service_fn(move |_request: Request<Body>| {
-        let answer = list.lock().unwrap().take();
-        async move {
-            match answer {
-                Some(body) => Response::builder().body(Body::from(body.into_bytes())),
-                None => std::future::pending().await,
-            }
-        }
-    });
     let metrics = Metrics::new().unwrap();
     let Started { odd, objects, stop, running } =
-        start(Client::new(service, "n"), &Gate::open(), &metrics, Vec::new());
+        start(once(listed(&["panics", "hangs", "fails", "good"])), &Gate::open(), &metrics, Vec::new());
 
     sleep(Duration::from_secs(20)).await;
     assert_eq!((odd.passes("good"), odd.passes("panics"), odd.passes("fails")), (1, 2, 4));
@@ -177,7 +157,22 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_jumps_stops_no_passes() {
     static SET: AtomicI64 = AtomicI64::new(0);
-    let list = Arc::new(Mutex::new(Some(listed(&["again", "good"]))));
+    let clock = Clock::tokio_that_is_set("2026-01-02T00:00:00Z".parse().unwrap(), &SET);
+    let metrics = Metrics::new().unwrap();
+    let Started { odd, stop: _stop, .. } =
+        start_by(clock, once(listed(&["again", "good"])), &Gate::open(), &metrics, Vec::new());
+    sleep(Duration::from_secs(65)).await;
+    assert_eq!((odd.passes("again"), odd.passes("good")), (7, 1));
+    for (jump, passes) in [(-86_400, 13), (86_400, 19), (0, 25)] {
+        SET.store(jump, Ordering::Relaxed);
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!((odd.passes("again"), odd.passes("good")), (passes, 1), "{jump}");
+    }
+}
+
+/// An API server that answers once, and says nothing more.
+fn once(list: String) -> Client {
+    let list = Arc::new(Mutex::new(Some(list)));
     let service = tower::service_fn(move |_request: Request<Body>| {
         let answer = list.lock().unwrap().take();
         async move {
@@ -187,17 +182,7 @@ async fn a_clock_that_jumps_stops_no_passes() {
             }
         }
     });
-    let clock = Clock::tokio_that_is_set("2026-01-02T00:00:00Z".parse().unwrap(), &SET);
-    let metrics = Metrics::new().unwrap();
-    let Started { odd, stop: _stop, .. } =
-        start_by(clock, Client::new(service, "n"), &Gate::open(), &metrics, Vec::new());
-    sleep(Duration::from_secs(65)).await;
-    assert_eq!((odd.passes("again"), odd.passes("good")), (7, 1));
-    for (jump, passes) in [(-86_400, 13), (86_400, 19), (0, 25)] {
-        SET.store(jump, Ordering::Relaxed);
-        sleep(Duration::from_mins(1)).await;
-        assert_eq!((odd.passes("again"), odd.passes("good")), (passes, 1), "{jump}");
-    }
+    Client::new(service, "n")
 }
 
 /// The lines of a streaming list of pods, complete.

@@ -1,6 +1,6 @@
 //! Wires PodSets and their pods to the queue and the plan.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -167,8 +167,9 @@ impl PodSets {
     ) -> Result<(), Error> {
         let found = self.executor.list::<Pod>(&PODS, &key.namespace, selector, since).await?;
         let (ours, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|pod| is_of(pod, key));
-        let is_known = |pod: &Pod| world.pods.iter().any(|known| known.meta.uid == pod.meta.uid);
-        if let Some(pod) = ours.iter().find(|pod| pod.label(KIND_LABEL).is_some() && !is_known(pod)) {
+        let known: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();
+        let is_missed = |pod: &&Pod| pod.label(KIND_LABEL).is_some() && !known.contains(&*pod.meta.uid);
+        if let Some(pod) = ours.iter().find(is_missed) {
             // A predecessor has made or labelled it a moment ago: the cache is about to show it.
             return Err(Error::Stale(format!(
                 "what the cache has of Pod {}/{}",

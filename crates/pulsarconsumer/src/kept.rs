@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use quintet_kit::clock::is_recent;
 use quintet_kit::digest;
 use quintet_kit::object::{Key, Meta, Object, Pairs};
 use quintet_kit::plan::{Action, Refusal, Refusals};
@@ -35,9 +36,9 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// Whether it is not longer ago than a while; a clock that was set back makes nothing fresh.
+    /// Whether it is not longer ago than a while.
     pub fn is_fresh(&self, within: SignedDuration, now: Timestamp) -> bool {
-        self.at <= now && now < in_future(self.at, within)
+        is_recent(self.at, within, now)
     }
 }
 

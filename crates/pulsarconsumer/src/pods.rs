@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
+use quintet_kit::clock::is_recent;
 use quintet_kit::controller::Waker;
 use quintet_kit::informer::{Change, Informer};
 use quintet_kit::object::{Key, Object as _};
@@ -110,9 +111,9 @@ fn asked_at(pod: &Pod) -> Option<Timestamp> {
 }
 
 impl Inquiry {
-    /// Whether it was made lately; a clock that was set back makes nothing fresh.
+    /// Whether it was made lately.
     fn is_fresh(&self, now: Timestamp) -> bool {
-        self.at <= now && now < in_future(self.at, ASK_AGAIN)
+        is_recent(self.at, ASK_AGAIN, now)
     }
 }
 

@@ -144,16 +144,13 @@ pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) 
     })?;
     let many = rig.namespace()?;
     let (tenth, half) = fewer(sizes.many);
-    many_pods(stand, &many, "tenth", tenth)?;
-    pair.each("memory with a tenth of its pods", |contender, _| {
-        results.one(contender, pair.number, "rss-tenth", mebibytes(resident(stand, contender, sizes)?));
-        Ok(())
-    })?;
-    many_pods(stand, &many, "half", half - tenth)?;
-    pair.each("memory with half of its pods", |contender, _| {
-        results.one(contender, pair.number, "rss-half", mebibytes(resident(stand, contender, sizes)?));
-        Ok(())
-    })?;
+    for (figure, part, more) in [("rss-tenth", "a tenth", tenth), ("rss-half", "half", half - tenth)] {
+        many_pods(stand, &many, figure, more)?;
+        pair.each(&format!("memory with {part} of its pods"), |contender, _| {
+            results.one(contender, pair.number, figure, mebibytes(resident(stand, contender, sizes)?));
+            Ok(())
+        })?;
+    }
     many_pods(stand, &many, "all", sizes.many - half)?;
     let namespace = rig.namespace()?;
     pair.each("memory with its own pods", |contender, _| {
@@ -493,8 +490,7 @@ fn patience(stand: &Stand<'_>, things: usize) -> Result<Duration> {
 fn at_rest(stand: &Stand<'_>, running: &Running, objects: usize) -> Result<()> {
     quiet("the manager is quiet", QUIET, patience(stand, objects)?, || {
         running.must_run()?;
-        // As a number's text: equal is all that is asked for.
-        Ok(scrape::sum(&running.metrics()?, "controller_runtime_reconcile_total", &[]).to_string())
+        Ok(scrape::sum(&running.metrics()?, "controller_runtime_reconcile_total", &[]))
     })?;
     Ok(())
 }
