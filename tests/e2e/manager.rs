@@ -154,13 +154,15 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
         run::stdout_with_input(cluster.get().kubectl().args(args), input)
             .map_err(|error| format!("{error:#}"))
     };
-    let health = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = [(), ()].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [health, metrics] = free.map(|port| port.local_addr().unwrap());
     let log = cluster.get().kube().log("bare.log");
     let mut child = Command::new(program())
         .arg("--kubeconfig")
         .arg(cluster.get().kubeconfig())
-        .args(["--controllers=greeting,book,podset", "--metrics-bind-address=0", "--log-format=json"])
+        .args(["--controllers=greeting,book,podset", "--log-format=json"])
         .arg(format!("--health-probe-bind-address={health}"))
+        .arg(format!("--metrics-bind-address={metrics}"))
         .stderr(std::fs::File::create(&log).unwrap())
         .stdout(std::fs::File::create(cluster.get().kube().log("bare.out")).unwrap())
         .spawn()
@@ -235,6 +237,13 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
         kubectl(&["get", "events.events.k8s.io", "-o", "json"], None)
             .is_ok_and(|events| events.contains("Undecodable") && events.contains("\"many\""))
     });
+    let unread = |count: u8| {
+        let line = format!("quintet_informer_undecodable_objects{{resource=\"podsets\"}} {count}\n");
+        xtask::http::get(metrics.port(), "/metrics").is_some_and(|(_, text)| text.contains(&line))
+    };
+    wait("it is counted for as long as it is there", &|| unread(1));
+    kubectl(&["delete", "podset", "many", "--timeout=30s"], None).unwrap();
+    wait("it is counted no more", &|| unread(0));
     // Under our definition what was stored stays: it may be mended, and it may be deleted.
     let definition = workspace().join("config/crd/greetings.example.com.yaml");
     kubectl(&["replace", "-f", &definition.display().to_string()], None).unwrap();

@@ -500,8 +500,10 @@ impl State {
     }
 
     fn measure(&self) {
-        let depth = i64::try_from(self.queue.depth()).unwrap_or(i64::MAX);
-        self.metrics.queue_depth.with_label_values(&self.labels()).set(depth);
+        for (priority, depth) in self.queue.depths() {
+            let labels = [self.controller, self.controller, priority.label()];
+            self.metrics.queue_depth.with_label_values(&labels).set(i64::try_from(depth).unwrap_or(i64::MAX));
+        }
         let active = i64::try_from(self.passes.len()).unwrap_or(i64::MAX);
         self.metrics.active_workers.with_label_values(&[self.controller]).set(active);
         self.activity.waits(self.queue.depth(), self.parked.len(), self.queue.len());

@@ -29,7 +29,6 @@ use crate::client::{CALL, brief};
 use crate::conditions::shorten;
 use crate::inspect::is_worth_a_line;
 use crate::link::Link;
-use crate::metrics::Metrics;
 use crate::object::{Key, Meta, MetaOnly, Object, Owner};
 use crate::protobuf::{self, Malformed};
 use crate::resource::{Resource, escape};
@@ -403,9 +402,9 @@ impl<T: Object> Informer<T> {
     }
 
     /// Lists and watches for ever. Ends only with the future that it is.
-    pub async fn run(self, client: Client, metrics: Metrics, link: Link) {
+    pub async fn run(self, client: Client, link: Link) {
         let parts = self.parts.iter().cloned();
-        join_all(parts.map(|part| part.run(client.clone(), metrics.clone(), link.clone()))).await;
+        join_all(parts.map(|part| part.run(client.clone(), link.clone()))).await;
     }
 }
 
@@ -507,7 +506,7 @@ impl<T: Object> Part<T> {
     }
 
     /// Takes in one object as the server sent it; whether it `came` is for the subscribers.
-    fn apply(&self, raw: &RawValue, came: bool, metrics: &Metrics) -> Result<(Key, String), Interrupted> {
+    fn apply(&self, raw: &RawValue, came: bool) -> Result<(Key, String), Interrupted> {
         match serde_json::from_str::<T>(raw.get()) {
             Ok(mut object) => {
                 object.slim();
@@ -550,7 +549,6 @@ impl<T: Object> Part<T> {
                 if let Some(before) = self.decodes(&key).filter(|before| before.uid != key.uid) {
                     self.tell(&Change::Vanished { key: &before });
                 }
-                metrics.undecodable.with_label_values(&[resource.plural]).inc();
                 // It may quote a value in full, and it is kept for as long as the object is.
                 let error = shorten(error.to_string(), LONGEST_ERROR);
                 tracing::warn!(
@@ -632,7 +630,7 @@ impl<T: Object> Part<T> {
     }
 
     /// Lists and watches for ever.
-    async fn run(self, client: Client, metrics: Metrics, link: Link) {
+    async fn run(self, client: Client, link: Link) {
         let resource = self.inner.resource;
         let mut backoff = kube_runtime::watcher::DefaultBackoff::default();
         let mut position: Option<String> = None;
@@ -643,7 +641,7 @@ impl<T: Object> Part<T> {
             let began = Instant::now();
             let followed = position.is_some();
             let ended = match position.take() {
-                None => match self.list(&client, &metrics).await {
+                None => match self.list(&client).await {
                     Ok(listed) => {
                         let objects = self.len();
                         tracing::debug!(resource = resource.plural, objects, version = listed, "listed");
@@ -658,7 +656,7 @@ impl<T: Object> Part<T> {
                     let mut relist = self.inner.relist.subscribe();
                     doubts.mark_unchanged();
                     let ended = tokio::select! {
-                        ended = self.follow(&client, &metrics, &mut at, || {
+                        ended = self.follow(&client, &mut at, || {
                             if std::mem::take(&mut failures) > 0 {
                                 link.is_back();
                             }
@@ -758,9 +756,9 @@ impl<T: Object> Part<T> {
     }
 
     /// Fills the cache anew, by a streaming list where the server has it, else by pages.
-    async fn list(&self, client: &Client, metrics: &Metrics) -> Result<String, Interrupted> {
+    async fn list(&self, client: &Client) -> Result<String, Interrupted> {
         if self.inner.streaming.load(Ordering::Relaxed) {
-            match self.list_by_stream(client, metrics).await {
+            match self.list_by_stream(client).await {
                 // Servers without streaming lists refuse the parameters (422, or 400 from older ones).
                 Err(refused) if matches!(refused.code(), Some(400 | 422)) => {
                     self.inner.streaming.store(false, Ordering::Relaxed);
@@ -768,10 +766,10 @@ impl<T: Object> Part<T> {
                 answered => return answered,
             }
         }
-        self.list_by_pages(client, metrics).await
+        self.list_by_pages(client).await
     }
 
-    async fn list_by_pages(&self, client: &Client, metrics: &Metrics) -> Result<String, Interrupted> {
+    async fn list_by_pages(&self, client: &Client) -> Result<String, Interrupted> {
         let began = Instant::now();
         let mut seen = Seen::new();
         let mut next = String::new();
@@ -782,7 +780,7 @@ impl<T: Object> Part<T> {
                 .map_err(|_elapsed| Interrupted::Silent(CALL))??;
             let page: Page<'_> = serde_json::from_str(&text)?;
             for raw in page.items {
-                let (key, _) = self.apply(raw, false, metrics)?;
+                let (key, _) = self.apply(raw, false)?;
                 seen.insert((key.namespace, key.name));
             }
             match page.metadata.continue_ {
@@ -795,7 +793,7 @@ impl<T: Object> Part<T> {
         }
     }
 
-    async fn list_by_stream(&self, client: &Client, metrics: &Metrics) -> Result<String, Interrupted> {
+    async fn list_by_stream(&self, client: &Client) -> Result<String, Interrupted> {
         let began = Instant::now();
         let mut seen = Seen::new();
         let query = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
@@ -821,7 +819,7 @@ impl<T: Object> Part<T> {
                     self.delete(&key);
                 }
                 _ => {
-                    let (key, _) = self.apply(event.object, false, metrics)?;
+                    let (key, _) = self.apply(event.object, false)?;
                     seen.insert((key.namespace, key.name));
                 }
             }
@@ -833,7 +831,6 @@ impl<T: Object> Part<T> {
     async fn follow(
         &self,
         client: &Client,
-        metrics: &Metrics,
         position: &mut String,
         mut opened: impl FnMut(),
     ) -> Result<(), Interrupted> {
@@ -851,7 +848,7 @@ impl<T: Object> Part<T> {
             }
             let happened = &*event.type_ != "BOOKMARK";
             *position = match &*event.type_ {
-                added @ ("ADDED" | "MODIFIED") => self.apply(event.object, added == "ADDED", metrics)?.1,
+                added @ ("ADDED" | "MODIFIED") => self.apply(event.object, added == "ADDED")?.1,
                 other => {
                     let meta = Meta::from(serde_json::from_str::<MetaOnly>(event.object.get())?.metadata);
                     if other == "DELETED" {

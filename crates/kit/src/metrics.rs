@@ -26,7 +26,7 @@ pub struct Metrics {
     pub max_concurrent: IntGaugeVec,
     /// `controller_runtime_active_workers{controller}`.
     pub active_workers: IntGaugeVec,
-    /// `workqueue_depth{name,controller}`.
+    /// `workqueue_depth{name,controller,priority}`.
     pub queue_depth: IntGaugeVec,
     /// `workqueue_adds_total{name,controller}`.
     pub queue_adds: IntCounterVec,
@@ -50,8 +50,8 @@ pub struct Metrics {
     pub cached: IntGaugeVec,
     /// `quintet_informer_silence_seconds{cache}`.
     pub silence: GaugeVec,
-    /// `quintet_informer_undecodable_objects_total{resource}`.
-    pub undecodable: IntCounterVec,
+    /// `quintet_informer_undecodable_objects{resource}`.
+    pub undecodable: IntGaugeVec,
     /// `quintet_events_dropped_total`.
     pub events_dropped: prometheus::IntCounter,
 }
@@ -142,7 +142,11 @@ impl Metrics {
                 "How many passes run now.",
                 &["controller"],
             )?,
-            queue_depth: gauge("workqueue_depth", "Keys waiting for a pass.", &["name", "controller"])?,
+            queue_depth: gauge(
+                "workqueue_depth",
+                "Keys waiting for a pass.",
+                &["name", "controller", "priority"],
+            )?,
             queue_adds: counter("workqueue_adds_total", "Keys added.", &["name", "controller"])?,
             queue_duration: histogram(
                 "workqueue_queue_duration_seconds",
@@ -189,9 +193,9 @@ impl Metrics {
                 "How long ago a watch last said anything. Bookmarks come about once a minute.",
                 &["cache"],
             )?,
-            undecodable: counter(
-                "quintet_informer_undecodable_objects_total",
-                "Objects that could not be decoded and were skipped.",
+            undecodable: gauge(
+                "quintet_informer_undecodable_objects",
+                "Objects that cannot be decoded and are skipped.",
                 &["resource"],
             )?,
             events_dropped,

@@ -394,7 +394,6 @@ mod tests {
     use super::*;
     use crate::informer::{Change, Informer};
     use crate::link::Link;
-    use crate::metrics::Metrics;
     use crate::resource::PODS;
     use crate::types::{Node, Pod};
 
@@ -611,7 +610,7 @@ mod tests {
             let name = change.object().map(|pod| pod.meta.name.to_string()).unwrap_or_default();
             sink.lock().unwrap().push(format!("{how} {name}"));
         });
-        let task = informer.run(Client::new(service, "default"), Metrics::new().unwrap(), Link::default());
+        let task = informer.run(Client::new(service, "default"), Link::default());
         let _ = tokio::time::timeout(Duration::from_mins(2), task).await;
         let (told, asked) = (told.lock().unwrap().clone(), asked.lock().unwrap().clone());
         Followed { told, asked }

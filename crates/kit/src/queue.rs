@@ -27,6 +27,16 @@ pub enum Priority {
     Bulk,
 }
 
+impl Priority {
+    /// As a label of metrics: controller-runtime's number for it (0 is its default, -100 that of what it lists at the start).
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Fresh => "0",
+            Self::Bulk => "-100",
+        }
+    }
+}
+
 /// How a pass ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -256,7 +266,12 @@ impl Queue {
 
     /// How many keys wait for a pass.
     pub fn depth(&self) -> usize {
-        self.fresh.len() + self.bulk.len()
+        self.depths().map(|(_, depth)| depth).iter().sum()
+    }
+
+    /// How many keys of each priority wait for a pass.
+    pub fn depths(&self) -> [(Priority, usize); 2] {
+        [(Priority::Fresh, self.fresh.len()), (Priority::Bulk, self.bulk.len())]
     }
 
     /// How many keys it knows of: waiting, running or with a timer.
@@ -304,7 +319,9 @@ mod tests {
         queue.add(key("a"), Priority::Bulk, now);
         queue.add(key("b"), Priority::Bulk, now);
         queue.add(key("c"), Priority::Fresh, now);
+        assert_eq!(queue.depths(), [(Priority::Fresh, 1), (Priority::Bulk, 2)]);
         queue.add(key("b"), Priority::Fresh, now);
+        assert_eq!(queue.depths(), [(Priority::Fresh, 2), (Priority::Bulk, 1)]);
         let order: Vec<String> =
             std::iter::from_fn(|| queue.pop(now)).map(|(key, _)| key.name.to_string()).collect();
         assert_eq!(order, ["c", "b", "a"]);

@@ -179,7 +179,7 @@ impl Shared {
                 health: part.health().borrow().clone(),
             }));
         }
-        informer.clone().run(self.client.clone(), self.metrics.clone(), self.link.clone())
+        informer.clone().run(self.client.clone(), self.link.clone())
     }
 
     fn once<T: Object>(
@@ -244,9 +244,10 @@ impl Shared {
             metrics.unfinished_work.with_label_values(&labels).set(unfinished.as_secs_f64());
             metrics.longest_running.with_label_values(&labels).set(longest.as_secs_f64());
         }
-        let mut cached = BTreeMap::<&str, usize>::new();
+        let mut cached = BTreeMap::<&str, (usize, usize)>::new();
         for cache in self.caches() {
-            *cached.entry(cache.resource.plural).or_default() += cache.objects;
+            let (objects, undecodable) = cached.entry(cache.resource.plural).or_default();
+            (*objects, *undecodable) = (*objects + cache.objects, *undecodable + cache.undecodable);
             let scope = [cache.scope.as_str()];
             match cache.health {
                 Health::Synced { heard } => {
@@ -258,9 +259,11 @@ impl Shared {
                 }
             }
         }
-        for (resource, objects) in cached {
-            let objects = i64::try_from(objects).unwrap_or(i64::MAX);
-            self.metrics.cached.with_label_values(&[resource]).set(objects);
+        for (resource, (objects, undecodable)) in cached {
+            for (gauge, count) in [(&self.metrics.cached, objects), (&self.metrics.undecodable, undecodable)]
+            {
+                gauge.with_label_values(&[resource]).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
         }
     }
 

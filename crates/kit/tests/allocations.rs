@@ -127,10 +127,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn a_cached_pod_keeps_few_bytes() {
     alone(async {
         let informer: Informer<Pod> = Informer::new(PODS, &[], Some("quintet.dev/kind"));
-        let (client, metrics) = (server(), Metrics::new().unwrap());
+        let client = server();
         // The lists themselves were allocated before, and are not counted.
         let _profiler = dhat::Profiler::builder().testing().build();
-        let task = tokio::spawn(informer.clone().run(client, metrics.clone(), Link::default()));
+        let task = tokio::spawn(informer.clone().run(client, Link::default()));
         sleep(Duration::from_secs(1)).await;
         assert_eq!(informer.all().len(), PODS_LISTED);
         let first = dhat::HeapStats::get();

@@ -143,7 +143,8 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
         "controller_runtime_reconcile_panics_total{controller=\"odd\"} 1",
         "controller_runtime_reconcile_timeouts_total{controller=\"odd\"} 1",
         "controller_runtime_reconcile_errors_total{controller=\"odd\"} 5",
-        "workqueue_depth{controller=\"odd\",name=\"odd\"} 0",
+        "workqueue_depth{controller=\"odd\",name=\"odd\",priority=\"0\"} 0",
+        "workqueue_depth{controller=\"odd\",name=\"odd\",priority=\"-100\"} 0",
     ] {
         assert!(text.contains(line), "{line} is not in {text}");
     }

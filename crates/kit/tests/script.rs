@@ -17,7 +17,6 @@ use quintet_kit::election::{self, Candidate, Gate, Seen, Settings};
 use quintet_kit::executor::{Error, Executor};
 use quintet_kit::informer::{Change, Informer, Progress};
 use quintet_kit::link::Link;
-use quintet_kit::metrics::Metrics;
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::Action;
 use quintet_kit::resource::PODS;
@@ -100,7 +99,7 @@ async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked
             Change::Vanished { key } => format!("vanished {}", key.name),
         });
     });
-    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(100)).await;
     task.abort();
     let told = told.lock().unwrap().clone();
@@ -180,7 +179,7 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     // The cache shows a pod that is gone at the server already.
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
     let (client, _) = scripted(&[(200, event("ADDED", &pod("a", 1)) + &bookmark(5, true))]);
-    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
     let followers = informer.followers();
     let (executor, _) = executor(&[failure(504, "Timeout", "later"), failure(404, "NotFound", "gone")]);
@@ -206,7 +205,7 @@ async fn a_forged_owner_hides_no_pod() {
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &forged) + &bookmark(5, true);
     let (client, _) = scripted(&[(200, list), (200, event("DELETED", &forged))]);
     let informer: Informer<Pod> = Informer::new(PODS, &[], None);
-    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
     let owned: Vec<String> = informer.owned_by(&owner()).iter().map(|pod| pod.meta.uid.to_string()).collect();
     assert_eq!(owned, ["uid-a"]);
@@ -220,7 +219,7 @@ async fn a_forged_owner_hides_no_pod() {
 async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
     let (client, _) = scripted(&[(200, event("ADDED", &pod("owner", 1)) + &bookmark(5, true))]);
-    let task = tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
+    let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
     let followers = informer.followers();
     let stale = failure(409, "Conflict", "the UID is another one");
@@ -355,7 +354,7 @@ async fn the_caches_must_show_what_was_written() {
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
     assert!(!executor.caught_up(&owner(), &followers));
     let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
-    let task = tokio::spawn(informer.run(client, Metrics::new().unwrap(), Link::default()));
+    let task = tokio::spawn(informer.run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
     assert!(executor.caught_up(&owner(), &followers));
     task.abort();
@@ -654,7 +653,7 @@ async fn what_departs_is_remembered_while_its_owner_lives() {
             + &bookmark(5, true);
     let (client, _) = scripted(&[(200, owner_list)]);
     let owners: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-    tokio::spawn(owners.clone().run(client, Metrics::new().unwrap(), Link::default()));
+    tokio::spawn(owners.clone().run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
 
     let mut stray = pod("stray", 3);
@@ -670,7 +669,7 @@ async fn what_departs_is_remembered_while_its_owner_lives() {
     let (client, _) = scripted(&[(200, list), (200, gone + &event("ADDED", &pod("b", 10)))]);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
     let departed = Departed::from(&informer, &owners, |pod: &Pod| !pod.terminating());
-    tokio::spawn(informer.clone().run(client, Metrics::new().unwrap(), Link::default()));
+    tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(10)).await;
     let names = |departed: &Departed<Pod>| -> Vec<String> {
         departed.owned_by(&owner()).iter().map(|pod| pod.meta.name.to_string()).collect()

@@ -200,13 +200,10 @@ const MANAGER: &[Panel] = &[
     ),
     lines(
         "Left out",
-        "Objects that could not be read, and Events that were not sent.",
+        "Objects that cannot be read, and Events that were not sent.",
         "short",
         &[
-            (
-                "sum by (resource) (increase(quintet_informer_undecodable_objects_total{SELECTED}[$__rate_interval]))",
-                "{{resource}} not read",
-            ),
+            ("max by (resource) (quintet_informer_undecodable_objects{SELECTED})", "{{resource}} not read"),
             ("sum(increase(quintet_events_dropped_total{SELECTED}[$__rate_interval]))", "Events not sent"),
         ],
     ),
