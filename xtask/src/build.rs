@@ -194,16 +194,16 @@ fn musl_release() -> Result<Option<PathBuf>> {
     program.map(Some)
 }
 
-/// Builds the program in the images of real nodes.
-pub(crate) fn standin() -> Result<PathBuf> {
-    let mut cargo = cargo_build_of(STANDIN);
+/// Builds the program of a package of this name, which is not shipped, as if it were.
+pub(crate) fn unshipped(package: &str) -> Result<PathBuf> {
+    let mut cargo = cargo_build_of(package);
     as_shipped(&mut cargo, Arch::HOST)?.arg("--quiet");
     let (status, messages) = run_cargo(&mut cargo, || ())?;
     if !status.success() {
-        bail!("building {STANDIN} failed");
+        bail!("building {package} failed");
     }
-    executable(&messages?, STANDIN)
-        .with_context(|| format!("cargo built {STANDIN} but does not say where it is"))
+    executable(&messages?, package)
+        .with_context(|| format!("cargo built {package} but does not say where it is"))
 }
 
 /// Builds the programs for Pulsar as they are shipped: the consumer and the producer. Nothing where there is no protoc.

@@ -26,6 +26,8 @@ pub enum Author {
     Kopf,
     /// The manager that is written with controller-runtime.
     Twin,
+    /// The manager that is written with kube-runtime's Controller.
+    KubeRuntime,
     /// OpenKruise.
     Kruise,
     /// The Job controller of kube-controller-manager.
@@ -155,6 +157,7 @@ fn author(user: &str, agent: &str) -> Author {
         _ if agent == USER_AGENT => Author::Bench,
         _ if agent.starts_with("kopf/") => Author::Kopf,
         _ if agent.starts_with("twin/") => Author::Twin,
+        _ if agent.starts_with("kube-runtime/") => Author::KubeRuntime,
         _ if agent.starts_with("kruise-manager/") => Author::Kruise,
         _ => Author::Other,
     }
@@ -338,6 +341,7 @@ mod tests {
         assert_eq!(of("system:kube-scheduler", "kube-scheduler/v1.37.1"), Author::Other);
         assert_eq!(of("system:serviceaccount:default:kopf", "kopf/1"), Author::Kopf);
         assert_eq!(of(account, "twin/0.1.0"), Author::Twin);
+        assert_eq!(of(account, "kube-runtime/0.1.0"), Author::KubeRuntime);
         assert_eq!(of(account, "kruise-manager/broadcastjob-controller"), Author::Kruise);
     }
 

@@ -1,6 +1,6 @@
 //! The managers that are compared, as processes that are started and ended by the hand of the bench, to the microsecond.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ use crate::cluster::ports;
 use crate::manager::NAMESPACE;
 use crate::run;
 
-/// The name of the twin's ServiceAccount and Lease.
+/// The name of the twins' ServiceAccount, and of the Lease of the one in Go.
 const TWIN: &str = "twin";
 
 /// Who is compared.
@@ -31,11 +31,16 @@ pub enum Contender {
     Twin,
     /// The twin with settings that an expert would choose.
     TwinTuned,
+    /// A manager for PodSets alone, written with kube-runtime's Controller. It competes for no Lease.
+    KubeRuntime,
 }
 
 impl Contender {
-    /// In the order of the tables.
-    pub const ALL: [Self; 3] = [Self::Quintet, Self::Twin, Self::TwinTuned];
+    /// Those that whole managers are compared with, in the order of the tables.
+    pub const MANAGERS: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned];
+
+    /// All of them: where one controller is enough.
+    pub const ALL: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned, Self::KubeRuntime];
 
     /// As tables and steps have it.
     pub fn name(self) -> &'static str {
@@ -43,6 +48,7 @@ impl Contender {
             Self::Quintet => "Quintet",
             Self::Twin => "twin",
             Self::TwinTuned => "twin, tuned",
+            Self::KubeRuntime => "kube-runtime",
         }
     }
 
@@ -51,20 +57,25 @@ impl Contender {
         match self {
             Self::Quintet => Author::Quintet,
             Self::Twin | Self::TwinTuned => Author::Twin,
+            Self::KubeRuntime => Author::KubeRuntime,
         }
     }
 
     fn account(self) -> &'static str {
         match self {
             Self::Quintet => "quintet",
-            Self::Twin | Self::TwinTuned => TWIN,
+            Self::Twin | Self::TwinTuned | Self::KubeRuntime => TWIN,
         }
     }
 
-    /// The Lease that it competes for.
-    pub fn lease(self) -> String {
-        let name = if self == Self::Quintet { "quintet-manager" } else { TWIN };
-        format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}")
+    /// The Lease that it competes for, if it does.
+    pub fn lease(self) -> Option<String> {
+        let name = match self {
+            Self::Quintet => "quintet-manager",
+            Self::Twin | Self::TwinTuned => TWIN,
+            Self::KubeRuntime => return None,
+        };
+        Some(format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}"))
     }
 
     /// Whether its Lease is free as soon as its process has ended well.
@@ -79,16 +90,18 @@ pub struct Stand<'a> {
     pub rig: &'a Rig,
     /// The twin.
     pub twin: &'a Program,
+    /// The manager that is written with kube-runtime's Controller.
+    pub kube_runtime: &'a Path,
 }
 
 impl<'a> Stand<'a> {
     /// Gives the twin a ServiceAccount that may do what it has to do, and both a kubeconfig.
-    pub fn new(rig: &'a Rig, twin: &'a Program) -> Result<Self> {
+    pub fn new(rig: &'a Rig, twin: &'a Program, kube_runtime: &'a Path) -> Result<Self> {
         allow(rig)?;
         for contender in [Contender::Quintet, Contender::Twin] {
             peer::write_kubeconfig(rig, contender.account())?;
         }
-        Ok(Self { rig, twin })
+        Ok(Self { rig, twin, kube_runtime })
     }
 
     /// The program of a contender.
@@ -96,6 +109,7 @@ impl<'a> Stand<'a> {
         match contender {
             Contender::Quintet => self.rig.program().to_owned(),
             Contender::Twin | Contender::TwinTuned => self.twin.file.clone(),
+            Contender::KubeRuntime => self.kube_runtime.to_owned(),
         }
     }
 
@@ -105,10 +119,13 @@ impl<'a> Stand<'a> {
         let mut command = Command::new(self.program(contender));
         command
             .arg(format!("--kubeconfig={}", peer::kubeconfig(self.rig, contender.account()).display()))
-            .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
-            .arg(format!("--health-probe-bind-address=127.0.0.1:{health_port}"))
-            .arg("--leader-elect=true")
-            .arg(format!("--leader-election-namespace={NAMESPACE}"));
+            .arg(format!("--health-probe-bind-address=127.0.0.1:{health_port}"));
+        if contender.lease().is_some() {
+            command
+                .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
+                .arg("--leader-elect=true")
+                .arg(format!("--leader-election-namespace={NAMESPACE}"));
+        }
         if contender == Contender::TwinTuned {
             command.arg("--tuned");
         }
@@ -125,12 +142,12 @@ impl<'a> Stand<'a> {
 
     /// Takes a Lease away whose holder has ended, so that nobody waits for it.
     pub fn free(&self, contender: Contender) -> Result<()> {
-        self.rig.delete(&contender.lease())
+        contender.lease().map_or(Ok(()), |lease| self.rig.delete(&lease))
     }
 
-    /// Follows the Lease of a contender.
-    pub fn follow(&self, contender: Contender) -> Follower {
-        Follower::start(self.rig, contender)
+    /// Follows the Lease of a contender, if it competes for one.
+    pub fn follow(&self, contender: Contender) -> Option<Follower> {
+        contender.lease().map(|lease| Follower::start(self.rig, &lease))
     }
 }
 
@@ -151,12 +168,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    fn start(rig: &Rig, contender: Contender) -> Self {
+    fn start(rig: &Rig, lease: &str) -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let (collection, name) = contender.lease().rsplit_once('/').map_or_else(
-            || (String::new(), String::new()),
-            |(collection, name)| (collection.to_owned(), name.to_owned()),
-        );
+        let (collection, name) = lease.rsplit_once('/').unwrap_or_default();
         let path = format!("{collection}?watch=1&fieldSelector=metadata.name={name}");
         let (api, into) = (rig.api(), Arc::clone(&seen));
         let task = rig.spawn(async move {
@@ -249,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn both_twins_have_one_lease() {
+    fn both_twins_in_go_have_one_lease() {
         assert_eq!(Contender::Twin.lease(), Contender::TwinTuned.lease());
         assert_ne!(Contender::Twin.lease(), Contender::Quintet.lease());
     }

@@ -118,27 +118,27 @@ impl Results {
         limits.iter().filter_map(too_high).collect()
     }
 
-    /// The table of a measure.
-    pub fn table(&self, title: &str, rows: &[Row]) -> Table {
-        let [ours, twin, tuned] = Contender::ALL;
-        let (to_twin, to_tuned) =
-            (format!("{} / {}", ours.name(), twin.name()), format!("{} / {}", ours.name(), tuned.name()));
-        let mut table =
-            Table::new(title, &["", ours.name(), twin.name(), tuned.name(), &to_twin, &to_tuned, "goal"]);
-        let ratio =
-            |row: &Row, to| interval(stats::interval(self.ratios(row.key, row.part, to)), decimals(2));
+    /// The table of a measure: what each contender came to, and Quintet's over each other's.
+    pub fn table(&self, title: &str, rows: &[Row], contenders: &[Contender]) -> Table {
+        let others = || contenders.iter().filter(|contender| **contender != Contender::Quintet);
+        let names = contenders.iter().map(|contender| contender.name().to_owned());
+        let ratios = others().map(|other| format!("{} / {}", Contender::Quintet.name(), other.name()));
+        let header: Vec<String> =
+            [String::new()].into_iter().chain(names).chain(ratios).chain(["goal".to_owned()]).collect();
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let mut table = Table::new(title, &header);
         for row in rows {
-            let mut cells: Vec<String> = Contender::ALL.map(|contender| self.cell(row, contender)).into();
-            cells.extend([ratio(row, twin), ratio(row, tuned), row.goal.to_owned()]);
-            table.row(row.label, cells);
+            let cells = contenders.iter().map(|contender| self.cell(row, *contender));
+            let ratios = others()
+                .map(|other| interval(stats::interval(self.ratios(row.key, row.part, *other)), decimals(2)));
+            table.row(row.label, cells.chain(ratios).chain([row.goal.to_owned()]));
         }
-        let attempts = |contender| {
+        let attempts = contenders.iter().map(|contender| {
             // Some figures have no value in some attempts, and the canary has many.
-            let of_rows = rows.iter().map(|row| self.attempts(row.key, contender));
-            of_rows.filter(|attempts| *attempts > 0).min().unwrap_or_default()
-        };
-        let [ours, twin, tuned] = Contender::ALL.map(attempts);
-        table.note(format!("Measured {ours}, {twin} and {tuned} times."));
+            let of_rows = rows.iter().map(|row| self.attempts(row.key, *contender));
+            of_rows.filter(|attempts| *attempts > 0).min().unwrap_or_default().to_string()
+        });
+        table.note(format!("Times measured: {}.", attempts.collect::<Vec<_>>().join(", ")));
         table
     }
 }
@@ -163,13 +163,13 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_pair() {
-        let table = results().table("Memory", &[ONE, MANY]);
+        let table = results().table("Memory", &[ONE, MANY], Contender::MANAGERS);
         assert_eq!(
             table.rows[0],
             ["RSS MiB", "9.0 (10.0)", "30.0 (40.0)", "-", "0.35 (0.20 to 0.50)", "-", "8"].map(str::to_owned)
         );
         assert_eq!(table.rows[1], ["p99 ms", "9", "-", "-", "-", "-", ""].map(str::to_owned));
-        assert_eq!(table.notes, ["Measured 2, 2 and 0 times."]);
+        assert_eq!(table.notes, ["Times measured: 2, 2, 0."]);
     }
 
     #[test]

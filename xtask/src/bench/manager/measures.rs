@@ -44,13 +44,15 @@ pub struct Pair {
     pub number: usize,
     /// How many there are.
     pub of: usize,
+    /// Who is compared.
+    pub contenders: &'static [Contender],
 }
 
 impl Pair {
     /// Calls `measure` for each contender.
     fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
-        let Self { number, of } = self;
-        for contender in order(&Contender::ALL, number) {
+        let Self { number, of, contenders } = self;
+        for contender in order(contenders, number) {
             let mut step = Step::start_long(format!("{what}, pair {number} of {of}: {}", contender.name()));
             measure(contender, &mut step)?;
             step.done();
@@ -62,7 +64,7 @@ impl Pair {
 /// Lets every contender do once what is not measured: a cluster that has just come up does everything for the first time.
 pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
     let namespace = stand.rig.namespace()?;
-    let mut contenders = order(&Contender::ALL, pair.number);
+    let mut contenders = order(pair.contenders, pair.number);
     contenders.reverse();
     for contender in contenders {
         let step = Step::start_long(format!("warming up: {}", contender.name()));
@@ -76,7 +78,7 @@ pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
 
 /// The size of the program, as it is and compressed as a layer of an image is.
 pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
-    for contender in Contender::ALL {
+    for &contender in Contender::MANAGERS {
         let program = stand.program(contender);
         let bytes =
             fs::metadata(&program).with_context(|| format!("cannot read {}", program.display()))?.len();
@@ -154,6 +156,8 @@ pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) 
     many_pods(stand, &many, "all", sizes.many - half)?;
     let namespace = rig.namespace()?;
     pair.each("memory with its own pods", |contender, _| {
+        // What the API server did for the one before is over.
+        interrupt::pause(sizes.settle)?;
         let (running, seconds) = first_write(stand, contender, &namespace)?;
         interrupt::pause(sizes.settle)?;
         let memory = running.memory()?;
@@ -220,9 +224,10 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Resul
 }
 
 /// From the start of the program until its first write arrives.
-pub fn start(stand: &Stand<'_>, pair: Pair, results: &mut Results) -> Result<()> {
+pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
     let namespace = stand.rig.namespace()?;
     pair.each("start to first write", |contender, _| {
+        interrupt::pause(sizes.settle)?;
         let (running, seconds) = first_write(stand, contender, &namespace)?;
         results.one(contender, pair.number, "first", 1_000.0 * seconds);
         clear(stand, &namespace)?;
@@ -410,7 +415,7 @@ pub fn hand_over(
             _ => 1,
         };
         stand.free(contender)?;
-        let follower = stand.follow(contender);
+        let Some(follower) = stand.follow(contender) else { return Ok(()) };
         let mut leader = stand.start_ready(contender, "a")?;
         let (mut released, mut taken, mut wrote) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..times {
@@ -476,7 +481,9 @@ fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Run
     stand.free(contender)?;
     let follower = stand.follow(contender);
     let running = stand.start_ready(contender, "a")?;
-    follower.wait_for_holder()?;
+    if let Some(follower) = follower {
+        follower.wait_for_holder()?;
+    }
     interrupt::pause(sizes.settle)?;
     Ok(running)
 }

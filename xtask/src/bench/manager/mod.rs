@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use self::contender::Stand;
+use self::contender::{Contender, Stand};
 use self::figures::{Part, Results, Row};
 use self::measures::{End, Pair};
 use super::host::{Machine, Versions};
@@ -181,6 +181,11 @@ impl Measure {
         if self == Self::Drive { sizes.nodes } else { 1 }
     }
 
+    /// Who is compared.
+    fn contenders(self) -> &'static [Contender] {
+        if self == Self::Latency { Contender::ALL } else { Contender::MANAGERS }
+    }
+
     /// How often it is measured.
     fn pairs(self, sizes: &Sizes) -> usize {
         if self == Self::Size { 1 } else { sizes.pairs }
@@ -196,7 +201,7 @@ impl Measure {
             Self::Foreign => measures::foreign(stand, sizes, pair, into),
             Self::Own => measures::own(stand, sizes, pair, into),
             Self::Restart => measures::restart(stand, sizes, pair, into),
-            Self::Start => measures::start(stand, pair, into),
+            Self::Start => measures::start(stand, sizes, pair, into),
             Self::Latency => measures::latency(stand, sizes, pair, into),
             Self::Drive => measures::drive(stand, sizes, pair, into),
             Self::HandOver => measures::hand_over(stand, sizes, pair, End::Graceful, false, into),
@@ -244,7 +249,9 @@ pub struct Sizes {
     long_about = "The manager beside one written with controller-runtime: memory, start, hand-over, latency, requests.\n\n\
     The other one, called the twin, is tests/bench/twin, built from source with Go for the first time. It keeps DaemonJobs \
     and PodSets by the same rules in their simplest form, and is measured twice: with the defaults of controller-runtime, \
-    and tuned. Each pair measures all three, in alternating order; ratios are taken within a pair.\n\n\
+    and tuned. From an event to a write, a manager for PodSets that is written with kube-runtime's Controller \
+    (tests/bench/kube-runtime) is measured as well. Each pair measures all of them, in alternating order; ratios are taken \
+    within a pair.\n\n\
     With --write each measure is kept as soon as it is done, so that an interrupted run can be continued with --only. \
     With seven pairs everything takes about three hours on two cores."
 )]
@@ -320,11 +327,15 @@ pub fn run(args: &Args) -> Result<()> {
         None => build::release()?,
     };
     twin()?;
+    build::unshipped(KUBE_RUNTIME)?;
     for measure in args.measures() {
         carry_out(args, measure, &program)?;
     }
     Ok(())
 }
+
+/// The package of the manager that is written with kube-runtime's Controller, and its program.
+const KUBE_RUNTIME: &str = "quintet-bench-kube-runtime";
 
 /// The Go module that the twin is written with.
 pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
@@ -337,16 +348,17 @@ fn twin() -> Result<Program> {
 /// Measures one thing in every pair, each on a cluster of its own.
 fn carry_out(args: &Args, measure: Measure, program: &std::path::Path) -> Result<()> {
     let sizes = args.sizes();
-    let (machine, twin) = (Machine::now(), twin()?);
+    let (machine, twin, kube_runtime) = (Machine::now(), twin()?, build::unshipped(KUBE_RUNTIME)?);
+    let contenders = measure.contenders();
     let (nodes, of) = (measure.nodes(&sizes), measure.pairs(&sizes));
     let (mut results, mut versions) = (Results::default(), Versions::default());
     for number in 1..=of {
         let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
         versions = Versions::of(&rig, program)?;
-        let stand = Stand::new(&rig, &twin)?;
-        measure.measure(&stand, &sizes, Pair { number, of }, &mut results)?;
+        let stand = Stand::new(&rig, &twin, &kube_runtime)?;
+        measure.measure(&stand, &sizes, Pair { number, of, contenders }, &mut results)?;
     }
-    let mut table = results.table(&measure.title(&sizes), &measure.rows());
+    let mut table = results.table(&measure.title(&sizes), &measure.rows(), contenders);
     table.note(format!("The twin: {}.", twin.version));
     if machine.idle_percent.is_some_and(|idle| idle < SHARED) {
         table.note("The machine was shared with others: times say little, memory and counts do.");
@@ -376,7 +388,10 @@ fn method() -> Vec<String> {
          ledger, rollout, or retries of pods. It is measured with the defaults of controller-runtime and tuned: no limit \
          of requests, 16 workers, only pods with its label in the cache, managedFields not kept, the Lease released at \
          the end. Both have leader election with 15 s, 10 s and 2 s.",
-        "A pair measures all three one after another, in alternating order. Cells are the median of the pairs and the \
+        "Where the time from an event to a write is measured, there is one more: a manager for PodSets alone that is written \
+         with kube-runtime's Controller, as its examples are (tests/bench/kube-runtime), of the version that Quintet has its \
+         client of, and built as Quintet is. It has one watch of pods, no limit of requests, and no leader election.",
+        "A pair measures all of them one after another, in alternating order. Cells are the median of the pairs and the \
          worst of them in parentheses; where a pair has many attempts, those of all pairs are taken together. Ratios are \
          taken within a pair: the median, and its 95 % interval by bootstrap in parentheses.",
         "Before a pair, each has made a pod that is not measured. Every process is started anew and has its Lease free, so that none waits for the predecessor's. RSS and peak are \
@@ -386,7 +401,8 @@ fn method() -> Vec<String> {
         "Requests are counted in the API server's audit log, those when idle with renewals of the Lease, those of a restart \
          without; a watch counts when it ends. For a restart there are Books, Greetings, PodSets of one pod, PulsarConsumers \
          without replicas and DaemonJobs that are done, together so many. Times of writes are the API server's (audit log), to the microsecond; those of the Lease are when a watch says \
-         so. Start to first write is from before the process is started until a request to make a pod arrives. Event to \
+         so. Start to first write is from before the process is started until a request to make a pod arrives. \
+         The API server has then been left alone for 8 s. Event to \
          write is from the answer to the request that makes a PodSet until that to the one that makes its pod; requests \
          are sent at their time, whatever became of those before.",
         "A hand-over begins with the signal. When the old leader has released the Lease, or has ended if it does not, an \

@@ -30,7 +30,7 @@ pub(super) fn folder(cluster: &Path) -> PathBuf {
 /// Writes their archives.
 pub(super) fn ensure(cluster: &Path) -> Result<()> {
     let step = Step::start_long("building the images that stand in for others");
-    let program = build::standin()?;
+    let program = build::unshipped(build::STANDIN)?;
     let program = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
     let folder = folder(cluster);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
