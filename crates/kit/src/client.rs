@@ -3,8 +3,8 @@
 //! kube's default stack has no read limit and repeats every verb, POST included. Here the connection attempt,
 //! the wait for response headers and (by the executor) each whole call are bounded, nothing is repeated below the
 //! plan, and a peer that vanished silently is noticed by TCP within 15 seconds. A server that asks to be left alone for
-//! a while (429 or 503 with Retry-After) is left alone by everything that shares the client and asks for the same type. Tokens and authorities that
-//! come from files are read anew once a minute, which kube does.
+//! a while (429 or 503 with Retry-After) is left alone by everything that shares the client and asks for the same type. Tokens ([`crate::token`])
+//! and authorities that come from files are read anew once a minute.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +24,7 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
 use crate::conditions::shorten;
 use crate::executor::WINDOW;
 use crate::metrics::Metrics;
+use crate::token::TokenFile;
 
 /// How long a connection attempt may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -61,6 +62,8 @@ pub enum Error {
 pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> Result<Client, Error> {
     let agent = HeaderValue::from_str(&format!("quintet/{}", env!("CARGO_PKG_VERSION")))?;
     config.headers.push((HeaderName::from_static("user-agent"), agent));
+    let file = config.auth_info.token_file.take_if(|_| config.auth_info.token.is_none());
+    let token = file.map(|file| TokenFile::new(file.as_ref())).transpose().map_err(kube::Error::Auth)?;
     let https = config.rustls_https_connector_with_connector(connector())?;
     let transport: hyper_util::client::legacy::Client<_, Body> =
         hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
@@ -71,6 +74,7 @@ pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> R
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
+        .option_layer(token)
         .layer(config.extra_headers_layer()?)
         .layer(Limits { metrics: metrics.clone(), rest: Rest::new(longest_rest) })
         .map_err(BoxError::from)
@@ -228,10 +232,11 @@ fn type_of(path: &str) -> String {
     format!("{group}/{version}/{plural}")
 }
 
-/// The API server has asked to be left alone for a while, and this request was not sent.
+/// The API server has asked to be left alone for a while, and this request was not sent. How long the while still is is not said:
+/// the same failure reads the same.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server has asked for a pause of {} s", .0.as_secs())]
-pub struct Resting(Duration);
+#[error("the API server has asked to be left alone for a while (Retry-After)")]
+pub struct Resting;
 
 /// Bounds the wait for response headers, counts and measures every request, and heeds Retry-After.
 #[derive(Clone)]
@@ -288,24 +293,40 @@ where
                 && method != Method::GET
                 && left > SHORT_REST
             {
-                return Err(Resting(left).into());
+                return Err(Resting.into());
             }
             rest.over(&of).await;
-            let began = Instant::now();
+            let mut count = Count { metrics, method, host, began: Instant::now(), code: None };
             let answer = match timeout(HEADERS, inner.oneshot(request)).await {
                 Ok(answer) => answer.map_err(Into::into),
                 Err(_elapsed) => Err(NoAnswer.into()),
             };
-            let code =
-                answer.as_ref().map_or("<error>".to_owned(), |answer| answer.status().as_str().to_owned());
             if let Ok(answer) = &answer {
+                count.code = Some(answer.status());
                 rest.heed(of, answer.status(), answer.headers());
             }
-            metrics.requests.with_label_values(&[code.as_str(), method.as_str(), host.as_str()]).inc();
-            let took = began.elapsed().as_secs_f64();
-            metrics.request_duration.with_label_values(&[method.as_str(), host.as_str()]).observe(took);
             answer
         })
+    }
+}
+
+/// Counts and measures a request when it is over, also one that nobody waits for any more: as client-go does.
+struct Count {
+    metrics: Metrics,
+    method: Method,
+    host: String,
+    began: Instant,
+    /// What it was answered, if it was.
+    code: Option<StatusCode>,
+}
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        let (method, host) = (self.method.as_str(), self.host.as_str());
+        let code = self.code.as_ref().map_or("<error>", StatusCode::as_str);
+        self.metrics.requests.with_label_values(&[code, method, host]).inc();
+        let took = self.began.elapsed().as_secs_f64();
+        self.metrics.request_duration.with_label_values(&[method, host]).observe(took);
     }
 }
 
@@ -431,10 +452,27 @@ mod tests {
         assert_eq!(send().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
         let error = send().await.unwrap_err();
         assert!(error.is::<Resting>(), "{error}");
-        assert_eq!(error.to_string(), "the API server has asked for a pause of 20 s");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let later = send().await.unwrap_err();
+        assert_eq!(error.to_string(), later.to_string(), "it is the same failure");
         assert_eq!(asked.load(Ordering::Relaxed), 1, "it was not sent");
         tokio::time::advance(Duration::from_secs(20)).await;
         assert!(send().await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_nobody_waits_for_any_more_is_counted() {
+        let metrics = Metrics::new().unwrap();
+        let service = tower::service_fn(|_: Request<Body>| {
+            std::future::pending::<Result<Response<()>, std::convert::Infallible>>()
+        });
+        let limited = Limits { metrics: metrics.clone(), rest: Rest::new(LONGEST_REST) }.layer(service);
+        let request = Request::put(format!("http://server{PODS}")).body(Body::empty()).unwrap();
+        let asked = timeout(Duration::from_millis(2_500), limited.oneshot(request)).await;
+        assert!(asked.is_err());
+        assert_eq!(metrics.requests.with_label_values(&["<error>", "PUT", "server"]).get(), 1);
+        let took = metrics.request_duration.with_label_values(&["PUT", "server"]).get_sample_sum();
+        assert!((took - 2.5).abs() < 0.1, "{took}");
     }
 
     #[test]

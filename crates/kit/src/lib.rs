@@ -28,6 +28,7 @@ pub mod share;
 pub mod shared;
 pub mod sums;
 pub mod template;
+pub mod token;
 pub mod types;
 
 /// The label that every pod of ours carries; the one Pod watch of the process selects by it.

@@ -1,0 +1,153 @@
+//! The bearer token of a file, which is replaced while the process runs: that of a ServiceAccount.
+//!
+//! kube reads such a file anew as well, but by the wall clock: where that is set back, the token is not read until it has caught up.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use kube::client::{AuthError, Body};
+use tokio::time::Instant;
+use tower::{Layer, Service, ServiceExt as _};
+
+/// How old what was read may be: a kubelet replaces a token long before it ends.
+const AGE: Duration = Duration::from_mins(1);
+/// The same where it was refused since.
+const AGE_REFUSED: Duration = Duration::from_secs(1);
+
+/// The token of a file, and what sends it along. Cheap to clone; every clone is the same.
+#[derive(Clone)]
+pub struct TokenFile {
+    path: Arc<Path>,
+    token: Arc<Mutex<Token>>,
+}
+
+struct Token {
+    header: HeaderValue,
+    read: Instant,
+    /// Whether the server has refused it.
+    refused: bool,
+}
+
+impl TokenFile {
+    /// Reads it for the first time.
+    pub fn new(path: &Path) -> Result<Self, AuthError> {
+        let header = read(path)?;
+        let token = Token { header, read: Instant::now(), refused: false };
+        Ok(Self { path: path.into(), token: Arc::new(Mutex::new(token)) })
+    }
+
+    /// The header to send. A file that is gone, or has no token, leaves the one that was read last.
+    fn header(&self) -> HeaderValue {
+        let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        let age = if token.refused { AGE_REFUSED } else { AGE };
+        if token.read.elapsed() >= age {
+            let header = read(&self.path).unwrap_or_else(|_| token.header.clone());
+            *token = Token { header, read: Instant::now(), refused: false };
+        }
+        token.header.clone()
+    }
+
+    /// The server has refused a token.
+    fn refused(&self) {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner).refused = true;
+    }
+}
+
+fn read(path: &Path) -> Result<HeaderValue, AuthError> {
+    let token =
+        std::fs::read_to_string(path).map_err(|error| AuthError::ReadTokenFile(error, path.to_owned()))?;
+    let mut header =
+        HeaderValue::try_from(format!("Bearer {}", token.trim())).map_err(AuthError::InvalidBearerToken)?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+impl<S> Layer<S> for TokenFile {
+    type Service = WithToken<S>;
+
+    fn layer(&self, inner: S) -> WithToken<S> {
+        WithToken { inner, token: self.clone() }
+    }
+}
+
+/// Sends the token along.
+#[derive(Clone)]
+pub struct WithToken<S> {
+    inner: S,
+    token: TokenFile,
+}
+
+impl<S, B> Service<Request<Body>> for WithToken<S>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+    S::Error: Send,
+    S::Future: Send + 'static,
+    B: 'static,
+{
+    type Response = Response<B>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        request.headers_mut().insert(header::AUTHORIZATION, self.token.header());
+        // The service that was asked whether it is ready is the one that is called.
+        let ready = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, ready);
+        let token = self.token.clone();
+        Box::pin(async move {
+            let answer = inner.oneshot(request).await?;
+            if answer.status() == StatusCode::UNAUTHORIZED {
+                token.refused();
+            }
+            Ok(answer)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_is_replaced_is_read_anew_within_a_minute_and_soon_after_it_was_refused() {
+        let file = std::env::temp_dir().join(format!("quintet-token-{}", std::process::id()));
+        std::fs::write(&file, "first\n").unwrap();
+        // The server knows the newest token alone.
+        let newest = Arc::new(Mutex::new("first"));
+        let known = newest.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let sent = request.headers()[header::AUTHORIZATION].to_str().unwrap().to_owned();
+            let code = if sent == format!("Bearer {}", known.lock().unwrap()) { 200 } else { 401 };
+            std::future::ready(Ok::<_, Infallible>(Response::builder().status(code).body(sent).unwrap()))
+        });
+        let client = TokenFile::new(&file).unwrap().layer(service);
+        let ask = async || {
+            let answer = client.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+            (answer.status().as_u16(), answer.into_body())
+        };
+        assert_eq!(ask().await, (200, "Bearer first".to_owned()));
+        std::fs::write(&file, "second").unwrap();
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert_eq!(ask().await.0, 200, "what was read is not old");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(ask().await.1, "Bearer second");
+        assert_eq!(ask().await.0, 401, "nobody knows it yet");
+        *newest.lock().unwrap() = "third";
+        std::fs::write(&file, "third").unwrap();
+        tokio::time::advance(AGE_REFUSED).await;
+        assert_eq!(ask().await, (200, "Bearer third".to_owned()));
+        std::fs::remove_file(&file).unwrap();
+        tokio::time::advance(AGE).await;
+        assert_eq!(ask().await, (200, "Bearer third".to_owned()), "the last one is better than none");
+        assert!(TokenFile::new(&file).is_err());
+    }
+}
