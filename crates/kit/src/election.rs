@@ -30,7 +30,7 @@ pub const LEASE_NAME: &str = "quintet-manager";
 
 /// How long one watch of the Lease lasts.
 const WATCH: Duration = Duration::from_mins(5);
-/// How long a process that never held the lease goes on while it may not even ask for it.
+/// How long a process goes on that was never allowed to ask for the lease.
 const FORBIDDEN: Duration = Duration::from_secs(30);
 
 /// How often whoever writes looks whether the machine has slept.
@@ -258,6 +258,9 @@ struct Observed {
     version: String,
     /// The Lease as this process wrote it last: a healthy holder renews it without reading it first.
     ours: Option<Lease>,
+    /// Whether it was seen not to be ours since this process last knew that it held it: a try that was not answered may have
+    /// acquired it anew.
+    lost: bool,
 }
 
 impl Observed {
@@ -325,9 +328,9 @@ pub async fn run(
     let mut failures = 0;
     let mut observed = Observed::default();
     let mut held_since: Option<Moment> = None;
-    let mut held_before = false;
+    let mut was_allowed = false;
     let mut holder_told = None;
-    let mut answered = true;
+    let (mut answered, mut works) = (true, true);
     let mut may_hold;
     let mut returns = link.returns();
     let started = Instant::now();
@@ -353,20 +356,23 @@ pub async fn run(
         }
         let outcome = match outcome {
             // At its start an API server may not know its roles yet, and a role may be mended: only a process that
-            // never held the lease gives up.
-            Err(error @ Error::Forbidden { .. }) if held_before || started.elapsed() < FORBIDDEN => {
+            // was never allowed to ask gives up.
+            Err(error @ Error::Forbidden { .. }) if was_allowed || started.elapsed() < FORBIDDEN => {
                 Attempt::Refused(error.to_string())
             }
             outcome => outcome?,
         };
         // Whatever was said by this news is tried now.
         returns.mark_unchanged();
-        let was_answered = std::mem::replace(&mut answered, !matches!(outcome, Attempt::Unanswered(_)));
-        match (was_answered, answered) {
-            (true, false) => link.doubt(),
-            (false, true) => link.is_back(),
-            _ => {}
+        if std::mem::replace(&mut answered, !matches!(outcome, Attempt::Unanswered(_))) && !answered {
+            link.doubt();
         }
+        // A server that refuses what it has granted before, as one that starts does, is not back yet.
+        let is_granted = matches!(outcome, Attempt::Held(_) | Attempt::OthersHold(_));
+        if !std::mem::replace(&mut works, is_granted) && works {
+            link.is_back();
+        }
+        was_allowed |= works;
         returns.mark_unchanged();
         let pause = match outcome {
             Attempt::Held(taken) => {
@@ -381,7 +387,7 @@ pub async fn run(
                     gate.hand_over(handed);
                 }
                 held_since = Some(began);
-                (held_before, holder_told, failures) = (true, None, 0);
+                (holder_told, failures) = (None, 0);
                 gate.open_for(settings.renew_deadline, began);
                 settings.renew
             }
@@ -579,10 +585,11 @@ async fn attempt(
         Err(error) => return refused(error, "get", settings),
     };
     if observed.at.is_none() || observed.spec != lease.spec {
-        *observed = Observed { at: Some(Instant::now()), ..Observed::of(&lease) };
+        *observed = Observed { at: Some(Instant::now()), lost: observed.lost, ..Observed::of(&lease) };
     }
     observed.version = version(&lease);
     let holder = lease.spec.holder_identity.clone().unwrap_or_default();
+    observed.lost |= holder != settings.identity;
     if !holder.is_empty() && holder != settings.identity && !observed.is_expired(settings) {
         return Ok(Attempt::OthersHold(holder));
     }
@@ -591,8 +598,9 @@ async fn attempt(
     let body = body(&without_seen(lease.clone()), &held(settings, &lease.spec, clock));
     match send::<Lease>(client, "PUT", &path, Some(&body)).await {
         Ok(lease) => {
-            *observed = Observed::written(lease);
-            Ok(Attempt::Held((holder != settings.identity).then_some(handed)))
+            let lost = std::mem::replace(observed, Observed::written(lease)).lost;
+            let handed = if holder == settings.identity { Seen::new() } else { handed };
+            Ok(Attempt::Held(lost.then_some(handed)))
         }
         // Somebody wrote the Lease meanwhile: the next look says who holds it. Ours it may still be.
         Err(kube::Error::Api(status)) if status.code == 409 && holder == settings.identity => {
