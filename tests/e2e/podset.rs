@@ -119,7 +119,7 @@ fn a_quota_is_filled_and_said_and_not_hammered() {
     arena.wait_for("resourcequota", "few", "the quota is in force", |quota| {
         !quota["status"]["hard"].is_null()
     });
-    let _manager = arena.manager("podset");
+    let manager = arena.manager("podset");
     arena.apply(&podset("many", &json!({ "replicas": 5 }))).unwrap();
     let set = arena.wait_for("podset", "many", "the refusal is said", |set| {
         quintet_e2e::condition(set, "ReplicaFailure").0 == "True" && set["status"]["readyReplicas"] == 2
@@ -128,4 +128,14 @@ fn a_quota_is_filled_and_said_and_not_hammered() {
     std::thread::sleep(std::time::Duration::from_secs(5));
     let refused = arena.writes().iter().filter(|write| write.starts_with("create pods 403")).count();
     assert!((1..=8).contains(&refused), "{refused} refusals: {:?}", arena.writes());
+    let counted = |objects: u8| {
+        let line = format!("quintet_refused_objects{{controller=\"podset\"}} {objects}\n");
+        manager.metrics().is_ok_and(|metrics| metrics.contains(&line))
+    };
+    assert!(counted(1), "{}", manager.metrics().unwrap());
+    let mut wider = quota;
+    wider["spec"]["hard"]["pods"] = json!("9");
+    arena.apply(&wider).unwrap();
+    arena.wait_for("podset", "many", "the others are made", |set| set["status"]["readyReplicas"] == 5);
+    arena.wait("nothing is refused any more", || counted(0));
 }

@@ -419,7 +419,7 @@ impl<R: Reconciler> Controller<R> {
 }
 
 /// How a pass ended well.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Passed {
     /// When to look again.
     again: Option<Instant>,
@@ -427,6 +427,8 @@ struct Passed {
     thought: Duration,
     /// Whether there was anything to write.
     wrote: bool,
+    /// What the API server said to what it refuses now.
+    refused: Option<String>,
 }
 
 impl Passed {
@@ -560,9 +562,10 @@ impl State {
         self.metrics.work_duration.with_label_values(&self.labels()).observe(took.as_secs_f64());
         let (result, ended) = match result {
             Ok(passed) => {
-                self.activity.ends(&key);
                 let result = if passed.again.is_some() { "requeue_after" } else { "success" };
-                (result, Ended::Well { again: passed.again, rest: passed.rest() })
+                let ended = Ended::Well { again: passed.again, rest: passed.rest() };
+                self.activity.ends(&key, passed.refused);
+                (result, ended)
             }
             // Not an error: the cache will show what has changed, or another process leads.
             Err(Failure::Error(error @ (Error::Stale(_) | Error::NotLeading))) => {
@@ -656,7 +659,7 @@ async fn reconcile<R: Reconciler>(
     }
     let mut again = again.map(|at| instant(now, at));
     let mut sooner = |at: Instant| again = Some(again.map_or(at, |already| already.min(at)));
-    if let Some(until) = carried.withheld_until {
+    for until in carried.withheld_until.into_iter().chain(executor.terminating_until(key)) {
         sooner(instant(now, until));
     }
     if carried.refused {
@@ -700,7 +703,7 @@ async fn reconcile<R: Reconciler>(
     if carried.news {
         return Err(Error::Stale(format!("something of {} {key}", resource.kind)));
     }
-    Ok(Passed { again, thought, wrote: writes > 0 })
+    Ok(Passed { again, thought, wrote: writes > 0, refused: executor.refused_now(key) })
 }
 
 /// One Event for each verb: never one for each pod.

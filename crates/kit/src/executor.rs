@@ -33,6 +33,8 @@ pub const WINDOW: usize = 32;
 const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);
 /// The longest wait after a refusal (the Job controller's 10 min).
 const LONGEST_REFUSAL: SignedDuration = SignedDuration::from_mins(10);
+/// How long it is taken for granted that a namespace is being deleted: it may have been made anew.
+const TERMINATING: SignedDuration = LONGEST_REFUSAL;
 /// So many refusals in a row stop a pass: something is wrong with all of it.
 const STOP_AFTER: usize = 3;
 /// The wait before more is made after that, doubled while nothing goes through.
@@ -240,6 +242,8 @@ pub struct Executor {
 struct Memory {
     written: Written,
     refusals: Refusals,
+    /// Until when the owner's namespace counts as one that is being deleted.
+    terminating: Option<Timestamp>,
     /// The generation that was refused: a changed spec deserves another try.
     generation: Option<i64>,
     /// How often creations were stopped without one that went through.
@@ -269,11 +273,25 @@ impl Executor {
 
     /// What was refused for this owner.
     pub fn refusals(&self, owner: &Key) -> Refusals {
-        let latest = self.clock.now().checked_add(LONGEST_REFUSAL).unwrap_or(Timestamp::MAX);
+        let now = self.clock.now();
+        let latest = now.checked_add(LONGEST_REFUSAL).unwrap_or(Timestamp::MAX);
         let mut memory = self.memory();
         let Some(memory) = memory.get_mut(&owner.uid) else { return Refusals::default() };
         memory.refusals.wait_until_at_most(latest);
+        memory.terminating = memory.terminating.filter(|until| *until > now).map(|until| until.min(latest));
+        memory.refusals.namespace_terminating = memory.terminating.is_some();
         memory.refusals.clone()
+    }
+
+    /// When it is to be asked again whether the owner's namespace is still being deleted.
+    pub fn terminating_until(&self, owner: &Key) -> Option<Timestamp> {
+        self.memory().get(&owner.uid)?.terminating
+    }
+
+    /// What the API server said to something of this owner that it refused and that waits to be tried again.
+    pub fn refused_now(&self, owner: &Key) -> Option<String> {
+        let memory = self.memory();
+        Some(memory.get(&owner.uid)?.refusals.waiting(self.clock.now())?.message.clone())
     }
 
     /// Forgets what was refused if the owner's spec has changed since.
@@ -283,7 +301,7 @@ impl Executor {
             && refused != generation
         {
             memory.refusals.clear();
-            memory.stops = 0;
+            (memory.terminating, memory.stops) = (None, 0);
         }
     }
 
@@ -295,8 +313,13 @@ impl Executor {
 
     /// Whether the caches show everything that was written for anybody.
     pub fn all_caught_up(&self, followers: &[Arc<dyn Follower>]) -> bool {
-        let memory = self.memory();
-        memory.values().all(|memory| memory.written.clone().is_shown(followers))
+        // Of each of them it is forgotten what is shown: who hands over tells of the rest.
+        let mut memory = self.memory();
+        let mut shown = true;
+        for memory in memory.values_mut() {
+            shown &= memory.written.is_shown(followers);
+        }
+        shown
     }
 
     /// The types of which something was written, or may have been, that no cache has shown yet.
@@ -506,9 +529,10 @@ impl Executor {
                     Ok(Answer::NamespaceTerminating) => {
                         carried.complete = false;
                         // The next plan knows.
+                        let until = self.clock.now().checked_add(TERMINATING).unwrap_or(Timestamp::MAX);
                         let mut memory = self.memory();
-                        let refusals = &mut memory.entry(owner.uid.clone()).or_default().refusals;
-                        carried.refused |= !std::mem::replace(&mut refusals.namespace_terminating, true);
+                        let memory = memory.entry(owner.uid.clone()).or_default();
+                        carried.refused |= memory.terminating.replace(until).is_none();
                         stop.store(true, Ordering::Relaxed);
                     }
                     Ok(Answer::Refused { reason, message, quota }) => {
@@ -632,6 +656,9 @@ impl Executor {
         }
         if let Some(memory) = self.memory().get_mut(&owner.uid) {
             memory.refusals.forget(verb, name);
+            if verb == "create" {
+                memory.terminating = None;
+            }
             // One that was sent before the others were refused tells nothing.
             if verb == "create"
                 && kind == PODS.kind
@@ -975,7 +1002,10 @@ fn sort(verb: &str, status: kube::core::Status) -> Sorted {
     };
     match code {
         404 if verb != "create" => Sorted::Answer(Answer::News),
-        404 if message.contains("namespaces") => Sorted::Answer(Answer::NamespaceTerminating),
+        // The API server's own words, and not those of a proxy that quotes the path.
+        404 if reason == "NotFound" && message.starts_with("namespaces \"") => {
+            Sorted::Answer(Answer::NamespaceTerminating)
+        }
         409 if reason == "AlreadyExists" => refused(reason, message),
         // Fields of other managers, and we did not force; any other conflict is a changed object.
         409 if verb == "apply" && message.starts_with("Apply failed") => refused(reason, message),

@@ -47,12 +47,16 @@ const LARGEST_EVENT: usize = 32 * 1024 * 1024;
 const WATCH: Duration = Duration::from_secs(290);
 /// A watch without event or bookmark for this long is taken for dead. Bookmarks come about once a minute.
 pub const SILENCE: Duration = Duration::from_secs(150);
+/// How long a watch must last until what went wrong before it is over.
+const LASTED: Duration = Duration::from_mins(2);
+/// How long nothing must have worked until that it works again is news for the others: a connection that is cut is none.
+const OUTAGE: Duration = Duration::from_secs(3);
 /// How often an absent custom resource definition is asked for again.
 const ABSENT: Duration = Duration::from_secs(2);
-/// The longest wait before a server that does not answer at all is asked again: it costs nobody anything.
-const GONE: Duration = Duration::from_secs(1);
 /// The same for one that may stay absent.
 const PATIENTLY: Duration = Duration::from_mins(1);
+/// The longest wait before a server that does not answer at all is asked again: it costs nobody anything.
+const GONE: Duration = Duration::from_secs(1);
 
 /// What happened to an object.
 #[derive(Debug)]
@@ -233,15 +237,25 @@ enum Interrupted {
     Request(#[from] http::Error),
 }
 
+/// Tells of one of so many interruptions that are nothing unusual, ever more rarely.
+fn tell(times: u64, resource: Resource, interrupted: &Interrupted, next: &str) {
+    let (resource, reason) = (resource.plural, interrupted);
+    if is_worth_a_line(times) {
+        tracing::info!(resource, %reason, times, "{next}");
+    } else {
+        tracing::debug!(resource, %reason, times, "{next}");
+    }
+}
+
 impl Interrupted {
-    /// Whether there was no answer at all.
+    /// Whether there was no answer of the API server at all: none, or that of a proxy before it.
     fn is_silence(&self) -> bool {
         matches!(
             self,
             Self::Kube(kube::Error::Service(_) | kube::Error::HyperError(_))
                 | Self::Read(_)
                 | Self::Silent(_)
-        )
+        ) || matches!(self.code(), Some(502..=504))
     }
 
     fn code(&self) -> Option<u16> {
@@ -433,6 +447,11 @@ impl<T: Object> Part<T> {
         self.inner.resource
     }
 
+    /// Whether its type may well be absent.
+    pub fn is_patient(&self) -> bool {
+        self.inner.patient.load(Ordering::Relaxed)
+    }
+
     /// The namespace that it is narrowed to; empty where it is not.
     pub fn namespace(&self) -> &str {
         &self.inner.namespace
@@ -546,18 +565,17 @@ impl<T: Object> Part<T> {
                         self.tell(&Change::Deleted { old: &before });
                     }
                 }
+                let known = lock(&self.inner.undecodable).get(&key).cloned();
                 if let Some(before) = self.decodes(&key).filter(|before| before.uid != key.uid) {
                     self.tell(&Change::Vanished { key: &before });
                 }
                 // It may quote a value in full, and it is kept for as long as the object is.
                 let error = shorten(error.to_string(), LONGEST_ERROR);
-                tracing::warn!(
-                    resource = resource.plural,
-                    object = %key,
-                    error,
-                    "skipped an object that cannot be decoded"
-                );
                 lock(&self.inner.undecodable).insert(key.clone(), error.clone());
+                if known.as_ref() != Some(&error) {
+                    let resource = resource.plural;
+                    tracing::warn!(resource, object = %key, error, "skipped an object that cannot be decoded");
+                }
                 self.tell(&Change::Undecodable { key: &key, error: &error });
                 Ok((key, meta.resource_version.into()))
             }
@@ -635,8 +653,16 @@ impl<T: Object> Part<T> {
         let mut backoff = kube_runtime::watcher::DefaultBackoff::default();
         let mut position: Option<String> = None;
         let (mut doubts, mut returns) = (link.doubts(), link.returns());
-        // Connections in a row that came to nothing.
-        let mut failures: u64 = 0;
+        let mut relists = self.inner.relist.subscribe();
+        // Since when nothing works.
+        let mut failing: Option<Instant> = None;
+        // Interruptions since a watch has last lasted.
+        let mut interruptions: u64 = 0;
+        let is_back = |failing: &mut Option<Instant>| {
+            if failing.take().is_some_and(|since| since.elapsed() >= OUTAGE) {
+                link.is_back();
+            }
+        };
         loop {
             let began = Instant::now();
             let followed = position.is_some();
@@ -656,11 +682,7 @@ impl<T: Object> Part<T> {
                     let mut relist = self.inner.relist.subscribe();
                     doubts.mark_unchanged();
                     let ended = tokio::select! {
-                        ended = self.follow(&client, &mut at, || {
-                            if std::mem::take(&mut failures) > 0 {
-                                link.is_back();
-                            }
-                        }) => ended,
+                        ended = self.follow(&client, &mut at, || is_back(&mut failing)) => ended,
                         _ = relist.wait_for(|since| *since > listed) => continue,
                         // It may be connected to nobody: it goes on where it was, by another connection.
                         _ = doubts.changed() => Ok(()),
@@ -674,10 +696,14 @@ impl<T: Object> Part<T> {
             if ended.as_ref().is_err_and(Interrupted::is_misunderstanding) {
                 self.inner.protobuf.store(false, Ordering::Relaxed);
             }
+            if followed && began.elapsed() >= LASTED {
+                backoff.reset();
+                interruptions = 0;
+            }
             match ended {
                 Ok(()) => {
-                    if !followed && std::mem::take(&mut failures) > 0 {
-                        link.is_back();
+                    if !followed {
+                        is_back(&mut failing);
                     }
                     // A server, or a proxy, that ends watches at once must not be asked in a circle.
                     if followed && began.elapsed() < Duration::from_secs(1) {
@@ -689,35 +715,40 @@ impl<T: Object> Part<T> {
                 Err(interrupted) if resource.custom && interrupted.code() == Some(404) => {
                     position = None;
                     self.absent();
-                    let patient = self.inner.patient.load(Ordering::Relaxed);
+                    let patient = self.is_patient();
                     tokio::time::sleep(if patient { PATIENTLY } else { ABSENT }).await;
                 }
                 Err(interrupted) if interrupted.needs_list() => {
-                    tracing::info!(resource = resource.plural, reason = %interrupted, "lists again");
+                    interruptions += 1;
+                    tell(interruptions, resource, &interrupted, "lists again");
                     let pause = backoff.next().unwrap_or(ABSENT).min(Duration::from_secs(1));
                     tokio::time::sleep(pause).await;
                 }
                 Err(interrupted) if interrupted.code() == Some(429) => {
                     // Just defined types answer this for a moment; later it means that the server is busy.
                     let pause = backoff.next().unwrap_or(ABSENT).min(ABSENT);
-                    tracing::info!(resource = resource.plural, reason = %interrupted, "asks again later");
+                    interruptions += 1;
+                    tell(interruptions, resource, &interrupted, "asks again later");
                     tokio::time::sleep(pause).await;
                 }
                 Err(interrupted) => {
-                    if began.elapsed() >= Duration::from_mins(2) {
+                    // Who was away for long has refused nothing: the first refusal does not wait for long.
+                    if interrupted.is_silence() {
                         backoff.reset();
                     }
                     let pause = backoff.next().unwrap_or(Duration::from_secs(30));
                     let pause = if interrupted.is_silence() { pause.min(GONE) } else { pause };
-                    failures += 1;
+                    failing.get_or_insert_with(Instant::now);
+                    interruptions += 1;
                     let again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
                     let (resource, error) = (resource.plural, interrupted.to_string());
-                    if is_worth_a_line(failures) {
+                    let times = interruptions;
+                    if is_worth_a_line(times) {
                         tracing::warn!(
                             resource,
                             error,
                             again_in_ms,
-                            times = failures,
+                            times,
                             "a list or watch was interrupted"
                         );
                     } else {
@@ -725,7 +756,7 @@ impl<T: Object> Part<T> {
                             resource,
                             error,
                             again_in_ms,
-                            times = failures,
+                            times,
                             "a list or watch was interrupted"
                         );
                     }
@@ -733,6 +764,8 @@ impl<T: Object> Part<T> {
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         _ = returns.changed() => {}
+                        // Who has just come to lead waits for it.
+                        _ = relists.changed() => {}
                     }
                 }
             }

@@ -33,6 +33,9 @@ pub struct Now {
     pub running: BTreeMap<Key, Instant>,
     /// The objects whose last pass failed. Each goes with its next good pass, or with its object.
     pub failing: BTreeMap<Key, Failing>,
+    /// The objects for which the API server refuses something that is tried again, and its words. Each goes with the next pass
+    /// for which nothing is refused, or with its object.
+    pub refused: BTreeMap<Key, String>,
 }
 
 /// How the passes of an object have failed lately.
@@ -85,11 +88,21 @@ impl Activity {
         self.lock().running.insert(key.clone(), Instant::now());
     }
 
-    /// It has ended well.
-    pub fn ends(&self, key: &Key) {
+    /// It has ended well, apart from what the API server has refused.
+    pub fn ends(&self, key: &Key, refused: Option<String>) {
         let mut now = self.lock();
         now.running.remove(key);
         now.failing.remove(key);
+        match refused {
+            Some(message) => now.refused.insert(key.clone(), message),
+            None => now.refused.remove(key),
+        };
+    }
+
+    /// How many objects fail, and for how many something is refused.
+    pub fn in_trouble(&self) -> (usize, usize) {
+        let now = self.lock();
+        (now.failing.len(), now.refused.len())
     }
 
     /// It ended early and says nothing about the object.
@@ -110,12 +123,16 @@ impl Activity {
 
     /// These objects are another process's to look at.
     pub fn leaves(&self, goes: impl Fn(&Key) -> bool) {
-        self.lock().failing.retain(|key, _| !goes(key));
+        let mut now = self.lock();
+        now.failing.retain(|key, _| !goes(key));
+        now.refused.retain(|key, _| !goes(key));
     }
 
     /// The object is gone.
     pub fn forgets(&self, key: &Key) {
-        self.lock().failing.remove(key);
+        let mut now = self.lock();
+        now.failing.remove(key);
+        now.refused.remove(key);
     }
 }
 
@@ -141,18 +158,26 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let now = activity.now();
         assert_eq!((now.unfinished(), now.longest()), (Duration::from_secs(4), Duration::from_secs(3)));
-        activity.ends(&key("a"));
+        activity.ends(&key("a"), None);
         assert_eq!(activity.fails(&key("b"), "no", at), 1);
         assert_eq!(activity.fails(&key("b"), "no", at), 2);
         assert_eq!(activity.fails(&key("b"), "never", at), 1, "another failure is counted anew");
         activity.breaks_off(&key("b"));
         assert_eq!(activity.now().failing[&key("b")].error, "never", "who breaks off has not succeeded");
         assert!(activity.now().running.is_empty());
-        activity.ends(&key("b"));
-        assert!(activity.now().failing.is_empty());
-        activity.fails(&key("c"), "no", at);
+        activity.ends(&key("b"), Some("a quota".to_owned()));
+        assert_eq!(activity.in_trouble(), (0, 1));
+        activity.fails(&key("b"), "no", at);
+        assert_eq!(activity.now().refused[&key("b")], "a quota", "a pass that fails says nothing about it");
+        activity.ends(&key("b"), None);
+        assert_eq!(activity.in_trouble(), (0, 0));
+        for name in ["c", "d"] {
+            activity.ends(&key(name), Some("a quota".to_owned()));
+            activity.fails(&key(name), "no", at);
+        }
         activity.forgets(&key("c"));
-        assert!(activity.now().failing.is_empty());
+        activity.leaves(|key| &*key.name == "d");
+        assert_eq!(activity.in_trouble(), (0, 0));
     }
 
     #[test]

@@ -44,6 +44,10 @@ pub struct Metrics {
     pub request_duration: HistogramVec,
     /// `rest_client_requests_total{code,method,host}`.
     pub requests: IntCounterVec,
+    /// `quintet_failing_objects{controller}`.
+    pub failing: IntGaugeVec,
+    /// `quintet_refused_objects{controller}`.
+    pub refused: IntGaugeVec,
     /// `leader_election_master_status{name}`.
     pub leader: GaugeVec,
     /// `quintet_informer_objects{resource}`.
@@ -187,6 +191,12 @@ impl Metrics {
                 &["code", "method", "host"],
             )?,
             leader,
+            failing: gauge("quintet_failing_objects", "Objects whose last pass failed.", &["controller"])?,
+            refused: gauge(
+                "quintet_refused_objects",
+                "Objects for which the API server refuses something that is tried again.",
+                &["controller"],
+            )?,
             cached: gauge("quintet_informer_objects", "Objects in a cache.", &["resource"])?,
             silence: seconds(
                 "quintet_informer_silence_seconds",

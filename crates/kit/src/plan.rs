@@ -218,6 +218,11 @@ impl Refusals {
         self.by_name.retain(|_, refusal| keep(refusal));
     }
 
+    /// One that still waits at this time, if there is any.
+    pub fn waiting(&self, now: Timestamp) -> Option<&Refusal> {
+        self.by_name.values().chain(&self.creations).find(|refusal| refusal.until > now)
+    }
+
     /// Lets nothing wait longer than until then: what says otherwise was said before the clock was set back.
     pub fn wait_until_at_most(&mut self, latest: Timestamp) {
         for refusal in self.by_name.values_mut().chain(&mut self.creations) {

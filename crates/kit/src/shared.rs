@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use kube::Client;
 use tokio::sync::watch;
@@ -78,6 +79,22 @@ pub struct Cache {
     pub progress: Progress,
     /// Whether it can be relied on.
     pub health: Health,
+    /// When it was begun.
+    pub began: Instant,
+    /// Whether its type may well be absent.
+    pub patient: bool,
+}
+
+impl Cache {
+    /// For how long it has not been known whether what it holds is so; none where its type may well be absent and is.
+    fn silence(&self) -> Option<Duration> {
+        match self.health {
+            Health::Synced { heard } => Some(heard.elapsed()),
+            Health::Unsynced | Health::Absent { .. } if self.patient => None,
+            Health::Unsynced => Some(self.began.elapsed()),
+            Health::Absent { since } => Some(since.elapsed()),
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -168,6 +185,7 @@ impl Shared {
 
     /// Keeps a cache, for ever.
     pub fn keep<T: Object>(&self, informer: &Informer<T>) -> impl Future<Output = ()> + Send + use<T> {
+        let began = Instant::now();
         for part in informer.parts() {
             let part = part.clone();
             lock(&self.inner.caches).push(Box::new(move || Cache {
@@ -177,6 +195,8 @@ impl Shared {
                 undecodable: part.undecodable().len(),
                 progress: *part.progress().borrow(),
                 health: part.health().borrow().clone(),
+                began,
+                patient: part.is_patient(),
             }));
         }
         informer.clone().run(self.client.clone(), self.link.clone())
@@ -243,18 +263,21 @@ impl Shared {
             let metrics = &self.metrics;
             metrics.unfinished_work.with_label_values(&labels).set(unfinished.as_secs_f64());
             metrics.longest_running.with_label_values(&labels).set(longest.as_secs_f64());
+            let (failing, refused) = activity.in_trouble();
+            for (gauge, objects) in [(&metrics.failing, failing), (&metrics.refused, refused)] {
+                gauge.with_label_values(&[controller]).set(i64::try_from(objects).unwrap_or(i64::MAX));
+            }
         }
         let mut cached = BTreeMap::<&str, (usize, usize)>::new();
         for cache in self.caches() {
             let (objects, undecodable) = cached.entry(cache.resource.plural).or_default();
             (*objects, *undecodable) = (*objects + cache.objects, *undecodable + cache.undecodable);
             let scope = [cache.scope.as_str()];
-            match cache.health {
-                Health::Synced { heard } => {
-                    self.metrics.silence.with_label_values(&scope).set(heard.elapsed().as_secs_f64());
+            match cache.silence() {
+                Some(silence) => {
+                    self.metrics.silence.with_label_values(&scope).set(silence.as_secs_f64());
                 }
-                // It follows no watch that could be silent.
-                Health::Unsynced | Health::Absent { .. } => {
+                None => {
                     let _ = self.metrics.silence.remove_label_values(&scope);
                 }
             }
@@ -329,7 +352,27 @@ fn unready(what: &str, health: &Health, began: Instant) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_is_silent_since_it_was_begun_or_its_type_is_absent_unless_that_may_be() {
+        let began = Instant::now();
+        tokio::time::advance(Duration::from_secs(200)).await;
+        let since = Instant::now();
+        tokio::time::advance(Duration::from_secs(100)).await;
+        let silence = |health: Health, patient: bool| {
+            let (scope, progress) = (String::new(), Progress::default());
+            let cache =
+                Cache { resource: PODS, scope, objects: 0, undecodable: 0, progress, health, began, patient };
+            cache.silence().map(|silence| silence.as_secs())
+        };
+        for patient in [false, true] {
+            assert_eq!(silence(Health::Synced { heard: since }, patient), Some(100));
+        }
+        assert_eq!(silence(Health::Unsynced, false), Some(300));
+        assert_eq!(silence(Health::Absent { since }, false), Some(100));
+        assert_eq!(silence(Health::Unsynced, true), None);
+        assert_eq!(silence(Health::Absent { since }, true), None);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_not_ready_says_since_when() {

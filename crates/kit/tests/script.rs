@@ -356,8 +356,46 @@ async fn the_caches_must_show_what_was_written() {
     let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
     let task = tokio::spawn(informer.run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
+    assert!(executor.all_caught_up(&followers));
+    assert!(executor.unshown().is_empty(), "a successor is told of what the caches have shown");
     assert!(executor.caught_up(&owner(), &followers));
     task.abort();
+}
+
+/// What a proxy says of a path is nothing about the namespace; what the API server says holds for a while.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_is_being_deleted_where_the_api_server_says_so() {
+    let proxy = failure(404, "NotFound", "The requested URL /api/v1/namespaces/ns/pods was not found");
+    let gone = failure(404, "NotFound", "namespaces \"ns\" not found");
+    let (executor, _) = executor(&[proxy, gone.clone(), gone, (201, pod("a", 7).to_string())]);
+    assert!(carry(&executor, vec![create("b")]).await.unwrap().refused);
+    assert!(!executor.refusals(&owner()).namespace_terminating);
+    for _ in 0..2 {
+        assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
+        assert!(executor.refusals(&owner()).namespace_terminating);
+        assert!(executor.terminating_until(&owner()).is_some(), "it is asked again then");
+        sleep(Duration::from_mins(10)).await;
+        assert!(!executor.refusals(&owner()).namespace_terminating, "it may have been made anew");
+    }
+    assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
+    assert!(executor.terminating_until(&owner()).is_none());
+}
+
+/// Who was away for long is asked once a second, also where a proxy answers in its place.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_gone_is_used_again_soon_after_it_is_back() {
+    for code in [502, 503, 504] {
+        let mut answers: Vec<_> = (0..60).map(|_| failure(code, "", "no server is available")).collect();
+        answers.push((200, event("ADDED", &pod("a", 1)) + &bookmark(5, true)));
+        let (informer, _, _) = follow(&answers).await;
+        assert_eq!(informer.all().len(), 1, "{code}");
+    }
+    // The first refusal of one that starts is no reason to wait for long either.
+    let mut answers: Vec<_> = (0..60).map(|_| failure(503, "", "no server is available")).collect();
+    answers.push(failure(403, "Forbidden", "no role is known yet"));
+    answers.push((200, event("ADDED", &pod("a", 1)) + &bookmark(5, true)));
+    let (informer, _, _) = follow(&answers).await;
+    assert_eq!(informer.all().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -589,6 +627,35 @@ async fn a_term_that_was_interrupted_unseen_begins_anew() {
     let second = gate.term().unwrap().since;
     assert!(first < begun && second.duration_since(begun) >= Duration::from_secs(5), "a term of its own");
     assert_eq!(gate.handed("pods."), Some(7));
+}
+
+/// The same where the PUT that took it anew was not answered, and went through.
+#[tokio::test(start_paused = true)]
+async fn a_term_that_was_interrupted_and_taken_anew_without_an_answer_begins_anew() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1, 0)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("", 4, 4)),
+        failure(500, "InternalError", "too slow"),
+        (200, lease("me", 5, 5)),
+        (200, lease("me", 6, 7)),
+    ];
+    let begun = Instant::now();
+    let (asked, gate) = elect(&answers, 8).await;
+    assert_eq!(asked, ["GET", "POST", "PUT", "GET", "PUT", "GET", "PUT"]);
+    let since = gate.term().unwrap().since;
+    assert!(since.duration_since(begun) >= Duration::from_secs(5), "a term of its own");
+}
+
+/// An API server that starts, and a role that is replaced, refuse for a while what they have granted before.
+#[tokio::test(start_paused = true)]
+async fn who_stands_by_does_not_give_up_for_a_refusal() {
+    let mut answers = vec![(200, lease("other", 1, 0)), failure(403, "Forbidden", "no watch")];
+    answers.extend((0..30).map(|_| failure(403, "Forbidden", "no role is known yet")));
+    answers.extend([(200, lease("other", 1, 0)), (200, lease("me", 2, 59))]);
+    let (asked, gate) = elect(&answers, 70).await;
+    assert!(asked.len() >= answers.len() && gate.deadline().is_some(), "{asked:?}");
 }
 
 /// Whose PUT went through without an answer does not know whose term came before.

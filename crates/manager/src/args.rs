@@ -43,7 +43,13 @@ pub enum Kind {
 ///
 /// Without a command it runs the manager.
 #[derive(Debug, Parser)]
-#[command(name = "quintet", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "quintet",
+    version,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true,
+    args_override_self = true
+)]
 pub struct Args {
     /// What to do instead of running the manager.
     #[command(subcommand)]
@@ -92,7 +98,8 @@ pub struct Args {
         long,
         env = "QUINTET_LEADER_ELECTION_NAMESPACE",
         help_heading = "Leader election",
-        value_name = "NAMESPACE"
+        value_name = "NAMESPACE",
+        value_parser = parse_namespace
     )]
     pub leader_election_namespace: Option<String>,
 

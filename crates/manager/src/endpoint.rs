@@ -63,7 +63,7 @@ fn debugging() -> Router<Pages> {
 }
 
 const INDEX: &str = "\
-/debug/controllers   passes that run, keys that wait, and the last error of each object that fails
+/debug/controllers   passes that run, keys that wait, the last error of each object that fails, and what is refused
 /debug/caches        what each cache holds, how far it has come and when its watch last said anything
 /debug/log-level     what is logged; PUT a level or a filter to change it until the process ends
 ";
@@ -87,10 +87,11 @@ fn controllers(activities: &[(&'static str, Activity)]) -> String {
     for (controller, activity) in activities {
         let now = activity.now();
         let (waiting, parked, running) = (now.waiting, now.parked, now.running.len());
-        let failing = now.failing.len();
+        let (failing, refused) = (now.failing.len(), now.refused.len());
         let _ = writeln!(
             text,
-            "{controller}: {waiting} waiting, {parked} waiting for caches, {running} running, {failing} failing"
+            "{controller}: {waiting} waiting, {parked} waiting for caches, {running} running, {failing} failing, \
+             {refused} refused"
         );
         for (key, since) in now.running.iter().take(NAMED) {
             let _ = writeln!(text, "  running  {key}  for {:.1} s", since.elapsed().as_secs_f64());
@@ -99,7 +100,11 @@ fn controllers(activities: &[(&'static str, Activity)]) -> String {
             let (error, times, at) = (&failing.error, failing.times, failing.at);
             let _ = writeln!(text, "  failing  {key}  {times} times, last at {at:.0}: {error}");
         }
-        let more = running.saturating_sub(NAMED) + failing.saturating_sub(NAMED);
+        for (key, message) in now.refused.iter().take(NAMED) {
+            let _ = writeln!(text, "  refused  {key}  {message}");
+        }
+        let more: usize =
+            [running, failing, refused].map(|objects| objects.saturating_sub(NAMED)).iter().sum();
         if more > 0 {
             let _ = writeln!(text, "  … and {more} more");
         }
@@ -151,14 +156,16 @@ mod tests {
             activity.begins(&key("failing"));
             activity.fails(&key("failing"), "the server is away", Timestamp::UNIX_EPOCH);
         }
+        activity.ends(&key("refused"), Some("the quota is exceeded".to_owned()));
         let text = controllers(&[("book", activity)]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "book: 0 waiting, 0 waiting for caches, 1 running, 1 failing");
+        assert_eq!(lines[0], "book: 0 waiting, 0 waiting for caches, 1 running, 1 failing, 1 refused");
         assert!(lines[1].starts_with("  running  n/running  for "), "{text}");
         assert_eq!(
             lines[2],
             "  failing  n/failing  2 times, last at 1970-01-01T00:00:00Z: the server is away"
         );
-        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[3], "  refused  n/refused  the quota is exceeded");
+        assert_eq!(lines.len(), 4);
     }
 }

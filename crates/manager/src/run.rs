@@ -34,7 +34,9 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
     let namespace = args
         .leader_election_namespace
         .clone()
-        .or_else(|| std::env::var("POD_NAMESPACE").ok())
+        .into_iter()
+        .chain(std::env::var("POD_NAMESPACE"))
+        .find(|namespace| !namespace.is_empty())
         .unwrap_or_else(|| config.default_namespace.clone());
     let identity = identity();
     let server = config.cluster_url.to_string();

@@ -199,7 +199,7 @@ impl Process {
         }
         for (controller, activity) in self.shared.activities() {
             let now = activity.now();
-            for key in now.failing.keys().filter(|key| !uids.contains(&*key.uid)) {
+            for key in now.failing.keys().chain(now.refused.keys()).filter(|key| !uids.contains(&*key.uid)) {
                 wrong.push(format!("{who} remembers how {controller} {key} failed, which is gone"));
             }
             if now.known > uids.len() {
