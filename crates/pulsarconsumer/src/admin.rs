@@ -133,7 +133,7 @@ impl Admin {
             match self.stats(asked, access, partitioned).await {
                 Ok(Some(figures)) => {
                     let figures = figures.ok_or_else(|| Unknown {
-                        reason: "SubscriptionNotFound",
+                        reason: Unknown::NO_SUBSCRIPTION,
                         message: format!(
                             "The topic {} has no subscription {}: it is made when the first consumer connects.",
                             asked.topic, asked.subscription
@@ -149,7 +149,7 @@ impl Admin {
             "There is no topic {}: it is made when the first client uses it, if the broker allows it.",
             asked.topic
         );
-        Reading { figures: Err(Unknown { reason: "TopicNotFound", message }), partitioned: None }
+        Reading { figures: Err(Unknown { reason: Unknown::NO_TOPIC, message }), partitioned: None }
     }
 
     /// The figures by the statistics of a topic with partitions or without. None where there is no such topic, Some(None)

@@ -40,6 +40,18 @@ pub struct Unknown {
     pub message: String,
 }
 
+impl Unknown {
+    /// There is no such topic.
+    pub const NO_TOPIC: &'static str = "TopicNotFound";
+    /// The topic has no such subscription.
+    pub const NO_SUBSCRIPTION: &'static str = "SubscriptionNotFound";
+
+    /// Whether there is nothing to be read yet: the first client makes the topic and the subscription.
+    pub fn is_none_yet(&self) -> bool {
+        [Self::NO_TOPIC, Self::NO_SUBSCRIPTION].contains(&self.reason)
+    }
+}
+
 /// What was read last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {

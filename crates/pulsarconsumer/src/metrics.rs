@@ -17,6 +17,9 @@ const OBJECT: [&str; 2] = ["namespace", "name"];
 /// The metrics of this kind. Cheap to clone.
 #[derive(Clone)]
 pub struct Metrics {
+    objects: Informer<PulsarConsumer>,
+    wanted: IntGaugeVec,
+    unknown: IntGaugeVec,
     backlog: IntGaugeVec,
     unacked: IntGaugeVec,
     consumers: IntGaugeVec,
@@ -39,6 +42,14 @@ impl Metrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
+        let wanted = of_object(
+            "quintet_pulsarconsumer_wanted",
+            "Consumers that the PulsarConsumer wanted when its backlog was read.",
+        )?;
+        let unknown = of_object(
+            "quintet_pulsarconsumer_backlog_unknown",
+            "1 where the backlog could not be read; not where there is no such topic or subscription yet.",
+        )?;
         let backlog = of_object(
             "quintet_pulsarconsumer_backlog",
             "What the subscription has not acknowledged, in entries: Pulsar counts a batch of messages as one.",
@@ -67,7 +78,8 @@ impl Metrics {
             &["result"],
         )?;
         registry.register(Box::new(looks.clone()))?;
-        Ok(Self { backlog, unacked, consumers, rate, looks })
+        let objects = objects.clone();
+        Ok(Self { objects, wanted, unknown, backlog, unacked, consumers, rate, looks })
     }
 
     /// Tells what was read of an object's backlog. Where it cannot be read, there are no figures: an old one would look
@@ -76,7 +88,11 @@ impl Metrics {
         let labels: [&str; 2] = [&key.namespace, &key.name];
         match &reading.figures {
             Ok(figures) => {
+                let wanted = self.objects.get(key).map_or(0, |consumer| consumer.spec.replicas);
                 self.looks.with_label_values(&["Observed"]).inc();
+                self.wanted.with_label_values(&labels).set(wanted.into());
+                // There may be none.
+                let _ = self.unknown.remove_label_values(&labels);
                 self.backlog.with_label_values(&labels).set(figures.backlog);
                 self.unacked.with_label_values(&labels).set(figures.unacked);
                 self.consumers.with_label_values(&labels).set(figures.consumers.into());
@@ -85,6 +101,9 @@ impl Metrics {
             Err(unknown) => {
                 self.looks.with_label_values(&[unknown.reason]).inc();
                 self.forget(key);
+                if !unknown.is_none_yet() {
+                    self.unknown.with_label_values(&labels).set(1);
+                }
             }
         }
     }
@@ -92,7 +111,7 @@ impl Metrics {
     /// Removes the series of an object.
     pub fn forget(&self, key: &Key) {
         let labels: [&str; 2] = [&key.namespace, &key.name];
-        for gauge in [&self.backlog, &self.unacked, &self.consumers] {
+        for gauge in [&self.wanted, &self.unknown, &self.backlog, &self.unacked, &self.consumers] {
             // There may be none.
             let _ = gauge.remove_label_values(&labels);
         }
