@@ -179,6 +179,7 @@ impl Running {
             self.must_run()?;
             Ok(manager::is_ready(self.process.port).then_some(()))
         })
+        .with_context(|| self.log.tail(5))
     }
 
     /// Sends SIGTERM, without waiting.

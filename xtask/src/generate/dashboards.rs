@@ -90,6 +90,15 @@ const MANAGER: &[Panel] = &[
         ],
     ),
     lines(
+        "Objects in trouble",
+        "Those whose last pass failed, and those for which the API server refuses something.",
+        "short",
+        &[
+            ("max by (controller) (quintet_failing_objects{SELECTED})", "{{controller}} failing"),
+            ("max by (controller) (quintet_refused_objects{SELECTED})", "{{controller}} refused"),
+        ],
+    ),
+    lines(
         "Time of a pass, 99th percentile",
         "How long passes take.",
         "s",
@@ -316,7 +325,8 @@ fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
             "name": name, "label": label, "type": "query", "refresh": 2, "sort": 1,
             "datasource": { "type": "prometheus", "uid": "${datasource}" },
             "definition": query, "query": { "query": query, "refId": name },
-            "multi": multi, "includeAll": multi, "allValue": if multi { json!(".+") } else { Value::Null },
+            // All are those that were found, and not every pod of the namespace.
+            "multi": multi, "includeAll": multi, "allValue": null,
         })
     };
     let panels: Vec<Value> = (0..).zip(panels).map(|(at, panel)| shown(at, panel)).collect();
@@ -358,6 +368,11 @@ fn shown(at: u32, panel: &Panel) -> Value {
         "targets": targets,
     });
     if panel.kind == "stat" {
+        // What is so now: a series that has ended would be shown with its last value.
+        for target in shown["targets"].as_array_mut().into_iter().flatten() {
+            target["instant"] = json!(true);
+            target["range"] = json!(false);
+        }
         shown["options"] =
             json!({ "textMode": "value_and_name", "reduceOptions": { "calcs": ["lastNotNull"] } });
     }

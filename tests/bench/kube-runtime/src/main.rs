@@ -91,7 +91,11 @@ async fn main() -> Result<()> {
         .owns_stream(seen)
         .shutdown_on_signal()
         .run(reconcile, |_, _, _| Action::requeue(Duration::from_secs(1)), context)
-        .for_each(|_| async {})
+        .for_each(|passed| async {
+            if let Err(error) = passed {
+                eprintln!("{error}: {:?}", std::error::Error::source(&error));
+            }
+        })
         .await;
     Ok(())
 }
