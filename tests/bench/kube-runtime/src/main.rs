@@ -77,13 +77,12 @@ async fn main() -> Result<()> {
         .reflect(writer)
         .touched_objects();
     let controller = Controller::new(Api::<PodSet>::all(client.clone()), watcher::Config::default());
-    let sets = controller.store();
     let context = Arc::new(Context { client, pods: pods.clone() });
     let listener = TcpListener::bind(flags.health_probe_bind_address).await?;
     tokio::spawn(async move {
-        // Who asks before gets no answer.
+        // Who asks before gets no answer. The controller waits for the PodSets itself, and of two who wait for one store
+        // kube-runtime wakes one.
         pods.wait_until_ready().await?;
-        sets.wait_until_ready().await?;
         axum::serve(listener, Router::new().route("/readyz", get(|| async { "ok" }))).await?;
         anyhow::Ok(())
     });
