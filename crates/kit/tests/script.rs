@@ -398,6 +398,23 @@ async fn a_server_that_is_gone_is_used_again_soon_after_it_is_back() {
     assert_eq!(informer.all().len(), 1);
 }
 
+/// A connection that is cut and opened again is no news for the others.
+#[tokio::test(start_paused = true)]
+async fn only_a_server_that_was_gone_is_back() {
+    for (times, is_news) in [(1, false), (8, true)] {
+        let mut answers = vec![(200, bookmark(5, true))];
+        answers.extend((0..times).map(|_| failure(503, "", "no server is available")));
+        answers.push((200, bookmark(6, false)));
+        let (client, _) = scripted(&answers);
+        let (informer, link): (Informer<Pod>, _) = (Informer::new(PODS, &[], None), Link::default());
+        let returns = link.returns();
+        let task = tokio::spawn(informer.run(client, link));
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(returns.has_changed().unwrap(), is_news, "{times}");
+        task.abort();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
     let exists = failure(409, "AlreadyExists", "exists");

@@ -427,6 +427,24 @@ mod tests {
         error.to_string()
     }
 
+    /// The chart's `extraArgs` come after its own.
+    #[test]
+    fn of_a_flag_that_is_given_twice_the_last_one_counts() {
+        let args = manager(
+            "quintet --leader-elect --metrics-bind-address=:8080 --metrics-bind-address=0 --leader-elect=false",
+        );
+        assert_eq!((args.leader_elect, args.metrics_bind_address.as_str()), (false, "0"));
+        let args = manager("quintet --watch-namespace=a,b --watch-namespace=c");
+        assert_eq!(args.watch_namespace, ["a", "b", "c"], "of these there may be many");
+    }
+
+    #[test]
+    fn a_namespace_is_checked_before_anything_is_asked() {
+        assert!(refusal("quintet --leader-election-namespace=A_b").contains("a name has lower case letters"));
+        let args = manager("quintet --leader-election-namespace=");
+        assert_eq!(args.leader_election_namespace.as_deref(), Some(""), "it is as if none were given");
+    }
+
     /// Words of a command line: flags that there are, and values for them that nobody means.
     fn word() -> impl Strategy<Value = String> {
         let flags: Vec<String> = Args::command()
