@@ -96,6 +96,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and .Values.rbac.create (or (not .Values.watchNamespaces) .Values.rbac.clusterRoles) }}true{{ end }}
 {{- end }}
 
+{{/* The name of the Lease: releases in one namespace do not compete for one. */}}
+{{- define "quintet.leaseName" -}}
+{{- default (printf "%s-manager" (include "quintet.fullname" .)) .Values.leaderElection.name }}
+{{- end }}
+
 {{/* The namespace of the Lease. */}}
 {{- define "quintet.leaseNamespace" -}}
 {{- default .Release.Namespace .Values.leaderElection.namespace }}

@@ -25,7 +25,7 @@ use crate::inspect::is_worth_a_line;
 use crate::link::Link;
 use crate::resource::{LEASES, escape};
 
-/// The Lease's name.
+/// The Lease's name, where nobody gives another.
 pub const LEASE_NAME: &str = "quintet-manager";
 
 /// How long one watch of the Lease lasts.
@@ -180,6 +180,8 @@ impl Gate {
 pub struct Settings {
     /// Namespace of the Lease.
     pub namespace: String,
+    /// Its name.
+    pub name: String,
     /// Identity of this process, unique for its life.
     pub identity: String,
     /// How long others wait for a silent holder.
@@ -197,12 +199,18 @@ impl Settings {
     pub fn new(namespace: String, identity: String) -> Self {
         Self {
             namespace,
+            name: LEASE_NAME.to_owned(),
             identity,
             lease: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),
             renew: Duration::from_secs(5),
         }
+    }
+
+    /// The Lease's path at the API server.
+    fn path(&self) -> String {
+        format!("{}/{}", LEASES.path(&self.namespace), self.name)
     }
 }
 
@@ -516,7 +524,7 @@ async fn watch_lease(
     let path = format!(
         "{}?watch=true&fieldSelector={}&resourceVersion={version}&timeoutSeconds={}",
         LEASES.path(&settings.namespace),
-        escape(&format!("metadata.name={LEASE_NAME}")),
+        escape(&format!("metadata.name={}", settings.name)),
         WATCH.as_secs()
     );
     let request = Request::get(path)
@@ -543,7 +551,7 @@ async fn attempt(
     observed: &mut Observed,
     clock: &Clock,
 ) -> Result<Attempt, Error> {
-    let path = format!("{}/{LEASE_NAME}", LEASES.path(&settings.namespace));
+    let path = settings.path();
     if let Some(lease) = observed.ours.take() {
         let body = body(&lease, &held(settings, &lease.spec, clock));
         match send::<Lease>(client, "PUT", &path, Some(&body)).await {
@@ -570,7 +578,7 @@ async fn attempt(
             let spec = held(settings, &LeaseSpec::default(), clock);
             let body = json!({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                "metadata": { "name": LEASE_NAME, "namespace": settings.namespace },
+                "metadata": { "name": settings.name, "namespace": settings.namespace },
                 "spec": spec,
             });
             let collection = LEASES.path(&settings.namespace);
@@ -652,7 +660,7 @@ async fn release(
     clock: &Clock,
     seen: &Seen,
 ) -> Result<bool, kube::Error> {
-    let path = format!("{}/{LEASE_NAME}", LEASES.path(&settings.namespace));
+    let path = settings.path();
     let mut lease = send::<Lease>(client, "GET", &path, None).await?;
     if lease.spec.holder_identity.as_deref() != Some(&settings.identity) {
         return Ok(false);

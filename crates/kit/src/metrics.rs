@@ -2,10 +2,14 @@
 //!
 //! No object names in labels: a controller, a queue, a verb or a code, all bounded.
 
+use std::sync::Arc;
+
 use prometheus::{
     Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+
+use crate::election::LEASE_NAME;
 
 /// Every metric of the process. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -50,6 +54,8 @@ pub struct Metrics {
     pub refused: IntGaugeVec,
     /// `leader_election_master_status{name}`.
     pub leader: GaugeVec,
+    /// The name of the Lease that it is about.
+    pub lease: Arc<str>,
     /// `quintet_informer_objects{resource}`.
     pub cached: IntGaugeVec,
     /// `quintet_informer_silence_seconds{cache}`.
@@ -191,6 +197,7 @@ impl Metrics {
                 &["code", "method", "host"],
             )?,
             leader,
+            lease: LEASE_NAME.into(),
             failing: gauge("quintet_failing_objects", "Objects whose last pass failed.", &["controller"])?,
             refused: gauge(
                 "quintet_refused_objects",

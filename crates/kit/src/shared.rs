@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::KIND_LABEL;
 use crate::clock::Clock;
-use crate::election::{Gate, LEASE_NAME, Seen};
+use crate::election::{Gate, Seen};
 use crate::events::Recorder;
 use crate::executor::Executor;
 use crate::informer::{Health, Informer, Progress, SILENCE};
@@ -257,7 +257,7 @@ impl Shared {
     pub fn measure(&self) {
         // The election learns only with its next try that its time is over.
         let leads = f64::from(u8::from(self.gate.term().is_some()));
-        self.metrics.leader.with_label_values(&[LEASE_NAME]).set(leads);
+        self.metrics.leader.with_label_values(&[&*self.metrics.lease]).set(leads);
         for (controller, activity) in self.activities() {
             let ((unfinished, longest), labels) = (activity.unfinished(), [controller, controller]);
             let metrics = &self.metrics;

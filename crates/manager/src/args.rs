@@ -15,6 +15,7 @@ use clap::{
     ValueEnum,
 };
 use jiff::SignedDuration;
+use quintet_kit::election::LEASE_NAME;
 
 use crate::cluster::{ClusterArgs, parse_name};
 use crate::logs::Log;
@@ -79,7 +80,7 @@ pub struct Args {
     )]
     watch_namespace: Vec<String>,
 
-    /// Write only while holding the Lease `quintet-manager`, so that several processes may run.
+    /// Write only while holding a Lease, so that several processes may run.
     #[arg(
         long,
         alias = "enable-leader-election",
@@ -102,6 +103,17 @@ pub struct Args {
         value_parser = parse_namespace
     )]
     pub leader_election_namespace: Option<String>,
+
+    /// Name of the Lease: those that compete for one give the same.
+    #[arg(
+        long,
+        env = "QUINTET_LEADER_ELECTION_ID",
+        help_heading = "Leader election",
+        value_name = "NAME",
+        default_value = LEASE_NAME,
+        value_parser = parse_name
+    )]
+    pub leader_election_id: String,
 
     /// How long the others wait for a holder of the Lease that is silent.
     #[arg(
@@ -440,6 +452,7 @@ mod tests {
 
     #[test]
     fn a_namespace_is_checked_before_anything_is_asked() {
+        assert!(refusal("quintet --leader-election-id=").contains("a name has lower case letters"));
         assert!(refusal("quintet --leader-election-namespace=A_b").contains("a name has lower case letters"));
         let args = manager("quintet --leader-election-namespace=");
         assert_eq!(args.leader_election_namespace.as_deref(), Some(""), "it is as if none were given");

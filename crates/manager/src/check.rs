@@ -33,6 +33,10 @@ pub struct Args {
     #[arg(long, value_name = "NAMESPACE", value_parser = parse_name)]
     lease_namespace: Option<String>,
 
+    /// Name of the manager's Lease.
+    #[arg(long, value_name = "NAME", value_parser = parse_name, default_value = LEASE_NAME)]
+    lease_name: String,
+
     /// Whether the managers elect a leader; without it no Lease is looked at.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
     leader_elect: bool,
@@ -148,7 +152,7 @@ pub async fn run(args: &Args) -> Result<String> {
     let cluster = Cluster::of(&args.cluster).await?;
     let (home, name) = (args.manager.namespace(), args.manager.deployment());
     let lease_home = args.lease_namespace.as_deref().unwrap_or(home);
-    let place = format!("{lease_home}/{LEASE_NAME}");
+    let place = format!("{lease_home}/{}", args.lease_name);
     let start = Instant::now();
     let mut first: Option<Lease> = None;
     loop {
@@ -160,7 +164,7 @@ pub async fn run(args: &Args) -> Result<String> {
             Err(why) => Err(why),
         }];
         if args.leader_elect {
-            let now = cluster.get::<Lease>(&LEASES, lease_home, LEASE_NAME).await;
+            let now = cluster.get::<Lease>(&LEASES, lease_home, &args.lease_name).await;
             said.push(match answered(&cluster, "the Lease cannot be read", now)? {
                 Ok(now) => {
                     let seen = lease(&place, first.as_ref(), now.as_ref());

@@ -40,7 +40,8 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
         .unwrap_or_else(|| config.default_namespace.clone());
     let identity = identity();
     let server = config.cluster_url.to_string();
-    let metrics = Metrics::new().context("the metrics cannot be registered")?;
+    let mut metrics = Metrics::new().context("the metrics cannot be registered")?;
+    metrics.lease = args.leader_election_id.as_str().into();
     let client = client::build(config.clone(), &metrics, LONGEST_REST)?;
     let clock = Clock::System;
     let gate = if args.leader_elect { Gate::closed() } else { Gate::open() };
@@ -132,6 +133,7 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             renew_deadline: args.leader_elect_renew_deadline,
             retry: args.leader_elect_retry_period,
             renew: args.leader_elect_renew_period,
+            name: args.leader_election_id.clone(),
             ..Settings::new(namespace, identity)
         };
         elect(config, settings, shared.clone(), released)

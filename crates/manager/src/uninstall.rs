@@ -19,6 +19,7 @@ use quintet_daemonjob::api::DaemonJob;
 use quintet_greeting::api::Greeting;
 use quintet_kit::KIND_LABEL;
 use quintet_kit::client::brief;
+use quintet_kit::election::LEASE_NAME;
 use quintet_kit::executor::WINDOW;
 use quintet_kit::object::Meta;
 use quintet_kit::resource::{PODS, Resource};
@@ -26,7 +27,7 @@ use quintet_podset::api::PodSet;
 use quintet_pulsarconsumer::api::PulsarConsumer;
 use serde_json::json;
 
-use self::writer::Writer;
+use self::writer::{Lease, Writer};
 pub use self::writer::{Manager, parse_manager};
 use crate::cluster::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
 
@@ -59,6 +60,10 @@ pub struct Args {
     /// Namespace of the manager's Lease. Default: the manager's.
     #[arg(long, value_name = "NAMESPACE", value_parser = parse_name, requires = "manager")]
     lease_namespace: Option<String>,
+
+    /// Name of the manager's Lease.
+    #[arg(long, value_name = "NAME", value_parser = parse_name, default_value = LEASE_NAME)]
+    lease_name: String,
 
     /// Do not ask.
     #[arg(short, long)]
@@ -113,7 +118,10 @@ pub async fn run(args: &Args) -> Result<()> {
     let writer = match &args.manager {
         None => None,
         Some(manager) => {
-            let lease = args.lease_namespace.as_deref().unwrap_or(manager.namespace());
+            let lease = Lease {
+                namespace: args.lease_namespace.as_deref().unwrap_or(manager.namespace()).to_owned(),
+                name: args.lease_name.clone(),
+            };
             Some(Writer::become_the_one(&cluster, &args.cluster, manager, lease).await?)
         }
     };

@@ -276,7 +276,7 @@ const KINDS: &[Panel] = &[
     ),
     lines(
         "PulsarConsumer: delivered",
-        "Messages per second, and the consumers that the broker knows.",
+        "Messages per second, the consumers that the broker knows, and those that were wanted.",
         "short",
         &[
             (
@@ -287,6 +287,10 @@ const KINDS: &[Panel] = &[
                 "max by (exported_namespace, name) (quintet_pulsarconsumer_consumers{SELECTED})",
                 "{{exported_namespace}}/{{name}} consumers",
             ),
+            (
+                "max by (exported_namespace, name) (quintet_pulsarconsumer_wanted{SELECTED})",
+                "{{exported_namespace}}/{{name}} wanted",
+            ),
         ],
     ),
     lines(
@@ -296,6 +300,15 @@ const KINDS: &[Panel] = &[
         &[(
             "sum by (result) (rate(quintet_pulsarconsumer_backlog_polls_total{SELECTED}[$__rate_interval]))",
             "{{result}}",
+        )],
+    ),
+    lines(
+        "PulsarConsumer: backlogs that cannot be read",
+        "1 for each.",
+        "short",
+        &[(
+            "max by (exported_namespace, name) (quintet_pulsarconsumer_backlog_unknown{SELECTED})",
+            "{{exported_namespace}}/{{name}}",
         )],
     ),
     lines(
@@ -340,8 +353,8 @@ fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
         "time": { "from": "now-6h", "to": "now" },
         "templating": { "list": [
             { "name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus" },
-            variable("namespace", "Namespace", "label_values(leader_election_master_status{name=\"quintet-manager\"}, namespace)", false),
-            variable("pod", "Pod", "label_values(leader_election_master_status{name=\"quintet-manager\",namespace=\"$namespace\"}, pod)", true),
+            variable("namespace", "Namespace", "label_values(quintet_build_info, namespace)", false),
+            variable("pod", "Pod", "label_values(quintet_build_info{namespace=\"$namespace\"}, pod)", true),
         ] },
         "panels": panels,
     })

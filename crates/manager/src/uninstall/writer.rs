@@ -1,11 +1,12 @@
 //! Being the one who writes: the managers are stopped, and their Lease is held as any candidate holds it.
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use quintet_kit::client::{self, brief};
 use quintet_kit::clock::Clock;
-use quintet_kit::election::{self, Candidate, Gate, LEASE_NAME, Seen, Settings};
+use quintet_kit::election::{self, Candidate, Gate, Seen, Settings};
 use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
 use quintet_kit::resource::LEASES;
@@ -47,13 +48,27 @@ pub fn parse_manager(text: &str) -> Result<Manager, String> {
     Ok(Manager { namespace: parse_name(namespace)?, deployment: parse_name(deployment)? })
 }
 
+/// A manager's Lease.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for Lease {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "Lease {}/{}", self.namespace, self.name)
+    }
+}
+
 /// That this process writes, and no manager does.
 pub struct Writer {
     gate: Gate,
     stop: watch::Sender<bool>,
     election: JoinHandle<Result<(), election::Error>>,
-    /// Of the Lease.
-    namespace: String,
+    lease: Lease,
 }
 
 impl Writer {
@@ -62,7 +77,7 @@ impl Writer {
         cluster: &Cluster,
         reached_by: &ClusterArgs,
         manager: &Manager,
-        namespace: &str,
+        lease: Lease,
     ) -> Result<Self> {
         let Manager { namespace: home, deployment } = manager;
         match cluster.scale_to_zero(home, deployment).await {
@@ -78,7 +93,8 @@ impl Writer {
         }
         let gate = Gate::closed();
         let (stop, stopped) = watch::channel(false);
-        let settings = Settings::new(namespace.to_owned(), run::identity());
+        let Lease { namespace, name } = &lease;
+        let settings = Settings { name: name.clone(), ..Settings::new(namespace.clone(), run::identity()) };
         let metrics = Metrics::new()?;
         let candidate = Candidate {
             client: client::build(run::configure(reached_by).await?, &metrics, settings.retry)?,
@@ -91,12 +107,12 @@ impl Writer {
         let mut opened = gate.watch();
         tokio::select! {
             held = tokio::time::timeout(PATIENCE, opened.wait_for(Option::is_some)) => if held.is_err() {
-                let holder = match cluster.get::<Value>(&LEASES, namespace, LEASE_NAME).await {
+                let holder = match cluster.get::<Value>(&LEASES, namespace, name).await {
                     Ok(lease) => lease.and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned)),
                     Err(error) => bail!("{}", cluster.sorry("the managers' Lease cannot be taken", &error)),
                 };
                 bail!(
-                    "Lease {namespace}/{LEASE_NAME} is held by {}: a manager still runs that is not of Deployment \
+                    "{lease} is held by {}: a manager still runs that is not of Deployment \
                      {home}/{deployment}; stop it and run this again",
                     holder.unwrap_or_else(|| "nobody, and cannot be taken".to_owned())
                 );
@@ -107,8 +123,8 @@ impl Writer {
                 Err(error) => anyhow!("the election has failed: {error}"),
             }),
         }
-        tell(&format!("Lease {namespace}/{LEASE_NAME} is held: no manager writes."));
-        Ok(Self { gate, stop, election, namespace: namespace.to_owned() })
+        tell(&format!("{lease} is held: no manager writes."));
+        Ok(Self { gate, stop, election, lease })
     }
 
     /// Whether it is still so.
@@ -120,18 +136,18 @@ impl Writer {
     pub async fn end(self, cluster: &Cluster) {
         let _ = self.stop.send(true);
         let _ = self.election.await;
-        let place = format!("{}/{LEASE_NAME}", self.namespace);
-        let lease = match cluster.get::<Value>(&LEASES, &self.namespace, LEASE_NAME).await {
+        let place = self.lease;
+        let lease = match cluster.get::<Value>(&LEASES, &place.namespace, &place.name).await {
             Ok(Some(lease)) => lease,
             Ok(None) => return,
-            Err(error) => return tell(&format!("Lease {place} stays: {}.", brief(&error))),
+            Err(error) => return tell(&format!("{place} stays: {}.", brief(&error))),
         };
         if lease["spec"]["holderIdentity"].as_str().is_some_and(|holder| !holder.is_empty()) {
-            return tell(&format!("Lease {place} stays: {} holds it now.", lease["spec"]["holderIdentity"]));
+            return tell(&format!("{place} stays: {} holds it now.", lease["spec"]["holderIdentity"]));
         }
         match cluster.delete(&LEASES, &lease["metadata"]).await {
-            Ok(()) => tell(&format!("Lease {place} is deleted.")),
-            Err(error) => tell(&format!("Lease {place} stays: {}.", brief(&error))),
+            Ok(()) => tell(&format!("{place} is deleted.")),
+            Err(error) => tell(&format!("{place} stays: {}.", brief(&error))),
         }
     }
 }
