@@ -419,7 +419,7 @@ impl<R: Reconciler> Controller<R> {
 }
 
 /// How a pass ended well.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Passed {
     /// When to look again.
     again: Option<Instant>,

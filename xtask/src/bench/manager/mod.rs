@@ -6,7 +6,7 @@ pub mod figures;
 mod measures;
 mod objects;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -326,10 +326,10 @@ pub fn run(args: &Args) -> Result<()> {
         Some(program) => program.canonicalize()?,
         None => build::release()?,
     };
-    twin()?;
-    build::unshipped(KUBE_RUNTIME)?;
+    let twin = Program::built("twin", FRAMEWORK)?;
+    let kube_runtime = build::unshipped(KUBE_RUNTIME)?;
     for measure in args.measures() {
-        carry_out(args, measure, &program)?;
+        carry_out(args, measure, &program, &twin, &kube_runtime)?;
     }
     Ok(())
 }
@@ -340,22 +340,22 @@ const KUBE_RUNTIME: &str = "quintet-bench-kube-runtime";
 /// The Go module that the twin is written with.
 pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
 
-/// The twin, built.
-fn twin() -> Result<Program> {
-    Program::built("twin", FRAMEWORK)
-}
-
 /// Measures one thing in every pair, each on a cluster of its own.
-fn carry_out(args: &Args, measure: Measure, program: &std::path::Path) -> Result<()> {
+fn carry_out(
+    args: &Args,
+    measure: Measure,
+    program: &Path,
+    twin: &Program,
+    kube_runtime: &Path,
+) -> Result<()> {
     let sizes = args.sizes();
-    let (machine, twin, kube_runtime) = (Machine::now(), twin()?, build::unshipped(KUBE_RUNTIME)?);
-    let contenders = measure.contenders();
+    let (machine, contenders) = (Machine::now(), measure.contenders());
     let (nodes, of) = (measure.nodes(&sizes), measure.pairs(&sizes));
     let (mut results, mut versions) = (Results::default(), Versions::default());
     for number in 1..=of {
         let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
         versions = Versions::of(&rig, program)?;
-        let stand = Stand::new(&rig, &twin, &kube_runtime)?;
+        let stand = Stand::new(&rig, twin, kube_runtime)?;
         measure.measure(&stand, &sizes, Pair { number, of, contenders }, &mut results)?;
     }
     let mut table = results.table(&measure.title(&sizes), &measure.rows(), contenders);
