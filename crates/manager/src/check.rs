@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use quintet_kit::election::{LEASE_NAME, LONGEST_LEASE};
+use quintet_kit::election::LONGEST_LEASE;
 use quintet_kit::resource::{DEPLOYMENTS, LEASES};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use crate::args::parse_duration;
-use crate::cluster::{Cluster, ClusterArgs, code_of, parse_name};
-use crate::uninstall::{Manager, parse_manager};
+use crate::cluster::{Cluster, ClusterArgs, code_of};
+use crate::uninstall::{LeaseArgs, Manager, parse_manager};
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,13 +29,8 @@ pub struct Args {
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
     manager: Manager,
 
-    /// Namespace of the manager's Lease. Default: the manager's.
-    #[arg(long, value_name = "NAMESPACE", value_parser = parse_name)]
-    lease_namespace: Option<String>,
-
-    /// Name of the manager's Lease.
-    #[arg(long, value_name = "NAME", value_parser = parse_name, default_value = LEASE_NAME)]
-    lease_name: String,
+    #[command(flatten)]
+    lease: LeaseArgs,
 
     /// Whether the managers elect a leader; without it no Lease is looked at.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
@@ -151,8 +146,8 @@ fn patience(lease: Option<&Lease>) -> Duration {
 pub async fn run(args: &Args) -> Result<String> {
     let cluster = Cluster::of(&args.cluster).await?;
     let (home, name) = (args.manager.namespace(), args.manager.deployment());
-    let lease_home = args.lease_namespace.as_deref().unwrap_or(home);
-    let place = format!("{lease_home}/{}", args.lease_name);
+    let held = args.lease.of(&args.manager);
+    let place = format!("{}/{}", held.namespace, held.name);
     let start = Instant::now();
     let mut first: Option<Lease> = None;
     loop {
@@ -164,7 +159,7 @@ pub async fn run(args: &Args) -> Result<String> {
             Err(why) => Err(why),
         }];
         if args.leader_elect {
-            let now = cluster.get::<Lease>(&LEASES, lease_home, &args.lease_name).await;
+            let now = cluster.get::<Lease>(&LEASES, &held.namespace, &held.name).await;
             said.push(match answered(&cluster, "the Lease cannot be read", now)? {
                 Ok(now) => {
                     let seen = lease(&place, first.as_ref(), now.as_ref());

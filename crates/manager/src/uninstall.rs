@@ -19,7 +19,6 @@ use quintet_daemonjob::api::DaemonJob;
 use quintet_greeting::api::Greeting;
 use quintet_kit::KIND_LABEL;
 use quintet_kit::client::brief;
-use quintet_kit::election::LEASE_NAME;
 use quintet_kit::executor::WINDOW;
 use quintet_kit::object::Meta;
 use quintet_kit::resource::{PODS, Resource};
@@ -27,8 +26,8 @@ use quintet_podset::api::PodSet;
 use quintet_pulsarconsumer::api::PulsarConsumer;
 use serde_json::json;
 
-use self::writer::{Lease, Writer};
-pub use self::writer::{Manager, parse_manager};
+use self::writer::Writer;
+pub use self::writer::{LeaseArgs, Manager, parse_manager};
 use crate::cluster::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
 
 /// Rounds in a row in which nothing could be changed, before it is given up.
@@ -57,13 +56,8 @@ pub struct Args {
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
     manager: Option<Manager>,
 
-    /// Namespace of the manager's Lease. Default: the manager's.
-    #[arg(long, value_name = "NAMESPACE", value_parser = parse_name, requires = "manager")]
-    lease_namespace: Option<String>,
-
-    /// Name of the manager's Lease.
-    #[arg(long, value_name = "NAME", value_parser = parse_name, default_value = LEASE_NAME)]
-    lease_name: String,
+    #[command(flatten)]
+    lease: LeaseArgs,
 
     /// Do not ask.
     #[arg(short, long)]
@@ -118,11 +112,7 @@ pub async fn run(args: &Args) -> Result<()> {
     let writer = match &args.manager {
         None => None,
         Some(manager) => {
-            let lease = Lease {
-                namespace: args.lease_namespace.as_deref().unwrap_or(manager.namespace()).to_owned(),
-                name: args.lease_name.clone(),
-            };
-            Some(Writer::become_the_one(&cluster, &args.cluster, manager, lease).await?)
+            Some(Writer::become_the_one(&cluster, &args.cluster, manager, args.lease.of(manager)).await?)
         }
     };
     let freed = free_all(&cluster, &args.namespace, writer.as_ref()).await;

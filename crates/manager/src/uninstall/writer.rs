@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use quintet_kit::client::{self, brief};
 use quintet_kit::clock::Clock;
-use quintet_kit::election::{self, Candidate, Gate, Seen, Settings};
+use quintet_kit::election::{self, Candidate, Gate, LEASE_NAME, Seen, Settings};
 use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
 use quintet_kit::resource::LEASES;
@@ -46,6 +46,26 @@ pub fn parse_manager(text: &str) -> Result<Manager, String> {
     let (namespace, deployment) =
         text.split_once('/').ok_or("write it as NAMESPACE/DEPLOYMENT, such as quintet-system/quintet")?;
     Ok(Manager { namespace: parse_name(namespace)?, deployment: parse_name(deployment)? })
+}
+
+/// Flags that say which Lease is a manager's; beside a flag `--manager`.
+#[derive(Debug, clap::Args)]
+pub struct LeaseArgs {
+    /// Namespace of the manager's Lease. Default: the manager's.
+    #[arg(id = "lease-namespace", long, value_name = "NAMESPACE", value_parser = parse_name, requires = "manager")]
+    namespace: Option<String>,
+
+    /// Name of the manager's Lease.
+    #[arg(id = "lease-name", long, value_name = "NAME", value_parser = parse_name, default_value = LEASE_NAME)]
+    name: String,
+}
+
+impl LeaseArgs {
+    /// The Lease of this manager.
+    pub fn of(&self, manager: &Manager) -> Lease {
+        let namespace = self.namespace.as_deref().unwrap_or(&manager.namespace).to_owned();
+        Lease { namespace, name: self.name.clone() }
+    }
 }
 
 /// A manager's Lease.
