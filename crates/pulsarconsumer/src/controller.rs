@@ -1,6 +1,7 @@
 //! Wires PulsarConsumers, their Deployments and pods, KEDA's objects and what is polled to the queue and the plan.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -8,6 +9,7 @@ use quintet_kit::client::brief;
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::{Error, Executor};
 use quintet_kit::informer::{Change, Health, Informer, any_changed};
+use quintet_kit::inspect::is_worth_a_line;
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
 use quintet_kit::resource::{DEPLOYMENTS, Resource};
@@ -38,6 +40,8 @@ struct PulsarConsumers {
     deployments: Informer<Deployment>,
     /// Its ScaledObjects and its TriggerAuthentications.
     keda: [Informer<KedaObject>; 2],
+    /// How often in a row an object of theirs could not be read.
+    unread: AtomicU64,
     unready: Arc<Unready>,
     poller: Arc<Poller>,
     image: Arc<Image>,
@@ -163,9 +167,16 @@ impl PulsarConsumers {
             let is_doubtful = if wanted[at] { cached.is_none() || is_young } else { cached.is_some() };
             found[at] = if is_doubtful {
                 match self.executor().read::<KedaObject>(&resource, &key.namespace, &name).await {
-                    Ok(read) => read.map(Arc::new),
+                    Ok(read) => {
+                        self.unread.store(0, Ordering::Relaxed);
+                        read.map(Arc::new)
+                    }
                     Err(error) => {
-                        tracing::warn!(object = %key, error = brief(&error), "an object of KEDA's cannot be read");
+                        let times = self.unread.fetch_add(1, Ordering::Relaxed) + 1;
+                        if is_worth_a_line(times) {
+                            let error = brief(&error);
+                            tracing::warn!(object = %key, error, times, "an object of KEDA's cannot be read");
+                        }
                         return Keda::Unknown;
                     }
                 }
@@ -277,6 +288,7 @@ pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> 
         shared: shared.clone(),
         deployments: deployments.clone(),
         keda: keda.clone(),
+        unread: AtomicU64::new(0),
         unready: unready.clone(),
         poller: poller.clone(),
         image: Arc::new(image),
