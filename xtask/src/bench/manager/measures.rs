@@ -1,5 +1,5 @@
-//! One function for each measure: one pair, on a cluster of its own, contenders one after another, A B B A, each with a
-//! process and, where it makes objects, a namespace of its own.
+//! One function for each measure: one cluster, contenders one after another, each with a process and, where it makes
+//! objects, a namespace of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use super::figures::Results;
 use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
 use super::{Sizes, fewer};
 use crate::bench::audit::{Request, Tally};
-use crate::bench::contest::{counts, order, remove};
+use crate::bench::contest::{counts, remove};
 use crate::bench::peer::Running;
 use crate::bench::process;
 use crate::bench::rig::{LOOK, pods, settled as quiet};
@@ -39,20 +39,20 @@ const CANARY: Duration = Duration::from_millis(20);
 
 /// A pair of so many.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair {
+pub struct Pair<'a> {
     /// From 1.
     pub number: usize,
     /// How many there are.
     pub of: usize,
-    /// Who is compared.
-    pub contenders: &'static [Contender],
+    /// Who is compared on this cluster, in this order.
+    pub contenders: &'a [Contender],
 }
 
-impl Pair {
+impl Pair<'_> {
     /// Calls `measure` for each contender.
     fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
         let Self { number, of, contenders } = self;
-        for contender in order(contenders, number) {
+        for &contender in contenders {
             let mut step = Step::start_long(format!("{what}, pair {number} of {of}: {}", contender.name()));
             measure(contender, &mut step)?;
             step.done();
@@ -64,9 +64,7 @@ impl Pair {
 /// Lets every contender do once what is not measured: a cluster that has just come up does everything for the first time.
 pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
     let namespace = stand.rig.namespace()?;
-    let mut contenders = order(pair.contenders, pair.number);
-    contenders.reverse();
-    for contender in contenders {
+    for &contender in pair.contenders.iter().rev() {
         let step = Step::start_long(format!("warming up: {}", contender.name()));
         let (running, _) = first_write(stand, contender, &namespace)?;
         clear(stand, &namespace)?;
@@ -90,7 +88,7 @@ pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
 }
 
 /// Memory and requests while nothing happens.
-pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     pair.each("idle", |contender, _| {
         let running = settled(stand, contender, sizes)?;
         stand.rig.forget_requests()?;
@@ -110,7 +108,7 @@ pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results)
 }
 
 /// Memory for pods that nobody here owns.
-pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let mut without = BTreeMap::new();
     pair.each("memory without pods", |contender, _| {
@@ -135,7 +133,7 @@ pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Resul
 }
 
 /// Memory for pods of its own, at the start and settled, and the time until the first write with so many of them.
-pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let mut without = BTreeMap::new();
     pair.each("memory without pods", |contender, _| {
@@ -176,7 +174,7 @@ pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) 
 }
 
 /// What is asked for when the manager is started anew and everything is as it should be, and while nothing happens then.
-pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let (rig, ours) = (stand.rig, Contender::Quintet);
     let namespace = rig.namespace()?;
     stand.free(ours)?;
@@ -224,7 +222,7 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Resul
 }
 
 /// From the start of the program until its first write arrives.
-pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let namespace = stand.rig.namespace()?;
     pair.each("start to first write", |contender, _| {
         interrupt::pause(sizes.settle)?;
@@ -236,7 +234,7 @@ pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results
 }
 
 /// From the answer to a request that makes an object until the answer to the one that makes its pod.
-pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     pair.each("event to write", |contender, step| {
         let namespace = rig.namespace()?;
@@ -303,7 +301,7 @@ fn owner_of_pod(pod: &Value) -> Option<(String, String)> {
 }
 
 /// Processor time and writes for pods that run to completion, and how a stranger fares meanwhile.
-pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair, results: &mut Results) -> Result<()> {
+pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let driven = sizes.jobs * rig.nodes();
     pair.each("pods driven to completion", |contender, step| {
@@ -394,7 +392,7 @@ pub enum End {
 pub fn hand_over(
     stand: &Stand<'_>,
     sizes: &Sizes,
-    pair: Pair,
+    pair: Pair<'_>,
     end: End,
     with_many: bool,
     results: &mut Results,

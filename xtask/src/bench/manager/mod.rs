@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use self::contender::{Contender, Stand};
 use self::figures::{Part, Results, Row};
 use self::measures::{End, Pair};
+use super::contest::order;
 use super::host::{Machine, Versions};
 use super::peer::Program;
 use super::report::{Report, Run};
@@ -186,12 +187,20 @@ impl Measure {
         if self == Self::Latency { Contender::ALL } else { Contender::MANAGERS }
     }
 
+    /// Who is measured on one cluster, for each cluster of a pair. Where milliseconds are measured, whoever comes later on the
+    /// same cluster waits longer, so there each contender has one of its own.
+    fn clusters(self, pair: usize) -> Vec<Vec<Contender>> {
+        let contenders = order(self.contenders(), pair);
+        let of_one = if self == Self::Latency { 1 } else { contenders.len() };
+        contenders.chunks(of_one).map(<[_]>::to_vec).collect()
+    }
+
     /// How often it is measured.
     fn pairs(self, sizes: &Sizes) -> usize {
         if self == Self::Size { 1 } else { sizes.pairs }
     }
 
-    fn measure(self, stand: &Stand<'_>, sizes: &Sizes, pair: Pair, into: &mut Results) -> Result<()> {
+    fn measure(self, stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, into: &mut Results) -> Result<()> {
         if self != Self::Size {
             measures::warm_up(stand, pair)?;
         }
@@ -340,7 +349,7 @@ const KUBE_RUNTIME: &str = "quintet-bench-kube-runtime";
 /// The Go module that the twin is written with.
 pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
 
-/// Measures one thing in every pair, each on a cluster of its own.
+/// Measures one thing in every pair, on clusters of its own.
 fn carry_out(
     args: &Args,
     measure: Measure,
@@ -353,10 +362,12 @@ fn carry_out(
     let (nodes, of) = (measure.nodes(&sizes), measure.pairs(&sizes));
     let (mut results, mut versions) = (Results::default(), Versions::default());
     for number in 1..=of {
-        let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
-        versions = Versions::of(&rig, program)?;
-        let stand = Stand::new(&rig, twin, kube_runtime)?;
-        measure.measure(&stand, &sizes, Pair { number, of, contenders }, &mut results)?;
+        for on_cluster in measure.clusters(number) {
+            let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
+            versions = Versions::of(&rig, program)?;
+            let stand = Stand::new(&rig, twin, kube_runtime)?;
+            measure.measure(&stand, &sizes, Pair { number, of, contenders: &on_cluster }, &mut results)?;
+        }
     }
     let mut table = results.table(&measure.title(&sizes), &measure.rows(), contenders);
     table.note(format!("The twin: {}.", twin.version));
@@ -390,7 +401,8 @@ fn method() -> Vec<String> {
          the end. Both have leader election with 15 s, 10 s and 2 s.",
         "Where the time from an event to a write is measured, there is one more: a manager for PodSets alone that is written \
          with kube-runtime's Controller, as its examples are (tests/bench/kube-runtime), of the version that Quintet has its \
-         client of, and built as Quintet is. It has one watch of pods, no limit of requests, and no leader election.",
+         client of, and built as Quintet is. It has one watch of pods, no limit of requests, and no leader election. Each has a \
+         cluster of its own there: on one that has served a thousand events before, all are slower.",
         "A pair measures all of them one after another, in alternating order. Cells are the median of the pairs and the \
          worst of them in parentheses; where a pair has many attempts, those of all pairs are taken together. Ratios are \
          taken within a pair: the median, and its 95 % interval by bootstrap in parentheses.",
@@ -442,6 +454,16 @@ mod tests {
         assert!(parse(&["--quick", "--pairs", "2"]).is_err());
         assert!(parse(&["--quick", "--write"]).is_err());
         assert!(parse(&["--only", "nothing"]).is_err());
+    }
+
+    #[test]
+    fn a_cluster_serves_all_of_a_pair_but_where_milliseconds_count() {
+        let mut all = Contender::ALL.to_vec();
+        assert_eq!(Measure::Idle.clusters(1), [Contender::MANAGERS]);
+        assert_eq!(Measure::Latency.clusters(1).concat(), all);
+        assert_eq!(Measure::Latency.clusters(1).len(), all.len());
+        all.reverse();
+        assert_eq!(Measure::Latency.clusters(2).concat(), all);
     }
 
     #[test]
