@@ -158,7 +158,8 @@ fn author(user: &str, agent: &str) -> Author {
         _ if agent.starts_with("kopf/") => Author::Kopf,
         _ if agent.starts_with("twin/") => Author::Twin,
         _ if agent.starts_with("kube-runtime/") => Author::KubeRuntime,
-        _ if agent.starts_with("kruise-manager/") => Author::Kruise,
+        // Its controllers add their names to it, after a slash.
+        _ if agent.starts_with("kruise-manager") => Author::Kruise,
         _ => Author::Other,
     }
 }
@@ -285,15 +286,27 @@ impl Tally {
         tally
     }
 
-    /// All requests but those for Events.
+    /// The writes that were carried out, but those of Events. What was refused changed nothing: it is counted apart.
     pub fn writes(&self) -> u64 {
+        self.requests().saturating_sub(self.refused)
+    }
+
+    /// All requests but those for Events, refused ones too.
+    pub fn requests(&self) -> u64 {
         self.by_kind.values().sum()
     }
 
     /// Those of them for a status.
-    pub fn status_writes(&self) -> u64 {
+    pub fn status_requests(&self) -> u64 {
         let of_status = |(kind, count): (&String, &u64)| kind.ends_with("/status").then_some(*count);
         self.by_kind.iter().filter_map(of_status).sum()
+    }
+
+    /// Why writes were refused: `409: 3, 429: 1`.
+    pub fn codes(&self) -> String {
+        let codes: Vec<String> =
+            self.refused_by_code.iter().map(|(code, count)| format!("{code}: {count}")).collect();
+        codes.join(", ")
     }
 
     /// `create pods: 3, patch daemonjobs/status: 1`.
@@ -343,6 +356,7 @@ mod tests {
         assert_eq!(of(account, "twin/0.1.0"), Author::Twin);
         assert_eq!(of(account, "kube-runtime/0.1.0"), Author::KubeRuntime);
         assert_eq!(of(account, "kruise-manager/broadcastjob-controller"), Author::Kruise);
+        assert_eq!(of(account, "kruise-manager"), Author::Kruise);
     }
 
     #[test]
@@ -388,7 +402,8 @@ mod tests {
             tally.by_kind,
             [("create pods".to_owned(), 3), ("patch daemonjobs/status".to_owned(), 1)].into()
         );
-        assert_eq!((tally.writes(), tally.events, tally.refused, tally.pods), (4, 1, 1, 2));
+        assert_eq!((tally.requests(), tally.writes(), tally.refused), (4, 3, 1));
+        assert_eq!((tally.events, tally.pods), (1, 2));
         assert_eq!(tally.creating_seconds(), Some(2.25));
         assert_eq!(Tally::of(&writes, Author::JobController, "n"), Tally::default());
         assert_eq!(Tally::default().creating_seconds(), None);
@@ -405,8 +420,8 @@ mod tests {
             Request { author: Author::ReplicaSetController, ..ours("delete", "pods", 200, 6) },
         ];
         let tally = Tally::of(&writes, Author::Quintet, "n");
-        assert_eq!((tally.deletions, tally.refused, tally.status_writes(), tally.pods), (1, 1, 2, 0));
-        assert_eq!(tally.refused_by_code, [(404, 1)].into());
+        assert_eq!((tally.deletions, tally.refused, tally.status_requests(), tally.pods), (1, 1, 2, 0));
+        assert_eq!(tally.codes(), "404: 1");
         assert_eq!(tally.last_deletion, Some(writes[0].answered));
         assert_eq!(
             tally.describe(),

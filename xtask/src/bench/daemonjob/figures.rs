@@ -88,9 +88,14 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The requests that changed something, over the pods that were made.
+    /// What was written, over the pods that were made.
     pub fn writes_per_pod(&self) -> f64 {
         ratio(float(self.writes.writes()), float(self.writes.pods)).unwrap_or_default()
+    }
+
+    /// The same without one write for each second that it took: a status may be written once a second.
+    pub fn writes_per_pod_besides_one_a_second(&self) -> f64 {
+        ratio(float(self.writes.writes()) - self.done_seconds, float(self.writes.pods)).unwrap_or_default()
     }
 
     fn cpu_seconds_per_thousand(&self) -> f64 {
@@ -241,6 +246,7 @@ impl Results {
                 "nodes with pods",
                 "writes",
                 "writes per pod",
+                "refused",
                 "Events",
             ],
         );
@@ -254,6 +260,7 @@ impl Results {
                 (0, |one| Some(float(one.nodes_covered))),
                 (0, |one| Some(float(one.writes.writes()))),
                 (3, |one| Some(one.writes_per_pod())),
+                (0, |one| Some(float(one.writes.refused))),
                 (0, |one| Some(float(one.writes.events))),
             ],
         );
@@ -426,19 +433,21 @@ impl Results {
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for one in self.completions.iter().filter(|one| one.contender == Contender::DaemonJob) {
-            let (writes, limit) = (float(one.writes.writes()), self.write_limit(one));
+            let mut fail =
+                |what: String| failures.push(format!("round {} {}: {what}", one.round, one.setting.name()));
+            // Ours has no request to spare: one that was refused counts, and is a failure of its own.
+            let (writes, limit) = (float(one.writes.requests()), self.write_limit(one));
             if writes > limit {
-                failures.push(format!(
-                    "round {} {}: {writes} writes to completion, more than {limit:.0}",
-                    one.round,
-                    one.setting.name()
-                ));
+                fail(format!("{writes} writes to completion, more than {limit:.0}"));
+            }
+            if one.writes.refused > 0 {
+                fail(format!("{} writes were refused, by code {}", one.writes.refused, one.writes.codes()));
             }
         }
         for life in &self.lives {
             let mut fail = |what: String| failures.push(format!("round {}: {what}", life.round));
             let Life { restart, node_events, .. } = life;
-            if restart.writes.writes() > 0 {
+            if restart.writes.requests() > 0 {
                 fail(format!("the restart wrote: {}", restart.writes.describe()));
             }
             if restart.extra_pods > 0 {
@@ -454,7 +463,7 @@ impl Results {
             if label_passes > label_changes {
                 fail(format!("{label_changes} changes of a label of a node caused {label_passes} passes"));
             }
-            if writes.writes() > 0 {
+            if writes.requests() > 0 {
                 fail(format!("changes of nodes wrote: {}", writes.describe()));
             }
         }
@@ -570,6 +579,21 @@ mod tests {
         // Two seconds, at one status a second.
         assert!(ours(10, 23).is_empty());
         assert_eq!(ours(10, 24).len(), 1);
+
+        let refused = Tally {
+            by_kind: [("create pods".to_owned(), 1_002)].into(),
+            refused: 2,
+            refused_by_code: [(429, 2)].into(),
+            pods: 1_000,
+            ..Tally::default()
+        };
+        let one = Completion { writes: refused, ..completion(Contender::DaemonJob, 1, 1.0, 0) };
+        assert!((one.writes_per_pod() - 1.0).abs() < f64::EPSILON, "nothing was changed by the two");
+        assert!((one.writes_per_pod_besides_one_a_second() - 0.998).abs() < f64::EPSILON);
+        assert_eq!(
+            results(1_000, vec![one]).failures(),
+            ["round 1 tuned: 2 writes were refused, by code 429: 2"]
+        );
 
         let mut results = results(1_000, Vec::new());
         results.lives[0].restart.extra_pods = 1;

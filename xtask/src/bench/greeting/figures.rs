@@ -259,10 +259,12 @@ impl Results {
 
     fn memory_table(&self) -> Table {
         let title = format!("Memory, with one Greeting and with {}", self.greetings);
-        let mut table = Table::new(title, &["", "idle PSS MiB", "with all PSS MiB", "peak RSS MiB"]);
+        let header = ["", "idle RSS MiB", "idle PSS MiB", "with all PSS MiB", "peak RSS MiB"];
+        let mut table = Table::new(title, &header);
         self.rows(
             &mut table,
             &[
+                (1, |one| Some(mebibytes(one.idle_memory.rss_kib))),
                 (1, |one| Some(mebibytes(one.idle_memory.pss_kib))),
                 (1, |one| Some(mebibytes(one.memory.pss_kib))),
                 (1, |one| Some(mebibytes(one.memory.peak_kib))),
@@ -348,7 +350,7 @@ impl Results {
                     format!("{name}: {} lines are missing", count(*missing)),
                 );
                 let (allowed, made) =
-                    (writes * u64::try_from(self.greetings).unwrap_or_default(), phase.writes.writes());
+                    (writes * u64::try_from(self.greetings).unwrap_or_default(), phase.writes.requests());
                 check(
                     one.mode == Mode::Undisturbed && made > allowed,
                     format!("{name}: {} writes instead of {}", table::count(made), table::count(allowed)),
@@ -356,7 +358,7 @@ impl Results {
             }
         }
         for one in self.timers.iter().filter(|one| one.contender == Contender::Greeting) {
-            if one.writes.writes() > 0 {
+            if one.writes.requests() > 0 {
                 failures.push(format!("ticks wrote: {}", one.writes.describe()));
             }
         }

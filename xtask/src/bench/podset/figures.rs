@@ -174,7 +174,7 @@ impl Results {
                 "all ready s",
                 "writes",
                 "writes per pod",
-                "of them status",
+                "requests for a status",
                 "refused",
                 "most above the wanted",
                 "Events",
@@ -188,7 +188,7 @@ impl Results {
                 (1, |one| Some(one.up.done_seconds)),
                 (0, |one| Some(float(one.up.writes.writes()))),
                 (3, |one| one.up.writes_per_pod(one.up.writes.pods)),
-                (0, |one| Some(float(one.up.writes.status_writes()))),
+                (0, |one| Some(float(one.up.writes.status_requests()))),
                 (0, |one| Some(float(one.up.writes.refused))),
                 (0, |one| Some(signed(one.up.most_above))),
                 (0, |one| Some(float(one.up.writes.events))),
@@ -211,7 +211,7 @@ impl Results {
                 "all gone s",
                 "writes",
                 "writes per pod",
-                "of them status",
+                "requests for a status",
                 "refused",
                 "Events",
             ],
@@ -225,7 +225,7 @@ impl Results {
                 (1, |one| Some(one.down.done_seconds)),
                 (0, |one| Some(float(one.down.writes.writes()))),
                 (3, |one| one.down.writes_per_pod(one.down.writes.deletions)),
-                (0, |one| Some(float(one.down.writes.status_writes()))),
+                (0, |one| Some(float(one.down.writes.status_requests()))),
                 (0, |one| Some(float(one.down.writes.refused))),
                 (0, |one| Some(float(one.down.writes.events))),
             ],
@@ -243,7 +243,7 @@ impl Results {
                 "of them sent after",
                 "deleted",
                 "writes",
-                "of them status",
+                "requests for a status",
                 "refused",
                 "a tenth ready s",
             ],
@@ -257,7 +257,7 @@ impl Results {
                 (0, |one| Some(float(one.halfway.sent_after))),
                 (0, |one| Some(float(one.halfway.writes.deletions))),
                 (0, |one| Some(float(one.halfway.writes.writes()))),
-                (0, |one| Some(float(one.halfway.writes.status_writes()))),
+                (0, |one| Some(float(one.halfway.writes.status_requests()))),
                 (0, |one| Some(float(one.halfway.writes.refused))),
                 (1, |one| Some(one.halfway.done_seconds)),
             ],
@@ -412,19 +412,14 @@ impl Results {
                     fail(format!("{changes} pods were {what} on the way {way}, not {pods}"));
                 }
                 if phase.writes.refused > 0 {
-                    let codes: Vec<String> = phase
-                        .writes
-                        .refused_by_code
-                        .iter()
-                        .map(|(code, count)| format!("{code}: {count}"))
-                        .collect();
                     fail(format!(
                         "{} writes were refused on the way {way}, by code {}",
                         phase.writes.refused,
-                        codes.join(", ")
+                        phase.writes.codes()
                     ));
                 }
-                let (more, limit) = (float(phase.writes.writes().saturating_sub(changes)), most_more(phase));
+                let (more, limit) =
+                    (float(phase.writes.requests().saturating_sub(changes)), most_more(phase));
                 if more > limit {
                     fail(format!(
                         "{more} writes on the way {way} besides one for each pod, more than {limit}: {}",
@@ -436,7 +431,7 @@ impl Results {
                 fail(format!("{} pods too many counted at some moment on the way up", one.up.most_above));
             }
             if let Some(restart) = &one.restart {
-                if restart.writes.writes() > 0 {
+                if restart.writes.requests() > 0 {
                     fail(format!("the restart wrote: {}", restart.writes.describe()));
                 }
                 if restart.writes.events > 0 {

@@ -70,8 +70,8 @@ impl Written {
     }
 
     fn failures(&self) -> Vec<String> {
-        let (name, writes, limit) = (self.case.name(), self.settling.writes(), self.limit());
-        let (refused, again) = (self.settling.refused, self.restart.writes());
+        let (name, writes, limit) = (self.case.name(), self.settling.requests(), self.limit());
+        let (refused, again) = (self.settling.refused, self.restart.requests());
         let mut failures = Vec::new();
         if writes > limit {
             let kinds = self.settling.describe();
