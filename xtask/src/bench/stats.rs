@@ -29,7 +29,7 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     Some(Spread { median, worst, rounds: values.len() })
 }
 
-/// The middle of the ratios of some pairs, and where it lies with a probability of 95 %.
+/// The middle of the ratios of some pairs, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// Half of the ratios are not above it.
@@ -47,6 +47,9 @@ const DRAWS: usize = 4_000;
 
 /// The median, and its 95 % interval by bootstrap: the pairs are drawn anew, with repetition, and of the medians of all
 /// draws the outermost 5 % are left out. The draws are the same each time. Nothing where nothing was measured.
+///
+/// With few pairs it holds the true median less often than in 95 of 100 cases: with seven it goes from the second least to
+/// the second most, which does so in 87.5.
 pub fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
     let values: Vec<f64> = values.into_iter().collect();
     let median = spread(values.iter().copied())?.median;
@@ -141,6 +144,8 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(interval(values), Some(found));
+        let found = interval((1..=7).map(f64::from)).unwrap();
+        assert_eq!((found.low, found.high), (2.0, 6.0), "the second least and the second most of seven");
     }
 
     #[test]
@@ -162,6 +167,6 @@ mod tests {
     #[test]
     fn counts_become_numbers() {
         assert!((float(1_000_u64) - 1_000.0).abs() < f64::EPSILON);
-        assert!((float(-1_i64) - f64::from(u32::MAX)).abs() < f64::EPSILON);
+        assert!((signed(-3) + 3.0).abs() < f64::EPSILON);
     }
 }

@@ -84,7 +84,7 @@ impl<'a> Entry<'a> {
             pid: manager.pid(),
             collection: daemonjobs(namespace),
             object: sample()?,
-            is_done: |job, nodes| is_true(job, "Complete") && counts(&job["status"]["succeeded"], nodes),
+            is_done: is_done_everywhere,
         })
     }
 
@@ -153,6 +153,11 @@ impl<'a> Entry<'a> {
             is_done: |set, nodes| counts(&set["status"]["numberReady"], nodes),
         })
     }
+}
+
+/// Whether a DaemonJob is complete, on so many nodes.
+fn is_done_everywhere(job: &Value, nodes: usize) -> bool {
+    is_true(job, "Complete") && counts(&job["status"]["succeeded"], nodes)
 }
 
 /// Creates the object of an entry and measures until it is done. The second value is what was written meanwhile.
@@ -620,7 +625,7 @@ mod tests {
     #[test]
     fn a_daemonjob_is_done_when_it_is_complete_on_every_node() {
         let job = |complete: &str, succeeded: u64| json!({"status": {"succeeded": succeeded, "conditions": [{"type": "Complete", "status": complete}]}});
-        let done = |job: &Value| is_true(job, "Complete") && counts(&job["status"]["succeeded"], 3);
+        let done = |job: &Value| is_done_everywhere(job, 3);
         assert!(done(&job("True", 3)));
         assert!(!done(&job("False", 3)));
         assert!(!done(&job("True", 2)));
