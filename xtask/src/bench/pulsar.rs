@@ -15,6 +15,7 @@ use super::contest::order;
 use super::host::{Machine, Versions};
 use super::process::{self, Memory};
 use super::report::{Report, Run};
+use super::rig;
 use super::stats::{float, mebibytes, ratio};
 use super::table::{Table, count, decimals};
 use crate::progress::Step;
@@ -203,6 +204,7 @@ fn method() -> Vec<String> {
     let paragraphs = [
         "Each section below is from the newest run of its part, with its number of messages, and says by which command.",
         writes::METHOD,
+        rig::METHOD,
         "One standalone broker of Apache Pulsar on this machine, whose processors it shares with whoever takes messages from \
         it. The topic holds messages of about 100 bytes in batches of 1,000, sent by pulsar-producer. Each run has a \
         subscription of its own, made at the topic's beginning. pulsar-perf is that of the same distribution, started as its \

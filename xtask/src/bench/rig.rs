@@ -24,6 +24,12 @@ use crate::progress::Step;
 use crate::temporary::Temporary;
 use crate::{demo, interrupt, run};
 
+/// What the method of every bench says of its clusters (see [`Component`]): what makes them differ from one that is run for
+/// others.
+pub const METHOD: &str = "The cluster is one to measure on: etcd runs without fsync, so a write waits for no disk; \
+    kube-controller-manager has --node-monitor-grace-period=24h, so that no simulated node is given up; kube-apiserver has \
+    the priority and fairness that it has by default, and writes the audit log that requests are counted in.";
+
 /// How often a bench looks whether something is so: what ends between two looks seems to take that much longer.
 pub const LOOK: Duration = Duration::from_millis(50);
 

@@ -16,7 +16,7 @@ use self::kruise::Kruise;
 use super::contest::{Round, order};
 use super::host::{Machine, Versions};
 use super::report::{Report, Run};
-use super::rig::{Rig, Setting};
+use super::rig::{self, Rig, Setting};
 use super::table::count;
 use crate::build;
 
@@ -32,7 +32,7 @@ use crate::build;
     what no template can speak of and in labels, deletes the DaemonJob, and runs another one with \
     ttlSecondsAfterFinished 0.\n\n\
     It fails if a DaemonJob writes more than 1.05 times per pod to completion (with fewer than 1,000 nodes it may write \
-    once per pod, 11 times more, and once a second), if the restart writes or makes pods, if a change of a node causes a \
+    once per pod, 11 times more, and once a second), if a write of it is refused until then, if the restart writes or makes pods, if a change of a node causes a \
     pass without need, or another one more than one pass.\n\n\
     Three rounds with 1,000 nodes take about half an hour on two cores; the peers as shipped, whose limits set their \
     times, are most of that."
@@ -197,6 +197,7 @@ fn method() -> Vec<String> {
          processes of this machine, nodes and kubelets simulated by kwok, where a pod runs for a second. So no image is \
          pulled and no container started; what remains is the control plane's work, which all contenders share the \
          processors with.",
+        rig::METHOD,
         "Bare creation sends the pods that a DaemonJob made, without owner and finalizers, over 32 connections, with the \
          identity of the manager's ServiceAccount, and with no manager running: it is what the API server can do. Its \
          processor time is that of the bench itself. The DaemonJob is the sample, run by the release program, which is \
@@ -205,14 +206,17 @@ fn method() -> Vec<String> {
         "Creating is from the first request to make a pod to the answer to the last one; last created, from the creation \
          of the object to the same moment; done, until a DaemonJob or a Job is Complete, a DaemonSet has all its pods \
          ready, and all bare pods have Succeeded. Creating and all writes are taken from the API server's audit log, \
-         Leases left out and Events counted apart. Ratios are taken between runs of the same round: the median, \
+         Leases left out and Events counted apart. A write is one that was carried out; requests that were refused (429, or \
+         409 for a status that had changed meanwhile) have a column of their own. Ratios are taken between runs of the same round: the median, \
          and its 95 % interval by bootstrap in parentheses.",
         "A BroadcastJob is run by OpenKruise's own controller in a manager of its own (tests/bench/kruise), which is started \
          anew for each run and has the rights of a ServiceAccount; its pods are bound by the scheduler, as a DaemonJob's.",
         "An Indexed Job spreads its pods, but does not promise one on each node: a column says how many nodes had any. A \
          DaemonSet's pods do not end.",
         "The simulated kubelets are measured alone as well: they stand still while pods are made that name their nodes, and go \
-         on when all are there. No contender can be done sooner than that.",
+         on when all are there. No contender whose pods have to succeed can be done sooner than that; a DaemonSet is done when \
+         its pods are ready. As shipped, the 50 requests a second of the scheduler, which puts every pod on its node, set \
+         when bare creation and a DaemonJob are done.",
         "The API server's processor time is for everything that it did until the contender was done, so it is also that \
          of binding pods and of playing kubelets. Strangers are processes that have nothing to do with the bench: where \
          they used much of the processors, times and their ratios say little; counts, processor time and memory are as \

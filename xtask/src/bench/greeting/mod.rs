@@ -16,7 +16,7 @@ use self::kopf::Kopf;
 use super::contest::order;
 use super::host::{Machine, Versions};
 use super::report::{Report, Run};
-use super::rig::Rig;
+use super::rig::{self, Rig};
 use super::table::count;
 use crate::build;
 use crate::progress::Step;
@@ -162,12 +162,13 @@ fn measure(kopf: Option<&Kopf>, plan: &Plan, program: &Path) -> Result<(Results,
 fn method() -> Vec<String> {
     [
         "Each section below is from the newest run with its number of Greetings, and says by which command.",
-        "One cluster for each round: etcd and kube-apiserver as processes of this machine, with the Greeting's definition of the chart. \
-         Greeting is the release program with all five kinds and the Lease, and the rights of the chart's ServiceAccount. \
+        "One cluster for each round, and another one for the timers: etcd, kube-apiserver, kube-controller-manager and \
+         kube-scheduler as processes of this machine, with the chart's definitions. Greeting is the release program with all five kinds and the Lease, and the rights of the chart's ServiceAccount. \
          kopf is what `pip install` brings, with handlers that print what the post's print (xtask/src/bench/greeting/handlers.py), \
          one process for one namespace (`--standalone`), and print each line by one call at once: as the post prints them, \
          Python would keep lines until some kilobytes have come together, lose them when it is killed, and mix the lines of \
          two threads.",
+        rig::METHOD,
         "In each run one Greeting is said first, so that nothing is done for the first time later. Then all are created, \
          changed and deleted, eight requests at a time as fast as the API server answers; each of the three ends when all \
          its lines have come and none has come for 3 s, or when none has come for 20 s. A restart is when half of the lines \
@@ -175,13 +176,14 @@ fn method() -> Vec<String> {
         "Lines that are due are four for each Greeting: Greeting, Create, Update and Delete. One that comes again counts as \
          doubled. Timer lines are left out there. Until lines come again is the longest of the three pauses, from the end of \
          the old process; ours then waits for a Lease that nobody has released (15 s), which kopf does not have.",
-        "Writes are those in the API server's audit log, by their user agent. Leases are left out, Events counted apart. \
+        "Writes are those in the API server's audit log that were carried out, by their user agent; those that were refused \
+         are a column of their own. Leases are left out, Events counted apart. \
          Times are from before the request is sent until the line is read from the file that it is printed into, which is \
          looked at every millisecond.",
         "Many timers: said is how many creations were said, and after how long the last of them, until all were or none came \
          for 20 s; after another interval ticks are counted. What is still said of the creations then is counted in too: the \
          writes tell.",
-        "PSS is the memory of the process, pages shared with others counted in part.",
+        "RSS is the memory of the process; PSS is that with pages shared with others counted in part.",
     ]
     .map(str::to_owned)
     .to_vec()

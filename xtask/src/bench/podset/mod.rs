@@ -13,7 +13,7 @@ use self::figures::{Contender, Results};
 use super::contest::{Round, order};
 use super::host::{Machine, Versions};
 use super::report::{Report, Run};
-use super::rig::{Rig, Setting};
+use super::rig::{self, Rig, Setting};
 use super::table::count;
 use crate::build;
 
@@ -163,6 +163,7 @@ fn method() -> Vec<String> {
          processes of this machine, nodes and kubelets simulated by kwok, where a pod is ready as soon as it is bound and \
          gone as soon as it is asked to go. So no image is pulled and no container started; what remains is the control \
          plane's work, which both contenders share the processors with.",
+        rig::METHOD,
         "The PodSet is run by the release program, started anew for each run, with the identity of the chart's \
          ServiceAccount. The ReplicaSet has the same pod; its processor time and memory are those of the whole \
          kube-controller-manager, which is started anew for each round.",
@@ -170,7 +171,9 @@ fn method() -> Vec<String> {
          times are from then. Last created and last deleted are the answers to the last request that made a pod or asked \
          one to go, as the API server's audit log has them, like all writes. All ready is when the status says so of the \
          current generation; all gone, when it says that there are none and none are left in the API server. Leases are \
-         left out, Events counted apart. Ratios are taken between runs of the same round: the median, and its 95 % interval by bootstrap in parentheses.",
+         left out, Events counted apart. A write is one that was carried out; requests that were refused have a column of their \
+         own, and those for a status are counted whatever became of them. Ratios are taken between runs of the same round: \
+         the median, and its 95 % interval by bootstrap in parentheses.",
         "Most above the wanted is by how many pods there were more than N at the worst moment on the way up: creations \
          less deletions, in the order of their answers. 0 is right.",
         "With raised limits a ReplicaSet sends hundreds of requests at a time, a PodSet 32. So the ReplicaSet's requests \
