@@ -243,7 +243,7 @@ const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_
 const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
 const RELEASE: (&str, Duration) = ("release files", Duration::from_mins(1));
 const DEMO: (&str, Duration) = ("demo", Duration::from_mins(4));
-const BENCHES: (&str, Duration) = ("benches, in small", Duration::from_mins(6));
+const BENCHES: (&str, Duration) = ("benches, in small", Duration::from_mins(8));
 const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(2));
 const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(22));
 
@@ -317,7 +317,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(BENCHES.0, BENCHES.1, || {
         let mut counts = check(xtask()?.args(["bench", "daemonjob", "--quick", "--without-peers"]))?;
         counts += check(xtask()?.args(["bench", "podset", "--quick"]))?;
-        let measures = ["--only=size", "--only=start", "--only=latency"];
+        let measures = ["--only=size", "--only=idle", "--only=start", "--only=latency", "--only=restart"];
         counts += check(xtask()?.args(["bench", "manager", "--quick"]).args(measures))?;
         counts += check(xtask()?.args(["bench", "goals"]))?;
         Ok(counts)

@@ -82,7 +82,8 @@ pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
             fs::metadata(&program).with_context(|| format!("cannot read {}", program.display()))?.len();
         let gzip = run::output(std::process::Command::new("gzip").args(["-9", "-c"]).arg(&program), None)?;
         results.one(contender, 1, "bytes", mebibytes(bytes / 1_024));
-        results.one(contender, 1, "compressed", float(gzip.stdout.len()) / (1_024.0 * 1_024.0));
+        // Images are spoken of in MB, of a million bytes.
+        results.one(contender, 1, "compressed", float(gzip.stdout.len()) / 1e6);
     }
     Ok(())
 }
@@ -334,6 +335,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
         let cpu = process::cpu_seconds(running.pid())? - cpu;
         results.one(contender, pair.number, "cpu", cpu * 1_000.0 / float(driven));
         results.one(contender, pair.number, "writes", float(tally.writes()) / float(driven));
+        results.one(contender, pair.number, "refused", float(tally.refused) / float(driven));
         results.one(contender, pair.number, "seconds", seconds);
         results.add(contender, pair.number, "canary", waits);
         if let Some(others) = share.others_percent(rig.share([running.pid()])?) {
