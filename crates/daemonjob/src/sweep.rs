@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::client::{CALL, brief};
+use quintet_kit::client::{CALL, ask, brief};
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::{Error, Executor};
 use quintet_kit::informer::{Change, Health, Informer};
@@ -263,7 +263,7 @@ async fn may_list_everywhere(shared: &Shared) -> bool {
     loop {
         let path = format!("{}?limit=1&labelSelector={SELECTOR}", PODS.path(""));
         let Ok(request) = http::Request::get(path).body(Vec::new()) else { return false };
-        let asked = shared.client.request::<serde::de::IgnoredAny>(request);
+        let asked = ask::<serde::de::IgnoredAny>(&shared.client, request);
         match tokio::time::timeout(CALL, asked).await {
             Ok(Ok(_)) => return true,
             Ok(Err(kube::Error::Api(status))) if status.code == 403 => return false,

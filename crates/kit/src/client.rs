@@ -108,6 +108,16 @@ where
     Client::new(limits.layer(transport), "default")
 }
 
+/// Asks for something, and decodes the answer. Where it cannot be decoded, it is quoted nowhere: `Client::request` would log all of
+/// it, and it may be a Secret, or a pod with its variables.
+pub async fn ask<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    request: Request<Vec<u8>>,
+) -> Result<T, kube::Error> {
+    let text = client.request_text(request).await?;
+    serde_json::from_str(&text).map_err(kube::Error::SerdeError)
+}
+
 /// The server's words where it answered: the whole status is too long for a line of the log, and so is a value that could not
 /// be decoded.
 pub fn brief(error: &kube::Error) -> String {
@@ -282,7 +292,8 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
-        let host = request.uri().host().unwrap_or_default().to_owned();
+        // With the port where there is one, as client-go has it.
+        let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
         let (metrics, rest, of) = (self.metrics.clone(), self.rest.clone(), type_of(request.uri().path()));
         // The service that was asked whether it is ready is the one that is called.
         let ready = self.inner.clone();

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::client::{CALL, Resting, brief};
+use crate::client::{CALL, Resting, ask, brief};
 use crate::clock::{Clock, doubled};
 use crate::election::Gate;
 use crate::informer::{Informer, Part, Progress};
@@ -234,6 +234,8 @@ pub struct Executor {
     gate: Gate,
     clock: Clock,
     window: Semaphore,
+    /// What is read past the caches has as many connections again, so that it does not wait behind writes.
+    reads: Semaphore,
     memory: Mutex<HashMap<Arc<str>, Memory>>,
 }
 
@@ -254,7 +256,14 @@ struct Memory {
 impl Executor {
     /// An executor that writes while `gate` is open.
     pub fn new(client: Client, gate: Gate, clock: Clock) -> Self {
-        Self { client, gate, clock, window: Semaphore::new(WINDOW), memory: Mutex::default() }
+        Self {
+            client,
+            gate,
+            clock,
+            window: Semaphore::new(WINDOW),
+            reads: Semaphore::new(WINDOW),
+            memory: Mutex::default(),
+        }
     }
 
     fn memory(&self) -> MutexGuard<'_, HashMap<Arc<str>, Memory>> {
@@ -390,10 +399,9 @@ impl Executor {
     ) -> Result<Option<T>, kube::Error> {
         let path = format!("{}/{}", resource.path(namespace), escape(name));
         let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
-        // As text: the client would log what it cannot decode, and it may be a Secret.
-        let answer = timeout_at(Instant::now() + CALL, self.client.request_text(request)).await;
-        match answer {
-            Ok(Ok(text)) => serde_json::from_str(&text).map(Some).map_err(kube::Error::SerdeError),
+        let _permit = self.reads.acquire().await;
+        match timeout_at(Instant::now() + CALL, ask(&self.client, request)).await {
+            Ok(Ok(object)) => Ok(Some(object)),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 && status.reason == "NotFound" => {
                 Ok(None)
             }
@@ -453,7 +461,8 @@ impl Executor {
         loop {
             let path = format!("{}?{selected}&limit=500{next}", resource.path(namespace));
             let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
-            let answer = timeout_at(Instant::now() + CALL, self.client.request::<Page<T>>(request)).await;
+            let _permit = self.reads.acquire().await;
+            let answer = timeout_at(Instant::now() + CALL, ask::<Page<T>>(&self.client, request)).await;
             let Page { metadata, items } =
                 answer.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
             objects.extend(items);
@@ -830,7 +839,8 @@ impl Executor {
         // Noted before it is sent: whatever becomes of this task, the next plan knows that something may have happened.
         let place: Place = (resource, namespace.clone(), name.to_owned());
         self.unclear(owner, |unclear| unclear.insert(place.clone(), deletes.cloned()));
-        let sent = timeout_at(deadline, self.client.request::<MetaOnly>(request));
+        let _writing = self.gate.writing();
+        let sent = timeout_at(deadline, ask::<MetaOnly>(&self.client, request));
         let answered = tokio::select! {
             answered = sent => Some(answered),
             () = self.gate.lost(term.since) => None,

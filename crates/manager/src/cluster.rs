@@ -33,11 +33,11 @@ const WHOLE: &str = "application/json";
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterArgs {
     /// The kubeconfig. Default: $KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.
-    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    #[arg(long, env = "QUINTET_KUBECONFIG", value_name = "FILE", help_heading = "Cluster")]
     pub kubeconfig: Option<std::path::PathBuf>,
 
     /// The kubeconfig's context.
-    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, env = "QUINTET_CONTEXT", value_name = "NAME", help_heading = "Cluster")]
     pub context: Option<String>,
 }
 
@@ -107,7 +107,7 @@ impl Cluster {
             request = request.header(*name, *value);
         }
         let request = request.body(body).map_err(kube::Error::HttpError)?;
-        match tokio::time::timeout(CALL, self.client.request::<T>(request)).await {
+        match tokio::time::timeout(CALL, client::ask::<T>(&self.client, request)).await {
             Ok(answer) => answer,
             Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
         }
