@@ -6,6 +6,7 @@
 //! resourceVersion, so of two candidates one wins.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use http::Request;
 use jiff::Timestamp;
 use kube::Client;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use crate::client::brief;
+use crate::client::{self, brief};
 use crate::clock::{self, Clock, Moment};
 use crate::informer::Progress;
 use crate::inspect::is_worth_a_line;
@@ -35,6 +36,12 @@ const FORBIDDEN: Duration = Duration::from_secs(30);
 
 /// How often whoever writes looks whether the machine has slept.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long writes may take to be cancelled when another process holds the lease.
+const CANCEL: Duration = Duration::from_secs(1);
+
+/// How often whoever writes says that it goes on.
+pub const BEAT: Duration = Duration::from_secs(1);
 
 /// How far a holder that has released the lease had seen what each of its caches holds, by the cache's scope: a successor
 /// that has seen as much need not list it anew.
@@ -53,6 +60,10 @@ pub struct Gate {
     since: Arc<Mutex<Option<Instant>>>,
     /// Whether it was tried at least once to open it.
     tried: watch::Sender<bool>,
+    /// When whoever writes has last said that it goes on; None where it never did.
+    beat: Arc<Mutex<Option<Instant>>>,
+    /// Writes that are under way.
+    writing: Arc<AtomicUsize>,
     /// For how long the machine has slept until now.
     asleep: fn() -> Duration,
 }
@@ -76,6 +87,8 @@ impl Gate {
             handed: Arc::default(),
             since: Arc::default(),
             tried: watch::Sender::new(false),
+            beat: Arc::default(),
+            writing: Arc::default(),
             asleep: clock::asleep,
         }
     }
@@ -169,9 +182,51 @@ impl Gate {
         self.state.send_replace(None);
     }
 
+    /// Says that whoever writes goes on. Who says so once says it every [`BEAT`]: the election runs on a thread of its own,
+    /// and must not keep the lease for others that hang.
+    pub fn beat(&self) {
+        *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// For how long whoever writes has not said that it goes on.
+    fn silence(&self) -> Duration {
+        let beat = *self.beat.lock().unwrap_or_else(PoisonError::into_inner);
+        beat.map_or(Duration::ZERO, |beat| beat.elapsed())
+    }
+
+    /// A write is under way until this is dropped.
+    pub fn writing(&self) -> Writing {
+        self.writing.fetch_add(1, Ordering::Relaxed);
+        Writing { writing: self.writing.clone() }
+    }
+
+    /// Whether the writes that were under way are cancelled in time.
+    async fn is_cancelled(&self) -> bool {
+        let began = Instant::now();
+        while self.writing.load(Ordering::Relaxed) > 0 {
+            if began.elapsed() >= CANCEL {
+                return false;
+            }
+            sleep(CANCEL / 20).await;
+        }
+        true
+    }
+
     /// Wakes whenever it opens, closes or its deadline moves.
     pub fn watch(&self) -> watch::Receiver<Option<Term>> {
         self.state.subscribe()
+    }
+}
+
+/// A write that is under way.
+#[derive(Debug)]
+pub struct Writing {
+    writing: Arc<AtomicUsize>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.writing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -228,6 +283,15 @@ pub enum Error {
         /// Where.
         namespace: String,
     },
+    /// Only the end of the process ends its writes.
+    #[error(
+        "{holder} holds the lease, and writes of this process could not be cancelled within {} s: it must end",
+        CANCEL.as_secs()
+    )]
+    Uncancelled {
+        /// Who holds it.
+        holder: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, Default)]
@@ -243,6 +307,9 @@ struct LeaseSpec {
     renew_time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_transitions: Option<i64>,
+    /// What is not read is kept: a preferred holder, and what a later version has.
+    #[serde(flatten)]
+    others: Map<String, Value>,
 }
 
 #[derive(Clone, Debug, Deserialize, Default)]
@@ -336,7 +403,12 @@ pub async fn run(
     let mut failures = 0;
     let mut observed = Observed::default();
     let mut held_since: Option<Moment> = None;
-    let mut was_allowed = false;
+    // Whether it was ever allowed to read the Lease, and to write it.
+    let (mut was_read, mut was_written) = (false, false);
+    // How long the last try took that was answered.
+    let mut took = Duration::ZERO;
+    // Watches in a row that were refused.
+    let mut unwatched = 0;
     let mut holder_told = None;
     let (mut answered, mut works) = (true, true);
     let mut may_hold;
@@ -345,16 +417,16 @@ pub async fn run(
     loop {
         let began = gate.moment();
         // A request that hangs must end before the deadline that it would move.
-        // Several tries fit into the time that is left: a dead connection costs one of them, not the lease.
-        let limit = match held_since {
-            Some(since) => {
-                settings.renew_deadline.saturating_sub(gate.elapsed(since)).min(settings.renew_deadline / 4)
-            }
+        // Several tries fit into the time that is left: a dead connection costs one of them, not the lease. A server that is slow
+        // gets the time that it takes.
+        let left = held_since.map(|since| settings.renew_deadline.saturating_sub(gate.elapsed(since)));
+        let limit = match left.filter(|left| !left.is_zero()) {
+            Some(left) => left.min((settings.renew_deadline / 4).max(took * 2)),
             None => settings.renew_deadline,
         };
         may_hold = true;
-        let tried =
-            timeout(limit.max(Duration::from_millis(1)), attempt(&client, &settings, &mut observed, &clock));
+        let is_stuck = gate.silence() >= settings.renew_deadline;
+        let tried = timeout(limit, attempt(&client, &settings, &mut observed, &clock, is_stuck));
         let outcome = tokio::select! {
             outcome = tried => outcome.unwrap_or(Ok(Attempt::Unanswered("no answer in time".to_owned()))),
             _ = stop.wait_for(|stop| *stop) => Ok(Attempt::Unanswered("stopping".to_owned())),
@@ -365,11 +437,16 @@ pub async fn run(
         let outcome = match outcome {
             // At its start an API server may not know its roles yet, and a role may be mended: only a process that
             // was never allowed to ask gives up.
-            Err(error @ Error::Forbidden { .. }) if was_allowed || started.elapsed() < FORBIDDEN => {
-                Attempt::Refused(error.to_string())
+            Err(Error::Forbidden { verb, namespace })
+                if if verb == "get" { was_read } else { was_written } || started.elapsed() < FORBIDDEN =>
+            {
+                Attempt::Refused(Error::Forbidden { verb, namespace }.to_string())
             }
             outcome => outcome?,
         };
+        if !matches!(outcome, Attempt::Unanswered(_)) {
+            took = gate.elapsed(began);
+        }
         // Whatever was said by this news is tried now.
         returns.mark_unchanged();
         if std::mem::replace(&mut answered, !matches!(outcome, Attempt::Unanswered(_))) && !answered {
@@ -380,7 +457,8 @@ pub async fn run(
         if !std::mem::replace(&mut works, is_granted) && works {
             link.is_back();
         }
-        was_allowed |= works;
+        was_read |= works;
+        was_written |= matches!(outcome, Attempt::Held(_));
         returns.mark_unchanged();
         let pause = match outcome {
             Attempt::Held(taken) => {
@@ -397,7 +475,7 @@ pub async fn run(
                 held_since = Some(began);
                 (holder_told, failures) = (None, 0);
                 gate.open_for(settings.renew_deadline, began);
-                settings.renew
+                settings.renew.saturating_sub(gate.elapsed(began))
             }
             Attempt::OthersHold(holder) => {
                 (may_hold, failures) = (false, 0);
@@ -407,10 +485,13 @@ pub async fn run(
                 } else if holder_told.as_ref() != Some(&holder) {
                     tracing::info!(holder, "another process holds the lease: standing by");
                 }
+                if !gate.is_cancelled().await {
+                    return Err(Error::Uncancelled { holder });
+                }
                 holder_told = Some(holder);
                 gate.tried.send_replace(true);
                 tokio::select! {
-                    () = chance(&client, &settings, &mut observed) => continue,
+                    () = chance(&client, &settings, &mut observed, &mut unwatched) => continue,
                     _ = stop.wait_for(|stop| *stop) => break,
                 }
             }
@@ -448,30 +529,45 @@ pub async fn run(
     if may_hold {
         let released = async {
             match release(&client, &settings, &clock, &seen).await {
+                // Annotations have a limit. The successor lists anew then.
+                Err(kube::Error::Api(status)) if status.code != 409 => {
+                    release(&client, &settings, &clock, &Seen::new()).await
+                }
                 // A renewal that was on its way may have come in between.
                 Err(_) => release(&client, &settings, &clock, &seen).await,
                 released => released,
             }
         };
-        if let Ok(Ok(true)) = timeout(Duration::from_secs(3), released).await {
-            tracing::info!("released the lease");
-        }
+        let error = match timeout(Duration::from_secs(3), released).await {
+            Ok(Ok(true)) => {
+                tracing::info!("released the lease");
+                return Ok(());
+            }
+            Ok(Ok(false)) => return Ok(()),
+            Ok(Err(error)) => brief(&error),
+            Err(_elapsed) => "no answer in time".to_owned(),
+        };
+        tracing::warn!(error, "the lease could not be released: if it is held, others wait until it expires");
     }
     Ok(())
 }
 
 /// Waits until the Lease that another process holds may be had: it is released, gone, or its holder was silent for too
 /// long. Where it cannot be watched, a while later is time enough.
-async fn chance(client: &Client, settings: &Settings, observed: &mut Observed) {
+async fn chance(client: &Client, settings: &Settings, observed: &mut Observed, unwatched: &mut u64) {
     let began = Instant::now();
     let mut lines =
         match timeout_at(observed.expiry(settings), watch_lease(client, settings, &observed.version)).await {
-            Ok(Ok(lines)) => lines,
+            Ok(Ok(lines)) => {
+                *unwatched = 0;
+                lines
+            }
             Ok(Err(error)) => {
-                tracing::debug!(
-                    error = brief(&error),
-                    "the Lease cannot be watched and is asked for instead"
-                );
+                *unwatched += 1;
+                if is_worth_a_line(*unwatched) {
+                    let (error, times) = (brief(&error), *unwatched);
+                    tracing::warn!(error, times, "the Lease cannot be watched and is asked for instead");
+                }
                 sleep(settings.retry).await;
                 return;
             }
@@ -544,15 +640,22 @@ enum Attempt {
     Unanswered(String),
 }
 
-/// One try to acquire or renew.
+/// One try to acquire or renew. Where whoever writes is stuck, the lease is not had, and only looked at.
 async fn attempt(
     client: &Client,
     settings: &Settings,
     observed: &mut Observed,
     clock: &Clock,
+    is_stuck: bool,
 ) -> Result<Attempt, Error> {
+    let stuck = || {
+        Ok(Attempt::Refused(format!(
+            "whoever writes has been stuck for {} s or longer, and does not get the lease",
+            settings.renew_deadline.as_secs()
+        )))
+    };
     let path = settings.path();
-    if let Some(lease) = observed.ours.take() {
+    if let Some(lease) = observed.ours.take().filter(|_| !is_stuck) {
         let body = body(&lease, &held(settings, &lease.spec, clock));
         match send::<Lease>(client, "PUT", &path, Some(&body)).await {
             Ok(lease) => {
@@ -574,6 +677,9 @@ async fn attempt(
             if !observed.is_free() && holder != settings.identity && !observed.is_expired(settings) {
                 // Somebody has deleted it; its holder does not know yet, and goes on until it does.
                 return Ok(Attempt::OthersHold(holder));
+            }
+            if is_stuck {
+                return stuck();
             }
             let spec = held(settings, &LeaseSpec::default(), clock);
             let body = json!({
@@ -600,6 +706,9 @@ async fn attempt(
     observed.lost |= holder != settings.identity;
     if !holder.is_empty() && holder != settings.identity && !observed.is_expired(settings) {
         return Ok(Attempt::OthersHold(holder));
+    }
+    if is_stuck {
+        return stuck();
     }
     // It is of use only while nobody has held the lease since.
     let handed = if holder.is_empty() { handed_over(&lease) } else { Seen::new() };
@@ -644,12 +753,16 @@ fn duration(spec: &LeaseSpec, settings: &Settings) -> Duration {
 fn held(settings: &Settings, before: &LeaseSpec, clock: &Clock) -> LeaseSpec {
     let now = micros(clock.now());
     let ours = before.holder_identity.as_deref() == Some(&settings.identity);
+    // The API keeps 32 bits of it, and refuses more.
+    let transitions = before.lease_transitions.filter(|count| (0..i64::from(i32::MAX)).contains(count));
+    let transitions = transitions.unwrap_or(0);
     LeaseSpec {
         holder_identity: Some(settings.identity.clone()),
         lease_duration_seconds: i64::try_from(settings.lease.as_secs()).ok(),
         acquire_time: if ours { before.acquire_time.clone() } else { Some(now.clone()) },
         renew_time: Some(now),
-        lease_transitions: Some(before.lease_transitions.unwrap_or(0) + i64::from(!ours)),
+        lease_transitions: Some(transitions + i64::from(!ours)),
+        others: before.others.clone(),
     }
 }
 
@@ -743,7 +856,7 @@ async fn send<T: serde::de::DeserializeOwned>(
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(body.map(|body| body.to_string().into_bytes()).unwrap_or_default())
         .map_err(kube::Error::HttpError)?;
-    client.request(request).await
+    client::ask(client, request).await
 }
 
 #[cfg(test)]
@@ -763,6 +876,22 @@ mod tests {
         assert_eq!((second.lease_transitions, &second.acquire_time), (Some(1), &first.acquire_time));
         let other = LeaseSpec { holder_identity: Some("other".into()), ..first };
         assert_eq!(held(&settings(), &other, &clock).lease_transitions, Some(2));
+        for nonsense in [i64::MAX, i64::from(i32::MAX), -1] {
+            let last = LeaseSpec { lease_transitions: Some(nonsense), ..other.clone() };
+            assert_eq!(held(&settings(), &last, &clock).lease_transitions, Some(1), "32 bits are taken");
+        }
+    }
+
+    #[test]
+    fn what_others_have_written_into_the_record_stays() {
+        let text = json!({ "holderIdentity": "other", "strategy": "OldestEmulationVersion", "preferredHolder": "x" });
+        let spec: LeaseSpec = serde_json::from_value(text).unwrap();
+        let ours = serde_json::to_value(held(&settings(), &spec, &Clock::System)).unwrap();
+        assert_eq!(
+            (&ours["strategy"], &ours["preferredHolder"]),
+            (&json!("OldestEmulationVersion"), &json!("x"))
+        );
+        assert_eq!(ours["holderIdentity"], "me");
     }
 
     #[test]

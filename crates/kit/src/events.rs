@@ -4,16 +4,18 @@
 //! later ones as a count on that Event's series, at most once in a while. What does not fit is dropped and counted.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
 use kube::Client;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::FIELD_MANAGER;
-use crate::client::brief;
+use crate::client::{ask, brief};
 use crate::clock::Clock;
 use crate::conditions::shorten;
 use crate::digest;
@@ -42,12 +44,30 @@ struct Record {
     resource: Resource,
     object: Key,
     event: Event,
+    _unsent: Unsent,
+}
+
+/// A record that is not dealt with yet.
+struct Unsent(Arc<watch::Sender<usize>>);
+
+impl Unsent {
+    fn one_of(all: &Arc<watch::Sender<usize>>) -> Self {
+        all.send_modify(|unsent| *unsent += 1);
+        Self(all.clone())
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        self.0.send_modify(|unsent| *unsent -= 1);
+    }
 }
 
 /// Where controllers put their news. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
     sender: mpsc::Sender<Record>,
+    unsent: Arc<watch::Sender<usize>>,
     metrics: Metrics,
 }
 
@@ -62,15 +82,22 @@ impl Recorder {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(WAITING);
         let task = send_all(client, gate, clock, instance, receiver);
-        (Self { sender, metrics }, task)
+        (Self { sender, unsent: Arc::default(), metrics }, task)
     }
 
     /// Records news about an object. Never waits.
     pub fn record(&self, resource: Resource, object: &Key, event: Event) {
-        let record = Record { resource, object: object.clone(), event };
+        let record =
+            Record { resource, object: object.clone(), event, _unsent: Unsent::one_of(&self.unsent) };
         if self.sender.try_send(record).is_err() {
             self.metrics.events_dropped.inc();
         }
+    }
+
+    /// Waits until all that was recorded so far is sent, or given up, but not for longer than `limit`.
+    pub async fn flush(&self, limit: Duration) {
+        let mut unsent = self.unsent.subscribe();
+        let _ = timeout(limit, unsent.wait_for(|unsent| *unsent == 0)).await;
     }
 }
 
@@ -82,7 +109,7 @@ struct Series {
     note: String,
 }
 
-type SeriesKey = (std::sync::Arc<str>, &'static str, EventType);
+type SeriesKey = (Arc<str>, &'static str, EventType);
 
 async fn send_all(
     client: Client,
@@ -194,7 +221,8 @@ impl Sender<'_> {
             .body(body.to_string().into_bytes());
         let Ok(request) = request else { return false };
         let deadline = self.term.until.min(Instant::now() + CALL);
-        let sent = timeout_at(deadline, self.client.request::<serde::de::IgnoredAny>(request));
+        let _writing = self.gate.writing();
+        let sent = timeout_at(deadline, ask::<IgnoredAny>(self.client, request));
         let answer = tokio::select! {
             answer = sent => answer,
             () = self.gate.lost(self.term.since) => {

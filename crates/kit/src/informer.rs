@@ -9,6 +9,7 @@
 //! - objects are indexed by the UID of their controller.
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -43,8 +44,8 @@ const LONGEST_REFUSAL: usize = 64 * 1024;
 const BUFFER: usize = 64 * 1024;
 /// Bytes that an event may have: many times what etcd takes.
 const LARGEST_EVENT: usize = 32 * 1024 * 1024;
-/// How long the server may keep one watch open; it is then continued where it was.
-const WATCH: Duration = Duration::from_secs(290);
+/// How long the server may keep one watch open; it is then continued where it was. client-go takes 5 to 10 minutes.
+const WATCH: Duration = Duration::from_secs(590);
 /// A watch without event or bookmark for this long is taken for dead. Bookmarks come about once a minute.
 pub const SILENCE: Duration = Duration::from_secs(150);
 /// How long a watch must last until what went wrong before it is over.
@@ -54,7 +55,7 @@ const OUTAGE: Duration = Duration::from_secs(3);
 /// How often an absent custom resource definition is asked for again.
 const ABSENT: Duration = Duration::from_secs(2);
 /// The same for one that may stay absent.
-const PATIENTLY: Duration = Duration::from_mins(1);
+const PATIENTLY: Duration = Duration::from_secs(75);
 /// The longest wait before a server that does not answer at all is asked again: it costs nobody anything.
 const GONE: Duration = Duration::from_secs(1);
 
@@ -526,60 +527,68 @@ impl<T: Object> Part<T> {
 
     /// Takes in one object as the server sent it; whether it `came` is for the subscribers.
     fn apply(&self, raw: &RawValue, came: bool) -> Result<(Key, String), Interrupted> {
-        match serde_json::from_str::<T>(raw.get()) {
-            Ok(mut object) => {
-                object.slim();
-                let namespace = object.key().namespace;
-                if let Some(sibling) = object.owner().and_then(|owner| self.read().sibling(&namespace, owner))
-                {
-                    object.share(&sibling);
-                }
-                let key = object.key();
-                let version = object.resource_version().to_owned();
-                let vanished = self.decodes(&key).into_iter().find(|before| before.uid != key.uid);
-                if let Some(before) = &vanished {
-                    self.tell(&Change::Vanished { key: before });
-                }
-                let object = Arc::new(object);
-                let old = self.write().insert(&key, object.clone());
-                match &old {
-                    // The name lives on with another object: the old one is gone for its owner.
-                    Some(before) if before.key().uid != key.uid => {
-                        self.tell(&Change::Deleted { old: before });
-                        self.tell(&Change::Applied { new: &object, old: None, came });
-                    }
-                    Some(before) if object.same(before) => {}
-                    _ => self.tell(&Change::Applied { new: &object, old: old.as_ref(), came }),
-                }
-                Ok((key, version))
+        // One object over which somebody stumbles must not take the cache of all others along, and the process with it.
+        let taken = catch_unwind(AssertUnwindSafe(|| self.take_in(raw, came)));
+        match taken.unwrap_or_else(|_| Err("it led to a panic, of which the log has more".to_owned())) {
+            Ok(taken) => Ok(taken),
+            Err(error) => self.set_aside(raw, error),
+        }
+    }
+
+    /// Takes in one object that can be decoded.
+    fn take_in(&self, raw: &RawValue, came: bool) -> Result<(Key, String), String> {
+        let mut object = serde_json::from_str::<T>(raw.get()).map_err(|error| error.to_string())?;
+        object.slim();
+        let namespace = object.key().namespace;
+        if let Some(sibling) = object.owner().and_then(|owner| self.read().sibling(&namespace, owner)) {
+            object.share(&sibling);
+        }
+        let key = object.key();
+        let version = object.resource_version().to_owned();
+        let vanished = self.decodes(&key).into_iter().find(|before| before.uid != key.uid);
+        if let Some(before) = &vanished {
+            self.tell(&Change::Vanished { key: before });
+        }
+        let object = Arc::new(object);
+        let old = self.write().insert(&key, object.clone());
+        match &old {
+            // The name lives on with another object: the old one is gone for its owner.
+            Some(before) if before.key().uid != key.uid => {
+                self.tell(&Change::Deleted { old: before });
+                self.tell(&Change::Applied { new: &object, old: None, came });
             }
-            Err(error) => {
-                // Not even metadata: this answer is broken, not this object.
-                let meta = Meta::from(serde_json::from_str::<MetaOnly>(raw.get())?.metadata);
-                let key = meta.key();
-                let resource = self.inner.resource;
-                // A node or pod that cannot be read is still there: what was last known of it stands.
-                if resource.custom {
-                    let old = self.write().remove(&key);
-                    if let Some(before) = old.filter(|before| before.key().uid != key.uid) {
-                        self.tell(&Change::Deleted { old: &before });
-                    }
-                }
-                let known = lock(&self.inner.undecodable).get(&key).cloned();
-                if let Some(before) = self.decodes(&key).filter(|before| before.uid != key.uid) {
-                    self.tell(&Change::Vanished { key: &before });
-                }
-                // It may quote a value in full, and it is kept for as long as the object is.
-                let error = shorten(error.to_string(), LONGEST_ERROR);
-                lock(&self.inner.undecodable).insert(key.clone(), error.clone());
-                if known.as_ref() != Some(&error) {
-                    let resource = resource.plural;
-                    tracing::warn!(resource, object = %key, error, "skipped an object that cannot be decoded");
-                }
-                self.tell(&Change::Undecodable { key: &key, error: &error });
-                Ok((key, meta.resource_version.into()))
+            Some(before) if object.same(before) => {}
+            _ => self.tell(&Change::Applied { new: &object, old: old.as_ref(), came }),
+        }
+        Ok((key, version))
+    }
+
+    /// Takes note of an object that cannot be decoded.
+    fn set_aside(&self, raw: &RawValue, error: String) -> Result<(Key, String), Interrupted> {
+        // Not even metadata: this answer is broken, not this object.
+        let meta = Meta::from(serde_json::from_str::<MetaOnly>(raw.get())?.metadata);
+        let key = meta.key();
+        let resource = self.inner.resource;
+        // A node or pod that cannot be read is still there: what was last known of it stands.
+        if resource.custom {
+            let old = self.write().remove(&key);
+            if let Some(before) = old.filter(|before| before.key().uid != key.uid) {
+                self.tell(&Change::Deleted { old: &before });
             }
         }
+        let known = lock(&self.inner.undecodable).get(&key).cloned();
+        if let Some(before) = self.decodes(&key).filter(|before| before.uid != key.uid) {
+            self.tell(&Change::Vanished { key: &before });
+        }
+        // It may quote a value in full, and it is kept for as long as the object is.
+        let error = shorten(error, LONGEST_ERROR);
+        lock(&self.inner.undecodable).insert(key.clone(), error.clone());
+        if known.as_ref() != Some(&error) {
+            let resource = resource.plural;
+            tracing::warn!(resource, object = %key, error, "skipped an object that cannot be decoded");
+        }
+        self.tell(&Change::Undecodable { key: &key, error: &error });
+        Ok((key, meta.resource_version.into()))
     }
 
     fn delete(&self, key: &Key) {
@@ -633,11 +642,12 @@ impl<T: Object> Part<T> {
         for key in &gone {
             self.delete(key);
         }
-        let version = version.parse::<u64>().unwrap_or_default();
+        let version = version.parse::<u64>().ok().filter(|version| *version > 0);
         self.inner.progress.send_modify(|progress| {
-            progress.position = version.max(progress.position);
+            // A list is of what is now: one that is behind is of a store that was restored, whose numbers begin anew.
+            progress.position = version.unwrap_or(progress.position);
             // What a list does not show has gone at some time before it.
-            progress.seen = version.max(progress.seen);
+            progress.seen = version.unwrap_or(progress.seen);
             progress.listed = Some(began);
         });
         self.heard();

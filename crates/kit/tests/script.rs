@@ -90,14 +90,16 @@ async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let sink = told.clone();
     informer.subscribe(move |change| {
-        sink.lock().unwrap().push(match change {
+        let said = match change {
+            Change::Applied { new, .. } if new.meta.name.starts_with("stumble") => panic!("on purpose"),
             Change::Applied { new, old: None, came: false } => format!("new {}", new.meta.name),
             Change::Applied { new, old: None, came: true } => format!("come {}", new.meta.name),
             Change::Applied { new, .. } => format!("changed {}", new.meta.name),
             Change::Deleted { old } => format!("deleted {}", old.meta.name),
             Change::Undecodable { key, .. } => format!("undecodable {}", key.name),
             Change::Vanished { key } => format!("vanished {}", key.name),
-        });
+        };
+        sink.lock().unwrap().push(said);
     });
     let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(100)).await;
@@ -251,6 +253,26 @@ async fn a_poisoned_object_concerns_itself_alone() {
     assert_eq!(informer.undecodable(), []);
 }
 
+/// A panic over one object ends neither the cache nor the process.
+#[tokio::test(start_paused = true)]
+async fn an_object_over_which_somebody_stumbles_concerns_itself_alone() {
+    let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("stumble", 2)) + &bookmark(5, true);
+    let watch = event("ADDED", &pod("c", 6));
+    let (informer, told, _) = follow(&[(200, list), (200, watch)]).await;
+    assert_eq!(told, ["new a", "undecodable stumble", "come c"]);
+    assert!(informer.undecodable()[0].1.contains("panic"), "{:?}", informer.undecodable());
+}
+
+/// After a restore the numbers begin anew, below those of what was written before.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_restored_is_believed() {
+    let list = event("ADDED", &pod("a", 900)) + &bookmark(1_000, true);
+    let expired = failure(410, "Expired", "too new");
+    let again = event("ADDED", &pod("a", 400)) + &bookmark(500, true);
+    let (informer, ..) = follow(&[(200, list), expired, (200, again)]).await;
+    assert_eq!(informer.position("ns"), 500);
+}
+
 /// What cannot be read is forgotten also when nobody was told that it went.
 #[tokio::test(start_paused = true)]
 async fn a_poisoned_object_that_a_list_does_not_show_is_gone() {
@@ -323,6 +345,21 @@ async fn nothing_is_sent_while_the_gate_is_closed() {
     let executor = Executor::new(client, Gate::closed(), Clock::System);
     assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::NotLeading)));
     assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_under_way_is_cancelled_when_the_lease_is_lost() {
+    let (client, asked) = scripted(&[]);
+    let gate = Gate::closed();
+    gate.open_until(Instant::now() + Duration::from_secs(10));
+    let executor = Executor::new(client, gate.clone(), Clock::System);
+    let began = Instant::now();
+    let (carried, ()) = futures::join!(carry(&executor, vec![create("a")]), async {
+        sleep(Duration::from_millis(100)).await;
+        gate.close();
+    });
+    assert!(matches!(carried, Err(Error::Unanswered { .. })));
+    assert_eq!((began.elapsed().as_millis(), asked.lock().unwrap().len()), (100, 1), "not at the deadline");
 }
 
 #[tokio::test(start_paused = true)]
@@ -527,15 +564,22 @@ async fn elect(answers: &[(u16, String)], seconds: u64) -> (Vec<String>, Gate) {
 
 async fn elect_by((client, asked): (Client, Asked), seconds: u64) -> (Vec<String>, Gate) {
     let gate = Gate::closed();
+    let _ = elect_with(&gate, client, seconds).await;
+    (verbs(&asked), gate)
+}
+
+/// How an election over a script ends, if it does within `seconds`.
+async fn elect_with(gate: &Gate, client: Client, seconds: u64) -> Option<Result<(), election::Error>> {
     let settings = Settings::new("ns".into(), "me".into());
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
     let candidate = Candidate { client, settings, gate: gate.clone(), link: Link::default(), clock };
     let election = election::run(candidate, Seen::new, stopped);
-    let _ = tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await;
-    let asked =
-        asked.lock().unwrap().iter().map(|asked| asked.split(' ').next().unwrap().to_owned()).collect();
-    (asked, gate)
+    tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await.ok()
+}
+
+fn verbs(asked: &Asked) -> Vec<String> {
+    asked.lock().unwrap().iter().map(|asked| asked.split(' ').next().unwrap().to_owned()).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -561,6 +605,72 @@ async fn a_term_is_counted_from_before_the_request() {
     let (_, gate) = elect_by(scripted_slowly(&answers, Duration::from_secs(2)), 3).await;
     let ends = gate.deadline().unwrap() - began;
     assert!(ends <= Settings::new("ns".into(), "me".into()).renew_deadline, "{ends:?}");
+}
+
+/// An API server that takes seconds for each write: client-go's holders keep their lease, and so does this one.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_slow_does_not_cost_the_lease() {
+    for takes in [2_200, 3_000, 4_500] {
+        let mut answers = vec![failure(404, "NotFound", "none")];
+        answers.extend((0..30).map(|at| (if at == 0 { 201 } else { 200 }, lease("me", at + 1, at))));
+        let began = Instant::now();
+        let (_, gate) = elect_by(scripted_slowly(&answers, Duration::from_millis(takes)), 60).await;
+        let term = gate.term().unwrap();
+        assert!(
+            term.since.duration_since(began) <= Duration::from_millis(takes),
+            "it was lost at {takes} ms"
+        );
+    }
+}
+
+/// The election has a thread of its own. It must not keep the lease for passes that hang.
+#[tokio::test(start_paused = true)]
+async fn who_hangs_does_not_keep_the_lease() {
+    let mut answers = vec![failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
+    answers.extend((0..9).map(|at| (200, lease("me", 2, at))));
+    let (client, asked) = scripted(&answers);
+    let gate = Gate::closed();
+    gate.beat();
+    assert!(elect_with(&gate, client, 16).await.is_none());
+    assert!(gate.deadline().is_none());
+    let asked = verbs(&asked);
+    assert_eq!(asked[..4], ["GET", "POST", "PUT", "GET"]);
+    assert!(asked[4..].iter().all(|verb| verb == "GET"), "{asked:?}");
+    // Who goes on again may have it again.
+    gate.beat();
+    let (client, asked) = scripted(&[(200, lease("", 3, 9)), (200, lease("me", 4, 9))]);
+    assert!(elect_with(&gate, client, 1).await.is_none());
+    assert!(gate.deadline().is_some() && verbs(&asked) == ["GET", "PUT"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_cancel_its_writes_ends_when_another_holds_the_lease() {
+    let answers = [
+        failure(404, "NotFound", "none"),
+        (201, lease("me", 1, 0)),
+        failure(409, "Conflict", "changed"),
+        (200, lease("other", 9, 5)),
+    ];
+    let gate = Gate::closed();
+    let writing = gate.writing();
+    let ended = elect_with(&gate, scripted(&answers).0, 30).await;
+    assert!(matches!(ended, Some(Err(election::Error::Uncancelled { holder })) if holder == "other"));
+    drop(writing);
+    let gate = Gate::closed();
+    assert!(elect_with(&gate, scripted(&answers).0, 10).await.is_none(), "it stands by");
+}
+
+/// The right to look is not the right to hold it: who may not write it must not seem to stand by.
+#[tokio::test(start_paused = true)]
+async fn who_may_only_read_the_lease_gives_up_when_it_could_be_had() {
+    let released: Value = serde_json::from_str(&lease("", 2, 0)).unwrap();
+    let mut answers = vec![(200, lease("other", 1, 0)), (200, event("MODIFIED", &released))];
+    for _ in 0..40 {
+        answers.push((200, lease("", 2, 0)));
+        answers.push(failure(403, "Forbidden", "no update"));
+    }
+    let ended = elect_with(&Gate::closed(), scripted(&answers).0, 60).await;
+    assert!(matches!(ended, Some(Err(election::Error::Forbidden { verb: "update", .. }))));
 }
 
 #[tokio::test(start_paused = true)]

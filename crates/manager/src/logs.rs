@@ -1,10 +1,14 @@
 //! Logging: text or JSON on standard error, with a level that can be changed while the process runs.
 
+mod lines;
+
 use clap::{Args as ClapArgs, ValueEnum};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Registry, fmt, reload};
+
+use self::lines::Lines;
 
 /// How to log. Logs go to standard error: standard output is for the greetings.
 #[derive(Debug, ClapArgs)]
@@ -45,12 +49,18 @@ pub enum Format {
 #[derive(Clone)]
 pub struct Levels {
     handle: reload::Handle<Targets, Registry>,
+    lines: Lines,
 }
 
 impl Levels {
     /// The filter as it is now.
     pub fn current(&self) -> String {
         self.handle.with_current(ToString::to_string).unwrap_or_else(|error| error.to_string())
+    }
+
+    /// Waits until everything that was logged so far is written, but not for long.
+    pub fn flush(&self) {
+        self.lines.drain();
     }
 
     /// Logs by another level or filter from now on. The error is one sentence.
@@ -81,10 +91,11 @@ fn parse_level(level: &str) -> Result<String, String> {
 
 impl Log {
     /// Starts logging.
-    pub fn start(&self) -> Levels {
+    pub fn start(&self) -> std::io::Result<Levels> {
         let (filter, handle) = reload::Layer::new(filter(&self.level).unwrap_or_default());
-        // A closed standard error must not end the process: the default says so there, and panics.
-        let lines = fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
+        let written = Lines::to(std::io::stderr())?;
+        // A log that cannot be written must not end the process: the default says so there, and panics.
+        let lines = fmt::layer().with_writer(written.clone()).log_internal_errors(false);
         let logs = tracing_subscriber::registry().with(filter);
         match self.format {
             Format::Text => logs.with(lines.with_target(false).with_ansi(false)).init(),
@@ -96,7 +107,7 @@ impl Log {
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
             tracing::error!(said, place, "a panic");
         }));
-        Levels { handle }
+        Ok(Levels { handle, lines: written })
     }
 }
 
@@ -118,7 +129,7 @@ mod tests {
     #[test]
     fn a_level_can_be_changed() {
         let (_filter, handle) = reload::Layer::<Targets, Registry>::new(filter("info").unwrap());
-        let levels = Levels { handle };
+        let levels = Levels { handle, lines: Lines::to(std::io::sink()).unwrap() };
         assert_eq!(levels.current(), "info");
         levels.set("debug").unwrap();
         assert_eq!(levels.current(), "debug");

@@ -37,8 +37,13 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Asked::Manager(args) => {
-            let levels = args.log.start();
-            match runtime.block_on(run::run(*args, levels)) {
+            let levels = match args.log.start() {
+                Ok(levels) => levels,
+                Err(error) => return fail(&format!("the log's thread cannot be started: {error}"), 1),
+            };
+            let ended = runtime.block_on(run::run(*args, levels.clone()));
+            levels.flush();
+            match ended {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&why(&error), 1),
             }

@@ -1,5 +1,6 @@
 //! Wiring: one client, one gate, one set of informers, five controllers, two HTTP servers.
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use quintet_kit::client::{LONGEST_REST, discreet};
 use quintet_kit::clock::Clock;
-use quintet_kit::election::{self, Candidate, Gate, Settings};
+use quintet_kit::election::{self, BEAT, Candidate, Gate, Settings};
 use quintet_kit::metrics::Metrics;
 use quintet_kit::shared::Shared;
 use quintet_kit::{client, serve};
@@ -24,6 +25,9 @@ use crate::secure::{Guard, Identity};
 
 /// How long an orderly end may take, passes in flight and the release of the lease included.
 const END: Duration = Duration::from_secs(20);
+
+/// How long the last Events may keep the lease from being released.
+const EVENTS: Duration = Duration::from_millis(200);
 
 /// Stack of the election's thread: TLS handshakes are the deepest that it goes.
 const ELECTION_STACK: usize = 512 * 1024;
@@ -93,7 +97,16 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             name
         });
     }
-    let pages = Pages { shared: shared.clone(), levels };
+    if args.leader_elect {
+        let gate = gate.clone();
+        tasks.spawn(async move {
+            loop {
+                gate.beat();
+                tokio::time::sleep(BEAT).await;
+            }
+        });
+    }
+    let pages = Pages { shared: shared.clone(), levels: levels.clone() };
     if let Some(listener) = debug_listener {
         let pages = pages.clone();
         tasks.spawn(async move {
@@ -136,7 +149,7 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             name: args.leader_election_id.clone(),
             ..Settings::new(namespace, identity)
         };
-        elect(config, settings, shared.clone(), released)
+        elect(config, settings, shared.clone(), released, levels)
     });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
@@ -161,6 +174,7 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
     let ended = tokio::time::timeout(END, async {
         // Controllers end by themselves; what else runs (watches, servers) has nothing to finish.
         while controllers.join_next().await.is_some() {}
+        shared.recorder.flush(EVENTS).await;
         let _ = release.send(true);
         if let Some(election) = election.as_mut()
             && !election.is_terminated()
@@ -184,6 +198,7 @@ fn elect(
     settings: Settings,
     shared: Shared,
     released: watch::Receiver<bool>,
+    levels: Levels,
 ) -> oneshot::Receiver<Result<()>> {
     let (sender, ended) = oneshot::channel();
     let compete = move || -> Result<()> {
@@ -198,8 +213,17 @@ fn elect(
     };
     let thread = std::thread::Builder::new().name("election".to_owned()).stack_size(ELECTION_STACK);
     let spawned = thread.spawn(move || {
+        let ended = compete();
+        if let Err(error) = &ended
+            && let Some(election::Error::Uncancelled { .. }) = error.downcast_ref()
+        {
+            // Whoever cannot cancel a write hears of nothing either.
+            tracing::error!(%error, "ending at once");
+            levels.flush();
+            std::process::exit(1);
+        }
         // Whoever waits has ended where nobody takes it.
-        let _ = sender.send(compete());
+        let _ = sender.send(ended);
     });
     if let Err(error) = spawned {
         tracing::error!(%error, "the election's thread cannot be started");
@@ -254,8 +278,33 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
     Ok(())
 }
 
-/// The client configuration: a kubeconfig where one is named or found, else the pod's ServiceAccount.
+/// The client configuration: a kubeconfig where one is named or found, else the pod's ServiceAccount. An authority in a file is
+/// read anew when that changes.
 pub async fn configure(args: &ClusterArgs) -> Result<Config> {
+    let mut config = read_config(args).await?;
+    let kubeconfig = match &args.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    if let Some(file) =
+        kubeconfig.ok().and_then(|kubeconfig| authority_file(&kubeconfig, args.context.as_deref()))
+    {
+        config.root_cert_file = Some(file);
+    }
+    Ok(config)
+}
+
+/// The file with the authority of a kubeconfig's cluster; None where the kubeconfig has the authority itself, which goes first.
+fn authority_file(kubeconfig: &Kubeconfig, context: Option<&str>) -> Option<PathBuf> {
+    let name = context.or(kubeconfig.current_context.as_deref())?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()?;
+    let cluster =
+        kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()?;
+    let file = cluster.certificate_authority.as_ref();
+    file.filter(|_| cluster.certificate_authority_data.is_none()).map(PathBuf::from)
+}
+
+async fn read_config(args: &ClusterArgs) -> Result<Config> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     if let Some(path) = &args.kubeconfig {
         let kubeconfig = Kubeconfig::read_from(path)
@@ -288,6 +337,19 @@ pub fn identity() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_authority_in_a_file_is_followed() {
+        let text = "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
+            clusters:\n\
+            - {name: one, cluster: {server: 'https://one', certificate-authority: /ca.crt}}\n\
+            - {name: two, cluster: {server: 'https://two', certificate-authority: /ca.crt, certificate-authority-data: eA==}}\n\
+            contexts:\n- {name: a, context: {cluster: one}}\n- {name: b, context: {cluster: two}}\n";
+        let kubeconfig = Kubeconfig::from_yaml(text).unwrap();
+        assert_eq!(authority_file(&kubeconfig, None), Some(PathBuf::from("/ca.crt")));
+        assert_eq!(authority_file(&kubeconfig, Some("b")), None, "what is given in full goes first");
+        assert_eq!(authority_file(&kubeconfig, Some("c")), None);
+    }
 
     #[test]
     fn no_two_processes_are_the_same_candidate() {

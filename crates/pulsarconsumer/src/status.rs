@@ -292,7 +292,7 @@ fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option
         Scaling::NoKeda => (
             Some(false),
             "KedaMissing",
-            "The cluster has no ScaledObjects: install KEDA. It is found within a minute.".to_owned(),
+            "The cluster has no ScaledObjects: install KEDA. It is found within two minutes.".to_owned(),
         ),
         Scaling::Waiting => (None, "NotObservedYet", "The backlog was not looked at yet.".to_owned()),
         Scaling::On { authentication, scaled_object } => {

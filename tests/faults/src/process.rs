@@ -179,6 +179,7 @@ impl Process {
         let _ = self.stop.send(true);
         let ended = timeout(Duration::from_secs(20), async {
             while self.controllers.join_next().await.is_some() {}
+            self.shared.recorder.flush(Duration::from_millis(200)).await;
             let _ = self.release.send(true);
             while self.election.join_next().await.is_some() {}
         });
