@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::conditions::shorten;
 use crate::executor::{Carried, Error, Executor, Follower};
 use crate::informer::{Change, Health, Informer, Part, Progress, any_changed};
-use crate::inspect::{Activity, is_worth_a_line};
+use crate::inspect::{Activity, is_worth_a_line_among};
 use crate::object::{Key, Object};
 use crate::plan::{Event, EventType, Plan, Refusals};
 use crate::queue::{Ended, Priority, Queue};
@@ -464,6 +464,8 @@ struct State {
     parked: HashSet<Key>,
     metrics: crate::metrics::Metrics,
     activity: Activity,
+    /// When it was last told of an object that fails.
+    told: Option<Instant>,
     clock: Clock,
 }
 
@@ -479,6 +481,7 @@ impl State {
             parked: HashSet::new(),
             metrics,
             activity: shared.activity(controller),
+            told: None,
             clock: shared.clock,
         }
     }
@@ -587,10 +590,12 @@ impl State {
                 };
                 let error = shorten(error, LONGEST_ERROR);
                 let times = self.activity.fails(&key, &error, self.clock.now());
-                if is_worth_a_line(times) {
+                let (failing, _) = self.activity.in_trouble();
+                if is_worth_a_line_among(times, failing, self.told.map(|told| told.elapsed())) {
+                    self.told = Some(Instant::now());
                     let duration_ms = millis(took);
                     tracing::warn!(
-                        controller, object = %key, outcome = "error", duration_ms, times, error,
+                        controller, object = %key, outcome = "error", duration_ms, times, failing, error,
                         "a pass failed and will be repeated"
                     );
                 } else {

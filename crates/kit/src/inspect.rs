@@ -136,6 +136,18 @@ impl Activity {
     }
 }
 
+/// So many objects that fail are told of one by one.
+const FEW: usize = 20;
+
+/// How often one of more than a few is told of.
+const SELDOM: Duration = Duration::from_secs(10);
+
+/// Whether the n-th of the same failures of one object is worth a line of the log, where so many objects fail and the last line
+/// was so long ago: what is wrong with thousands is mostly one thing.
+pub fn is_worth_a_line_among(times: u64, failing: usize, last: Option<Duration>) -> bool {
+    is_worth_a_line(times) && (failing <= FEW || last.is_none_or(|last| last >= SELDOM))
+}
+
 /// Whether the n-th of the same failures in a row is worth a line of the log: fewer and fewer of them are.
 pub fn is_worth_a_line(times: u64) -> bool {
     times.is_power_of_two()
@@ -184,5 +196,14 @@ mod tests {
     fn a_failure_that_goes_on_is_told_ever_more_rarely() {
         let told: Vec<u64> = (1..=70).filter(|times| is_worth_a_line(*times)).collect();
         assert_eq!(told, [1, 2, 4, 8, 16, 32, 64]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_thousands_is_not_told_of_each() {
+        let soon = Some(Duration::from_secs(1));
+        assert!(is_worth_a_line_among(1, FEW, soon), "a few");
+        assert!(!is_worth_a_line_among(1, FEW + 1, soon));
+        assert!(is_worth_a_line_among(1, FEW + 1, None) && is_worth_a_line_among(1, FEW + 1, Some(SELDOM)));
+        assert!(!is_worth_a_line_among(3, FEW + 1, None));
     }
 }
