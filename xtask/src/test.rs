@@ -317,7 +317,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part(BENCHES.0, BENCHES.1, || {
         let mut counts = check(xtask()?.args(["bench", "daemonjob", "--quick", "--without-peers"]))?;
         counts += check(xtask()?.args(["bench", "podset", "--quick"]))?;
-        let measures = ["--only=size", "--only=idle", "--only=start", "--only=latency", "--only=restart"];
+        let measures = ["--only=size", "--only=requests", "--only=start", "--only=latency", "--only=restart"];
         counts += check(xtask()?.args(["bench", "manager", "--quick"]).args(measures))?;
         counts += check(xtask()?.args(["bench", "goals"]))?;
         Ok(counts)

@@ -455,14 +455,14 @@ impl Kept {
             "25",
             "idle: requests a second",
             2,
-            self.own(Measure::Idle, "requests", Part::P50),
+            self.own(Measure::Requests, "requests", Part::P50),
             limits(0.3, 0.25),
         );
         goals.row(
             "25",
             "the same / the twin",
             2,
-            self.over_other(Measure::Idle, "requests", Part::P50, Twin),
+            self.over_other(Measure::Requests, "requests", Part::P50, Twin),
             ambitious(0.5),
         );
     }

@@ -88,24 +88,41 @@ pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Memory and requests while nothing happens.
+/// Memory while nothing happens.
 pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     pair.each("idle", |contender, _| {
         let running = settled(stand, contender, sizes)?;
-        stand.rig.forget_requests()?;
-        let began = Instant::now();
         interrupt::pause(sizes.idle)?;
-        let asked = stand.rig.requests_so_far(contender.author())?;
-        let per_second = |requests: usize| float(requests) / began.elapsed().as_secs_f64();
-        let reads = asked.iter().filter(|request| request.is_read());
         let memory = running.memory()?;
         results.one(contender, pair.number, "rss", mebibytes(memory.rss_kib));
         results.one(contender, pair.number, "pss", mebibytes(memory.pss_kib));
         results.one(contender, pair.number, "threads", threads(&running)?);
-        results.one(contender, pair.number, "requests", per_second(asked.len()));
-        results.one(contender, pair.number, "reads", per_second(reads.count()));
         running.stop()
     })
+}
+
+/// Requests while nothing happens, of all contenders at the same time: minutes are needed, for watches last as long.
+pub fn requests(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    let mut step = Step::start_long(format!("requests while nothing happens, {} s", sizes.long.as_secs()));
+    let started = pair.contenders.iter().map(|&contender| Ok((contender, settled(stand, contender, sizes)?)));
+    let started = started.collect::<Result<Vec<_>>>()?;
+    stand.rig.forget_requests()?;
+    let began = Instant::now();
+    while let Some(left) = sizes.long.checked_sub(began.elapsed()) {
+        step.tick();
+        interrupt::pause(left.min(Duration::from_secs(1)))?;
+    }
+    let asked = stand.rig.requests_so_far()?;
+    let seconds = began.elapsed().as_secs_f64();
+    for (contender, running) in started {
+        let own = || asked.iter().filter(|request| request.author == contender.author());
+        results.one(contender, pair.number, "requests", float(own().count()) / seconds);
+        let reads = own().filter(|request| request.is_read());
+        results.one(contender, pair.number, "reads", float(reads.count()) / seconds);
+        running.stop()?;
+    }
+    step.done();
+    Ok(())
 }
 
 /// Memory for pods that nobody here owns.
@@ -207,15 +224,16 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
         Ok(all.then_some(()))
     })?;
     at_rest(stand, &running, sizes.many)?;
-    let asked = rig.requests_so_far(ours.author())?;
+    let is_ours = |request: &&Request| request.author == ours.author() && request.resource != "leases";
+    let asked = rig.requests_so_far()?;
     let of = |what: fn(&Request) -> bool| {
-        float(asked.iter().filter(|request| what(request) && request.resource != "leases").count())
+        float(asked.iter().filter(is_ours).filter(|request| what(request)).count())
     };
     results.one(ours, pair.number, "writes", of(Request::is_write));
     results.one(ours, pair.number, "reads", of(Request::is_read));
     interrupt::pause(sizes.idle)?;
-    let asked = rig.requests_so_far(ours.author())?;
-    let steady = asked.iter().filter(|request| request.is_read() && request.resource != "leases");
+    let asked = rig.requests_so_far()?;
+    let steady = asked.iter().filter(is_ours).filter(|request| request.is_read());
     results.one(ours, pair.number, "steady", float(steady.count()));
     running.stop()?;
     step.done();

@@ -46,6 +46,8 @@ pub enum Measure {
     Crash,
     /// requests of a manager that is started anew when everything is as it should be
     Restart,
+    /// requests while nothing happens, for minutes
+    Requests,
 }
 
 /// A machine whose processors are less idle than this before the start, in percent, is shared with others.
@@ -68,9 +70,10 @@ const HAND_OVER: [Row; 7] = [
 
 impl Measure {
     /// In the order in which they are measured.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Size,
         Self::Idle,
+        Self::Requests,
         Self::Foreign,
         Self::Own,
         Self::Start,
@@ -96,6 +99,7 @@ impl Measure {
             Self::HandOverMany => 8,
             Self::Crash => 9,
             Self::Restart => 10,
+            Self::Requests => 11,
         }
     }
 
@@ -104,6 +108,7 @@ impl Measure {
         match self {
             Self::Size => "size",
             Self::Idle => "idle",
+            Self::Requests => "requests",
             Self::Foreign => "foreign",
             Self::Own => "own",
             Self::Restart => "restart",
@@ -121,6 +126,7 @@ impl Measure {
         match self {
             Self::Size => "Size of the program".to_owned(),
             Self::Idle => "Idle".to_owned(),
+            Self::Requests => format!("Requests while nothing happens, in {} s", sizes.long.as_secs()),
             Self::Foreign => format!("{many} pods of others"),
             Self::Own => format!("{many} pods of its own"),
             Self::Restart => format!("Restart with {many} objects"),
@@ -143,8 +149,10 @@ impl Measure {
                 row("rss", "RSS MiB", Part::P50, 1, "12, aimed at 8"),
                 row("pss", "PSS MiB", Part::P50, 1, ""),
                 row("threads", "threads", Part::P50, 0, ""),
-                row("requests", "requests a second", Part::P50, 2, "0.25"),
-                row("reads", "of them get and list", Part::P50, 2, "0"),
+            ],
+            Self::Requests => vec![
+                row("requests", "requests a second", Part::P50, 3, "0.25"),
+                row("reads", "of them get and list", Part::P50, 3, "0"),
             ],
             Self::Foreign => vec![row("bytes", "RSS for each pod, bytes", Part::P50, 0, "0")],
             Self::Own => vec![
@@ -187,7 +195,8 @@ impl Measure {
     /// little about them, unless there must be none.
     fn limits(self, quick: bool) -> Option<Vec<(&'static str, f64)>> {
         let limits: &[(&str, f64)] = match self {
-            Self::Idle => &[("rss", 12.0), ("requests", 0.25), ("reads", 0.0)],
+            Self::Idle => &[("rss", 12.0)],
+            Self::Requests => &[("requests", 0.25), ("reads", 0.0)],
             Self::Restart => &[("writes", 0.0), ("steady", 0.0)],
             Self::Foreign => &[("bytes", 10.0)],
             Self::Own => &[("bytes", 2_048.0), ("peak", 1.3)],
@@ -205,7 +214,12 @@ impl Measure {
 
     /// Who is compared.
     fn contenders(self) -> &'static [Contender] {
-        if self == Self::Latency { Contender::ALL } else { Contender::MANAGERS }
+        match self {
+            Self::Latency => Contender::ALL,
+            // Both twins have one Lease, and both managers here are left alone at the same time.
+            Self::Requests => &[Contender::Quintet, Contender::Twin],
+            _ => Contender::MANAGERS,
+        }
     }
 
     /// Who is measured on one cluster, for each cluster of a pair. Where milliseconds are measured, whoever comes later on the
@@ -218,7 +232,8 @@ impl Measure {
 
     /// How often it is measured.
     fn pairs(self, sizes: &Sizes) -> usize {
-        if self == Self::Size { 1 } else { sizes.pairs }
+        // Neither varies.
+        if matches!(self, Self::Size | Self::Requests) { 1 } else { sizes.pairs }
     }
 
     fn measure(self, stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, into: &mut Results) -> Result<()> {
@@ -228,6 +243,7 @@ impl Measure {
         match self {
             Self::Size => measures::size(stand, into),
             Self::Idle => measures::idle(stand, sizes, pair, into),
+            Self::Requests => measures::requests(stand, sizes, pair, into),
             Self::Foreign => measures::foreign(stand, sizes, pair, into),
             Self::Own => measures::own(stand, sizes, pair, into),
             Self::Restart => measures::restart(stand, sizes, pair, into),
@@ -268,8 +284,10 @@ pub struct Sizes {
     pub settle: Duration,
     /// How long a standby has, once it is ready, to have caches that are warm.
     pub standby: Duration,
-    /// How long idle requests are counted.
+    /// How long a process is left alone while it is idle.
     pub idle: Duration,
+    /// How long its requests are counted: longer than a watch lasts.
+    pub long: Duration,
 }
 
 /// `cargo xtask bench manager`.
@@ -317,6 +335,7 @@ impl Args {
                 settle: seconds(1),
                 standby: seconds(1),
                 idle: seconds(5),
+                long: seconds(5),
             };
         }
         Sizes {
@@ -329,6 +348,7 @@ impl Args {
             settle: seconds(8),
             standby: seconds(1),
             idle: seconds(30),
+            long: Duration::from_mins(20),
         }
     }
 
@@ -434,7 +454,8 @@ fn method() -> Vec<String> {
          starts, without pods and with them. Pods are of 3.8 KB of JSON and unscheduled. Those of its own are made by \
          Quintet, with an owner and labels by which either finds them.",
         "Requests are counted in the API server's audit log, those when idle with renewals of the Lease, those of a restart \
-         without; a watch counts when it ends. Writes for each pod are those that were carried out; those that were refused have \
+         without; a watch counts when it ends. When idle, Quintet and the twin are left alone at the same time, once: there is little \
+         chance in it. Writes for each pod are those that were carried out; those that were refused have \
          a row of their own. For a restart there are Books, Greetings, PodSets of one pod, PulsarConsumers \
          without replicas and DaemonJobs that are done, together so many. Times of writes are the API server's (audit log), to the microsecond; those of the Lease are when a watch says \
          so. Start to first write is from before the process is started until a request to make a pod arrives. \
@@ -489,6 +510,7 @@ mod tests {
             [
                 (0, "size"),
                 (1, "idle"),
+                (11, "requests"),
                 (2, "foreign"),
                 (3, "own"),
                 (4, "start"),
@@ -505,7 +527,7 @@ mod tests {
     #[test]
     fn a_small_run_must_do_nothing_too_where_nothing_is_to_be_done() {
         let limits = |measure: Measure| measure.limits(true).unwrap_or_default();
-        assert_eq!(limits(Measure::Idle), [("reads", 0.0)]);
+        assert_eq!(limits(Measure::Requests), [("reads", 0.0)]);
         assert_eq!(limits(Measure::Restart), [("writes", 0.0), ("steady", 0.0)]);
         assert_eq!(Measure::Own.limits(true), None);
         assert_eq!(Measure::Own.limits(false).unwrap_or_default().len(), 2);
