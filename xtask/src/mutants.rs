@@ -37,7 +37,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no gate before writes",
-        file: "crates/kit/src/election.rs",
+        file: "crates/kit/src/gate.rs",
         edits: &[
             ("        self.state.send_replace(None);\n", ""),
             (
@@ -174,7 +174,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a take-over without looking at what is there",
-        file: "crates/kit/src/election.rs",
+        file: "crates/kit/src/gate.rs",
         edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
         stories: "podset-pod-lost",
         fault: "/take-over-blind",

@@ -1,8 +1,8 @@
 //! What people alert on, for all DaemonJobs together: no object has a label of its own.
 
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
-use quintet_kit::election::Gate;
 use quintet_kit::executor::Carried;
+use quintet_kit::gate::Gate;
 use quintet_kit::informer::{Change, Informer};
 use quintet_kit::sums::Sums;
 use quintet_kit::types::{Phase, Pod};

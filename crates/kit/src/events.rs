@@ -19,7 +19,7 @@ use crate::client::{ask, brief};
 use crate::clock::Clock;
 use crate::conditions::shorten;
 use crate::digest;
-use crate::election::{Gate, Term};
+use crate::gate::{Gate, Term};
 use crate::metrics::Metrics;
 use crate::object::Key;
 use crate::plan::{Event, EventType};

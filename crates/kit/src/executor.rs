@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::client::{CALL, Resting, ask, brief};
 use crate::clock::{Clock, doubled};
-use crate::election::Gate;
+use crate::gate::Gate;
 use crate::informer::{Informer, Part, Progress};
 use crate::object::{Key, Meta, MetaOnly, Object};
 use crate::plan::{Action, Refusal, Refusals};

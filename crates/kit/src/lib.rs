@@ -12,6 +12,7 @@ pub mod digest;
 pub mod election;
 pub mod events;
 pub mod executor;
+pub mod gate;
 pub mod informer;
 pub mod inspect;
 pub mod link;

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use crate::KIND_LABEL;
 use crate::clock::Clock;
-use crate::election::{Gate, Seen};
 use crate::events::Recorder;
 use crate::executor::Executor;
+use crate::gate::{Gate, Seen};
 use crate::informer::{Health, Informer, Progress, SILENCE};
 use crate::inspect::Activity;
 use crate::link::Link;

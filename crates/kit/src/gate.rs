@@ -1,0 +1,257 @@
+//! Whether this process may write: the gate that every write asks. The election opens and closes it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::clock::{self, Moment};
+use crate::informer::Progress;
+
+/// How often whoever writes looks whether the machine has slept.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long writes may take to be cancelled when another process holds the lease.
+pub(crate) const CANCEL: Duration = Duration::from_secs(1);
+
+/// How often whoever writes says that it goes on.
+pub const BEAT: Duration = Duration::from_secs(1);
+
+/// How far a holder that has released the lease had seen what each of its caches holds, by the cache's scope: a successor
+/// that has seen as much need not list it anew.
+pub type Seen = BTreeMap<String, u64>;
+
+/// Whether this process may write. Cheap to clone; every clone is the same gate.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    state: watch::Sender<Option<Term>>,
+    /// What the predecessor of the current term had seen.
+    handed: Arc<Mutex<Seen>>,
+    /// When the last term began, also after its end.
+    since: Arc<Mutex<Option<Instant>>>,
+    /// Whether it was tried at least once to open it.
+    tried: watch::Sender<bool>,
+    /// When whoever writes has last said that it goes on; None where it never did.
+    beat: Arc<Mutex<Option<Instant>>>,
+    /// Writes that are under way.
+    writing: Arc<AtomicUsize>,
+    /// For how long the machine has slept until now.
+    asleep: fn() -> Duration,
+}
+
+/// How long this process has been and may go on writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Since when, without a gap.
+    pub since: Instant,
+    /// Until when, unless it is prolonged.
+    pub until: Instant,
+    /// For how long the machine had slept when that was set.
+    asleep: Duration,
+}
+
+impl Gate {
+    /// A gate that is closed until the lease is held.
+    pub fn closed() -> Self {
+        Self {
+            state: watch::Sender::new(None),
+            handed: Arc::default(),
+            since: Arc::default(),
+            tried: watch::Sender::new(false),
+            beat: Arc::default(),
+            writing: Arc::default(),
+            asleep: clock::asleep,
+        }
+    }
+
+    /// A gate that is always open: election is switched off.
+    pub fn open() -> Self {
+        let gate = Self::closed();
+        // Far enough to mean never, near enough not to overflow.
+        gate.open_until(Instant::now() + Duration::from_hours(262_800));
+        gate.tried.send_replace(true);
+        gate
+    }
+
+    /// Waits until it was tried at least once to open it: a list that begins then need not be repeated by a process that
+    /// leads from its start.
+    pub async fn tried(&self) {
+        let mut tried = self.tried.subscribe();
+        let _ = tried.wait_for(|tried| *tried).await;
+    }
+
+    /// Takes note that it was tried to open it.
+    pub(crate) fn note_try(&self) {
+        self.tried.send_replace(true);
+    }
+
+    /// How far the predecessor of the current term had seen what a cache of this scope holds; None where it did not say.
+    pub fn handed(&self, scope: &str) -> Option<u64> {
+        self.predecessor().get(scope).copied()
+    }
+
+    /// Says what the predecessor of the next term had seen.
+    pub fn hand_over(&self, seen: Seen) {
+        *self.predecessor() = seen;
+    }
+
+    fn predecessor(&self) -> MutexGuard<'_, Seen> {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The current term; None where this process may not write.
+    pub fn term(&self) -> Option<Term> {
+        let term = (*self.state.borrow())?;
+        // While the machine slept, the others went on.
+        let until = term.until.checked_sub((self.asleep)().saturating_sub(term.asleep))?;
+        (until > Instant::now()).then_some(Term { until, ..term })
+    }
+
+    /// Waits until the term that began at `since` is over before its time: another process was seen to hold the lease, or the
+    /// machine has slept.
+    pub async fn lost(&self, since: Instant) {
+        let mut state = self.state.subscribe();
+        let other = |term: &Option<Term>| term.is_none_or(|term| term.since != since);
+        // No clock wakes anybody for the time that the machine has slept: it is looked at.
+        while timeout(LOOK, state.wait_for(other)).await.is_err() && self.term().is_some() {}
+    }
+
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { at: Instant::now(), asleep: (self.asleep)() }
+    }
+
+    pub(crate) fn elapsed(&self, since: Moment) -> Duration {
+        since.at.elapsed() + (self.asleep)().saturating_sub(since.asleep)
+    }
+
+    /// Until when this process may write; None where it may not.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.term().map(|term| term.until)
+    }
+
+    /// Opens it until `until`, or moves the deadline of the current term.
+    pub fn open_until(&self, until: Instant) {
+        self.set(until, (self.asleep)());
+    }
+
+    /// Opens it for so long from `began` on, or moves the deadline of the current term.
+    pub(crate) fn open_for(&self, length: Duration, began: Moment) {
+        self.set(began.at + length, began.asleep);
+    }
+
+    fn set(&self, until: Instant, asleep: Duration) {
+        let since = self.term().map_or_else(Instant::now, |term| term.since);
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(since);
+        self.state.send_replace(Some(Term { since, until, asleep }));
+    }
+
+    /// Whether a cache of this scope shows what was written before the last term, whether or not that has ended: it was
+    /// listed since, or has come as far as the predecessor had.
+    pub fn is_caught_up(&self, scope: &str, progress: &Progress) -> bool {
+        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| progress.listed >= Some(since))
+            || self.handed(scope).is_some_and(|seen| progress.position >= seen)
+    }
+
+    /// Closes it.
+    pub fn close(&self) {
+        self.state.send_replace(None);
+    }
+
+    /// Says that whoever writes goes on. Who says so once says it every [`BEAT`]: the election runs on a thread of its own,
+    /// and must not keep the lease for others that hang.
+    pub fn beat(&self) {
+        *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// For how long whoever writes has not said that it goes on.
+    pub(crate) fn silence(&self) -> Duration {
+        let beat = *self.beat.lock().unwrap_or_else(PoisonError::into_inner);
+        beat.map_or(Duration::ZERO, |beat| beat.elapsed())
+    }
+
+    /// A write is under way until this is dropped.
+    pub fn writing(&self) -> Writing {
+        self.writing.fetch_add(1, Ordering::Relaxed);
+        Writing { writing: self.writing.clone() }
+    }
+
+    /// Whether the writes that were under way are cancelled in time.
+    pub(crate) async fn is_cancelled(&self) -> bool {
+        let began = Instant::now();
+        while self.writing.load(Ordering::Relaxed) > 0 {
+            if began.elapsed() >= CANCEL {
+                return false;
+            }
+            sleep(CANCEL / 20).await;
+        }
+        true
+    }
+
+    /// Wakes whenever it opens, closes or its deadline moves.
+    pub fn watch(&self) -> watch::Receiver<Option<Term>> {
+        self.state.subscribe()
+    }
+}
+
+/// A write that is under way.
+#[derive(Debug)]
+pub struct Writing {
+    writing: Arc<AtomicUsize>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.writing.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The monotonic clock stands still while a machine sleeps, and the others' clocks do not.
+    #[tokio::test(start_paused = true)]
+    async fn a_term_goes_on_while_the_machine_sleeps() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static SLEPT: AtomicU64 = AtomicU64::new(0);
+        let gate = Gate { asleep: || Duration::from_secs(SLEPT.load(Ordering::Relaxed)), ..Gate::closed() };
+        let began = gate.moment();
+        gate.open_for(Duration::from_secs(10), began);
+        SLEPT.store(4, Ordering::Relaxed);
+        let left = gate.deadline().unwrap() - Instant::now();
+        assert_eq!((left, gate.elapsed(began)), (Duration::from_secs(6), Duration::from_secs(4)));
+        SLEPT.store(10, Ordering::Relaxed);
+        assert!(gate.deadline().is_none(), "it woke up too late");
+        // An answer that came while it slept does not count from when it was read.
+        gate.open_for(Duration::from_secs(10), began);
+        assert!(gate.deadline().is_none());
+        gate.open_for(Duration::from_secs(10), gate.moment());
+        assert!(gate.deadline().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_loses_a_term_is_told() {
+        let gate = Gate::closed();
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        let since = gate.term().unwrap().since;
+        assert!(timeout(Duration::from_secs(5), gate.lost(since)).await.is_err(), "it is held");
+        sleep(Duration::from_secs(1)).await;
+        gate.close();
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        gate.lost(since).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gate_closes_by_itself_at_its_deadline() {
+        let gate = Gate::closed();
+        assert!(gate.deadline().is_none());
+        gate.open_until(Instant::now() + Duration::from_secs(10));
+        assert!(gate.deadline().is_some());
+        sleep(Duration::from_secs(10)).await;
+        assert!(gate.deadline().is_none());
+    }
+}
