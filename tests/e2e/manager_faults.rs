@@ -1,6 +1,7 @@
 //! What a manager does while the API server is gone, silent, or forgets who it is; and while its own output fails.
 
 use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -159,6 +160,27 @@ fn a_full_disk_stops_greetings_alone() {
     arena.apply(&book("book")).unwrap();
     arena.wait_for("book", "book", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert!(arena.get("greeting", "second").unwrap()["status"]["claim"].is_null());
+    assert!(manager.try_wait().unwrap().is_none(), "it runs");
+    manager.kill().unwrap();
+    manager.wait().unwrap();
+}
+
+/// A collector of logs that hangs must not stop the manager: a pipe takes 64 KiB, which is little at this level.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let arena = Arena::new("mf-log");
+    let mut command = arena.bare_command("book");
+    let mut manager = command.arg("--log-level=trace").stderr(Stdio::piped()).spawn().unwrap();
+    let books: Vec<Value> = (0..200).map(|number| book(&format!("book-{number}"))).collect();
+    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": books })).unwrap();
+    arena.wait("all of them are Ready", || {
+        let books = arena.list("book", "");
+        books.len() == 200 && books.iter().all(|book| condition(book, "Ready").0 == "True")
+    });
+    // Whoever reads again gets what was kept, and hears that there was more.
+    let stderr = manager.stderr.take().unwrap();
+    let mut lines = BufReader::new(stderr).lines().map(Result::unwrap_or_default);
+    assert!(lines.any(|line| line.contains("lines of the log were dropped")));
     assert!(manager.try_wait().unwrap().is_none(), "it runs");
     manager.kill().unwrap();
     manager.wait().unwrap();

@@ -115,6 +115,11 @@ impl Arena {
 
     /// The same, with a standard output of its own.
     pub fn bare_manager_printing(&self, controllers: &str, stdout: impl Into<Stdio>) -> Child {
+        self.bare_command(controllers).stdout(stdout).spawn().expect("the manager's program runs")
+    }
+
+    /// The command that runs the bare program.
+    pub fn bare_command(&self, controllers: &str) -> Command {
         let name = format!("{}-manager", self.namespace);
         let kubeconfig = self.kube().dir().join(format!("{name}.kubeconfig"));
         if !kubeconfig.exists() {
@@ -122,16 +127,16 @@ impl Arena {
         }
         let log = self.kube().log(&format!("{name}.log"));
         let log = File::options().append(true).open(log).expect("the manager's log can be written");
-        Command::new(program())
+        let mut command = Command::new(program());
+        command
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .arg(format!("--watch-namespace={}", self.namespace))
             .arg(format!("--controllers={controllers}"))
             .args(["--metrics-bind-address=0", "--health-probe-bind-address=0"])
-            .stdout(stdout)
-            .stderr(log)
-            .spawn()
-            .expect("the manager's program runs")
+            .stdout(Stdio::null())
+            .stderr(log);
+        command
     }
 
     /// Lets the chart's ServiceAccount use Leases in this namespace, for managers whose Lease is here.
