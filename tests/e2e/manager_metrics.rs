@@ -7,6 +7,7 @@ use std::time::Duration;
 use quintet_e2e::{Arena, condition, has_made_a_pass, program};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
+use xtask::cluster::components::Component;
 use xtask::cluster::{binaries, ports};
 use xtask::http::{self, Request};
 use xtask::manager::{Manager, ManagerOptions};
@@ -250,7 +251,11 @@ fn dashboards_of_controller_runtime_find_their_metrics() {
             && manager.metrics().is_ok_and(|metrics| metrics.contains(objects))
     });
     let metrics = manager.metrics().unwrap();
+    // With its port, as client-go has it.
+    let host = format!("127.0.0.1:{}", arena.cluster().process(Component::Apiserver).unwrap().unwrap().port);
     for name in [
+        &format!("rest_client_requests_total{{code=\"201\",host=\"{host}\",method=\"POST\"}}"),
+        &format!("rest_client_request_duration_seconds_bucket{{host=\"{host}\",verb=\"POST\",le="),
         "controller_runtime_active_workers{controller=\"podset\"}",
         "controller_runtime_max_concurrent_reconciles{controller=\"podset\"}",
         "controller_runtime_reconcile_total{controller=\"podset\",result=",
@@ -265,8 +270,6 @@ fn dashboards_of_controller_runtime_find_their_metrics() {
         "workqueue_work_duration_seconds_bucket{controller=\"podset\",name=\"podset\",le=",
         "workqueue_unfinished_work_seconds{controller=\"podset\",name=\"podset\"}",
         "workqueue_longest_running_processor_seconds{controller=\"podset\",name=\"podset\"}",
-        "rest_client_requests_total{code=\"201\",host=\"127.0.0.1\",method=\"POST\"}",
-        "rest_client_request_duration_seconds_bucket{host=\"127.0.0.1\",verb=\"POST\",le=",
         "quintet_informer_silence_seconds{cache=",
         "quintet_informer_objects{resource=\"pods\"} 1",
         "quintet_build_info{",
