@@ -445,7 +445,7 @@ fn method() -> Vec<String> {
         "Where the time from an event to a write is measured, there is one more: a manager for PodSets alone that is written \
          with kube-runtime's Controller, as its examples are (tests/bench/kube-runtime), of the version that Quintet has its \
          client of, and built as Quintet is. It has one watch of pods, no limit of requests, and no leader election. Each has a \
-         cluster of its own there: on one that has served a thousand events before, all are slower.",
+         cluster of its own there: whoever came later on one waited longer.",
         "A pair measures all of them one after another, in alternating order. Cells are the median of the pairs and the \
          worst of them in parentheses; where a pair has many attempts, those of all pairs are taken together. Ratios are \
          taken within a pair: the median, and its 95 % interval by bootstrap in parentheses.",
