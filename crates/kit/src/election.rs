@@ -238,11 +238,12 @@ pub async fn run(
         if *stop.borrow() {
             break;
         }
+        let was_allowed = |verb| if verb == "get" { was_read } else { was_written };
         let outcome = match outcome {
             // At its start an API server may not know its roles yet, and a role may be mended: only a process that
             // was never allowed to ask gives up.
             Err(Error::Forbidden { verb, namespace })
-                if if verb == "get" { was_read } else { was_written } || started.elapsed() < FORBIDDEN =>
+                if was_allowed(verb) || started.elapsed() < FORBIDDEN =>
             {
                 Attempt::Refused(Error::Forbidden { verb, namespace }.to_string())
             }
