@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use crate::client::{self, brief};
 use crate::clock::{Clock, Moment};
 use crate::gate::{CANCEL, Gate, Seen};
-use crate::inspect::is_worth_a_line;
 use crate::link::Link;
+use crate::log_repeated;
 use crate::resource::{LEASES, escape};
 
 /// The Lease's name, where nobody gives another.
@@ -302,11 +302,7 @@ pub async fn run(
             }
             Attempt::Refused(error) | Attempt::Unanswered(error) => {
                 failures += 1;
-                if is_worth_a_line(failures) {
-                    tracing::warn!(error, times = failures, "the lease could not be read or renewed");
-                } else {
-                    tracing::debug!(error, times = failures, "the lease could not be read or renewed");
-                }
+                log_repeated!(warn, failures, error, "the lease could not be read or renewed");
                 if held_since.is_some_and(|since| gate.elapsed(since) >= settings.renew_deadline) {
                     held_since = None;
                     gate.close();
@@ -369,10 +365,13 @@ async fn chance(client: &Client, settings: &Settings, observed: &mut Observed, u
             }
             Ok(Err(error)) => {
                 *unwatched += 1;
-                if is_worth_a_line(*unwatched) {
-                    let (error, times) = (brief(&error), *unwatched);
-                    tracing::warn!(error, times, "the Lease cannot be watched and is asked for instead");
-                }
+                let error = brief(&error);
+                log_repeated!(
+                    warn,
+                    *unwatched,
+                    error,
+                    "the Lease cannot be watched and is asked for instead"
+                );
                 sleep(settings.retry).await;
                 return;
             }

@@ -28,8 +28,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::client::{CALL, brief};
 use crate::conditions::shorten;
-use crate::inspect::is_worth_a_line;
 use crate::link::Link;
+use crate::log_repeated;
 use crate::object::{Key, Meta, MetaOnly, Object, Owner};
 use crate::protobuf::{self, Malformed};
 use crate::resource::{Resource, escape};
@@ -241,11 +241,7 @@ enum Interrupted {
 /// Tells of one of so many interruptions that are nothing unusual, ever more rarely.
 fn tell(times: u64, resource: Resource, interrupted: &Interrupted, next: &str) {
     let (resource, reason) = (resource.plural, interrupted);
-    if is_worth_a_line(times) {
-        tracing::info!(resource, %reason, times, "{next}");
-    } else {
-        tracing::debug!(resource, %reason, times, "{next}");
-    }
+    log_repeated!(info, times, resource, %reason, "{next}");
 }
 
 impl Interrupted {
@@ -752,24 +748,14 @@ impl<T: Object> Part<T> {
                     interruptions += 1;
                     let again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
                     let (resource, error) = (resource.plural, interrupted.to_string());
-                    let times = interruptions;
-                    if is_worth_a_line(times) {
-                        tracing::warn!(
-                            resource,
-                            error,
-                            again_in_ms,
-                            times,
-                            "a list or watch was interrupted"
-                        );
-                    } else {
-                        tracing::debug!(
-                            resource,
-                            error,
-                            again_in_ms,
-                            times,
-                            "a list or watch was interrupted"
-                        );
-                    }
+                    log_repeated!(
+                        warn,
+                        interruptions,
+                        resource,
+                        error,
+                        again_in_ms,
+                        "a list or watch was interrupted"
+                    );
                     returns.mark_unchanged();
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}

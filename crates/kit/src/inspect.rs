@@ -153,6 +153,21 @@ pub fn is_worth_a_line(times: u64) -> bool {
     times.is_power_of_two()
 }
 
+/// Logs the n-th of the same in a row, at a level where it [is worth a line](is_worth_a_line) and else for who debugs.
+///
+/// `log_repeated!(warn, times, error, "the API server cannot be asked")`
+#[macro_export]
+macro_rules! log_repeated {
+    ($level:ident, $times:expr, $($what:tt)+) => {{
+        let times: u64 = $times;
+        if $crate::inspect::is_worth_a_line(times) {
+            tracing::$level!(times, $($what)+);
+        } else {
+            tracing::debug!(times, $($what)+);
+        }
+    }};
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

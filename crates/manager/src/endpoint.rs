@@ -18,7 +18,7 @@ use quintet_kit::serve;
 use quintet_kit::shared::Shared;
 use tokio::net::TcpListener;
 
-use crate::logs::Levels;
+use crate::logs::LogHandle;
 use crate::secure::{self, Guard, Identity};
 
 /// Objects that a page names at most.
@@ -30,7 +30,7 @@ pub struct Pages {
     /// What they are about.
     pub shared: Shared,
     /// What is logged.
-    pub levels: Levels,
+    pub log: LogHandle,
 }
 
 /// Serves /metrics in plain HTTP.
@@ -131,12 +131,12 @@ async fn show_caches(State(pages): State<Pages>) -> String {
 }
 
 async fn show_level(State(pages): State<Pages>) -> String {
-    pages.levels.current() + "\n"
+    pages.log.current() + "\n"
 }
 
 async fn set_level(State(pages): State<Pages>, level: String) -> (StatusCode, String) {
-    match pages.levels.set(level.trim()) {
-        Ok(()) => (StatusCode::OK, pages.levels.current() + "\n"),
+    match pages.log.set(level.trim()) {
+        Ok(()) => (StatusCode::OK, pages.log.current() + "\n"),
         Err(error) => (StatusCode::BAD_REQUEST, error + "\n"),
     }
 }

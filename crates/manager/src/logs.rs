@@ -47,12 +47,12 @@ pub enum Format {
 
 /// What is logged, and the means to change it. Cheap to clone; every clone is the same.
 #[derive(Clone)]
-pub struct Levels {
+pub struct LogHandle {
     handle: reload::Handle<Targets, Registry>,
     lines: Lines,
 }
 
-impl Levels {
+impl LogHandle {
     /// The filter as it is now.
     pub fn current(&self) -> String {
         self.handle.with_current(ToString::to_string).unwrap_or_else(|error| error.to_string())
@@ -91,7 +91,7 @@ fn parse_level(level: &str) -> Result<String, String> {
 
 impl Log {
     /// Starts logging.
-    pub fn start(&self) -> std::io::Result<Levels> {
+    pub fn start(&self) -> std::io::Result<LogHandle> {
         let (filter, handle) = reload::Layer::new(filter(&self.level).unwrap_or_default());
         let written = Lines::to(std::io::stderr())?;
         // A log that cannot be written must not end the process: the default says so there, and panics.
@@ -107,7 +107,7 @@ impl Log {
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
             tracing::error!(said, place, "a panic");
         }));
-        Ok(Levels { handle, lines: written })
+        Ok(LogHandle { handle, lines: written })
     }
 }
 
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn a_level_can_be_changed() {
         let (_filter, handle) = reload::Layer::<Targets, Registry>::new(filter("info").unwrap());
-        let levels = Levels { handle, lines: Lines::to(std::io::sink()).unwrap() };
-        assert_eq!(levels.current(), "info");
-        levels.set("debug").unwrap();
-        assert_eq!(levels.current(), "debug");
-        assert!(levels.set("l0ud==").is_err());
-        assert_eq!(levels.current(), "debug");
+        let log = LogHandle { handle, lines: Lines::to(std::io::sink()).unwrap() };
+        assert_eq!(log.current(), "info");
+        log.set("debug").unwrap();
+        assert_eq!(log.current(), "debug");
+        assert!(log.set("l0ud==").is_err());
+        assert_eq!(log.current(), "debug");
     }
 }

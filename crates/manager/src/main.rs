@@ -37,12 +37,12 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Asked::Manager(args) => {
-            let levels = match args.log.start() {
-                Ok(levels) => levels,
+            let log = match args.log.start() {
+                Ok(log) => log,
                 Err(error) => return fail(&format!("the log's thread cannot be started: {error}"), 1),
             };
-            let ended = runtime.block_on(run::run(*args, levels.clone()));
-            levels.flush();
+            let ended = runtime.block_on(run::run(*args, log.clone()));
+            log.flush();
             match ended {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&why(&error), 1),

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::args::{Args, Kind};
 use crate::cluster::ClusterArgs;
 use crate::endpoint::{self, Pages};
-use crate::logs::Levels;
+use crate::logs::LogHandle;
 use crate::secure::{Guard, Identity};
 
 /// How long an orderly end may take, passes in flight and the release of the lease included.
@@ -34,7 +34,7 @@ const EVENTS: Duration = Duration::from_millis(200);
 const ELECTION_STACK: usize = 512 * 1024;
 
 /// Runs until a signal asks the process to end, or until a task that must run has ended.
-pub async fn run(args: Args, levels: Levels) -> Result<()> {
+pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let config = configure(&args.cluster).await?;
     let namespace = args
         .leader_election_namespace
@@ -107,7 +107,7 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             }
         });
     }
-    let pages = Pages { shared: shared.clone(), levels: levels.clone() };
+    let pages = Pages { shared: shared.clone(), log: log.clone() };
     if let Some(listener) = debug_listener {
         let pages = pages.clone();
         tasks.spawn(async move {
@@ -150,7 +150,7 @@ pub async fn run(args: Args, levels: Levels) -> Result<()> {
             name: args.leader_election_id.clone(),
             ..Settings::new(namespace, identity)
         };
-        elect(config, settings, shared.clone(), released, levels)
+        elect(config, settings, shared.clone(), released, log)
     });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
@@ -199,7 +199,7 @@ fn elect(
     settings: Settings,
     shared: Shared,
     released: watch::Receiver<bool>,
-    levels: Levels,
+    log: LogHandle,
 ) -> oneshot::Receiver<Result<()>> {
     let (sender, ended) = oneshot::channel();
     let compete = move || -> Result<()> {
@@ -220,7 +220,7 @@ fn elect(
         {
             // Whoever cannot cancel a write hears of nothing either.
             tracing::error!(%error, "ending at once");
-            levels.flush();
+            log.flush();
             std::process::exit(1);
         }
         // Whoever waits has ended where nobody takes it.

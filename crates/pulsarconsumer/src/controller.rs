@@ -9,7 +9,7 @@ use quintet_kit::client::brief;
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::{Error, Executor};
 use quintet_kit::informer::{Change, Health, Informer, any_changed};
-use quintet_kit::inspect::is_worth_a_line;
+use quintet_kit::log_repeated;
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
 use quintet_kit::resource::{DEPLOYMENTS, Resource};
@@ -173,10 +173,8 @@ impl PulsarConsumers {
                     }
                     Err(error) => {
                         let times = self.unread.fetch_add(1, Ordering::Relaxed) + 1;
-                        if is_worth_a_line(times) {
-                            let error = brief(&error);
-                            tracing::warn!(object = %key, error, times, "an object of KEDA's cannot be read");
-                        }
+                        let error = brief(&error);
+                        log_repeated!(warn, times, object = %key, error, "an object of KEDA's cannot be read");
                         return Keda::Unknown;
                     }
                 }
