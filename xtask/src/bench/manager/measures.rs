@@ -28,8 +28,11 @@ use crate::{interrupt, run};
 /// How often the audit log is read; the times are those in it.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Events a second of the open loop.
+/// Events a second of the open loop: what a cluster of this size can just take.
 const RATE: u32 = 100;
+
+/// Events a second when nobody waits for the API server.
+const CALM_RATE: u32 = 25;
 
 /// How long a manager makes no pass until it is at rest: statuses are written a second after one another.
 const QUIET: Duration = Duration::from_secs(5);
@@ -254,47 +257,63 @@ pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
 
 /// From the answer to a request that makes an object until the answer to the one that makes its pod.
 pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
-    let rig = stand.rig;
     pair.each("event to write", |contender, step| {
-        let namespace = rig.namespace()?;
         let running = settled(stand, contender, sizes)?;
-        rig.forget_requests()?;
-        let (api, collection, events) = (rig.api(), pod_sets(&namespace), sizes.events);
-        let sender = rig.spawn(async move {
-            let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
-            // One that comes late does not put off the others: the loop is open.
-            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
-            let mut sent = tokio::task::JoinSet::new();
-            for number in 0..events {
-                ticks.tick().await;
-                let (api, collection, object) =
-                    (api.clone(), collection.clone(), pod_set(&format!("event-{number}"), 1));
-                sent.spawn(async move { api.create(&collection, &object).await.map(|_| ()) });
-            }
-            while let Some(one) = sent.join_next().await {
-                one.context("a request's task ended early")??;
-            }
-            anyhow::Ok(())
-        });
-        rig.wait_for(async { sender.await.context("the sender's task ended early")? })?;
-        let mut writes = Vec::new();
-        run::poll("every event has its pod", rig.patience(), LOOK, || {
-            step.tick();
-            running.must_run()?;
-            writes.extend(rig.writes_so_far(&namespace)?);
-            let made = writes.iter().filter(|write| write.is_creation_of_pod()).count();
-            Ok((made >= sizes.events).then_some(()))
-        })?;
-        let owners: BTreeMap<String, String> =
-            rig.list(&pods(&namespace))?.iter().filter_map(owner_of_pod).collect();
-        let delays = delays(&writes, &owners);
-        if delays.len() != sizes.events {
-            bail!("{} of {} events have a pod in the audit log", delays.len(), sizes.events);
+        for (figure, rate, events) in
+            [("delay-calm", CALM_RATE, sizes.calm_events), ("delay", RATE, sizes.events)]
+        {
+            let delays = delays_at(stand, &running, rate, events, step)?;
+            results.add(contender, pair.number, figure, delays);
         }
-        results.add(contender, pair.number, "delay", delays);
-        clear(stand, &namespace)?;
         running.stop()
     })
+}
+
+/// Milliseconds from each of so many events, at so many a second, to the write that it causes.
+fn delays_at(
+    stand: &Stand<'_>,
+    running: &Running,
+    rate: u32,
+    events: usize,
+    step: &mut Step,
+) -> Result<Vec<f64>> {
+    let rig = stand.rig;
+    let namespace = rig.namespace()?;
+    rig.forget_requests()?;
+    let (api, collection) = (rig.api(), pod_sets(&namespace));
+    let sender = rig.spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / rate);
+        // One that comes late does not put off the others: the loop is open.
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
+        let mut sent = tokio::task::JoinSet::new();
+        for number in 0..events {
+            ticks.tick().await;
+            let (api, collection, object) =
+                (api.clone(), collection.clone(), pod_set(&format!("event-{number}"), 1));
+            sent.spawn(async move { api.create(&collection, &object).await.map(|_| ()) });
+        }
+        while let Some(one) = sent.join_next().await {
+            one.context("a request's task ended early")??;
+        }
+        anyhow::Ok(())
+    });
+    rig.wait_for(async { sender.await.context("the sender's task ended early")? })?;
+    let mut writes = Vec::new();
+    run::poll("every event has its pod", rig.patience(), LOOK, || {
+        step.tick();
+        running.must_run()?;
+        writes.extend(rig.writes_so_far(&namespace)?);
+        let made = writes.iter().filter(|write| write.is_creation_of_pod()).count();
+        Ok((made >= events).then_some(()))
+    })?;
+    let owners: BTreeMap<String, String> =
+        rig.list(&pods(&namespace))?.iter().filter_map(owner_of_pod).collect();
+    let delays = delays(&writes, &owners);
+    if delays.len() != events {
+        bail!("{} of {events} events have a pod in the audit log", delays.len());
+    }
+    clear(stand, &namespace)?;
+    Ok(delays)
 }
 
 /// Milliseconds between the answers to the requests that made an owner and its pod.
