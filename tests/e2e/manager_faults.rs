@@ -5,12 +5,12 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use quintet_e2e::proxy::Proxy;
 use quintet_e2e::{Arena, condition, program};
 use serde_json::{Value, json};
 use xtask::cluster::components::Component;
 use xtask::cluster::ports;
 use xtask::manager::{Manager, ManagerOptions};
+use xtask::proxy::Proxy;
 use xtask::run;
 
 use crate::book::book;

@@ -3,8 +3,6 @@
 //!
 //! `cargo xtask test` brings the cluster up, installs the chart and says by environment which cluster it is.
 
-pub mod proxy;
-
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -23,6 +23,7 @@ pub mod mutants;
 pub mod paths;
 pub mod progress;
 pub mod protoc;
+pub mod proxy;
 pub mod pulsar;
 pub mod release;
 pub mod run;

@@ -86,9 +86,7 @@ impl Manager {
         let kubeconfig = kubeconfig(kube, &options.name);
         let mut config = kube.kubeconfig_of_service_account(&options.namespace, &options.service_account)?;
         if let Some(port) = options.through {
-            let mut parsed: Value = serde_json::from_str(&config).context("the kubeconfig is no JSON")?;
-            parsed["clusters"][0]["cluster"]["server"] = format!("https://127.0.0.1:{port}").into();
-            config = parsed.to_string();
+            config = kubeconfig_through(&config, port)?;
         }
         let lease_namespace = options.lease_namespace.as_ref().unwrap_or(&options.namespace);
         state::write(&kubeconfig, config.as_bytes())?;
@@ -271,6 +269,13 @@ fn records(kube: &Kube) -> Result<PathBuf> {
     let records = kube.dir().join("processes");
     fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
     Ok(records)
+}
+
+/// The same kubeconfig of a ServiceAccount, with a port of 127.0.0.1 by which it reaches the API server.
+pub fn kubeconfig_through(config: &str, port: u16) -> Result<String> {
+    let mut parsed: Value = serde_json::from_str(config).context("the kubeconfig is no JSON")?;
+    parsed["clusters"][0]["cluster"]["server"] = format!("https://127.0.0.1:{port}").into();
+    Ok(parsed.to_string())
 }
 
 fn kubeconfig(kube: &Kube, name: &str) -> PathBuf {

@@ -31,7 +31,7 @@ const QUICK: [&[&str]; 5] = [
 #[command(
     about = "Every bench, one after another, and the goals at the end",
     long_about = "Every bench, one after another, and the goals at the end.\n\n\
-    It takes about five hours on two cores. A bench that fails does not keep the others from being run; the exit code is 1 \
+    It takes about six hours on two cores. A bench that fails does not keep the others from being run; the exit code is 1 \
     then. With --write what is done is kept, so that an interrupted run goes on with the commands that are printed."
 )]
 pub struct Args {

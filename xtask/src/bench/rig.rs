@@ -184,6 +184,12 @@ impl Rig {
         process.map(|process| process.pid).with_context(|| format!("{} does not run", component.name()))
     }
 
+    /// The port of the API server on loopback.
+    pub fn api_port(&self) -> Result<u16> {
+        let process = self.cluster.process(Component::Apiserver)?;
+        process.map(|process| process.port).context("kube-apiserver does not run")
+    }
+
     /// What the bench, its cluster and further processes of the bench have used of the processors, to be compared with what
     /// there was of them.
     pub fn share(&self, processes: impl IntoIterator<Item = i32>) -> Result<Share> {

@@ -55,7 +55,7 @@ impl Kruise {
                 rule("*", &["*"], &all[..3]),
             ],
         )?;
-        peer::write_kubeconfig(rig, ACCOUNT)?;
+        peer::write_kubeconfig(rig, ACCOUNT, None)?;
         Ok(Self { program })
     }
 

@@ -99,9 +99,14 @@ impl<'a> Stand<'a> {
     pub fn new(rig: &'a Rig, twin: &'a Program, kube_runtime: &'a Path) -> Result<Self> {
         allow(rig)?;
         for contender in [Contender::Quintet, Contender::Twin] {
-            peer::write_kubeconfig(rig, contender.account())?;
+            peer::write_kubeconfig(rig, contender.account(), None)?;
         }
         Ok(Self { rig, twin, kube_runtime })
+    }
+
+    /// Makes whoever is started from now on reach the API server by another port, or by its own again.
+    pub fn lead_through(&self, contender: Contender, port: Option<u16>) -> Result<()> {
+        peer::write_kubeconfig(self.rig, contender.account(), port)
     }
 
     /// The program of a contender.

@@ -23,6 +23,7 @@ use crate::bench::rig::{LOOK, pods, settled as quiet};
 use crate::bench::scrape;
 use crate::bench::stats::{float, mebibytes, signed};
 use crate::progress::Step;
+use crate::proxy::Proxy;
 use crate::{interrupt, run};
 
 /// How often the audit log is read; the times are those in it.
@@ -36,6 +37,9 @@ const CALM_RATE: u32 = 25;
 
 /// How long a manager makes no pass until it is at rest: statuses are written a second after one another.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// How long a watch may be waited for that nobody misses: stock ones are asked for 290 s, and begin anew by themselves.
+const FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// How often the canary asks.
 const CANARY: Duration = Duration::from_millis(20);
@@ -490,6 +494,89 @@ pub fn hand_over(
         clear(stand, &namespace)?;
         leader.stop()
     })
+}
+
+/// What is done to the way to the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// Nobody is there for a while.
+    Outage,
+    /// Nothing passes any more over the connections that are open, and nobody is told.
+    Silence,
+}
+
+/// From the return of the API server, or from the silence, until everything has its pod that was made since nothing came
+/// through. Who ends meanwhile is started again, without the pauses that a kubelet makes.
+pub fn broken(
+    stand: &Stand<'_>,
+    sizes: &Sizes,
+    pair: Pair<'_>,
+    way: Break,
+    results: &mut Results,
+) -> Result<()> {
+    let rig = stand.rig;
+    let what = match way {
+        Break::Outage => "an API server that is gone",
+        Break::Silence => "connections that went silent",
+    };
+    pair.each(what, |contender, step| {
+        let namespace = rig.namespace()?;
+        let proxy = Proxy::to(rig.api_port()?);
+        stand.lead_through(contender, Some(proxy.port()))?;
+        let mut supervised =
+            Supervised { stand, contender, running: settled(stand, contender, sizes)?, restarts: 0 };
+        rig.create(&pod_sets(&namespace), &pod_set("before", 1))?;
+        first_creation(stand, contender, &namespace)?;
+        match way {
+            Break::Outage => proxy.cut(),
+            Break::Silence => proxy.silence(),
+        }
+        let (mut began, broke) = (Timestamp::now(), Instant::now());
+        for number in 0..sizes.meanwhile {
+            rig.create(&pod_sets(&namespace), &pod_set(&format!("meanwhile-{number}"), 1))?;
+        }
+        if way == Break::Outage {
+            while broke.elapsed() < sizes.outage {
+                step.tick();
+                supervised.start_again_if_ended()?;
+                interrupt::pause(Duration::from_secs(1))?;
+            }
+            began = Timestamp::now();
+            proxy.restore();
+        }
+        let mut made = Vec::new();
+        run::poll("everything has its pod", FORGOTTEN, Duration::from_secs(1), || {
+            step.tick();
+            supervised.start_again_if_ended()?;
+            let writes = rig.writes_so_far(&namespace)?.into_iter();
+            made.extend(writes.filter(Request::is_creation_of_pod).map(|write| write.received));
+            Ok((made.len() >= sizes.meanwhile).then_some(()))
+        })?;
+        let last = made.into_iter().max().context("no pod was made")?;
+        results.one(contender, pair.number, "back", last.duration_since(began).as_secs_f64());
+        results.one(contender, pair.number, "restarts", float(supervised.restarts));
+        clear(stand, &namespace)?;
+        stand.lead_through(contender, None)?;
+        supervised.running.stop()
+    })
+}
+
+/// A contender that is started again when it ends.
+struct Supervised<'a> {
+    stand: &'a Stand<'a>,
+    contender: Contender,
+    running: Running,
+    restarts: u32,
+}
+
+impl Supervised<'_> {
+    fn start_again_if_ended(&mut self) -> Result<()> {
+        if self.running.has_ended()? {
+            self.restarts += 1;
+            self.running = self.stand.start(self.contender, "a")?;
+        }
+        Ok(())
+    }
 }
 
 /// When the first request to make a pod came; waits for it.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use self::contender::{Contender, Stand};
 use self::figures::{Part, Results, Row};
-use self::measures::{End, Pair};
+use self::measures::{Break, End, Pair};
 use super::contest::order;
 use super::host::{Machine, Versions};
 use super::peer::Program;
@@ -44,6 +44,10 @@ pub enum Measure {
     HandOverMany,
     /// fail-over after a crash
     Crash,
+    /// from the return of an API server that was gone for a minute until all is made up for
+    Outage,
+    /// from the moment in which all connections went silent until somebody has noticed and all is made up for
+    Silence,
     /// requests of a manager that is started anew when everything is as it should be
     Restart,
     /// requests while nothing happens, for minutes
@@ -70,7 +74,7 @@ const HAND_OVER: [Row; 7] = [
 
 impl Measure {
     /// In the order in which they are measured.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Size,
         Self::Idle,
         Self::Requests,
@@ -82,6 +86,8 @@ impl Measure {
         Self::HandOver,
         Self::HandOverMany,
         Self::Crash,
+        Self::Outage,
+        Self::Silence,
         Self::Restart,
     ];
 
@@ -100,6 +106,8 @@ impl Measure {
             Self::Crash => 9,
             Self::Restart => 10,
             Self::Requests => 11,
+            Self::Outage => 12,
+            Self::Silence => 13,
         }
     }
 
@@ -118,6 +126,8 @@ impl Measure {
             Self::HandOver => "hand-over",
             Self::HandOverMany => "hand-over-many",
             Self::Crash => "crash",
+            Self::Outage => "outage",
+            Self::Silence => "silence",
         }
     }
 
@@ -138,6 +148,8 @@ impl Measure {
             Self::HandOver => "Graceful hand-over".to_owned(),
             Self::HandOverMany => format!("Graceful hand-over with {many} pods"),
             Self::Crash => "Fail-over after a crash".to_owned(),
+            Self::Outage => format!("An API server that was gone for {} s", sizes.outage.as_secs()),
+            Self::Silence => "Connections that went silent".to_owned(),
         }
     }
 
@@ -192,6 +204,14 @@ impl Measure {
                 row("taken", "signal to Lease taken ms", Part::P50, 0, ""),
                 row("wrote", "signal to first write ms", Part::P50, 0, ""),
             ],
+            Self::Outage => vec![
+                row("back", "from its return until made up for s", Part::P50, 1, "5, aimed at 2"),
+                row("restarts", "restarts of the process", Part::P50, 0, "0"),
+            ],
+            Self::Silence => vec![
+                row("back", "from the silence until made up for s", Part::P50, 1, "45, aimed at 15"),
+                row("restarts", "restarts of the process", Part::P50, 0, "0"),
+            ],
         }
     }
 
@@ -202,6 +222,7 @@ impl Measure {
             Self::Idle => &[("rss", 12.0)],
             Self::Requests => &[("requests", 0.25), ("reads", 0.0)],
             Self::Restart => &[("writes", 0.0), ("steady", 0.0)],
+            Self::Outage | Self::Silence => &[("restarts", 0.0)],
             Self::Foreign => &[("bytes", 10.0)],
             Self::Own => &[("bytes", 2_048.0), ("peak", 1.3)],
             Self::Size => &[("compressed", 10.0)],
@@ -222,6 +243,9 @@ impl Measure {
             Self::Latency => Contender::ALL,
             // Both twins have one Lease, and both managers here are left alone at the same time.
             Self::Requests => &[Contender::Quintet, Contender::Twin],
+            Self::Outage | Self::Silence => {
+                &[Contender::Quintet, Contender::TwinTuned, Contender::KubeRuntime]
+            }
             _ => Contender::MANAGERS,
         }
     }
@@ -257,6 +281,8 @@ impl Measure {
             Self::HandOver => measures::hand_over(stand, sizes, pair, End::Graceful, false, into),
             Self::HandOverMany => measures::hand_over(stand, sizes, pair, End::Graceful, true, into),
             Self::Crash => measures::hand_over(stand, sizes, pair, End::Crash, false, into),
+            Self::Outage => measures::broken(stand, sizes, pair, Break::Outage, into),
+            Self::Silence => measures::broken(stand, sizes, pair, Break::Silence, into),
         }
     }
 }
@@ -294,6 +320,10 @@ pub struct Sizes {
     pub idle: Duration,
     /// How long its requests are counted: longer than a watch lasts.
     pub long: Duration,
+    /// How long the API server is gone.
+    pub outage: Duration,
+    /// Objects that are made while nothing comes through.
+    pub meanwhile: usize,
 }
 
 /// `cargo xtask bench manager`.
@@ -307,7 +337,7 @@ pub struct Sizes {
     (tests/bench/kube-runtime) is measured as well. Each pair measures all of them, in alternating order; ratios are taken \
     within a pair.\n\n\
     With --write each measure is kept as soon as it is done, so that an interrupted run can be continued with --only. \
-    With seven pairs everything takes about three hours on two cores."
+    With seven pairs everything takes about four hours on two cores."
 )]
 pub struct Args {
     /// How often everything is measured
@@ -343,6 +373,8 @@ impl Args {
                 standby: seconds(1),
                 idle: seconds(5),
                 long: seconds(5),
+                outage: seconds(3),
+                meanwhile: 3,
             };
         }
         Sizes {
@@ -357,6 +389,8 @@ impl Args {
             standby: seconds(1),
             idle: seconds(30),
             long: Duration::from_mins(20),
+            outage: Duration::from_mins(1),
+            meanwhile: 20,
         }
     }
 
@@ -475,6 +509,11 @@ fn method() -> Vec<String> {
         "A hand-over begins with the signal. When the old leader has released the Lease, or has ended if it does not, an \
          object is made for which there is something to do: first write is when the successor's request arrives. The \
          successor was started and ready before. The twin's are fewer, as they take seconds.",
+        "An API server that is gone, and connections that go silent, are made by a proxy between a manager and the API server: it \
+         closes its connections and refuses others for a minute, or passes nothing more over those that are open, while new ones \
+         work. 20 PodSets are made meanwhile, and the time is until the last has its pod. The twin ends when its Lease is \
+         lost; it is started again within a second, which is sooner than a kubelet does. What is written with kube-runtime's \
+         Controller has no Lease, whose renewals would tell it that nobody answers.",
         "A canary is a client of its own that gets one object every 20 ms while the pods are made. Strangers are processes \
          that have nothing to do with the bench: where they used much of the processors, times and their ratios say \
          little; memory and counts are as good as ever.",
@@ -529,6 +568,8 @@ mod tests {
                 (7, "hand-over"),
                 (8, "hand-over-many"),
                 (9, "crash"),
+                (12, "outage"),
+                (13, "silence"),
                 (10, "restart"),
             ]
         );

@@ -1,4 +1,4 @@
-//! A way to the API server that a test can break: connections are forwarded, or refused, or go silent.
+//! A way to the API server that tests and benches can break: connections are forwarded, or refused, or go silent.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
