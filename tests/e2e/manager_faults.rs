@@ -39,7 +39,7 @@ fn manager_through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> Manager {
 fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
     let arena = Arena::new("mf-gone");
     arena.allow_leases();
-    let proxy = Proxy::to(api_port(&arena));
+    let proxy = Proxy::to(api_port(&arena)).unwrap();
     let manager = manager_through(&arena, &proxy, &["--controllers=book,greeting"]);
     arena.apply(&book("before")).unwrap();
     arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
@@ -76,7 +76,7 @@ fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
 fn watches_that_went_silent_are_reopened_when_a_renewal_fails() {
     let arena = Arena::new("mf-silent");
     arena.allow_leases();
-    let proxy = Proxy::to(api_port(&arena));
+    let proxy = Proxy::to(api_port(&arena)).unwrap();
     let manager = manager_through(&arena, &proxy, &["--controllers=book"]);
     arena.apply(&book("before")).unwrap();
     arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");

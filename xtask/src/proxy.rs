@@ -7,6 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
+
+use crate::cluster::ports;
+
 /// How soon a change of mode is noticed.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -29,9 +33,11 @@ struct State {
 
 impl Proxy {
     /// Forwards to a port of 127.0.0.1.
-    pub fn to(port: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-        let address = listener.local_addr().expect("it is bound");
+    pub fn to(port: u16) -> Result<Self> {
+        // One that no outgoing connection gets while nobody listens.
+        let address = SocketAddr::from(([127, 0, 0, 1], ports::one()?));
+        let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+        listener.set_nonblocking(true).context("cannot ask a listener")?;
         let state = Arc::new(State {
             target: SocketAddr::from(([127, 0, 0, 1], port)),
             gone: AtomicBool::new(false),
@@ -42,7 +48,7 @@ impl Proxy {
         });
         let accepting = state.clone();
         thread::spawn(move || accepting.accept(listener, address));
-        Self { address, state }
+        Ok(Self { address, state })
     }
 
     /// The port to connect to.
@@ -95,14 +101,14 @@ impl State {
                 continue;
             }
             if listening.is_none() {
-                // Somebody's outgoing connection may have the port for a moment.
-                listening = TcpListener::bind(address).ok();
+                listening = TcpListener::bind(address)
+                    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+                    .ok();
             }
             let Some(listener) = &listening else {
                 thread::sleep(TICK);
                 continue;
             };
-            listener.set_nonblocking(true).expect("a listener can be asked");
             match listener.accept() {
                 Ok((client, _)) => {
                     let number = self.accepted.fetch_add(1, Ordering::SeqCst);

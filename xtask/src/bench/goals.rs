@@ -362,8 +362,9 @@ impl Kept {
         ] {
             for (figure, what) in [
                 ("delay", format!("event to write, p50 / {name}")),
-                ("delay-calm", "at 25 events a second, p50".to_owned()),
+                ("delay-calm", format!("the same at 25 events a second, p50 / {name}")),
             ] {
+                let goal = if figure == "delay" { goal } else { "-" };
                 goals.row(goal, &what, 2, self.over_other(Measure::Latency, figure, Part::P50, to), p50);
                 let p99_found = self.over_other(Measure::Latency, figure, Part::P99, to);
                 goals.row(goal, "the same, p99", 2, p99_found, p99);
@@ -451,6 +452,8 @@ impl Kept {
             back(Measure::Outage),
             limits(5.0, 2.0),
         );
+        let restarts = self.own(Measure::Outage, "restarts", Part::Worst);
+        goals.row("22", "the same: restarts of the process", 0, restarts, limits(0.0, 0.0));
         goals.row(
             "25",
             "idle: requests a second",

@@ -138,7 +138,7 @@ impl Results {
             let of_rows = rows.iter().map(|row| self.attempts(row.key, *contender));
             of_rows.filter(|attempts| *attempts > 0).min().unwrap_or_default().to_string()
         });
-        table.note(format!("Times measured: {}.", attempts.collect::<Vec<_>>().join(", ")));
+        table.note(format!("Times measured, at least: {}.", attempts.collect::<Vec<_>>().join(", ")));
         table
     }
 }
@@ -169,7 +169,7 @@ mod tests {
             ["RSS MiB", "9.0 (10.0)", "30.0 (40.0)", "-", "0.35 (0.20 to 0.50)", "-", "8"].map(str::to_owned)
         );
         assert_eq!(table.rows[1], ["p99 ms", "9", "-", "-", "-", "-", ""].map(str::to_owned));
-        assert_eq!(table.notes, ["Times measured: 2, 2, 0."]);
+        assert_eq!(table.notes, ["Times measured, at least: 2, 2, 0."]);
     }
 
     #[test]
