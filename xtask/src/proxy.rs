@@ -1,6 +1,6 @@
 //! A way to the API server that tests and benches can break: connections are forwarded, or refused, or go silent.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,8 +36,7 @@ impl Proxy {
     pub fn to(port: u16) -> Result<Self> {
         // One that no outgoing connection gets while nobody listens.
         let address = SocketAddr::from(([127, 0, 0, 1], ports::one()?));
-        let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-        listener.set_nonblocking(true).context("cannot ask a listener")?;
+        let listener = listen(address).with_context(|| format!("cannot listen on {address}"))?;
         let state = Arc::new(State {
             target: SocketAddr::from(([127, 0, 0, 1], port)),
             gone: AtomicBool::new(false),
@@ -87,6 +86,13 @@ impl Drop for Proxy {
     }
 }
 
+/// Listens without ever waiting for a connection.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
 impl State {
     fn open(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,9 +107,7 @@ impl State {
                 continue;
             }
             if listening.is_none() {
-                listening = TcpListener::bind(address)
-                    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-                    .ok();
+                listening = listen(address).ok();
             }
             let Some(listener) = &listening else {
                 thread::sleep(TICK);

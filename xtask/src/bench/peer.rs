@@ -111,8 +111,10 @@ pub fn kubeconfig(rig: &Rig, account: &str) -> PathBuf {
 
 /// Writes the kubeconfig of a ServiceAccount, perhaps with another port by which it reaches the API server.
 pub fn write_kubeconfig(rig: &Rig, account: &str, through: Option<u16>) -> Result<()> {
-    let text = rig.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account)?;
-    let text = through.map_or(Ok(text.clone()), |port| manager::kubeconfig_through(&text, port))?;
+    let mut text = rig.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account)?;
+    if let Some(port) = through {
+        text = manager::kubeconfig_through(&text, port)?;
+    }
     state::write(&kubeconfig(rig, account), text.as_bytes())
 }
 

@@ -18,6 +18,7 @@ use super::host::Share;
 use super::process;
 use super::table;
 use crate::cluster::components::Component;
+use crate::cluster::processes::Process;
 use crate::cluster::{Cluster, UpOptions, nodes};
 use crate::manager::{self, Manager, ManagerOptions};
 use crate::progress::Step;
@@ -180,14 +181,16 @@ impl Rig {
 
     /// The pid of a component.
     pub fn pid(&self, component: Component) -> Result<i32> {
-        let process = self.cluster.process(component)?;
-        process.map(|process| process.pid).with_context(|| format!("{} does not run", component.name()))
+        Ok(self.process(component)?.pid)
     }
 
     /// The port of the API server on loopback.
     pub fn api_port(&self) -> Result<u16> {
-        let process = self.cluster.process(Component::Apiserver)?;
-        process.map(|process| process.port).context("kube-apiserver does not run")
+        Ok(self.process(Component::Apiserver)?.port)
+    }
+
+    fn process(&self, component: Component) -> Result<Process> {
+        self.cluster.process(component)?.with_context(|| format!("{} does not run", component.name()))
     }
 
     /// What the bench, its cluster and further processes of the bench have used of the processors, to be compared with what

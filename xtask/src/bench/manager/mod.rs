@@ -253,7 +253,11 @@ impl Measure {
     /// Who is measured on one cluster, for each cluster of a pair. Where milliseconds are measured, whoever comes later on the
     /// same cluster waits longer, so there each contender has one of its own.
     fn clusters(self, pair: usize) -> Vec<Vec<Contender>> {
-        let contenders = order(self.contenders(), pair);
+        let mut contenders = order(self.contenders(), pair);
+        if self == Self::Silence && pair > 1 {
+            // Only the end of its watch tells it, and that takes as long every time.
+            contenders.retain(|contender| *contender != Contender::KubeRuntime);
+        }
         let of_one = if self == Self::Latency { 1 } else { contenders.len() };
         contenders.chunks(of_one).map(<[_]>::to_vec).collect()
     }
@@ -597,6 +601,8 @@ mod tests {
         assert_eq!(Measure::Latency.clusters(1).len(), all.len());
         all.reverse();
         assert_eq!(Measure::Latency.clusters(2).concat(), all);
+        assert!(Measure::Silence.clusters(1).concat().contains(&Contender::KubeRuntime));
+        assert_eq!(Measure::Silence.clusters(2), [[Contender::TwinTuned, Contender::Quintet]]);
     }
 
     #[test]
