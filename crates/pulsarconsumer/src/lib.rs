@@ -25,6 +25,9 @@ use quintet_kit::rbac::Rule;
 
 pub use controller::register;
 pub use deployment::Image;
+// For a test that counts what a plan allocates.
+pub use observe::World;
+pub use plan::plan;
 
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "pulsarconsumer";

@@ -1,0 +1,80 @@
+//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_greeting::FINALIZER;
+use quintet_greeting::api::Greeting;
+use quintet_greeting::observe::World;
+use quintet_greeting::plan::{Effect, plan};
+use quintet_greeting::printer::Room;
+use quintet_kit::plan::Action;
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+/// The most allocations of a plan that puts the finalizer on, of one that claims the first lines, and of one between two
+/// ticks.
+const TO_HOLD: u64 = 60;
+const TO_CLAIM: u64 = 32;
+const TO_LOOK: u64 = 30;
+
+fn greeting(finalizers: &[&str], status: &Value) -> Greeting {
+    let object = json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
+        "metadata": { "name": "sample", "namespace": "default", "uid": "owner", "resourceVersion": "1",
+            "generation": 1, "finalizers": finalizers },
+        "spec": { "message": "Hello" }, "status": status });
+    serde_json::from_value(object).unwrap()
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:10:00Z".parse().unwrap()
+}
+
+/// Allocations while something is done.
+fn allocations<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = dhat::HeapStats::get().total_blocks;
+    let done = work();
+    (dhat::HeapStats::get().total_blocks - before, done)
+}
+
+#[test]
+fn a_plan_allocates_little() {
+    let _profiler = dhat::Profiler::builder().testing().build();
+    let mut world = World {
+        token: "me-1".to_owned(),
+        leading_since: now(),
+        ticked: None,
+        owed: None,
+        attempt: None,
+        let_go: None,
+        room: Ok(Room::unbounded()),
+    };
+    let new = greeting(&[], &Value::Null);
+    let (held, first) = allocations(|| plan(&new, &world, now()));
+    let mut actions = first.steps.iter().flatten();
+    assert!(matches!((actions.next(), actions.next()), (Some(Action::Patch { .. }), None)), "{first:?}");
+
+    let new = greeting(&[FINALIZER], &Value::Null);
+    let (claimed, second) = allocations(|| plan(&new, &world, now()));
+    let mut status = Value::Null;
+    for action in second.steps.into_iter().flatten() {
+        match action {
+            Action::Claim { status: claim, .. } => status = json!(claim),
+            Action::Effect(Effect::Say(say)) => world.ticked = say.tick,
+            Action::Effect(Effect::Owe(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    let told = greeting(&[FINALIZER], &status);
+    let later = now() + SignedDuration::from_secs(10);
+    let (looked, third) = allocations(|| plan(&told, &world, later));
+    assert!(third.steps.is_empty() && third.events.is_empty(), "{third:?}");
+    assert_eq!(third.status, told.status, "nothing is to be done");
+    println!("{held} allocations to put the finalizer on, {claimed} to claim the lines, {looked} to look");
+    assert!(held <= TO_HOLD, "{held} to put the finalizer on");
+    assert!(claimed <= TO_CLAIM, "{claimed} to claim the lines");
+    assert!(looked <= TO_LOOK, "{looked} to look");
+}

@@ -1,0 +1,80 @@
+//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_kit::plan::Action;
+use quintet_kit::types::Deployment;
+use quintet_pulsarconsumer::api::PulsarConsumer;
+use quintet_pulsarconsumer::{Image, World, plan};
+use serde_json::{Value, json};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+/// The most allocations of a plan that makes the Deployment and of one that finds it as it should be.
+const TO_MAKE: u64 = 850;
+const TO_LOOK: u64 = 1_050;
+
+/// The post's sample.
+fn consumer(status: &Value) -> PulsarConsumer {
+    let object = json!({ "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
+        "metadata": { "name": "sample", "namespace": "default", "uid": "owner", "generation": 1 },
+        "spec": { "serverAddress": "pulsar://localhost:6650", "topic": "my-topic",
+            "subscriptionName": "first-subscription", "replicas": 1 },
+        "status": status });
+    serde_json::from_value(object).unwrap()
+}
+
+/// A Deployment that was applied, as the API server shows it once its pods are ready.
+fn ready(mut body: Value) -> Deployment {
+    body["metadata"]["uid"] = json!("uid-0");
+    body["metadata"]["resourceVersion"] = json!("7");
+    body["metadata"]["generation"] = json!(1);
+    body["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    body["spec"]["progressDeadlineSeconds"] = json!(600);
+    body["spec"]["revisionHistoryLimit"] = json!(10);
+    let pod = &mut body["spec"]["template"]["spec"];
+    pod["dnsPolicy"] = json!("ClusterFirst");
+    pod["restartPolicy"] = json!("Always");
+    pod["schedulerName"] = json!("default-scheduler");
+    pod["terminationGracePeriodSeconds"] = json!(30);
+    let replicas = body["spec"]["replicas"].clone();
+    body["status"] = json!({ "observedGeneration": 1, "replicas": replicas, "readyReplicas": replicas });
+    serde_json::from_value(body).unwrap()
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:10:00Z".parse().unwrap()
+}
+
+/// Allocations while something is done.
+fn allocations<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = dhat::HeapStats::get().total_blocks;
+    let done = work();
+    (dhat::HeapStats::get().total_blocks - before, done)
+}
+
+#[test]
+fn a_plan_allocates_little() {
+    let _profiler = dhat::Profiler::builder().testing().build();
+    let image = Arc::new(Image { name: "quintet/pulsar-consumer:1".to_owned(), health_port: Some(8080) });
+    let mut world = World { image, ..World::default() };
+    let new = consumer(&Value::Null);
+    let (made, first) = allocations(|| plan(&new, &world, now()));
+    let mut actions = first.steps.into_iter().flatten();
+    let (Some(Action::Apply { body, .. }), None) = (actions.next(), actions.next()) else {
+        panic!("one apply makes the Deployment")
+    };
+    world.deployment = Some(Arc::new(ready(body)));
+    let told = consumer(&json!(plan(&new, &world, now()).status));
+    let later = now() + SignedDuration::from_hours(1);
+    let (looked, second) = allocations(|| plan(&told, &world, later));
+    assert!(second.steps.is_empty() && second.events.is_empty() && second.again.is_none(), "{second:?}");
+    assert_eq!(second.status, told.status, "nothing is to be done");
+    println!("{made} allocations to make a Deployment, {looked} to look at it");
+    assert!(made <= TO_MAKE, "{made} to make a Deployment");
+    assert!(looked <= TO_LOOK, "{looked} to look at it");
+}
