@@ -28,7 +28,8 @@ use crate::token::TokenFile;
 
 /// How long a connection attempt may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long response headers may take. A watch or list answers its headers at once.
+/// How long response headers may take of what only reads: a watch or list answers its headers at once. A write does when all
+/// webhooks have spoken, each of which has 10 s by default.
 const HEADERS: Duration = Duration::from_secs(10);
 /// How long a whole call that is not a watch may take.
 pub const CALL: Duration = Duration::from_secs(20);
@@ -119,11 +120,11 @@ pub async fn ask<T: serde::de::DeserializeOwned>(
 }
 
 /// The server's words where it answered: the whole status is too long for a line of the log, and so is a value that could not
-/// be decoded.
+/// be decoded. Else the error and what caused it: the outermost of one that has no connection says only that.
 pub fn brief(error: &kube::Error) -> String {
     let words = match error {
         kube::Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
-        other => discreet(other),
+        other => causes(other).join(": "),
     };
     shorten(words, LONGEST_ERROR)
 }
@@ -307,8 +308,9 @@ where
                 return Err(Resting.into());
             }
             rest.over(&of).await;
+            let limit = if method == Method::GET { HEADERS } else { CALL };
             let mut count = Count { metrics, method, host, began: Instant::now(), code: None };
-            let answer = match timeout(HEADERS, inner.oneshot(request)).await {
+            let answer = match timeout(limit, inner.oneshot(request)).await {
                 Ok(answer) => answer.map_err(Into::into),
                 Err(_elapsed) => Err(NoAnswer.into()),
             };

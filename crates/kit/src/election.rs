@@ -11,6 +11,7 @@ use futures::AsyncBufReadExt as _;
 use http::Request;
 use jiff::Timestamp;
 use kube::Client;
+use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -21,6 +22,7 @@ use crate::clock::{Clock, Moment};
 use crate::gate::{CANCEL, Gate, Seen};
 use crate::link::Link;
 use crate::log_repeated;
+use crate::metrics::Metrics;
 use crate::resource::{LEASES, escape};
 
 /// The Lease's name, where nobody gives another.
@@ -193,6 +195,8 @@ pub struct Candidate {
     pub link: Link,
     /// Time.
     pub clock: Clock,
+    /// Where the renewals are counted that had to read the Lease.
+    pub metrics: Metrics,
 }
 
 /// Holds the lease whenever it can, and opens and closes the gate. Ends when `stop` becomes true, with the lease
@@ -202,7 +206,8 @@ pub async fn run(
     seen: impl Fn() -> Seen,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), Error> {
-    let Candidate { client, settings, gate, link, clock } = candidate;
+    let Candidate { client, settings, gate, link, clock, metrics } = candidate;
+    let slow = metrics.slow_renewals.with_label_values(&[&*metrics.lease]);
     // Tries in a row that came to nothing.
     let mut failures = 0;
     let mut observed = Observed::default();
@@ -230,7 +235,7 @@ pub async fn run(
         };
         may_hold = true;
         let is_stuck = gate.silence() >= settings.renew_deadline;
-        let tried = timeout(limit, attempt(&client, &settings, &mut observed, &clock, is_stuck));
+        let tried = timeout(limit, attempt(&client, &settings, &mut observed, &clock, &slow, is_stuck));
         let outcome = tokio::select! {
             outcome = tried => outcome.unwrap_or(Ok(Attempt::Unanswered("no answer in time".to_owned()))),
             _ = stop.wait_for(|stop| *stop) => Ok(Attempt::Unanswered("stopping".to_owned())),
@@ -276,6 +281,11 @@ pub async fn run(
                         "acquired the lease"
                     );
                     gate.hand_over(handed);
+                } else if held_since.is_none() {
+                    tracing::info!(
+                        identity = settings.identity,
+                        "holds the lease again, as nobody had it meanwhile"
+                    );
                 }
                 held_since = Some(began);
                 (holder_told, failures) = (None, 0);
@@ -450,6 +460,7 @@ async fn attempt(
     settings: &Settings,
     observed: &mut Observed,
     clock: &Clock,
+    slow: &IntCounter,
     is_stuck: bool,
 ) -> Result<Attempt, Error> {
     let stuck = || {
@@ -513,6 +524,9 @@ async fn attempt(
     }
     if is_stuck {
         return stuck();
+    }
+    if holder == settings.identity {
+        slow.inc();
     }
     // It is of use only while nobody has held the lease since.
     let handed = if holder.is_empty() { handed_over(&lease) } else { Seen::new() };
@@ -641,7 +655,8 @@ fn refused(error: kube::Error, verb: &'static str, settings: &Settings) -> Resul
             Err(Error::Forbidden { verb, namespace: settings.namespace.clone() })
         }
         // What a server that has lost its store says is no answer: another server may have one.
-        kube::Error::Api(status) if status.code < 500 => {
+        // Nor is what somebody between says, whose JSON has no code.
+        kube::Error::Api(status) if (1..500).contains(&status.code) => {
             Ok(Attempt::Refused(brief(&kube::Error::Api(status))))
         }
         error => Ok(Attempt::Unanswered(brief(&error))),

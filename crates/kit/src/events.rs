@@ -12,7 +12,7 @@ use kube::Client;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::FIELD_MANAGER;
 use crate::client::{ask, brief};
@@ -220,12 +220,11 @@ impl Sender<'_> {
             .header(http::header::CONTENT_TYPE, content_type)
             .body(body.to_string().into_bytes());
         let Ok(request) = request else { return false };
-        let deadline = self.term.until.min(Instant::now() + CALL);
         let _writing = self.gate.writing();
-        let sent = timeout_at(deadline, ask::<IgnoredAny>(self.client, request));
+        let sent = timeout(CALL, ask::<IgnoredAny>(self.client, request));
         let answer = tokio::select! {
             answer = sent => answer,
-            () = self.gate.lost(self.term.since) => {
+            () = self.gate.over(self.term.since) => {
                 tracing::debug!("an Event was given up with the lease");
                 return false;
             }

@@ -16,7 +16,7 @@ use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::client::{CALL, Resting, ask, brief};
 use crate::clock::{Clock, doubled};
@@ -400,7 +400,7 @@ impl Executor {
         let path = format!("{}/{}", resource.path(namespace), escape(name));
         let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
         let _permit = self.reads.acquire().await;
-        match timeout_at(Instant::now() + CALL, ask(&self.client, request)).await {
+        match timeout(CALL, ask(&self.client, request)).await {
             Ok(Ok(object)) => Ok(Some(object)),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 && status.reason == "NotFound" => {
                 Ok(None)
@@ -462,7 +462,7 @@ impl Executor {
             let path = format!("{}?{selected}&limit=500{next}", resource.path(namespace));
             let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
             let _permit = self.reads.acquire().await;
-            let answer = timeout_at(Instant::now() + CALL, ask::<Page<T>>(&self.client, request)).await;
+            let answer = timeout(CALL, ask::<Page<T>>(&self.client, request)).await;
             let Page { metadata, items } =
                 answer.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
             objects.extend(items);
@@ -475,7 +475,7 @@ impl Executor {
 
     /// Whether the API server serves this version of this group; where it does not, no object of it can be read.
     pub async fn is_served(&self, resource: &Resource) -> Result<bool, kube::Error> {
-        let groups = timeout_at(Instant::now() + CALL, self.client.list_api_groups()).await;
+        let groups = timeout(CALL, self.client.list_api_groups()).await;
         let groups = groups.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
         let is_asked = |version: &str| version == resource.version;
         let group = groups.groups.into_iter().find(|group| group.name == resource.group);
@@ -824,7 +824,7 @@ impl Executor {
         }
     }
 
-    /// Sends one write, within the window, the gate's deadline and the call limit.
+    /// Sends one write, within the window, for as long as the gate is open and the call limit lasts.
     async fn write(
         &self,
         owner: &Key,
@@ -835,18 +835,18 @@ impl Executor {
         let request = request.map_err(|error| Error::Read(kube::Error::HttpError(error)))?;
         let Ok(_permit) = self.window.acquire().await else { return Err(Error::NotLeading) };
         let term = self.gate.term().ok_or(Error::NotLeading)?;
-        let deadline = term.until.min(Instant::now() + CALL);
         // Noted before it is sent: whatever becomes of this task, the next plan knows that something may have happened.
         let place: Place = (resource, namespace.clone(), name.to_owned());
         self.unclear(owner, |unclear| unclear.insert(place.clone(), deletes.cloned()));
         let _writing = self.gate.writing();
-        let sent = timeout_at(deadline, ask::<MetaOnly>(&self.client, request));
+        // A lease that is renewed meanwhile gives it more time: a webhook of somebody else may need it.
+        let sent = timeout(CALL, ask::<MetaOnly>(&self.client, request));
         let answered = tokio::select! {
             answered = sent => Some(answered),
-            () = self.gate.lost(term.since) => None,
+            () = self.gate.over(term.since) => None,
         };
         let sorted = match answered {
-            None => Sorted::Unclear("the lease was lost meanwhile".to_owned()),
+            None => Sorted::Unclear("the lease was lost, or not renewed in time".to_owned()),
             Some(Ok(Ok(only))) => {
                 if verb != "delete" {
                     self.wrote(owner, resource, &Meta::from(only.metadata));
@@ -1027,7 +1027,8 @@ fn sort(verb: &str, status: kube::core::Status) -> Sorted {
         403 if terminating => Sorted::Answer(Answer::NamespaceTerminating),
         400 | 403 | 404 | 413 | 422 => refused(reason, message),
         500 if message.contains("failed to create typed") => refused(UNTYPED.to_owned(), message),
-        500..=599 => Sorted::Unclear(message),
+        // Any JSON is a Status to kube, without a code where it is none: the words of whoever stands between.
+        0 | 500..=599 => Sorted::Unclear(message),
         _ => Sorted::Later(message),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::clock::{self, Moment};
 use crate::informer::Progress;
@@ -110,13 +110,18 @@ impl Gate {
         (until > Instant::now()).then_some(Term { until, ..term })
     }
 
-    /// Waits until the term that began at `since` is over before its time: another process was seen to hold the lease, or the
-    /// machine has slept.
-    pub async fn lost(&self, since: Instant) {
+    /// Waits until the term that began at `since` is over: another process was seen to hold the lease, or the term was not
+    /// prolonged in time, perhaps since the machine has slept.
+    pub async fn over(&self, since: Instant) {
         let mut state = self.state.subscribe();
         let other = |term: &Option<Term>| term.is_none_or(|term| term.since != since);
-        // No clock wakes anybody for the time that the machine has slept: it is looked at.
-        while timeout(LOOK, state.wait_for(other)).await.is_err() && self.term().is_some() {}
+        while let Some(term) = self.term() {
+            // No clock wakes anybody for the time that the machine has slept: it is looked at.
+            let look = term.until.min(Instant::now() + LOOK);
+            if timeout_at(look, state.wait_for(other)).await.is_ok() {
+                return;
+            }
+        }
     }
 
     pub(crate) fn moment(&self) -> Moment {
@@ -211,6 +216,8 @@ impl Drop for Writing {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
     /// The monotonic clock stands still while a machine sleeps, and the others' clocks do not.
@@ -238,11 +245,29 @@ mod tests {
         let gate = Gate::closed();
         gate.open_until(Instant::now() + Duration::from_secs(10));
         let since = gate.term().unwrap().since;
-        assert!(timeout(Duration::from_secs(5), gate.lost(since)).await.is_err(), "it is held");
+        assert!(timeout(Duration::from_secs(5), gate.over(since)).await.is_err(), "it is held");
         sleep(Duration::from_secs(1)).await;
         gate.close();
         gate.open_until(Instant::now() + Duration::from_secs(10));
-        gate.lost(since).await;
+        gate.over(since).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_term_that_is_prolonged_is_not_over() {
+        let gate = Gate::closed();
+        let began = Instant::now();
+        gate.open_until(began + Duration::from_millis(3_500));
+        let since = gate.term().unwrap().since;
+        let over = async {
+            gate.over(since).await;
+            began.elapsed()
+        };
+        let prolonged = async {
+            sleep(Duration::from_secs(2)).await;
+            gate.open_until(began + Duration::from_millis(5_500));
+        };
+        let (over, ()) = futures::join!(over, prolonged);
+        assert_eq!(over.as_millis(), 5_500, "and to the moment when it is");
     }
 
     #[tokio::test(start_paused = true)]

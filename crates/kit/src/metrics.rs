@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use prometheus::{
-    Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Encoder as _, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+    Registry, TextEncoder,
 };
 
 use crate::election::LEASE_NAME;
@@ -20,6 +20,9 @@ pub struct Metrics {
     pub reconciles: IntCounterVec,
     /// `controller_runtime_reconcile_errors_total{controller}`.
     pub reconcile_errors: IntCounterVec,
+    /// `controller_runtime_terminal_reconcile_errors_total{controller}`. No pass gives up, so it stays 0: alerts of others
+    /// ask for it.
+    terminal_errors: IntCounterVec,
     /// `controller_runtime_reconcile_panics_total{controller}`.
     pub reconcile_panics: IntCounterVec,
     /// `controller_runtime_reconcile_timeouts_total{controller}`.
@@ -54,8 +57,14 @@ pub struct Metrics {
     pub refused: IntGaugeVec,
     /// `leader_election_master_status{name}`.
     pub leader: GaugeVec,
-    /// The name of the Lease that it is about.
+    /// `leader_election_slowpath_total{name}`: client-go counts so a holder's renewals that do not follow upon its last write.
+    pub slow_renewals: IntCounterVec,
+    /// The name of the Lease that both are about.
     pub lease: Arc<str>,
+    /// `certwatcher_read_certificate_total`.
+    pub certificate_reads: IntCounter,
+    /// `certwatcher_read_certificate_errors_total`.
+    pub certificate_read_errors: IntCounter,
     /// `quintet_informer_objects{resource}`.
     pub cached: IntGaugeVec,
     /// `quintet_informer_silence_seconds{cache}`.
@@ -63,7 +72,7 @@ pub struct Metrics {
     /// `quintet_informer_undecodable_objects{resource}`.
     pub undecodable: IntGaugeVec,
     /// `quintet_events_dropped_total`.
-    pub events_dropped: prometheus::IntCounter,
+    pub events_dropped: IntCounter,
 }
 
 /// controller-runtime's buckets of `controller_runtime_reconcile_time_seconds`.
@@ -110,11 +119,11 @@ impl Metrics {
         registry.register(Box::new(build.clone()))?;
         let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), target.as_str()]).set(1);
-        let events_dropped = prometheus::IntCounter::new(
-            "quintet_events_dropped_total",
-            "Events that were not sent because too many were waiting.",
-        )?;
-        registry.register(Box::new(events_dropped.clone()))?;
+        let plain = |name: &str, help: &str| -> Result<IntCounter, prometheus::Error> {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
         Ok(Self {
             reconciles: counter(
                 "controller_runtime_reconcile_total",
@@ -124,6 +133,11 @@ impl Metrics {
             reconcile_errors: counter(
                 "controller_runtime_reconcile_errors_total",
                 "Passes that failed and will be repeated.",
+                &["controller"],
+            )?,
+            terminal_errors: counter(
+                "controller_runtime_terminal_reconcile_errors_total",
+                "Passes that failed and will not be repeated: there are none.",
                 &["controller"],
             )?,
             reconcile_panics: counter(
@@ -197,12 +211,25 @@ impl Metrics {
                 &["code", "method", "host"],
             )?,
             leader,
+            slow_renewals: counter(
+                "leader_election_slowpath_total",
+                "Renewals by the holder of the lease that had to read it first.",
+                &["name"],
+            )?,
             lease: LEASE_NAME.into(),
             failing: gauge("quintet_failing_objects", "Objects whose last pass failed.", &["controller"])?,
             refused: gauge(
                 "quintet_refused_objects",
                 "Objects for which the API server refuses something that is tried again.",
                 &["controller"],
+            )?,
+            certificate_reads: plain(
+                "certwatcher_read_certificate_total",
+                "Reads of the certificate of the metrics address.",
+            )?,
+            certificate_read_errors: plain(
+                "certwatcher_read_certificate_errors_total",
+                "Those of them after which it could not be used.",
             )?,
             cached: gauge("quintet_informer_objects", "Objects in a cache.", &["resource"])?,
             silence: seconds(
@@ -215,7 +242,10 @@ impl Metrics {
                 "Objects that cannot be decoded and are skipped.",
                 &["resource"],
             )?,
-            events_dropped,
+            events_dropped: plain(
+                "quintet_events_dropped_total",
+                "Events that were not sent because too many were waiting.",
+            )?,
             registry,
         })
     }
@@ -228,7 +258,8 @@ impl Metrics {
         for result in ["success", "requeue", "requeue_after", "error"] {
             self.reconciles.with_label_values(&[controller, result]).reset();
         }
-        for counter in [&self.reconcile_errors, &self.reconcile_panics, &self.reconcile_timeouts] {
+        let Self { reconcile_errors, terminal_errors, reconcile_panics, reconcile_timeouts, .. } = self;
+        for counter in [reconcile_errors, terminal_errors, reconcile_panics, reconcile_timeouts] {
             counter.with_label_values(&labels).reset();
         }
         for counter in [&self.queue_adds, &self.queue_retries] {

@@ -143,6 +143,7 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
         "controller_runtime_reconcile_panics_total{controller=\"odd\"} 1",
         "controller_runtime_reconcile_timeouts_total{controller=\"odd\"} 1",
         "controller_runtime_reconcile_errors_total{controller=\"odd\"} 5",
+        "controller_runtime_terminal_reconcile_errors_total{controller=\"odd\"} 0",
         "workqueue_depth{controller=\"odd\",name=\"odd\",priority=\"0\"} 0",
         "workqueue_depth{controller=\"odd\",name=\"odd\",priority=\"-100\"} 0",
     ] {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
+use quintet_kit::client;
 use quintet_kit::clock::Clock;
 use quintet_kit::departed::Departed;
 use quintet_kit::election::{self, Candidate, Settings};
@@ -18,6 +19,7 @@ use quintet_kit::executor::{Error, Executor};
 use quintet_kit::gate::{Gate, Seen};
 use quintet_kit::informer::{Change, Informer, Progress};
 use quintet_kit::link::Link;
+use quintet_kit::metrics::Metrics;
 use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::Action;
 use quintet_kit::resource::PODS;
@@ -374,6 +376,40 @@ async fn a_write_ends_at_the_gates_deadline() {
     assert_eq!(began.elapsed().as_secs(), 3);
 }
 
+/// A webhook may take 10 s, as long as a term: renewals give the write more time, as far as any call has it.
+#[tokio::test(start_paused = true)]
+async fn a_slow_write_gets_the_time_that_renewals_give() {
+    for (takes, is_done, ends) in [(12, true, 12), (60, false, 20)] {
+        let metrics = Metrics::new().unwrap();
+        let answers = Arc::new(Mutex::new(VecDeque::from([(201, pod("a", 7).to_string())])));
+        let transport = tower::service_fn(move |_: Request<Body>| {
+            let answer = answers.lock().unwrap().pop_front();
+            async move {
+                sleep(Duration::from_secs(takes)).await;
+                let (code, body) = answer.unwrap();
+                Response::builder().status(code).body(Body::from(body.into_bytes()))
+            }
+        });
+        let gate = Gate::closed();
+        let began = Instant::now();
+        gate.open_until(began + Duration::from_secs(10));
+        let executor =
+            Executor::new(client::over(transport, &metrics, Duration::ZERO), gate.clone(), Clock::System);
+        let written = async {
+            let carried = carry(&executor, vec![create("a")]).await;
+            (carried.is_ok_and(|carried| carried.writes == 1), began.elapsed().as_secs())
+        };
+        let renewed = async {
+            for _ in 0..6 {
+                sleep(Duration::from_secs(5)).await;
+                gate.open_until(Instant::now() + Duration::from_secs(10));
+            }
+        };
+        let (written, ()) = futures::join!(written, renewed);
+        assert_eq!(written, (is_done, ends));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_went_through_is_told_also_where_the_rest_did_not() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string()), failure(504, "Timeout", "later")]);
@@ -473,14 +509,18 @@ async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
-    let (executor, asked) = executor(&[failure(504, "Timeout", "later"), (200, pod("a", 7).to_string())]);
-    assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::Unanswered { .. })));
-    executor.clarify(&owner()).await.unwrap();
-    executor.clarify(&owner()).await.unwrap();
-    assert_eq!(asked.lock().unwrap().len(), 2);
-    let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-    let followers = informer.followers();
-    assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+    // Somebody between may answer too, in JSON that is no Status.
+    let between = (504, json!({ "message": "upstream timed out" }).to_string());
+    for unclear in [failure(504, "Timeout", "later"), between] {
+        let (executor, asked) = executor(&[unclear, (200, pod("a", 7).to_string())]);
+        assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::Unanswered { .. })));
+        executor.clarify(&owner()).await.unwrap();
+        executor.clarify(&owner()).await.unwrap();
+        assert_eq!(asked.lock().unwrap().len(), 2);
+        let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
+        let followers = informer.followers();
+        assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -571,10 +611,21 @@ async fn elect_by((client, asked): (Client, Asked), seconds: u64) -> (Vec<String
 
 /// How an election over a script ends, if it does within `seconds`.
 async fn elect_with(gate: &Gate, client: Client, seconds: u64) -> Option<Result<(), election::Error>> {
+    elect_counting(gate, client, seconds, &Metrics::new().unwrap()).await
+}
+
+/// The same, with the metrics that it counts in.
+async fn elect_counting(
+    gate: &Gate,
+    client: Client,
+    seconds: u64,
+    metrics: &Metrics,
+) -> Option<Result<(), election::Error>> {
     let settings = Settings::new("ns".into(), "me".into());
     let (_stop, stopped) = tokio::sync::watch::channel(false);
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
-    let candidate = Candidate { client, settings, gate: gate.clone(), link: Link::default(), clock };
+    let (gate, metrics) = (gate.clone(), metrics.clone());
+    let candidate = Candidate { client, settings, gate, link: Link::default(), clock, metrics };
     let election = election::run(candidate, Seen::new, stopped);
     tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await.ok()
 }
@@ -593,9 +644,12 @@ async fn a_holder_renews_without_reading_and_looks_when_the_lease_was_changed() 
         (200, lease("me", 3, 5)),
         (200, lease("me", 4, 10)),
     ];
-    let (asked, gate) = elect(&answers, 11).await;
-    assert_eq!(asked, ["GET", "POST", "PUT", "PUT", "GET", "PUT"]);
+    let (gate, metrics, (client, asked)) = (Gate::closed(), Metrics::new().unwrap(), scripted(&answers));
+    let _ = elect_counting(&gate, client, 11, &metrics).await;
+    assert_eq!(verbs(&asked), ["GET", "POST", "PUT", "PUT", "GET", "PUT"]);
     assert!(gate.deadline().is_some());
+    let text = metrics.text().unwrap();
+    assert!(text.contains("leader_election_slowpath_total{name=\"quintet-manager\"} 1"), "{text}");
 }
 
 /// An answer that comes late makes no term longer: whoever waits for its end began to wait when the request arrived.

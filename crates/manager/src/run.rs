@@ -53,7 +53,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
 
     let secured = if args.metrics_secure {
-        Some((Identity::new(args.metrics_cert_dir.as_deref())?, Guard::new(client.clone())))
+        Some((Identity::new(args.metrics_cert_dir.as_deref(), &metrics)?, Guard::new(client.clone())))
     } else {
         None
     };
@@ -208,7 +208,7 @@ fn elect(
             let Shared { gate, link, clock, metrics, .. } = shared.clone();
             // A server that asks for a pause may have it as far as the lease is not lost by it.
             let client = client::build(config, &metrics, settings.retry)?;
-            let candidate = Candidate { client, settings, gate, link, clock };
+            let candidate = Candidate { client, settings, gate, link, clock, metrics };
             Ok(election::run(candidate, || shared.seen(), released).await?)
         })
     };

@@ -21,6 +21,7 @@ use axum::serve::Listener;
 use kube::Client;
 use quintet_kit::client::brief;
 use quintet_kit::digest;
+use quintet_kit::metrics::Metrics;
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -186,17 +187,18 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 pub struct Identity {
     config: Arc<Mutex<Arc<ServerConfig>>>,
     directory: Option<PathBuf>,
+    metrics: Metrics,
 }
 
 impl Identity {
     /// Reads `tls.crt` and `tls.key` of a directory; makes a certificate of its own where none is given.
-    pub fn new(directory: Option<&Path>) -> Result<Self> {
+    pub fn new(directory: Option<&Path>, metrics: &Metrics) -> Result<Self> {
         let config = match directory {
-            Some(directory) => from_files(directory)?,
+            Some(directory) => from_files(directory, metrics)?,
             None => self_signed()?,
         };
         let directory = directory.map(Path::to_owned);
-        Ok(Self { config: Arc::new(Mutex::new(Arc::new(config))), directory })
+        Ok(Self { config: Arc::new(Mutex::new(Arc::new(config))), directory, metrics: metrics.clone() })
     }
 
     /// Takes connections, and reads the files anew when they change.
@@ -219,7 +221,7 @@ impl Identity {
             if now == seen {
                 continue;
             }
-            match from_files(&directory) {
+            match from_files(&directory, &self.metrics) {
                 Ok(config) => {
                     tracing::info!("the certificate of the metrics address has changed");
                     *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
@@ -236,7 +238,12 @@ fn contents(directory: &Path) -> [Option<Vec<u8>>; 2] {
     ["tls.crt", "tls.key"].map(|name| fs::read(directory.join(name)).ok())
 }
 
-fn from_files(directory: &Path) -> Result<ServerConfig> {
+fn from_files(directory: &Path, metrics: &Metrics) -> Result<ServerConfig> {
+    metrics.certificate_reads.inc();
+    read(directory).inspect_err(|_| metrics.certificate_read_errors.inc())
+}
+
+fn read(directory: &Path) -> Result<ServerConfig> {
     let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
     let named = |path: &Path| format!("{} of --metrics-cert-dir cannot be read", path.display());
     let chain = CertificateDer::pem_file_iter(&certificate)
@@ -392,8 +399,11 @@ mod tests {
 
     #[test]
     fn a_certificate_is_made_where_none_is_given_and_a_bad_one_is_named() {
-        Identity::new(None).unwrap();
-        let error = Identity::new(Some(Path::new("/does/not/exist"))).map(|_| ()).unwrap_err();
+        let metrics = Metrics::new().unwrap();
+        Identity::new(None, &metrics).unwrap();
+        assert_eq!(metrics.certificate_reads.get(), 0, "nothing is read");
+        let error = Identity::new(Some(Path::new("/does/not/exist")), &metrics).map(|_| ()).unwrap_err();
         assert!(format!("{error:#}").contains("/does/not/exist/tls.crt"), "{error:#}");
+        assert_eq!((metrics.certificate_reads.get(), metrics.certificate_read_errors.get()), (1, 1));
     }
 }

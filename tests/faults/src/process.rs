@@ -165,6 +165,7 @@ impl Process {
             gate,
             link: shared.link.clone(),
             clock,
+            metrics,
         };
         election.spawn(async move {
             let ended = election::run(candidate, move || shared.seen(), released).await;

@@ -56,6 +56,12 @@ const MANAGER: &[Panel] = &[
         &[("sum by (pod) (changes(leader_election_master_status{SELECTED}[$__rate_interval]))", "{{pod}}")],
     ),
     lines(
+        "Renewals that read the Lease first",
+        "Of a leader whose Lease somebody else has changed, or whose last try was not answered.",
+        "ops",
+        &[("sum by (pod) (rate(leader_election_slowpath_total{SELECTED}[$__rate_interval]))", "{{pod}}")],
+    ),
+    lines(
         "Restarts",
         "How often a pod's process began anew.",
         "short",
@@ -72,9 +78,13 @@ const MANAGER: &[Panel] = &[
     ),
     lines(
         "Failures",
-        "Passes that failed, panicked or were cut off.",
+        "Passes that failed, panicked or were cut off, and those that are not repeated.",
         "ops",
         &[
+            (
+                "sum by (controller) (rate(controller_runtime_terminal_reconcile_errors_total{SELECTED}[$__rate_interval]))",
+                "{{controller}} gave up",
+            ),
             (
                 "sum by (controller) (rate(controller_runtime_reconcile_errors_total{SELECTED}[$__rate_interval]))",
                 "{{controller}} failed",
@@ -214,6 +224,21 @@ const MANAGER: &[Panel] = &[
         &[
             ("max by (resource) (quintet_informer_undecodable_objects{SELECTED})", "{{resource}} not read"),
             ("sum(increase(quintet_events_dropped_total{SELECTED}[$__rate_interval]))", "Events not sent"),
+        ],
+    ),
+    lines(
+        "Certificate of the metrics address",
+        "How often it was read, and could not be used.",
+        "short",
+        &[
+            (
+                "sum by (pod) (increase(certwatcher_read_certificate_total{SELECTED}[$__rate_interval]))",
+                "{{pod}}",
+            ),
+            (
+                "sum by (pod) (increase(certwatcher_read_certificate_errors_total{SELECTED}[$__rate_interval]))",
+                "{{pod}} not usable",
+            ),
         ],
     ),
 ];

@@ -123,6 +123,7 @@ impl Writer {
             gate: gate.clone(),
             link: Link::default(),
             clock: Clock::System,
+            metrics,
         };
         let mut election = tokio::spawn(election::run(candidate, Seen::new, stopped));
         let mut opened = gate.watch();
