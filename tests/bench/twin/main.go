@@ -33,8 +33,8 @@ func main() {
 	probes := flag.String("health-probe-bind-address", ":8081", "where /healthz and /readyz are")
 	elect := flag.Bool("leader-elect", false, "compete for the Lease")
 	namespace := flag.String("leader-election-namespace", "", "the namespace of the Lease")
-	tuned := flag.Bool("tuned", false, "no limit of requests, 16 workers, pods selected by label, "+
-		"managedFields not kept, the Lease released at the end; without it all is as controller-runtime has it")
+	tuned := flag.Bool("tuned", false, "16 workers, pods selected by label, managedFields not kept, "+
+		"caches filled before it leads, the Lease released at the end; without it all is as controller-runtime has it")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
 
@@ -53,10 +53,11 @@ func main() {
 		LeaderElectionNamespace: *namespace,
 	}
 	if *tuned {
-		config.QPS = -1
 		ours, err := labels.NewRequirement(kindLabel, selection.Exists, nil)
 		must(err)
 		options.Controller.MaxConcurrentReconciles = 16
+		warm := true
+		options.Controller.EnableWarmup = &warm
 		options.LeaderElectionReleaseOnCancel = true
 		options.Cache = cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),

@@ -72,6 +72,14 @@ impl Api {
         }
     }
 
+    /// Gets an object that is there; false where the server asks to come later.
+    pub async fn is_served(&self, path: &str) -> Result<bool> {
+        match self.send::<IgnoredAny>(Method::GET, path, None, Vec::new()).await {
+            Err(kube::Error::Api(status)) if status.code == 429 => Ok(false),
+            other => other.map(|_| true).with_context(|| format!("cannot get {path}")),
+        }
+    }
+
     /// The objects of a collection, whole. `query` may be empty.
     pub async fn list(&self, path: &str, query: &str) -> Result<Vec<Value>> {
         let mut items = Vec::new();

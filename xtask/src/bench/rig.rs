@@ -120,9 +120,7 @@ impl Rig {
         let admin =
             Kubeconfig::read_from(cluster.kubeconfig()).context("the cluster's kubeconfig is damaged")?;
         // What is compared with the manager has its identity: the API server ranks and authorises both alike.
-        let account = cluster.kube().kubeconfig_of_service_account(manager::NAMESPACE, "quintet")?;
-        let account =
-            Kubeconfig::from_yaml(&account).context("the ServiceAccount's kubeconfig is damaged")?;
+        let account = kubeconfig_of(&cluster, manager::NAMESPACE, "quintet")?;
         let (admin, peer) =
             runtime.block_on(async { anyhow::Ok((Api::new(admin).await?, Api::new(account).await?)) })?;
         let audit = RefCell::new(AuditLog::now(cluster.audit_log())?);
@@ -321,6 +319,11 @@ impl Rig {
         self.admin.clone()
     }
 
+    /// A client of its own with a ServiceAccount.
+    pub fn api_of(&self, namespace: &str, account: &str) -> Result<Api> {
+        self.wait_for(Api::new(kubeconfig_of(&self.cluster, namespace, account)?))
+    }
+
     /// Runs something in the background.
     pub fn spawn<T: Send + 'static>(
         &self,
@@ -353,6 +356,11 @@ impl Rig {
             }
         })
     }
+}
+
+fn kubeconfig_of(cluster: &Cluster, namespace: &str, account: &str) -> Result<Kubeconfig> {
+    let text = cluster.kube().kubeconfig_of_service_account(namespace, account)?;
+    Kubeconfig::from_yaml(&text).context("the ServiceAccount's kubeconfig is damaged")
 }
 
 /// The collection of a namespace's pods.

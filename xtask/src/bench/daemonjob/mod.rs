@@ -26,7 +26,7 @@ use crate::build;
     about = "DaemonJob beside bare pods, Job and DaemonSet: time, writes, processor time and memory",
     long_about = "DaemonJob beside bare pods, Job and DaemonSet: time, writes, processor time and memory.\n\n\
     Each round runs, on a cluster of its own with N simulated nodes and in alternating order: bare creation of the pods that a \
-    DaemonJob makes (the ceiling), a DaemonJob, an Indexed Job of N completions, and a DaemonSet until all its pods are \
+    DaemonJob makes, a DaemonJob, an Indexed Job of N completions, and a DaemonSet until all its pods are \
     ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default request limits) and \
     tuned. With the last of these settings each round also restarts the manager with N finished nodes, changes nodes in \
     what no template can speak of and in labels, deletes the DaemonJob, and runs another one with \
@@ -199,8 +199,10 @@ fn method() -> Vec<String> {
          processors with.",
         rig::METHOD,
         "Bare creation sends the pods that a DaemonJob made, without owner and finalizers, over 32 connections, with the \
-         identity of the manager's ServiceAccount, and with no manager running: it is what the API server can do. Its \
-         processor time is that of the bench itself. The DaemonJob is the sample, run by the release program, which is \
+         identity of the manager's ServiceAccount, and with no manager running: what a client that decides nothing takes with as \
+         many requests in flight as a DaemonJob has. Somebody with more of them in flight may make pods sooner, and hold up \
+         everybody else's requests. Its processor time is that of the bench itself. It is looked at less often than the others, \
+         0.5 ms for each of its pods, so that looking does not slow it down: that much it may seem to be done later. The DaemonJob is the sample, run by the release program, which is \
          started anew for each run. Job and DaemonSet run the sample's pod; their processor time and memory are those of \
          the whole kube-controller-manager.",
         "Creating is from the first request to make a pod to the answer to the last one; last created, from the creation \

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::bench::audit::Author;
+use crate::bench::client::Api;
 use crate::bench::peer::{self, GLANCE, LIMIT, Program, Running, rule};
 use crate::bench::rig::Rig;
 use crate::cluster::ports;
@@ -20,6 +21,10 @@ use crate::run;
 
 /// The name of the twins' ServiceAccount, and of the Lease of the one in Go.
 const TWIN: &str = "twin";
+
+/// The ServiceAccount of who has nothing to do with any of them, and its namespace.
+const CANARY: &str = "canary";
+const CANARY_NAMESPACE: &str = "default";
 
 /// Who is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -107,6 +112,12 @@ impl<'a> Stand<'a> {
     /// Makes whoever is started from now on reach the API server by another port, or by its own again.
     pub fn lead_through(&self, contender: Contender, port: Option<u16>) -> Result<()> {
         peer::write_kubeconfig(self.rig, contender.account(), port)
+    }
+
+    /// A client for somebody else, with a ServiceAccount that may look at namespaces.
+    pub fn canary(&self) -> Result<Api> {
+        peer::allow(self.rig, CANARY_NAMESPACE, CANARY, &[rule("", &["namespaces"], &["get"])])?;
+        self.rig.api_of(CANARY_NAMESPACE, CANARY)
     }
 
     /// The program of a contender.

@@ -16,6 +16,7 @@ use super::figures::Results;
 use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
 use super::{Sizes, fewer};
 use crate::bench::audit::{Request, Tally};
+use crate::bench::client::Api;
 use crate::bench::contest::{counts, remove};
 use crate::bench::peer::Running;
 use crate::bench::process;
@@ -59,6 +60,11 @@ pub struct Pair<'a> {
 }
 
 impl Pair<'_> {
+    /// How long after the renewal of a Lease its pair does what it measures: each at another moment before the next one.
+    fn phase(self) -> Result<Duration> {
+        Ok(RENEWAL * u32::try_from(self.number - 1)? / u32::try_from(self.of)?)
+    }
+
     /// Calls `measure` for each contender.
     fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
         let Self { number, of, contenders } = self;
@@ -349,11 +355,12 @@ fn owner_of_pod(pod: &Value) -> Option<(String, String)> {
 pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let driven = sizes.jobs * rig.nodes();
+    let canaries = stand.canary()?;
     pair.each("pods driven to completion", |contender, step| {
         let namespace = rig.namespace()?;
         let running = settled(stand, contender, sizes)?;
         rig.forget_requests()?;
-        let canary = Canary::start(stand, &namespace);
+        let canary = Canary::start(stand, &canaries, &namespace);
         let (cpu, share, began) =
             (process::cpu_seconds(running.pid())?, rig.share([running.pid()])?, Instant::now());
         let paths: Vec<String> =
@@ -373,7 +380,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
             Ok(Some(()))
         })?;
         let seconds = began.elapsed().as_secs_f64();
-        let waits = canary.finish(stand)?;
+        let (waits, refused) = canary.finish(stand)?;
         let writes = rig.writes(&namespace)?;
         let tally = Tally::of(&writes, contender.author(), &namespace);
         let cpu = process::cpu_seconds(running.pid())? - cpu;
@@ -382,6 +389,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
         results.one(contender, pair.number, "refused", float(tally.refused) / float(driven));
         results.one(contender, pair.number, "seconds", seconds);
         results.add(contender, pair.number, "canary", waits);
+        results.one(contender, pair.number, "canary-429", float(refused));
         if let Some(others) = share.others_percent(rig.share([running.pid()])?) {
             results.one(contender, pair.number, "others", others);
         }
@@ -396,32 +404,38 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
 struct Canary {
     ended: Arc<AtomicBool>,
     waits: Arc<Mutex<Vec<f64>>>,
-    task: tokio::task::JoinHandle<Result<()>>,
+    /// Ends with how often it was asked to come later.
+    task: tokio::task::JoinHandle<Result<usize>>,
 }
 
 impl Canary {
-    fn start(stand: &Stand<'_>, namespace: &str) -> Self {
+    fn start(stand: &Stand<'_>, api: &Api, namespace: &str) -> Self {
         let (ended, waits) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (api, path) = (stand.rig.api(), format!("/api/v1/namespaces/{namespace}"));
+        let (api, path) = (api.clone(), format!("/api/v1/namespaces/{namespace}"));
         let (until, into) = (Arc::clone(&ended), Arc::clone(&waits));
         let task = stand.rig.spawn(async move {
+            let mut refused = 0;
             while !until.load(Ordering::Relaxed) {
                 let began = Instant::now();
-                api.get(&path).await?;
-                let wait = 1_000.0 * began.elapsed().as_secs_f64();
-                into.lock().unwrap_or_else(PoisonError::into_inner).push(wait);
+                if api.is_served(&path).await? {
+                    let wait = 1_000.0 * began.elapsed().as_secs_f64();
+                    into.lock().unwrap_or_else(PoisonError::into_inner).push(wait);
+                } else {
+                    refused += 1;
+                }
                 tokio::time::sleep(CANARY).await;
             }
-            Ok(())
+            Ok(refused)
         });
         Self { ended, waits, task }
     }
 
-    /// Milliseconds that each request took.
-    fn finish(self, stand: &Stand<'_>) -> Result<Vec<f64>> {
+    /// Milliseconds that each request took, and how many others were asked to come later.
+    fn finish(self, stand: &Stand<'_>) -> Result<(Vec<f64>, usize)> {
         self.ended.store(true, Ordering::Relaxed);
-        stand.rig.wait_for(async { self.task.await.context("the canary's task ended early")? })?;
-        Ok(self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        let refused =
+            stand.rig.wait_for(async { self.task.await.context("the canary's task ended early")? })?;
+        Ok((self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(), refused))
     }
 }
 
@@ -467,6 +481,9 @@ pub fn hand_over(
             let old = follower.wait_for_holder()?;
             let standby = stand.start_ready(contender, if number % 2 == 0 { "b" } else { "a" })?;
             interrupt::pause(sizes.standby)?;
+            if end == End::Crash {
+                interrupt::pause(RENEWAL + pair.phase()?)?;
+            }
             stand.rig.forget_requests()?;
             let began = Timestamp::now();
             if end == End::Crash {
@@ -532,8 +549,7 @@ pub fn broken(
         rig.create(&pod_sets(&namespace), &pod_set("before", 1))?;
         first_creation(stand, contender, &namespace)?;
         // Its status is written then, and nothing is under way.
-        let phase = RENEWAL * u32::try_from(pair.number - 1)? / u32::try_from(pair.of)?;
-        interrupt::pause(Duration::from_secs(3) + phase)?;
+        interrupt::pause(Duration::from_secs(3) + pair.phase()?)?;
         match way {
             Break::Outage => proxy.cut(),
             Break::Silence => proxy.silence(),
