@@ -54,26 +54,46 @@ fn unknown_flags_and_kinds_are_named() {
     }
 }
 
-/// One line, and nothing of what stands there.
+/// One line, and nothing of what stands there; and the pod's own cluster is not taken instead.
 #[test]
-fn a_kubeconfig_that_is_none_is_named_and_not_quoted() {
-    let file = std::env::temp_dir().join(format!("quintet-broken-{}.kubeconfig", std::process::id()));
+fn a_kubeconfig_that_cannot_be_used_is_named_and_not_quoted() {
+    let home = std::env::temp_dir().join(format!("quintet-broken-{}", std::process::id()));
+    let file = home.join(".kube/config");
+    let named = file.to_str().unwrap();
+    let none = "no cluster is configured";
+    let ask = || {
+        let mut variable = Command::new(program());
+        let mut found = Command::new(program());
+        variable.env("KUBECONFIG", &file);
+        found.env("HOME", &home).env_remove("KUBECONFIG").env_remove("KUBERNETES_SERVICE_HOST");
+        let flag = quintet(&["--kubeconfig", named]);
+        [flag, variable.output().unwrap(), found.output().unwrap()].map(|output| {
+            let (code, why) = (output.status.code(), stderr(&output));
+            assert_eq!((code, why.lines().count()), (Some(1), 1), "{why}");
+            why
+        })
+    };
+    let [flag, variable, found] = ask();
+    for why in [flag, variable] {
+        assert!(why.contains(named) && !why.contains(none), "{why}");
+    }
+    assert!(found.contains(none), "{found}");
+    std::fs::create_dir_all(home.join(".kube")).unwrap();
     let user = "users:\n- name: a\n  user:\n    token: s3cret\n";
+    let cluster = "current-context: c\ncontexts:\n- {name: c, context: {cluster: c}}\nclusters:\n\
+        - {name: c, cluster: {server: 'https://one', proxy-url: 'http://u:s3cret@two:1'}}\n";
     for (text, said) in [
         (format!("{user}    tokenFile: [s3cret, {{\n"), "no kubeconfig in YAML"),
         (format!("{user}    username: [s3cret]\n"), "no kubeconfig in YAML"),
         (format!("{user}current-context: c\n"), "context: c"),
+        (format!("{user}{cluster}"), "has a proxy-url"),
     ] {
         std::fs::write(&file, text).unwrap();
-        let flag = quintet(&["--kubeconfig", file.to_str().unwrap()]);
-        let variable = Command::new(program()).env("KUBECONFIG", &file).output().unwrap();
-        for output in [flag, variable] {
-            let (code, why) = (output.status.code(), stderr(&output));
-            assert_eq!((code, why.lines().count()), (Some(1), 1), "{why}");
-            assert!(why.contains(said) && !why.contains("s3cret"), "{why}");
+        for why in ask() {
+            assert!(why.contains(said) && !why.contains("s3cret") && !why.contains(none), "{why}");
         }
     }
-    std::fs::remove_file(file).unwrap();
+    std::fs::remove_dir_all(home).unwrap();
 }
 
 #[test]

@@ -115,11 +115,16 @@ fn secured_metrics_are_for_whom_the_cluster_allows_them() {
     arena.wait("the scraper may read the debug page", || {
         get(&arena, port, "/debug/controllers", Some(token), None).is_ok_and(|text| text.contains("book"))
     });
-    assert!(!manager.logged().contains(token), "no token is logged");
     for kind in ["clusterrolebinding", "clusterrole"] {
         arena.kubectl(&["delete", kind, &role]).unwrap();
     }
+    // A manager that may not ask says what it needs.
     arena.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", arena.namespace())]).unwrap();
+    arena.wait("the missing right is said", || {
+        let _ = get(&arena, port, "/debug/caches", Some(token), None);
+        manager.logged().contains("system:auth-delegator")
+    });
+    assert!(!manager.logged().contains(token), "no token is logged");
 }
 
 /// A certificate for `metrics.test` by an authority of its own, in the files that a mounted Secret has.

@@ -57,27 +57,44 @@ pub async fn listen(address: &str) -> Result<Option<TcpListener>, Error> {
     listener.map(Some).map_err(|error| fail(error.to_string()))
 }
 
-/// Serves a router, for ever. Each connection has its time, and there are only so many of them at once: strangers must not
-/// take the file descriptors that the process itself needs, nor with connections that they leave open keep a probe out.
-pub async fn serve(mut listener: impl Listener, router: Router) {
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
-    loop {
-        // What goes wrong with one connection is dealt with there, and the next one is taken.
-        let (stream, _) = listener.accept().await;
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS
-            && let Some(oldest) = open.pop_front()
+/// What goes on with connections, so many at once; the oldest of more is cut off. Strangers must not take the file descriptors
+/// that the process itself needs, nor with connections that they leave open keep anybody out.
+pub struct Newest {
+    most: usize,
+    tasks: VecDeque<AbortHandle>,
+}
+
+impl Newest {
+    /// At most so many.
+    pub fn new(most: usize) -> Self {
+        Self { most, tasks: VecDeque::new() }
+    }
+
+    /// One more.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.retain(|task| !task.is_finished());
+        if self.tasks.len() >= self.most
+            && let Some(oldest) = self.tasks.pop_front()
         {
             oldest.abort();
         }
+        self.tasks.push_back(tokio::spawn(task).abort_handle());
+    }
+}
+
+/// Serves a router, for ever. Each connection has its time, and there are only so many of them at once.
+pub async fn serve(mut listener: impl Listener, router: Router) {
+    let mut connections = Newest::new(CONNECTIONS);
+    loop {
+        // What goes wrong with one connection is dealt with there, and the next one is taken.
+        let (stream, _) = listener.accept().await;
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD);
         let service = TowerToHyperService::new(router.clone());
         let connection = http.serve_connection(TokioIo::new(stream), service);
-        let connection = tokio::spawn(async move {
+        connections.spawn(async move {
             let _ = timeout(CONNECTION, connection).await;
         });
-        open.push_back(connection.abort_handle());
     }
 }
 

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,8 +21,9 @@ use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use kube::Client;
 use quintet_kit::client::brief;
-use quintet_kit::digest;
 use quintet_kit::metrics::Metrics;
+use quintet_kit::serve::Newest;
+use quintet_kit::{digest, log_repeated};
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -33,6 +35,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+
+use crate::cluster::code_of;
 
 /// How long who may read is remembered.
 const ALLOWED: Duration = Duration::from_mins(1);
@@ -48,7 +52,7 @@ const QUESTION: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(10);
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes side by side.
+/// Handshakes side by side; the oldest of more is broken off.
 const HANDSHAKES: usize = 32;
 
 /// Whether a request may be answered. Cheap to clone; every clone is the same.
@@ -57,6 +61,8 @@ pub struct Guard {
     client: Client,
     questions: Arc<Semaphore>,
     answers: Arc<Mutex<HashMap<String, (Instant, Verdict)>>>,
+    /// How often in a row nobody could say.
+    failures: Arc<AtomicU64>,
 }
 
 /// What became of a request.
@@ -95,7 +101,12 @@ struct User {
 impl Guard {
     /// A guard that asks the cluster of this client.
     pub fn new(client: Client) -> Self {
-        Self { client, questions: Arc::new(Semaphore::new(QUESTIONS)), answers: Arc::default() }
+        Self {
+            client,
+            questions: Arc::new(Semaphore::new(QUESTIONS)),
+            answers: Arc::default(),
+            failures: Arc::default(),
+        }
     }
 
     async fn ask(&self, path: &str, body: &Value) -> kube::Result<Review> {
@@ -131,6 +142,7 @@ impl Guard {
         } else {
             Verdict::Unknown
         };
+        self.failures.store(0, Ordering::Relaxed);
         let now = Instant::now();
         let mut answers = self.answers();
         if answers.len() >= REMEMBERED {
@@ -145,6 +157,18 @@ impl Guard {
             answers.insert(key, (now + lasts, verdict.clone()));
         }
         Ok(verdict)
+    }
+
+    /// Tells that nobody could say who may read, and why.
+    fn tell(&self, error: &kube::Error) {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        let needs = if code_of(error) == Some(403) {
+            ": the manager needs create of tokenreviews.authentication.k8s.io and \
+             subjectaccessreviews.authorization.k8s.io (the ClusterRole system:auth-delegator has both)"
+        } else {
+            ""
+        };
+        log_repeated!(warn, failures, error = brief(error), "nobody can say who may read the metrics{needs}");
     }
 
     fn answers(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Verdict)>> {
@@ -166,7 +190,7 @@ pub async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> 
             &format!("{user} needs a ClusterRole with nonResourceURLs [{path}] and verbs [{verb}]"),
         ),
         Err(error) => {
-            tracing::debug!(error = brief(&error), path, "nobody can say who may read");
+            guard.tell(&error);
             refuse(StatusCode::SERVICE_UNAVAILABLE, "the API server cannot say whether you may read this")
         }
     }
@@ -215,9 +239,15 @@ impl Identity {
     async fn renew(self) {
         let Some(directory) = self.directory else { return };
         let mut seen = contents(&directory);
+        let (mut last, mut failures) = (seen.clone(), 0);
         loop {
             tokio::time::sleep(LOOK).await;
             let now = contents(&directory);
+            // Other files fail for other reasons.
+            if now != last {
+                last.clone_from(&now);
+                failures = 0;
+            }
             if now == seen {
                 continue;
             }
@@ -228,7 +258,11 @@ impl Identity {
                     seen = now;
                 }
                 // The two files are not written at once: the next look finds both.
-                Err(error) => tracing::warn!(error = format!("{error:#}"), "the old certificate is kept"),
+                Err(error) => {
+                    failures += 1;
+                    let error = format!("{error:#}");
+                    log_repeated!(warn, failures, error, "the old certificate is kept");
+                }
             }
         }
     }
@@ -306,18 +340,14 @@ async fn accept(
     config: Arc<Mutex<Arc<ServerConfig>>>,
     sender: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>,
 ) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let mut handshakes = Newest::new(HANDSHAKES);
     loop {
         // As axum does it: what goes wrong with one connection is logged there, and the next one is taken.
         let (stream, peer) = Listener::accept(&mut listener).await;
-        // Those who say nothing must not keep the others waiting: where there are too many, the newest goes.
-        let Ok(permit) = handshakes.clone().try_acquire_owned() else { continue };
         let config = config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let sender = sender.clone();
-        tokio::spawn(async move {
-            let shaken = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await;
-            drop(permit);
-            match shaken {
+        handshakes.spawn(async move {
+            match timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
                 Ok(Ok(stream)) => {
                     let _ = sender.send((stream, peer)).await;
                 }
@@ -331,7 +361,16 @@ async fn accept(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    use axum::body::Body;
     use axum::http::HeaderValue;
+    use axum::routing::get;
+    use axum::{Router, middleware};
+    use rustls::{ClientConfig, RootCertStore};
+    use rustls_pki_types::ServerName;
+    use tokio_rustls::TlsConnector;
+    use tower::ServiceExt as _;
 
     #[test]
     fn a_bearer_token_is_told_from_anything_else() {
@@ -395,6 +434,66 @@ mod tests {
             judge(&stranger.to_string(), "get", "/metrics").await;
         }
         assert!(guard.answers().len() <= REMEMBERED);
+    }
+
+    #[tokio::test]
+    async fn that_nobody_can_say_is_counted_until_somebody_can() {
+        let may_ask = Arc::new(AtomicBool::new(false));
+        let may = may_ask.clone();
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let code: u16 = if may.load(Ordering::Relaxed) { 201 } else { 403 };
+            let answer = kube::client::Body::from(json!({ "code": code }).to_string().into_bytes());
+            std::future::ready(http::Response::builder().status(code).body(answer))
+        });
+        let guard = Guard::new(Client::new(service, "n"));
+        let guarded = middleware::from_fn_with_state(guard.clone(), super::guard);
+        let read = get(|| std::future::ready("read"));
+        let router: Router = Router::new().route("/metrics", read).layer(guarded);
+        let ask = async || {
+            let request = http::Request::get("/metrics").header(header::AUTHORIZATION, "Bearer stranger");
+            let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            (answer.status(), guard.failures.load(Ordering::Relaxed))
+        };
+        assert_eq!(ask().await, (StatusCode::SERVICE_UNAVAILABLE, 1));
+        assert_eq!(ask().await, (StatusCode::SERVICE_UNAVAILABLE, 2));
+        may_ask.store(true, Ordering::Relaxed);
+        assert_eq!(ask().await, (StatusCode::UNAUTHORIZED, 0));
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_keeps_nobody_out() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let served = config(vec![made.cert.der().clone()], key.into()).unwrap();
+        let identity = Identity {
+            config: Arc::new(Mutex::new(Arc::new(served))),
+            directory: None,
+            metrics: Metrics::new().unwrap(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut accepted = identity.listen(listener);
+        let mut silent = Vec::new();
+        for _ in 0..HANDSHAKES {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let speaks = stream.local_addr().unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TlsConnector::from(Arc::new(client)).connect(name, stream).await;
+        assert!(stream.is_ok(), "one more is served: {:?}", stream.err());
+        assert_eq!(accepted.accept().await.1, speaks);
+        silent[0].readable().await.unwrap();
+        assert_eq!(silent[0].try_read(&mut [0]).unwrap(), 0, "the oldest is closed");
+        let kept = silent[1].try_read(&mut [0]).unwrap_err();
+        assert_eq!(kept.kind(), io::ErrorKind::WouldBlock, "the others are not");
     }
 
     #[test]
