@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(10..=5_000))]
     greetings: u16,
     /// How often everything but the timers is measured
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=99))]
     rounds: u8,
     /// Number of Greetings whose timers tick; 0 leaves that out
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u16).range(0..=50_000))]
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn options_come_to_a_plan() {
-        assert_eq!(parse(&[]).unwrap().plan(), Plan { greetings: 200, rounds: 3, timers: 10_000 });
+        assert_eq!(parse(&[]).unwrap().plan(), Plan { greetings: 200, rounds: 7, timers: 10_000 });
         assert_eq!(parse(&["--quick"]).unwrap().plan(), Plan { greetings: 40, rounds: 1, timers: 200 });
         assert!(parse(&["--quick", "--rounds", "2"]).is_err());
         assert!(parse(&["--quick", "--write"]).is_err());

@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = clap::value_parser!(u16).range(10..=20_000))]
     pods: Vec<u16>,
     /// How often everything is measured
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u8).range(1..=99))]
     rounds: u8,
     /// See whether it works: 100 pods, one round, as shipped only
     #[arg(long, conflicts_with_all = ["pods", "rounds", "only", "write"])]
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn options_come_to_a_plan() {
         let plan = parse(&[]).unwrap().plan();
-        assert_eq!((plan.pods, plan.rounds), (vec![1_000], 3));
+        assert_eq!((plan.pods, plan.rounds), (vec![1_000], 7));
         assert_eq!(plan.settings, [Setting::Shipped, Setting::Tuned]);
         let plan = parse(&["--pods", "1000", "--pods", "5000", "--only", "tuned"]).unwrap().plan();
         assert_eq!((plan.pods, plan.settings), (vec![1_000, 5_000], vec![Setting::Tuned]));
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(command(&["--quick"]), "cargo xtask bench podset --quick");
         assert_eq!(
             command(&["--pods", "5000", "--only", "tuned", "--without-peers"]),
-            "cargo xtask bench podset --pods 5000 --rounds 3 --only tuned --without-peers --write"
+            "cargo xtask bench podset --pods 5000 --rounds 7 --only tuned --without-peers --write"
         );
     }
 
