@@ -655,8 +655,8 @@ impl Kept {
                  test --e2e a_leader_that_was_stopped` stops one while ten objects wait for it, wakes it when another one leads, and \
                  finds no write of it: one try. The fault plans that pause or cut off a leader at each of its requests have found \
                  none either, on a simulated API server.",
-                "- 23, 600 fault plans and no violation, at best 4,000 in less than 10 minutes. `cargo xtask faults` has 29,927 plans of \
-                 one fault, and found no violation; they took 646 s beside other work ([reliability](../reliability.md)).",
+                "- 23, 600 fault plans and no violation, at best 4,000 in less than 10 minutes. `cargo xtask faults` has 30,197 plans of \
+                 one fault, and found no violation; they took 161 s on two idle cores ([reliability](../reliability.md)).",
                 "- 24, no duplicate pod: in all plans, in 24 hours under load, with a cache that is frozen for more than 5 minutes; at \
                  best while peers make some in the same run. The plans look for one at every revision and found none. The 24 \
                  hours have not been run, nothing freezes a cache for so long, and no peer runs beside.",
