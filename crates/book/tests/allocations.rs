@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
+#[path = "../../kit/tests/counter/mod.rs"]
+mod counter;
+
 use jiff::{SignedDuration, Timestamp};
 use quintet_book::api::Book;
 use quintet_book::plan::plan;
 use serde_json::{Value, json};
 
-#[global_allocator]
-static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+use crate::counter::allocations;
 
 /// The most allocations of a plan for a new Book and of one for a Book of which everything is said already.
 const TO_SAY: u64 = 5;
@@ -23,13 +25,6 @@ fn book(status: &Value) -> Book {
 
 fn now() -> Timestamp {
     "2026-01-01T00:10:00Z".parse().unwrap()
-}
-
-/// Allocations while something is done.
-fn allocations<T>(work: impl FnOnce() -> T) -> (u64, T) {
-    let before = dhat::HeapStats::get().total_blocks;
-    let done = work();
-    (dhat::HeapStats::get().total_blocks - before, done)
 }
 
 #[test]

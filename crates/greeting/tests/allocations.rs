@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
+#[path = "../../kit/tests/counter/mod.rs"]
+mod counter;
+
 use jiff::{SignedDuration, Timestamp};
 use quintet_greeting::FINALIZER;
 use quintet_greeting::api::Greeting;
@@ -11,8 +14,7 @@ use quintet_greeting::printer::Room;
 use quintet_kit::plan::Action;
 use serde_json::{Value, json};
 
-#[global_allocator]
-static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+use crate::counter::allocations;
 
 /// The most allocations of a plan that puts the finalizer on, of one that claims the first lines, and of one between two
 /// ticks.
@@ -30,13 +32,6 @@ fn greeting(finalizers: &[&str], status: &Value) -> Greeting {
 
 fn now() -> Timestamp {
     "2026-01-01T00:10:00Z".parse().unwrap()
-}
-
-/// Allocations while something is done.
-fn allocations<T>(work: impl FnOnce() -> T) -> (u64, T) {
-    let before = dhat::HeapStats::get().total_blocks;
-    let done = work();
-    (dhat::HeapStats::get().total_blocks - before, done)
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
+#[path = "../../kit/tests/counter/mod.rs"]
+mod counter;
+
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,8 +15,7 @@ use quintet_podset::plan::plan;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-#[global_allocator]
-static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+use crate::counter::allocations;
 
 const REPLICAS: usize = 1_000;
 
@@ -29,13 +31,6 @@ fn podset(status: &Value) -> PodSet {
 
 fn now() -> Timestamp {
     "2026-01-01T00:10:00Z".parse().unwrap()
-}
-
-/// Allocations while something is done.
-fn allocations<T>(work: impl FnOnce() -> T) -> (u64, T) {
-    let before = dhat::HeapStats::get().total_blocks;
-    let done = work();
-    (dhat::HeapStats::get().total_blocks - before, done)
 }
 
 #[test]

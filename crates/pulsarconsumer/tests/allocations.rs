@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
+#[path = "../../kit/tests/counter/mod.rs"]
+mod counter;
+
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -11,8 +14,7 @@ use quintet_pulsarconsumer::api::PulsarConsumer;
 use quintet_pulsarconsumer::{Image, World, plan};
 use serde_json::{Value, json};
 
-#[global_allocator]
-static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+use crate::counter::allocations;
 
 /// The most allocations of a plan that makes the Deployment and of one that finds it as it should be.
 const TO_MAKE: u64 = 850;
@@ -48,13 +50,6 @@ fn ready(mut body: Value) -> Deployment {
 
 fn now() -> Timestamp {
     "2026-01-01T00:10:00Z".parse().unwrap()
-}
-
-/// Allocations while something is done.
-fn allocations<T>(work: impl FnOnce() -> T) -> (u64, T) {
-    let before = dhat::HeapStats::get().total_blocks;
-    let done = work();
-    (dhat::HeapStats::get().total_blocks - before, done)
 }
 
 #[test]
