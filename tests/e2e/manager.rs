@@ -157,6 +157,7 @@ fn an_unreachable_cluster_is_waited_for() {
     child.wait().unwrap();
     let _ = std::fs::remove_file(kubeconfig);
     assert!(said.contains("error"), "{said}");
+    assert!(said.contains("refused"), "what the system says of it is in the line: {said}");
     assert!(alive);
     assert_eq!(healthy.map(|(code, _)| code), Some(200));
     let (code, body) = ready.expect("/readyz answers");

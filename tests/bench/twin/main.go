@@ -33,6 +33,7 @@ func main() {
 	probes := flag.String("health-probe-bind-address", ":8081", "where /healthz and /readyz are")
 	elect := flag.Bool("leader-elect", false, "compete for the Lease")
 	namespace := flag.String("leader-election-namespace", "", "the namespace of the Lease")
+	scope := flag.String("watch-namespace", "", "the only namespace that is served; all of them where it is empty")
 	tuned := flag.Bool("tuned", false, "16 workers, pods selected by label, managedFields not kept, "+
 		"caches filled before it leads, the Lease released at the end; without it all is as controller-runtime has it")
 	flag.Parse()
@@ -65,6 +66,9 @@ func main() {
 				&corev1.Pod{}: {Label: labels.NewSelector().Add(*ours)},
 			},
 		}
+	}
+	if *scope != "" {
+		options.Cache.DefaultNamespaces = map[string]cache.Config{*scope: {}}
 	}
 	manager, err := ctrl.NewManager(config, options)
 	must(err)

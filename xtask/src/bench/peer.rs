@@ -88,18 +88,24 @@ pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 
 /// Makes a ServiceAccount of this name that may do this.
 pub fn allow(rig: &Rig, namespace: &str, account: &str, rules: &[Value]) -> Result<()> {
-    let name = json!({"name": account});
-    let role = json!({
+    let service_account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}});
+    rig.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &service_account)?;
+    grant(rig, namespace, account, account, rules)
+}
+
+/// Lets a ServiceAccount do this too, by a ClusterRole of this name.
+pub fn grant(rig: &Rig, namespace: &str, account: &str, role: &str, rules: &[Value]) -> Result<()> {
+    let name = json!({"name": role});
+    let cluster_role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": name, "rules": rules,
     });
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": name,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
     });
-    let service_account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name});
-    rig.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &service_account)?;
-    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)?;
+    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &cluster_role)?;
     rig.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding)?;
     Ok(())
 }
@@ -187,8 +193,22 @@ impl Running {
 
     /// Sends SIGTERM, without waiting.
     pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Takes the processors away from it.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Gives it the processors back.
+    pub fn wake(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
         if let Some(pid) = Pid::from_raw(self.process.pid).filter(|_| self.process.is_alive()) {
-            let _ = kill_process(pid, Signal::TERM);
+            let _ = kill_process(pid, signal);
         }
     }
 

@@ -15,6 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
 
+pub(crate) use self::oci::gzip;
 use crate::build::{self, Arch, megabytes};
 use crate::progress::Step;
 use crate::run::{self, print};

@@ -4,11 +4,9 @@
 //! The archive also has the `manifest.json` that `docker load` looks for where Docker keeps no OCI images. Sources: the OCI
 //! image specification 1.1; the annotation `io.containerd.image.name` is containerd's.
 
-use std::io::Write as _;
-
 use anyhow::{Context, Result};
-use flate2::{Compression, GzBuilder};
 use jiff::Timestamp;
+use libdeflater::{CompressionLvl, Compressor};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -219,10 +217,13 @@ fn header(size: u64, mode: u32) -> tar::Header {
     header
 }
 
-/// Compressed, without a name and a time.
-fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut gzip = GzBuilder::new().write(Vec::new(), Compression::best());
-    gzip.write_all(bytes).and_then(|()| gzip.finish()).context("cannot compress")
+/// Compressed as well as gzip's format allows within seconds, without a name and a time.
+pub(crate) fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut compressor = Compressor::new(CompressionLvl::best());
+    let mut gzip = vec![0; compressor.gzip_compress_bound(bytes.len())];
+    let length = compressor.gzip_compress(bytes, &mut gzip).context("cannot compress")?;
+    gzip.truncate(length);
+    Ok(gzip)
 }
 
 #[cfg(test)]

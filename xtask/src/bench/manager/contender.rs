@@ -75,12 +75,17 @@ impl Contender {
 
     /// The Lease that it competes for, if it does.
     pub fn lease(self) -> Option<String> {
+        self.lease_in(NAMESPACE)
+    }
+
+    /// The one that it competes for where it is told to do so in another namespace.
+    fn lease_in(self, namespace: &str) -> Option<String> {
         let name = match self {
             Self::Quintet => "quintet-manager",
             Self::Twin | Self::TwinTuned => TWIN,
             Self::KubeRuntime => return None,
         };
-        Some(format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}"))
+        Some(format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))
     }
 
     /// Whether its Lease is free as soon as its process has ended well.
@@ -129,8 +134,29 @@ impl<'a> Stand<'a> {
         }
     }
 
+    /// Lets Quintet compete for a Lease in any namespace. The twin may do so anyhow.
+    pub fn allow_every_lease(&self) -> Result<()> {
+        let rules = [rule(
+            "coordination.k8s.io",
+            &["leases"],
+            &["get", "list", "watch", "create", "update", "patch"],
+        )];
+        peer::grant(self.rig, NAMESPACE, Contender::Quintet.account(), "bench-leases", &rules)
+    }
+
     /// Starts a contender, without waiting for it. `place` tells two of them apart.
     pub fn start(&self, contender: Contender, place: &str) -> Result<Running> {
+        self.launch(contender, place, None)
+    }
+
+    /// Starts a contender that serves one namespace and competes for a Lease there, and waits until it says that it is ready.
+    pub fn start_in(&self, contender: Contender, place: &str, namespace: &str) -> Result<Running> {
+        let running = self.launch(contender, &format!("{namespace}-{place}"), Some(namespace))?;
+        running.wait_until_ready()?;
+        Ok(running)
+    }
+
+    fn launch(&self, contender: Contender, place: &str, namespace: Option<&str>) -> Result<Running> {
         let (metrics_port, health_port) = (ports::one()?, ports::one()?);
         let mut command = Command::new(self.program(contender));
         command
@@ -140,7 +166,10 @@ impl<'a> Stand<'a> {
             command
                 .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
                 .arg("--leader-elect=true")
-                .arg(format!("--leader-election-namespace={NAMESPACE}"));
+                .arg(format!("--leader-election-namespace={}", namespace.unwrap_or(NAMESPACE)));
+        }
+        if let Some(namespace) = namespace {
+            command.arg(format!("--watch-namespace={namespace}"));
         }
         if contender == Contender::TwinTuned {
             command.arg("--tuned");
@@ -164,6 +193,11 @@ impl<'a> Stand<'a> {
     /// Follows the Lease of a contender, if it competes for one.
     pub fn follow(&self, contender: Contender) -> Option<Follower> {
         contender.lease().map(|lease| Follower::start(self.rig, &lease))
+    }
+
+    /// Follows the Lease of one that serves this namespace, if it competes for one.
+    pub fn follow_in(&self, contender: Contender, namespace: &str) -> Option<Follower> {
+        contender.lease_in(namespace).map(|lease| Follower::start(self.rig, &lease))
     }
 }
 

@@ -23,6 +23,7 @@ use crate::bench::process;
 use crate::bench::rig::{LOOK, pods, settled as quiet};
 use crate::bench::scrape;
 use crate::bench::stats::{float, mebibytes, signed};
+use crate::image::gzip;
 use crate::progress::Step;
 use crate::proxy::Proxy;
 use crate::{interrupt, run};
@@ -66,7 +67,7 @@ impl Pair<'_> {
     }
 
     /// Calls `measure` for each contender.
-    fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
+    pub fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
         let Self { number, of, contenders } = self;
         for &contender in contenders {
             let mut step = Step::start_long(format!("{what}, pair {number} of {of}: {}", contender.name()));
@@ -94,12 +95,10 @@ pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
 pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
     for &contender in Contender::MANAGERS {
         let program = stand.program(contender);
-        let bytes =
-            fs::metadata(&program).with_context(|| format!("cannot read {}", program.display()))?.len();
-        let gzip = run::output(std::process::Command::new("gzip").args(["-9", "-c"]).arg(&program), None)?;
-        results.one(contender, 1, "bytes", mebibytes(bytes / 1_024));
+        let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        results.one(contender, 1, "bytes", float(bytes.len()) / 1_048_576.0);
         // Images are spoken of in MB, of a million bytes.
-        results.one(contender, 1, "compressed", float(gzip.stdout.len()) / 1e6);
+        results.one(contender, 1, "compressed", float(gzip(&bytes)?.len()) / 1e6);
     }
     Ok(())
 }

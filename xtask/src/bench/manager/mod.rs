@@ -5,6 +5,7 @@ pub mod contender;
 pub mod figures;
 mod measures;
 mod objects;
+mod paused;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,6 +45,8 @@ pub enum Measure {
     HandOverMany,
     /// fail-over after a crash
     Crash,
+    /// what leaders write that were stopped for longer than their Lease, in many tries
+    Paused,
     /// from the return of an API server that was gone for a minute until all is made up for
     Outage,
     /// from the moment in which all connections went silent until somebody has noticed and all is made up for
@@ -74,7 +77,7 @@ const HAND_OVER: [Row; 7] = [
 
 impl Measure {
     /// In the order in which they are measured.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Size,
         Self::Idle,
         Self::Requests,
@@ -86,6 +89,7 @@ impl Measure {
         Self::HandOver,
         Self::HandOverMany,
         Self::Crash,
+        Self::Paused,
         Self::Outage,
         Self::Silence,
         Self::Restart,
@@ -108,6 +112,7 @@ impl Measure {
             Self::Requests => 11,
             Self::Outage => 12,
             Self::Silence => 13,
+            Self::Paused => 14,
         }
     }
 
@@ -126,6 +131,7 @@ impl Measure {
             Self::HandOver => "hand-over",
             Self::HandOverMany => "hand-over-many",
             Self::Crash => "crash",
+            Self::Paused => "paused",
             Self::Outage => "outage",
             Self::Silence => "silence",
         }
@@ -148,6 +154,7 @@ impl Measure {
             Self::HandOver => "Graceful hand-over".to_owned(),
             Self::HandOverMany => format!("Graceful hand-over with {many} pods"),
             Self::Crash => "Fail-over after a crash".to_owned(),
+            Self::Paused => "Leaders that were stopped for longer than their Lease".to_owned(),
             Self::Outage => format!("An API server that was gone for {} s", sizes.outage.as_secs()),
             Self::Silence => "Connections that went silent".to_owned(),
         }
@@ -205,6 +212,11 @@ impl Measure {
                 row("taken", "signal to Lease taken ms", Part::P50, 0, ""),
                 row("wrote", "signal to first write ms", Part::P50, 0, ""),
             ],
+            Self::Paused => vec![
+                row("tries", "tries", Part::P50, 0, ""),
+                row("writes", "writes after they woke", Part::P50, 0, "0"),
+                row("unclean", "tries with such a write", Part::P50, 0, ""),
+            ],
             Self::Outage => vec![
                 row("back", "from its return until made up for s", Part::P50, 1, "5, aimed at 2"),
                 row("restarts", "restarts of the process", Part::P50, 0, "0"),
@@ -225,6 +237,7 @@ impl Measure {
             Self::Restart => &[("writes", 0.0), ("steady", 0.0)],
             Self::Outage | Self::Silence => &[("restarts", 0.0)],
             Self::Drive => &[("canary-429", 0.0)],
+            Self::Paused => &[("writes", 0.0)],
             Self::Foreign => &[("bytes", 10.0)],
             Self::Own => &[("bytes", 2_048.0), ("peak", 1.3)],
             Self::Size => &[("compressed", 10.0)],
@@ -245,6 +258,7 @@ impl Measure {
             Self::Latency => Contender::ALL,
             // Both twins have one Lease, and both managers here are left alone at the same time.
             Self::Requests => &[Contender::Quintet, Contender::Twin],
+            Self::Paused => &[Contender::Quintet, Contender::TwinTuned],
             Self::Outage | Self::Silence => {
                 &[Contender::Quintet, Contender::TwinTuned, Contender::KubeRuntime]
             }
@@ -266,8 +280,8 @@ impl Measure {
 
     /// How often it is measured.
     fn pairs(self, sizes: &Sizes) -> usize {
-        // Neither varies.
-        if matches!(self, Self::Size | Self::Requests) { 1 } else { sizes.pairs }
+        // Two of them do not vary, and the third has tries enough in one.
+        if matches!(self, Self::Size | Self::Requests | Self::Paused) { 1 } else { sizes.pairs }
     }
 
     fn measure(self, stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, into: &mut Results) -> Result<()> {
@@ -287,6 +301,7 @@ impl Measure {
             Self::HandOver => measures::hand_over(stand, sizes, pair, End::Graceful, false, into),
             Self::HandOverMany => measures::hand_over(stand, sizes, pair, End::Graceful, true, into),
             Self::Crash => measures::hand_over(stand, sizes, pair, End::Crash, false, into),
+            Self::Paused => paused::paused(stand, sizes, pair, into),
             Self::Outage => measures::broken(stand, sizes, pair, Break::Outage, into),
             Self::Silence => measures::broken(stand, sizes, pair, Break::Silence, into),
         }
@@ -318,6 +333,10 @@ pub struct Sizes {
     pub nodes: usize,
     /// Graceful hand-overs of Quintet; the twin's are a fifth of that if it releases the Lease, else one a pair.
     pub hand_overs: usize,
+    /// How often a leader of Quintet is stopped for longer than its Lease; the twin's are a fifth of that.
+    pub pauses: usize,
+    /// How many of them are at the same time.
+    pub lanes: usize,
     /// How long a process is left alone until it counts as settled.
     pub settle: Duration,
     /// How long a standby has, once it is ready, to have caches that are warm.
@@ -375,6 +394,8 @@ impl Args {
                 jobs: 2,
                 nodes: 5,
                 hand_overs: 2,
+                pauses: 4,
+                lanes: 2,
                 settle: seconds(1),
                 standby: seconds(1),
                 idle: seconds(5),
@@ -391,6 +412,8 @@ impl Args {
             jobs: 5,
             nodes: 200,
             hand_overs: 100,
+            pauses: 1_000,
+            lanes: 50,
             settle: seconds(8),
             standby: seconds(1),
             idle: seconds(30),
@@ -500,7 +523,7 @@ fn method() -> Vec<String> {
          worst of them in parentheses; where a pair has many attempts, those of all pairs are taken together. Ratios are \
          taken within a pair: the median, and its 95 % interval by bootstrap in parentheses.",
         "Before a pair, each has made a pod that is not measured. Every process is started anew and has its Lease free, so \
-         that none waits for the predecessor's. The size of the program is what it is after `gzip -9`. RSS and peak are the kernel's (VmRSS, VmHWM); PSS counts shared pages in part. Memory for a pod is the difference between two \
+         that none waits for the predecessor's. The size of a program is that of a layer with it, as `cargo xtask image` compresses layers. RSS and peak are the kernel's (VmRSS, VmHWM); PSS counts shared pages in part. Memory for a pod is the difference between two \
          starts, without pods and with them. Pods are of 3.8 KB of JSON and unscheduled. Those of its own are made by \
          Quintet, with an owner and labels by which either finds them.",
         "Requests are counted in the API server's audit log, those when idle with renewals of the Lease, those of a restart \
@@ -520,6 +543,11 @@ fn method() -> Vec<String> {
          successor was started and ready before. The twin's are fewer, as they take seconds. A crash comes when the successor \
          has seen a renewal of the Lease, in each pair at another moment between two renewals: it waits 15 s from the last one \
          that it saw.",
+        "Leaders are stopped by SIGSTOP, many at a time, each with a Lease and a namespace of its own, up to 95 ms after the PodSet \
+         that they keep was scaled: in the middle of its pods' creation or deletion. When the standby has taken the Lease and has \
+         done what was left, it is stopped as well, another PodSet is scaled, and the first one wakes: whatever is written in the \
+         2 s after it has said that it does not lead, or has ended, and before, is its own, Events among it. Renewals of the Lease are \
+         left out.",
         "An API server that is gone, and connections that go silent, are made by a proxy between a manager and the API server: it \
          closes its connections and refuses others for a minute, or passes nothing more over those that are open, while new ones \
          work. What is sent over a silent connection is still acknowledged, so TCP does not tell. 20 PodSets are made meanwhile, \
@@ -582,6 +610,7 @@ mod tests {
                 (7, "hand-over"),
                 (8, "hand-over-many"),
                 (9, "crash"),
+                (14, "paused"),
                 (12, "outage"),
                 (13, "silence"),
                 (10, "restart"),
