@@ -20,18 +20,21 @@ fn api_port(arena: &Arena) -> u16 {
     arena.cluster().process(Component::Apiserver).unwrap().unwrap().port
 }
 
-fn manager_through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> Manager {
+fn through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> ManagerOptions {
     let mut args = vec![format!("--watch-namespace={}", arena.namespace())];
     args.extend(more.iter().map(|&arg| arg.to_owned()));
-    let options = ManagerOptions {
+    ManagerOptions {
         name: format!("{}-manager", arena.namespace()),
         lease_namespace: Some(arena.namespace().to_owned()),
         through: Some(proxy.port()),
         args,
         program: Some(program()),
         ..ManagerOptions::default()
-    };
-    Manager::start(arena.kube(), &options).unwrap()
+    }
+}
+
+fn manager_through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> Manager {
+    Manager::start(arena.kube(), &through(arena, proxy, more)).unwrap()
 }
 
 /// An API server that is gone for a minute restarts nobody, and what happened meanwhile is made up for when it is back.
@@ -85,6 +88,24 @@ fn watches_that_went_silent_are_reopened_when_a_renewal_fails() {
     arena.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert!(!manager.logged().contains("silent for"), "{}", manager.logged());
     assert!(manager.logged().contains("could not be read or renewed"), "{}", manager.logged());
+}
+
+/// A machine that is gone acknowledges nothing: where no renewal of a lease could tell, TCP gives its connections up.
+#[test]
+fn connections_whose_other_end_is_gone_are_given_up_by_tcp() {
+    let arena = Arena::new("mf-unplugged");
+    let proxy = Proxy::to(api_port(&arena)).unwrap();
+    let options = ManagerOptions { leader_elect: false, ..through(&arena, &proxy, &["--controllers=book"]) };
+    let manager = Manager::start(arena.kube(), &options).unwrap();
+    arena.apply(&book("before")).unwrap();
+    arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    proxy.unplug().unwrap();
+    let unplugged = Instant::now();
+    arena.apply(&book("unheard")).unwrap();
+    arena.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
+    println!("noticed {:.1} s after the other end was gone", unplugged.elapsed().as_secs_f64());
+    assert!(!manager.logged().contains("silent for"), "{}", manager.logged());
+    assert!(manager.logged().contains("timed out (os error 110)"), "{}", manager.logged());
 }
 
 /// A token file that is replaced is read anew: a projected token lives for an hour.

@@ -1,4 +1,5 @@
-//! A way to the API server that tests and benches can break: connections are forwarded, or refused, or go silent.
+//! A way to the API server that tests and benches can break: connections are forwarded, or refused, or go silent, or lose
+//! their other end.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -28,7 +29,8 @@ struct State {
     /// Connections below this number say nothing any more and stay open.
     silent_below: AtomicUsize,
     accepted: AtomicUsize,
-    open: Mutex<Vec<TcpStream>>,
+    /// Whom it was asked by, and the connection to the target.
+    open: Mutex<Vec<[TcpStream; 2]>>,
 }
 
 impl Proxy {
@@ -63,7 +65,7 @@ impl Proxy {
     /// Closes every connection and refuses new ones, as a server that is gone.
     pub fn cut(&self) {
         self.state.gone.store(true, Ordering::SeqCst);
-        for stream in self.state.open().drain(..) {
+        for stream in self.state.open().drain(..).flatten() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -76,6 +78,19 @@ impl Proxy {
     /// Nothing passes any more over the connections that are open now; new ones work.
     pub fn silence(&self) {
         self.state.silent_below.store(self.accepted(), Ordering::SeqCst);
+    }
+
+    /// No packet reaches this end of the connections that are open now, so nothing is acknowledged any more, as by a machine
+    /// without power; new ones work.
+    #[cfg(target_os = "linux")]
+    pub fn unplug(&self) -> Result<()> {
+        // A filter of packets that keeps nothing of any: BPF_RET with BPF_K, linux/bpf_common.h.
+        let nothing = [socket2::SockFilter::new(0x06, 0, 0, 0)];
+        self.silence();
+        for [client, _] in self.state.open().iter() {
+            socket2::SockRef::from(client).attach_filter(&nothing).context("cannot filter packets")?;
+        }
+        Ok(())
     }
 }
 
@@ -94,7 +109,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl State {
-    fn open(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+    fn open(&self) -> std::sync::MutexGuard<'_, Vec<[TcpStream; 2]>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -126,7 +141,7 @@ impl State {
                         if self.gone.load(Ordering::SeqCst) {
                             continue;
                         }
-                        open.extend([client, server]);
+                        open.push([client, server]);
                     }
                     for (from, to) in pairs {
                         let (Ok(from), Ok(to)) = (from, to) else { continue };

@@ -122,11 +122,17 @@ pub async fn ask<T: serde::de::DeserializeOwned>(
 /// The server's words where it answered: the whole status is too long for a line of the log, and so is a value that could not
 /// be decoded. Else the error and what caused it: the outermost of one that has no connection says only that.
 pub fn brief(error: &kube::Error) -> String {
-    let words = match error {
-        kube::Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
-        other => causes(other).join(": "),
-    };
-    shorten(words, LONGEST_ERROR)
+    match error {
+        kube::Error::Api(status) => {
+            shorten(format!("{} {}: {}", status.code, status.reason, status.message), LONGEST_ERROR)
+        }
+        other => brief_causes(other),
+    }
+}
+
+/// An error and what caused it, in a line of the log.
+pub(crate) fn brief_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    shorten(causes(error).join(": "), LONGEST_ERROR)
 }
 
 /// An error without what it quotes of a kubeconfig or of the answer of a credential plugin, which may be a token.

@@ -26,7 +26,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::client::{CALL, brief};
+use crate::client::{CALL, brief, brief_causes};
 use crate::conditions::shorten;
 use crate::link::Link;
 use crate::log_repeated;
@@ -224,7 +224,7 @@ impl<T: Object> Cache<T> {
 enum Interrupted {
     #[error("{}", brief(.0))]
     Kube(#[from] kube::Error),
-    #[error("{0}")]
+    #[error("{}", brief_causes(.0))]
     Read(#[from] std::io::Error),
     #[error("the answer is not the JSON that was expected: {0}")]
     Json(#[from] serde_json::Error),
