@@ -75,6 +75,10 @@ fn late_writes(
 ) -> Result<Vec<String>> {
     let rig = stand.rig;
     let replicas = |most| if round.is_multiple_of(2) { most } else { 0 };
+    for lane in lanes.iter_mut() {
+        step.tick();
+        lane.find_leader().with_context(|| lane.namespace.clone())?;
+    }
     for (number, lane) in lanes.iter_mut().enumerate() {
         step.tick();
         lane.scale(stand, BUSY.0, replicas(BUSY.1))?;
@@ -117,7 +121,7 @@ fn late_writes(
     }
     for lane in lanes.iter_mut() {
         step.tick();
-        lane.change_places(stand)?;
+        lane.start_again(stand)?;
     }
     interrupt::pause(BUSINESS)?;
     Ok(late)
@@ -169,20 +173,27 @@ impl Lane {
 
     /// Whether the leader has ended, or says that it does not lead.
     fn leader_knows(&mut self) -> Result<bool> {
-        if self.leader.has_ended()? {
-            return Ok(true);
-        }
-        // It may end just now.
-        let Ok(metrics) = self.leader.metrics() else { return Ok(false) };
-        Ok(scrape::sum(&metrics, "leader_election_master_status", &[]) <= 0.0)
+        Ok(self.leader.has_ended()? || leads(&self.leader) == Some(false))
     }
 
-    /// Who leads now is the leader, and the other one stands by; one that has ended is started again.
-    fn change_places(&mut self, stand: &Stand<'_>) -> Result<()> {
-        std::mem::swap(&mut self.leader, &mut self.standby);
-        if self.standby.has_ended()? {
-            self.started += 1;
-            self.standby = stand.start_in(self.contender, &self.started.to_string(), &self.namespace)?;
+    /// Waits until one of them says that it leads: mostly the one that did so before.
+    fn find_leader(&mut self) -> Result<()> {
+        run::poll("one of two candidates leads", LIMIT, LOOK, || {
+            if leads(&self.leader) == Some(true) {
+                return Ok(Some(()));
+            }
+            std::mem::swap(&mut self.leader, &mut self.standby);
+            Ok(None)
+        })
+    }
+
+    /// Whoever has ended is started again.
+    fn start_again(&mut self, stand: &Stand<'_>) -> Result<()> {
+        for process in [&mut self.leader, &mut self.standby] {
+            if process.has_ended()? {
+                self.started += 1;
+                *process = stand.start_in(self.contender, &self.started.to_string(), &self.namespace)?;
+            }
         }
         Ok(())
     }
@@ -191,4 +202,9 @@ impl Lane {
         self.standby.stop()?;
         self.leader.stop()
     }
+}
+
+/// What a process says of itself; nothing where it does not answer, as one that is about to end.
+fn leads(process: &Running) -> Option<bool> {
+    Some(scrape::sum(&process.metrics().ok()?, "leader_election_master_status", &[]) > 0.0)
 }
