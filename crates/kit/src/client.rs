@@ -7,6 +7,7 @@
 //! and authorities that come from files are read anew once a minute.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,15 +15,18 @@ use std::time::Duration;
 use axum::body::{Bytes, HttpBody};
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::{Frame, SizeHint};
 use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{AuthError, Body, ClientBuilder, ConfigExt as _};
 use kube::config::KubeconfigError;
 use kube::{Client, Config};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
 
 use crate::conditions::shorten;
 use crate::executor::WINDOW;
+use crate::gate::{Fence, Gate, Term};
 use crate::metrics::Metrics;
 use crate::token::TokenFile;
 
@@ -66,7 +70,7 @@ pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> R
     let file = config.auth_info.token_file.take_if(|_| config.auth_info.token.is_none());
     let token = file.map(|file| TokenFile::new(file.as_ref())).transpose().map_err(kube::Error::Auth)?;
     let https = config.rustls_https_connector_with_connector(connector())?;
-    let transport: hyper_util::client::legacy::Client<_, Body> =
+    let transport: hyper_util::client::legacy::Client<_, Fenced> =
         hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
             // What a burst of writes has opened serves the next one too, or each would begin with handshakes.
             .pool_idle_timeout(Duration::from_secs(20))
@@ -79,6 +83,7 @@ pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> R
         .layer(config.extra_headers_layer()?)
         .layer(Limits { metrics: metrics.clone(), rest: Rest::new(longest_rest) })
         .map_err(BoxError::from)
+        .map_request(fenced)
         .service(transport);
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
@@ -117,6 +122,20 @@ pub async fn ask<T: serde::de::DeserializeOwned>(
 ) -> Result<T, kube::Error> {
     let text = client.request_text(request).await?;
     serde_json::from_str(&text).map_err(kube::Error::SerdeError)
+}
+
+/// Asks for a change while a term lasts, for `limit` at most; nothing where the term was over first. What has not been handed to
+/// the connection by then never is, whatever it waited for and whenever this process notices.
+pub(crate) async fn ask_in_term<T: serde::de::DeserializeOwned>(
+    client: &Client,
+    gate: &Gate,
+    term: Term,
+    limit: Duration,
+    mut request: Request<Vec<u8>>,
+) -> Option<Result<Result<T, kube::Error>, Elapsed>> {
+    request.extensions_mut().insert(gate.fence(term.since));
+    let _writing = gate.writing();
+    gate.while_held(term.since, timeout(limit, ask(client, request))).await
 }
 
 /// The server's words where it answered: the whole status is too long for a line of the log, and so is a value that could not
@@ -329,6 +348,47 @@ where
     }
 }
 
+/// The term is over in which a write was begun, and it was not sent.
+#[derive(Debug, thiserror::Error)]
+#[error("the lease was lost, or not renewed in time, before this was sent")]
+struct Late;
+
+/// The body of a request; that of a write fails when the term is over in which that was begun. hyper asks for it when it hands
+/// the request to the connection, head and body together: what waited until then for a connection, or for its turn, is not sent.
+struct Fenced {
+    body: Body,
+    fence: Option<Fence>,
+}
+
+/// Gives a request's body the fence that it came with.
+fn fenced(mut request: Request<Body>) -> Request<Fenced> {
+    let fence = request.extensions_mut().remove();
+    request.map(|body| Fenced { body, fence })
+}
+
+impl HttpBody for Fenced {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.fence.as_ref().is_some_and(|fence| !fence.holds()) {
+            return Poll::Ready(Some(Err(Late.into())));
+        }
+        Pin::new(&mut self.body).poll_frame(context).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Counts and measures a request when it is over, also one that nobody waits for any more: as client-go does.
 struct Count {
     metrics: Metrics,
@@ -353,6 +413,29 @@ impl Drop for Count {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// hyper asks for the body before it sends the head: the server sees nothing of a write that comes too late.
+    #[tokio::test]
+    async fn a_write_whose_term_is_over_does_not_reach_the_connection() {
+        use tokio::io::AsyncReadExt as _;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+        let client = build(config, &Metrics::new().unwrap(), LONGEST_REST).unwrap();
+        let gate = Gate::open();
+        let fence = gate.fence(gate.term().unwrap().since);
+        gate.close();
+        let mut request = Request::post("/api/v1/namespaces/n/pods").body(b"{}".to_vec()).unwrap();
+        request.extensions_mut().insert(fence);
+        let (answer, received) = tokio::join!(ask::<serde::de::IgnoredAny>(&client, request), async {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            let mut received = Vec::new();
+            connection.read_to_end(&mut received).await.unwrap();
+            received
+        });
+        let error = brief(&answer.unwrap_err());
+        assert!(error.contains("before this was sent"), "{error}");
+        assert_eq!(received, b"");
+    }
 
     /// Answers 429 with this Retry-After at first, then 200.
     fn busy(

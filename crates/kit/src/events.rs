@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::FIELD_MANAGER;
-use crate::client::{ask, brief};
+use crate::client::{ask_in_term, brief};
 use crate::clock::Clock;
 use crate::conditions::shorten;
 use crate::digest;
@@ -220,22 +220,17 @@ impl Sender<'_> {
             .header(http::header::CONTENT_TYPE, content_type)
             .body(body.to_string().into_bytes());
         let Ok(request) = request else { return false };
-        let _writing = self.gate.writing();
-        let sent = timeout(CALL, ask::<IgnoredAny>(self.client, request));
-        let answer = tokio::select! {
-            answer = sent => answer,
-            () = self.gate.over(self.term.since) => {
+        match ask_in_term::<IgnoredAny>(self.client, self.gate, self.term, CALL, request).await {
+            None => {
                 tracing::debug!("an Event was given up with the lease");
-                return false;
+                false
             }
-        };
-        match answer {
-            Ok(Ok(_)) => true,
-            Ok(Err(error)) => {
+            Some(Ok(Ok(_))) => true,
+            Some(Ok(Err(error))) => {
                 tracing::debug!(error = brief(&error), "an Event was not sent");
                 false
             }
-            Err(_elapsed) => {
+            Some(Err(_elapsed)) => {
                 tracing::debug!("an Event was not sent in time");
                 false
             }

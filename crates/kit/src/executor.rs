@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::client::{CALL, Resting, ask, brief};
+use crate::client::{CALL, Resting, ask, ask_in_term, brief};
 use crate::clock::{Clock, doubled};
 use crate::gate::Gate;
 use crate::informer::{Informer, Part, Progress};
@@ -838,14 +838,8 @@ impl Executor {
         // Noted before it is sent: whatever becomes of this task, the next plan knows that something may have happened.
         let place: Place = (resource, namespace.clone(), name.to_owned());
         self.unclear(owner, |unclear| unclear.insert(place.clone(), deletes.cloned()));
-        let _writing = self.gate.writing();
         // A lease that is renewed meanwhile gives it more time: a webhook of somebody else may need it.
-        let sent = timeout(CALL, ask::<MetaOnly>(&self.client, request));
-        let answered = tokio::select! {
-            answered = sent => Some(answered),
-            () = self.gate.over(term.since) => None,
-        };
-        let sorted = match answered {
+        let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, term, CALL, request).await {
             None => Sorted::Unclear("the lease was lost, or not renewed in time".to_owned()),
             Some(Ok(Ok(only))) => {
                 if verb != "delete" {

@@ -1,8 +1,11 @@
 //! Whether this process may write: the gate that every write asks. The election opens and closes it.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -124,6 +127,25 @@ impl Gate {
         }
     }
 
+    /// What `work` comes to, or nothing where the term that began at `since` is over first. The clock is looked at before each
+    /// of its steps, and not only when a timer says so: a process that was stopped and wakes too late takes none.
+    pub(crate) async fn while_held<F: Future>(&self, since: Instant, work: F) -> Option<F::Output> {
+        let (mut work, mut over) = (pin!(work), pin!(self.over(since)));
+        let fence = self.fence(since);
+        poll_fn(|context| {
+            if !fence.holds() || over.as_mut().poll(context).is_ready() {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(context).map(Some)
+        })
+        .await
+    }
+
+    /// What tells whether the term that began at `since` is over.
+    pub(crate) fn fence(&self, since: Instant) -> Fence {
+        Fence { gate: self.clone(), since }
+    }
+
     pub(crate) fn moment(&self) -> Moment {
         Moment { at: Instant::now(), asleep: (self.asleep)() }
     }
@@ -202,6 +224,20 @@ impl Gate {
     }
 }
 
+/// A term, for what was begun in it and must not go on after it.
+#[derive(Clone, Debug)]
+pub(crate) struct Fence {
+    gate: Gate,
+    since: Instant,
+}
+
+impl Fence {
+    /// Whether the term still lasts, by the clock.
+    pub(crate) fn holds(&self) -> bool {
+        self.gate.term().is_some_and(|term| term.since == self.since)
+    }
+}
+
 /// A write that is under way.
 #[derive(Debug)]
 pub struct Writing {
@@ -250,6 +286,39 @@ mod tests {
         gate.close();
         gate.open_until(Instant::now() + Duration::from_secs(10));
         gate.over(since).await;
+    }
+
+    /// A process that is stopped sees its timers late: what was ready when it woke must not run before they do.
+    #[test]
+    fn nothing_is_done_in_a_term_that_ended_unnoticed() {
+        use std::sync::atomic::AtomicBool;
+        static ASLEEP: AtomicBool = AtomicBool::new(false);
+        let asleep = || if ASLEEP.load(Ordering::Relaxed) { Duration::from_hours(1) } else { Duration::ZERO };
+        let gate = Gate { asleep, ..Gate::closed() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _context = runtime.enter();
+        gate.open_until(Instant::now() + Duration::from_mins(1));
+        let since = gate.term().unwrap().since;
+        let mut steps = 0;
+        let mut work = stepwise(gate.while_held(
+            since,
+            poll_fn(|_| {
+                steps += 1;
+                if steps < 3 { Poll::Pending } else { Poll::Ready(()) }
+            }),
+        ));
+        assert!(work().is_pending() && work().is_pending());
+        // No timer has told of it.
+        ASLEEP.store(true, Ordering::Relaxed);
+        assert_eq!(work(), Poll::Ready(None));
+        drop(work);
+        assert_eq!(steps, 2);
+    }
+
+    /// Takes one step of a future whenever it is called.
+    fn stepwise<F: Future>(future: F) -> impl FnMut() -> Poll<F::Output> {
+        let mut future = Box::pin(future);
+        move || future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
     }
 
     #[tokio::test(start_paused = true)]

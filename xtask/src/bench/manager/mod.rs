@@ -545,9 +545,9 @@ fn method() -> Vec<String> {
          that it saw.",
         "Leaders are stopped by SIGSTOP, many at a time, each with a Lease and a namespace of its own, up to 95 ms after the PodSet \
          that they keep was scaled: in the middle of its pods' creation or deletion. When the standby has taken the Lease and has \
-         done what was left, it is stopped as well, another PodSet is scaled, and the first one wakes: whatever is written in the \
-         2 s after it has said that it does not lead, or has ended, and before, is its own, Events among it. Renewals of the Lease are \
-         left out.",
+         done what was left, it is stopped as well, another PodSet is scaled, and the first one wakes: whatever the API server is \
+         asked for from then until 2 s after it has said that it does not lead, or has ended, is its own, Events among it. Renewals \
+         of the Lease are left out.",
         "An API server that is gone, and connections that go silent, are made by a proxy between a manager and the API server: it \
          closes its connections and refuses others for a minute, or passes nothing more over those that are open, while new ones \
          work. What is sent over a silent connection is still acknowledged, so TCP does not tell. 20 PodSets are made meanwhile, \

@@ -13,6 +13,7 @@ use super::contender::{Contender, Follower, Stand};
 use super::figures::Results;
 use super::measures::Pair;
 use super::objects::{pod_set, pod_sets};
+use crate::bench::audit::Request;
 use crate::bench::client::Patch;
 use crate::bench::peer::{LIMIT, Running};
 use crate::bench::rig::LOOK;
@@ -99,6 +100,7 @@ fn late_writes(
         lane.scale(stand, MEANWHILE.0, replicas(MEANWHILE.1))?;
     }
     rig.forget_requests()?;
+    let woke = Timestamp::now();
     for lane in lanes.iter() {
         lane.leader.wake();
     }
@@ -109,13 +111,12 @@ fn late_writes(
         })?;
     }
     interrupt::pause(BUSINESS)?;
+    let is_late = |request: &Request| {
+        let theirs = request.author == contender.author() && request.resource != "leases";
+        theirs && request.is_write() && request.received >= woke
+    };
     let requests = rig.requests_so_far()?.into_iter();
-    let late = requests
-        .filter(|request| {
-            request.author == contender.author() && request.is_write() && request.resource != "leases"
-        })
-        .map(|request| request.namespace)
-        .collect();
+    let late = requests.filter(is_late).map(|request| request.namespace).collect();
     for lane in lanes.iter() {
         lane.standby.wake();
     }
