@@ -506,6 +506,10 @@ impl Kept {
             self.own(Measure::Paused, "writes", Part::P50),
             limits(0.0, 0.0),
         );
+        goals.because(
+            "No clock can be looked at in the same moment as something is sent: a process can be stopped between the two. \
+             Such a write comes late, as one does that was on the wire, and is refused or does no harm.",
+        );
         let back = |measure| self.own(measure, "back", Part::P50);
         goals.row("21", "connections that went silent: s", 1, back(Measure::Silence), limits(45.0, 15.0));
         for (what, to, of) in [
