@@ -492,5 +492,5 @@ pub fn program() -> PathBuf {
 
 /// The checkout.
 pub fn workspace() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+    xtask::paths::workspace().to_owned()
 }

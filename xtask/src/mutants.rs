@@ -271,6 +271,7 @@ fn try_one(
     }
     let program = program.context("cargo does not say what it has built")?;
     let mut faults = Command::new(program);
+    faults.env("CARGO_MANIFEST_DIR", copy);
     faults.args([mutant.stories, "--stop-after", "1", "--fault", mutant.fault, "--every", "1"]);
     let output = run::output(&mut faults, None)?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -2,12 +2,24 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use anyhow::{Result, bail};
 
-/// The root of the checkout that this program was built from.
+/// The root of the checkout that cargo runs this program in; else of that which it was built from. Of several checkouts that
+/// share a target directory, cargo runs in one what it has built in another.
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+    static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let run_in = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let run_in = run_in.as_deref().and_then(checkout_around);
+        run_in.or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent()).unwrap_or(Path::new(".")).to_owned()
+    });
+    &WORKSPACE
+}
+
+/// The checkout that a crate of it is in.
+fn checkout_around(package: &Path) -> Option<&Path> {
+    package.ancestors().find(|root| root.join("xtask/src/paths.rs").is_file())
 }
 
 /// Where cargo builds.

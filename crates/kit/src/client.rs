@@ -7,7 +7,6 @@
 //! and authorities that come from files are read anew once a minute.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,8 +14,6 @@ use std::time::Duration;
 use axum::body::{Bytes, HttpBody};
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::body::{Frame, SizeHint};
-use hyper_util::client::legacy::connect::HttpConnector;
 use kube::client::{AuthError, Body, ClientBuilder, ConfigExt as _};
 use kube::config::KubeconfigError;
 use kube::{Client, Config};
@@ -25,22 +22,17 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
 
 use crate::conditions::shorten;
+use crate::connection::{Fenced, connector, fenced};
 use crate::executor::WINDOW;
-use crate::gate::{Fence, Gate, Term};
+use crate::gate::{Gate, Term};
 use crate::metrics::Metrics;
 use crate::token::TokenFile;
 
-/// How long a connection attempt may take.
-const CONNECT: Duration = Duration::from_secs(5);
 /// How long response headers may take of what only reads: a watch or list answers its headers at once. A write does when all
 /// webhooks have spoken, each of which has 10 s by default.
 const HEADERS: Duration = Duration::from_secs(10);
 /// How long a whole call that is not a watch may take.
 pub const CALL: Duration = Duration::from_secs(20);
-/// Idle time after which TCP asks whether the peer is there; the same between questions.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-/// How long TCP waits for the peer to acknowledge bytes: this is what notices a silent partition.
-const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The longest wait that a server's Retry-After is granted.
 pub const LONGEST_REST: Duration = Duration::from_secs(30);
@@ -88,19 +80,6 @@ pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> R
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
-/// Connects by TCP, which notices by itself when the peer is gone.
-fn connector() -> HttpConnector {
-    let mut http = HttpConnector::new();
-    http.enforce_http(false);
-    http.set_nodelay(true);
-    http.set_connect_timeout(Some(CONNECT));
-    http.set_keepalive(Some(KEEPALIVE));
-    http.set_keepalive_interval(Some(KEEPALIVE));
-    http.set_keepalive_retries(Some(2));
-    http.set_tcp_user_timeout(Some(USER_TIMEOUT));
-    http
-}
-
 /// The same over another transport: a test's server, in the process of the test.
 pub fn over<S, B>(transport: S, metrics: &Metrics, longest_rest: Duration) -> Client
 where
@@ -133,6 +112,7 @@ pub(crate) async fn ask_in_term<T: serde::de::DeserializeOwned>(
     limit: Duration,
     mut request: Request<Vec<u8>>,
 ) -> Option<Result<Result<T, kube::Error>, Elapsed>> {
+    debug_assert!(!request.body().is_empty(), "what has no body has no fence");
     request.extensions_mut().insert(gate.fence(term.since));
     let _writing = gate.writing();
     gate.while_held(term.since, timeout(limit, ask(client, request))).await
@@ -348,47 +328,6 @@ where
     }
 }
 
-/// The term is over in which a write was begun, and it was not sent.
-#[derive(Debug, thiserror::Error)]
-#[error("the lease was lost, or not renewed in time, before this was sent")]
-struct Late;
-
-/// The body of a request; that of a write fails when the term is over in which that was begun. hyper asks for it when it hands
-/// the request to the connection, head and body together: what waited until then for a connection, or for its turn, is not sent.
-struct Fenced {
-    body: Body,
-    fence: Option<Fence>,
-}
-
-/// Gives a request's body the fence that it came with.
-fn fenced(mut request: Request<Body>) -> Request<Fenced> {
-    let fence = request.extensions_mut().remove();
-    request.map(|body| Fenced { body, fence })
-}
-
-impl HttpBody for Fenced {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if self.fence.as_ref().is_some_and(|fence| !fence.holds()) {
-            return Poll::Ready(Some(Err(Late.into())));
-        }
-        Pin::new(&mut self.body).poll_frame(context).map_err(Into::into)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 /// Counts and measures a request when it is over, also one that nobody waits for any more: as client-go does.
 struct Count {
     metrics: Metrics,
@@ -413,29 +352,6 @@ impl Drop for Count {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// hyper asks for the body before it sends the head: the server sees nothing of a write that comes too late.
-    #[tokio::test]
-    async fn a_write_whose_term_is_over_does_not_reach_the_connection() {
-        use tokio::io::AsyncReadExt as _;
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
-        let client = build(config, &Metrics::new().unwrap(), LONGEST_REST).unwrap();
-        let gate = Gate::open();
-        let fence = gate.fence(gate.term().unwrap().since);
-        gate.close();
-        let mut request = Request::post("/api/v1/namespaces/n/pods").body(b"{}".to_vec()).unwrap();
-        request.extensions_mut().insert(fence);
-        let (answer, received) = tokio::join!(ask::<serde::de::IgnoredAny>(&client, request), async {
-            let (mut connection, _) = listener.accept().await.unwrap();
-            let mut received = Vec::new();
-            connection.read_to_end(&mut received).await.unwrap();
-            received
-        });
-        let error = brief(&answer.unwrap_err());
-        assert!(error.contains("before this was sent"), "{error}");
-        assert_eq!(received, b"");
-    }
 
     /// Answers 429 with this Retry-After at first, then 200.
     fn busy(
@@ -462,22 +378,6 @@ mod tests {
             Box::pin(async move { limited.oneshot(request).await.unwrap().status() })
         };
         (ask, asked)
-    }
-
-    /// Both ends of TCP: questions while nothing is sent, and a limit for what is sent and not acknowledged.
-    #[cfg(target_os = "linux")]
-    #[tokio::test]
-    async fn connections_notice_a_peer_that_is_gone() {
-        use rustix::net::sockopt;
-        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("http://{}", server.local_addr().unwrap()).parse().unwrap();
-        let connected = connector().oneshot(address).await.unwrap();
-        let socket = connected.inner();
-        assert!(socket.nodelay().unwrap() && sockopt::socket_keepalive(socket).unwrap());
-        assert_eq!(sockopt::tcp_keepidle(socket).unwrap(), KEEPALIVE);
-        assert_eq!(sockopt::tcp_keepintvl(socket).unwrap(), KEEPALIVE);
-        assert_eq!(sockopt::tcp_keepcnt(socket).unwrap(), 2);
-        assert_eq!(u128::from(sockopt::tcp_user_timeout(socket).unwrap()), USER_TIMEOUT.as_millis());
     }
 
     #[test]

@@ -79,6 +79,12 @@ impl Gate {
         gate
     }
 
+    /// A gate that is closed, and asks this for how long the machine has slept.
+    #[cfg(test)]
+    pub(crate) fn with_sleep(asleep: fn() -> Duration) -> Self {
+        Self { asleep, ..Self::closed() }
+    }
+
     /// Waits until it was tried at least once to open it: a list that begins then need not be repeated by a process that
     /// leads from its start.
     pub async fn tried(&self) {
@@ -261,7 +267,7 @@ mod tests {
     async fn a_term_goes_on_while_the_machine_sleeps() {
         use std::sync::atomic::{AtomicU64, Ordering};
         static SLEPT: AtomicU64 = AtomicU64::new(0);
-        let gate = Gate { asleep: || Duration::from_secs(SLEPT.load(Ordering::Relaxed)), ..Gate::closed() };
+        let gate = Gate::with_sleep(|| Duration::from_secs(SLEPT.load(Ordering::Relaxed)));
         let began = gate.moment();
         gate.open_for(Duration::from_secs(10), began);
         SLEPT.store(4, Ordering::Relaxed);
@@ -294,7 +300,7 @@ mod tests {
         use std::sync::atomic::AtomicBool;
         static ASLEEP: AtomicBool = AtomicBool::new(false);
         let asleep = || if ASLEEP.load(Ordering::Relaxed) { Duration::from_hours(1) } else { Duration::ZERO };
-        let gate = Gate { asleep, ..Gate::closed() };
+        let gate = Gate::with_sleep(asleep);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _context = runtime.enter();
         gate.open_until(Instant::now() + Duration::from_mins(1));

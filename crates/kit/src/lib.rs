@@ -6,6 +6,7 @@
 pub mod client;
 pub mod clock;
 pub mod conditions;
+mod connection;
 pub mod controller;
 pub mod departed;
 pub mod digest;

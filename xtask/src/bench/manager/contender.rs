@@ -146,17 +146,31 @@ impl<'a> Stand<'a> {
 
     /// Starts a contender, without waiting for it. `place` tells two of them apart.
     pub fn start(&self, contender: Contender, place: &str) -> Result<Running> {
-        self.launch(contender, place, None)
+        self.launch(contender, place, None, None)
     }
 
-    /// Starts a contender that serves one namespace and competes for a Lease there, and waits until it says that it is ready.
-    pub fn start_in(&self, contender: Contender, place: &str, namespace: &str) -> Result<Running> {
-        let running = self.launch(contender, &format!("{namespace}-{place}"), Some(namespace))?;
+    /// Starts a contender that renews its Lease as often as client-go does, and waits until it says that it is ready.
+    pub fn start_renewing_alike(&self, contender: Contender, place: &str) -> Result<Running> {
+        let renewal = (contender == Contender::Quintet).then_some("--leader-elect-renew-period=2s");
+        let running = self.launch(contender, place, None, renewal)?;
         running.wait_until_ready()?;
         Ok(running)
     }
 
-    fn launch(&self, contender: Contender, place: &str, namespace: Option<&str>) -> Result<Running> {
+    /// Starts a contender that serves one namespace and competes for a Lease there, and waits until it says that it is ready.
+    pub fn start_in(&self, contender: Contender, place: &str, namespace: &str) -> Result<Running> {
+        let running = self.launch(contender, &format!("{namespace}-{place}"), Some(namespace), None)?;
+        running.wait_until_ready()?;
+        Ok(running)
+    }
+
+    fn launch(
+        &self,
+        contender: Contender,
+        place: &str,
+        namespace: Option<&str>,
+        renewal: Option<&str>,
+    ) -> Result<Running> {
         let (metrics_port, health_port) = (ports::one()?, ports::one()?);
         let mut command = Command::new(self.program(contender));
         command
@@ -171,6 +185,7 @@ impl<'a> Stand<'a> {
         if let Some(namespace) = namespace {
             command.arg(format!("--watch-namespace={namespace}"));
         }
+        command.args(renewal);
         if contender == Contender::TwinTuned {
             command.arg("--tuned");
         }

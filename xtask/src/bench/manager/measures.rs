@@ -473,12 +473,16 @@ pub fn hand_over(
         };
         stand.free(contender)?;
         let Some(follower) = stand.follow(contender) else { return Ok(()) };
-        let mut leader = stand.start_ready(contender, "a")?;
+        let start = |place| match end {
+            End::Graceful => stand.start_ready(contender, place),
+            End::Crash => stand.start_renewing_alike(contender, place),
+        };
+        let mut leader = start("a")?;
         let (mut released, mut taken, mut wrote) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..times {
             step.tick();
             let old = follower.wait_for_holder()?;
-            let standby = stand.start_ready(contender, if number % 2 == 0 { "b" } else { "a" })?;
+            let standby = start(if number % 2 == 0 { "b" } else { "a" })?;
             interrupt::pause(sizes.standby)?;
             if end == End::Crash {
                 interrupt::pause(RENEWAL + pair.phase()?)?;
