@@ -375,6 +375,13 @@ mod tests {
         let untold: Vec<String> = registered().difference(&metrics(&document)).cloned().collect();
         assert!(untold.is_empty(), "{untold:?}");
         let alerts: Value = serde_saphyr::from_str(&read("charts/quintet/files/alerts.yaml")).unwrap();
+        let schema: Value = serde_json::from_str(&read("charts/quintet/values.schema.json")).unwrap();
+        let disabled = "/properties/metrics/properties/prometheusRule/properties/disabled/items/enum";
+        let known: BTreeSet<&str> =
+            schema.pointer(disabled).unwrap().as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let all: BTreeSet<&str> =
+            alerts["alerts"].as_array().unwrap().iter().filter_map(|alert| alert["alert"].as_str()).collect();
+        assert_eq!(known, all, "values.schema.json: what may be disabled");
         for alert in alerts["alerts"].as_array().unwrap() {
             let name = alert["alert"].as_str().unwrap();
             assert!(

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
+use quintet_kit::election::LEASE_NAME;
 use quintet_kit::rbac::{
     LEADER_ELECTION_RULES, MANAGER_RULES, Rule, UNINSTALL_LEASE_RULES, UNINSTALL_MANAGER_RULES,
     UNINSTALL_RULES,
@@ -203,7 +204,13 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut election = header("crates/kit/src/rbac.rs");
     election.push_str(&role_head("Role", &format!("{NAME}-leader-election"), Some(NAMESPACE)));
     election.push_str("rules:\n");
-    election.push_str(&rule_list(LEADER_ELECTION_RULES, 2));
+    for each in LEADER_ELECTION_RULES {
+        election.push_str(&rule_list(&[*each], 2));
+        // What is made has no name yet that could be asked for.
+        if !each.verbs.contains(&"create") {
+            let _ = writeln!(election, "    resourceNames: [{LEASE_NAME}]");
+        }
+    }
     files.insert("config/rbac/leader_election_role.yaml".to_owned(), election);
 
     for (name, dashboard) in dashboards::all() {

@@ -91,6 +91,29 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- regexReplaceAll "^#[^\\n]*\\n" $text "" | trim }}
 {{- end }}
 
+{{/* The rules of one generated file about the Lease, and about no other where that can be said: (list $ "leader-election"). */}}
+{{- define "quintet.leaseRules" -}}
+{{- $rules := list }}
+{{- range $rule := include "quintet.rules" . | fromYamlArray }}
+{{- /* What is made has no name yet that could be asked for. */}}
+{{- if not (has "create" $rule.verbs) }}
+{{- $_ := set $rule "resourceNames" (list (include "quintet.leaseName" (index $ 0))) }}
+{{- end }}
+{{- $rules = append $rules $rule }}
+{{- end }}
+{{- toYaml $rules }}
+{{- end }}
+
+{{/* A duration such as 1m30s, in milliseconds. */}}
+{{- define "quintet.milliseconds" -}}
+{{- $sum := 0 }}
+{{- range regexFindAll "[0-9]+(ms|[hms])" . -1 }}
+{{- $unit := get (dict "h" 3600000 "m" 60000 "s" 1000 "ms" 1) (regexFind "[a-z]+" .) }}
+{{- $sum = add $sum (mul (regexFind "[0-9]+" . | atoi) $unit) }}
+{{- end }}
+{{- $sum }}
+{{- end }}
+
 {{/* Whether ClusterRoles are made: "true" or nothing. */}}
 {{- define "quintet.clusterRoles" -}}
 {{- if and .Values.rbac.create (or (not .Values.watchNamespaces) .Values.rbac.clusterRoles) }}true{{ end }}

@@ -46,12 +46,21 @@ pub const MANAGER_RULES: &[Rule] = &[
 ];
 
 /// What the manager needs in its own namespace only (a Role, not a ClusterRole).
-pub const LEADER_ELECTION_RULES: &[Rule] = &[Rule {
-    group: "coordination.k8s.io",
-    resources: &["leases"],
-    verbs: &["create", "get", "update", "watch"],
-    why: "One Lease decides which manager may write; those that stand by watch it.",
-}];
+/// All but `create` are given for the one Lease.
+pub const LEADER_ELECTION_RULES: &[Rule] = &[
+    Rule {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["create"],
+        why: "One Lease decides which manager may write.",
+    },
+    Rule {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get", "update", "watch"],
+        why: "It is renewed, and those that stand by watch it.",
+    },
+];
 
 /// What `quintet uninstall` needs in every namespace that the manager watched.
 pub const UNINSTALL_RULES: &[Rule] = &[
@@ -96,10 +105,18 @@ pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[Rule {
     why: "The managers are stopped.",
 }];
 
-/// What `quintet uninstall --manager` needs in the namespace of the Lease.
-pub const UNINSTALL_LEASE_RULES: &[Rule] = &[Rule {
-    group: "coordination.k8s.io",
-    resources: &["leases"],
-    verbs: &["create", "get", "update", "watch", "delete"],
-    why: "The Lease is taken, so that no manager writes meanwhile, and is deleted at the end.",
-}];
+/// What `quintet uninstall --manager` needs in the namespace of the Lease. All but `create` are given for the one Lease.
+pub const UNINSTALL_LEASE_RULES: &[Rule] = &[
+    Rule {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["create"],
+        why: "The Lease is taken, so that no manager writes meanwhile,",
+    },
+    Rule {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get", "update", "watch", "delete"],
+        why: "and is deleted at the end.",
+    },
+];
