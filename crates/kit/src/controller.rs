@@ -660,6 +660,17 @@ async fn reconcile<R: Reconciler>(
         if !matches!(error, Error::NotLeading) {
             tracing::debug!(object = %key, %error, "a plan was not carried out");
         }
+        // A webhook that fails may do so for long: what is true is told meanwhile.
+        if let (Error::Unanswered { is_said: true, .. }, Some(status)) = (&error, status)
+            && reconciler.status(object) != Some(&status)
+            && deferred(executor, key, carried.writes).is_none()
+        {
+            let version = fenced.then(|| object.resource_version());
+            match executor.write_status(key, &resource, &status, version).await {
+                Ok(()) => events.into_iter().for_each(|event| shared.recorder.record(resource, key, event)),
+                Err(error) => tracing::debug!(object = %key, %error, "nor was its status written"),
+            }
+        }
         return Err(error);
     }
     let mut again = again.map(|at| instant(now, at));
@@ -674,27 +685,17 @@ async fn reconcile<R: Reconciler>(
     let mut writes = carried.writes;
     let told = match status {
         Some(status) if reconciler.status(object) != Some(&status) => {
-            let paced = executor.status_written(key).map(|last| last + Executor::STATUS_PACE);
-            match paced {
-                Some(next) if next > Instant::now() => {
-                    sooner(next);
-                    false
+            if let Some(until) = deferred(executor, key, writes) {
+                sooner(until);
+                false
+            } else {
+                let version = fenced.then(|| object.resource_version());
+                if let Err(error) = executor.write_status(key, &resource, &status, version).await {
+                    log(writes, "error");
+                    return Err(error);
                 }
-                // What was just written will be seen and planned upon; until then nothing new is true. A plan that
-                // always writes must still tell.
-                Some(next) if carried.writes > 0 && next.elapsed() < LONGEST_SILENCE => {
-                    sooner(Instant::now() + Executor::STATUS_PACE);
-                    false
-                }
-                _ => {
-                    let version = fenced.then(|| object.resource_version());
-                    if let Err(error) = executor.write_status(key, &resource, &status, version).await {
-                        log(writes, "error");
-                        return Err(error);
-                    }
-                    writes += 1;
-                    true
-                }
+                writes += 1;
+                true
             }
         }
         _ => carried.complete,
@@ -709,6 +710,17 @@ async fn reconcile<R: Reconciler>(
         return Err(Error::Stale(format!("something of {} {key}", resource.kind)));
     }
     Ok(Passed { again, thought, wrote: writes > 0, refused: executor.refused_now(key) })
+}
+
+/// Until when a status is not written, after a pass with so many writes: it is written no oftener than its pace.
+fn deferred(executor: &Executor, key: &Key, writes: usize) -> Option<Instant> {
+    let next = executor.status_written(key)? + Executor::STATUS_PACE;
+    if next > Instant::now() {
+        return Some(next);
+    }
+    // What was just written will be seen and planned upon; until then nothing new is true. A plan that always writes must
+    // still tell.
+    (writes > 0 && next.elapsed() < LONGEST_SILENCE).then(|| Instant::now() + Executor::STATUS_PACE)
 }
 
 /// One Event for each verb: never one for each pod.

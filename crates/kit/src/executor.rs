@@ -66,6 +66,8 @@ pub enum Error {
         object: String,
         /// What came instead of an answer.
         error: String,
+        /// Whether the API server said so itself (5xx): it answers, and may well do something else.
+        is_said: bool,
     },
     /// The object has changed since the plan was made.
     #[error("{0} has changed meanwhile")]
@@ -803,13 +805,13 @@ impl Executor {
                 match self.write_status(owner, resource, &status, Some(version)).await {
                     Ok(()) => Ok(Answer::Done),
                     Err(Error::Stale(_)) => Ok(Answer::News),
-                    Err(Error::Unanswered { verb, object, error }) => {
+                    Err(error @ Error::Unanswered { .. }) => {
                         // Did it commit? The object itself knows.
                         let ours =
                             self.read::<Claimed>(resource, &owner.namespace, &owner.name).await?.is_some_and(
                                 |claimed| claimed.status.claim.is_some_and(|claim| claim.token == token),
                             );
-                        if ours { Ok(Answer::Done) } else { Err(Error::Unanswered { verb, object, error }) }
+                        if ours { Ok(Answer::Done) } else { Err(error) }
                     }
                     Err(error) => Err(error),
                 }
@@ -839,6 +841,7 @@ impl Executor {
         let place: Place = (resource, namespace.clone(), name.to_owned());
         self.unclear(owner, |unclear| unclear.insert(place.clone(), deletes.cloned()));
         // A lease that is renewed meanwhile gives it more time: a webhook of somebody else may need it.
+        let mut is_said = false;
         let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, term, CALL, request).await {
             None => Sorted::Unclear("the lease was lost, or not renewed in time".to_owned()),
             Some(Ok(Ok(only))) => {
@@ -847,7 +850,10 @@ impl Executor {
                 }
                 Sorted::Answer(Answer::Done)
             }
-            Some(Ok(Err(kube::Error::Api(status)))) => sort(verb, *status),
+            Some(Ok(Err(kube::Error::Api(status)))) => {
+                is_said = (500..=599).contains(&status.code);
+                sort(verb, *status)
+            }
             // It was not sent.
             Some(Ok(Err(kube::Error::Service(error)))) if error.is::<Resting>() => {
                 Sorted::Later(error.to_string())
@@ -861,7 +867,7 @@ impl Executor {
         match sorted {
             Sorted::Answer(answer) => Ok(answer),
             Sorted::Later(error) | Sorted::Unclear(error) => {
-                Err(Error::Unanswered { verb, object: format!("{} {name}", resource.kind), error })
+                Err(Error::Unanswered { verb, object: format!("{} {name}", resource.kind), error, is_said })
             }
         }
     }

@@ -17,7 +17,7 @@ use quintet_kit::gate::Gate;
 use quintet_kit::informer::Informer;
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::Object as _;
-use quintet_kit::plan::{Plan, Refusals};
+use quintet_kit::plan::{Action, Plan, Refusals};
 use quintet_kit::resource::{PODS, Resource};
 use quintet_kit::shared::Shared;
 use quintet_kit::types::Pod;
@@ -76,6 +76,16 @@ impl Reconciler for Odd {
         let mut plan = Plan::default();
         if &*object.meta.name == "again" {
             plan.look_again(now + Duration::from_secs(10));
+        }
+        if &*object.meta.name == "makes" {
+            let body = json!({}).into();
+            plan.steps.push(vec![Action::Create {
+                resource: PODS,
+                namespace: "n".into(),
+                name: "made".into(),
+                body,
+            }]);
+            plan.status = Some(());
         }
         plan
     }
@@ -169,6 +179,55 @@ async fn a_clock_that_jumps_stops_no_passes() {
         SET.store(jump, Ordering::Relaxed);
         sleep(Duration::from_mins(1)).await;
         assert_eq!((odd.passes("again"), odd.passes("good")), (passes, 1), "{jump}");
+    }
+}
+
+/// A webhook that fails makes the API server answer 500 for as long as it does: what is true is told all the same. Where nobody
+/// answers, nothing is.
+#[tokio::test(start_paused = true)]
+async fn a_status_is_written_also_where_a_write_fails() {
+    for (code, told) in [(500, 1), (429, 0)] {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (list, log) = (Arc::new(Mutex::new(Some(listed(&["makes"])))), asked.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let verb = request.method().to_string();
+            if verb != "GET" {
+                log.lock().unwrap().push(verb.clone());
+            }
+            let failure = |code: u16, reason: &str| {
+                let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                    "reason": reason, "message": "failed calling webhook" });
+                Some((code, status.to_string()))
+            };
+            let answer = match (verb.as_str(), request.uri().path()) {
+                ("POST", _) => failure(code, "InternalError"),
+                ("PATCH", _) => {
+                    let metadata =
+                        json!({ "name": "makes", "namespace": "n", "uid": "makes", "resourceVersion": "9" });
+                    Some((200, json!({ "metadata": metadata }).to_string()))
+                }
+                (_, path) if path.ends_with("/made") => failure(404, "NotFound"),
+                _ => list.lock().unwrap().take().map(|list| (200, list)),
+            };
+            async move {
+                match answer {
+                    Some((code, body)) => {
+                        Response::builder().status(code).body(Body::from(body.into_bytes()))
+                    }
+                    None => std::future::pending().await,
+                }
+            }
+        });
+        let metrics = Metrics::new().unwrap();
+        let Started { stop: _stop, .. } =
+            start(Client::new(service, "n"), &Gate::open(), &metrics, Vec::new());
+        sleep(Duration::from_secs(20)).await;
+        let asked = asked.lock().unwrap();
+        assert_eq!(
+            (&*asked[0], asked.iter().filter(|verb| *verb == "PATCH").count()),
+            ("POST", told),
+            "{code}"
+        );
     }
 }
 
