@@ -28,7 +28,7 @@ use crate::outcome::{Fate, GIVEN_UP_ANNOTATION, Rules, given_up_in};
 use crate::status;
 use crate::survey::{
     BOOT_ID_ANNOTATION, HASH_LABEL, Judged, LABELS_MISSING, NODE_NAME_ANNOTATION, NODE_UID_LABEL, RUN_LABEL,
-    State, Survey, hash_of, pinned_to, pod_name, survey,
+    State, Survey, hash_of, pod_name, survey,
 };
 
 /// Label: the DaemonJob's name, as the post meant to set it.
@@ -198,9 +198,8 @@ fn give_up(pod: &Pod, in_run: Option<Timestamp>) -> Action<DaemonJobStatus> {
 /// the later run.
 fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
     let order = |judged: &Judged<'_>| (judged.pod.started.is_some(), judged.run, judged.pod.meta.uid.clone());
-    let Some(name) = pinned_to(judged.pod).filter(|name| survey.doubled.contains(name)) else { return false };
-    let others =
-        survey.pods.iter().filter(|other| other.pod.is_counted() && pinned_to(other.pod) == Some(name));
+    let Some(name) = judged.on.filter(|name| survey.doubled.contains(name)) else { return false };
+    let others = survey.pods.iter().filter(|other| other.pod.is_counted() && other.on == Some(name));
     others.map(order).max() > Some(order(judged))
 }
 

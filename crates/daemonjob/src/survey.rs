@@ -116,6 +116,9 @@ pub struct Judged<'a> {
     pub pod: &'a Arc<Pod>,
     /// The UID of the node that it counts for; None where that node is gone.
     pub home: Option<&'a Arc<str>>,
+    /// The name of the node that it was made for: as [`pinned_to`] has it; else, where somebody took the annotation off before the
+    /// pod was bound, that of the node that it counts for.
+    pub on: Option<&'a str>,
     /// Its run number.
     pub run: u64,
     /// What has become of it.
@@ -310,7 +313,8 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         && job.spec.suspend != Some(true)
         && !world.old_job
         && (started.is_none() || is_other_template || was_finished && survey.unfinished() > 0);
-    if survey.begins && started.is_some() {
+    // What has ended before anything was told counts for the first run.
+    if survey.begins && before.is_some() {
         // After all that has ended, also where the clock was set back meanwhile.
         let ends = survey.histories.values().filter_map(|history| Some(history.latest.as_ref()?.at));
         let after = ends.max().and_then(|end| end.checked_add(SignedDuration::from_secs(1)).ok());
@@ -416,9 +420,11 @@ fn histories<'a>(
                 };
                 is_its.then_some(node)
             };
+            let home = own.copied().or_else(|| renewed().copied());
             Judged {
                 pod,
-                home: own.copied().or_else(|| renewed().copied()).map(|node| &node.meta.uid),
+                home: home.map(|node| &node.meta.uid),
+                on: pinned_to(pod).or_else(|| home.map(|node| &*node.meta.name)),
                 run: run_of(pod),
                 fate: Fate::Open,
                 recorded: false,
@@ -451,7 +457,7 @@ fn histories<'a>(
             (&judged.fate, judged.recorded, judged.home.is_some())
         {
             let boot = judged.pod.meta.annotations.get(BOOT_ID_ANNOTATION).unwrap_or_default();
-            let node = pinned_to(judged.pod).unwrap_or_default();
+            let node = judged.on.unwrap_or_default();
             let ended = Ended {
                 node: node.into(),
                 hash,
@@ -501,9 +507,7 @@ fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules:
     let blocking = occupants(&pods);
     let mut counted: HashSet<&str> = HashSet::new();
     survey.doubled.clear();
-    for name in
-        pods.iter().filter(|judged| judged.pod.is_counted()).filter_map(|judged| pinned_to(judged.pod))
-    {
+    for name in pods.iter().filter(|judged| judged.pod.is_counted()).filter_map(|judged| judged.on) {
         if !counted.insert(name) {
             survey.doubled.push(name);
         }
@@ -566,7 +570,7 @@ pub fn not_tolerated(taint: &Taint) -> String {
 pub fn occupants<'p, 'a>(pods: &'p [Judged<'a>]) -> HashMap<&'a str, &'p Judged<'a>> {
     let mut occupants: HashMap<&str, &Judged<'_>> = HashMap::new();
     for judged in pods.iter().filter(|judged| judged.occupies()) {
-        if let Some(name) = pinned_to(judged.pod) {
+        if let Some(name) = judged.on {
             let told = occupants.entry(name).or_insert(judged);
             if told.pod.meta.deleted.is_some() {
                 *told = judged;
@@ -714,11 +718,11 @@ fn occupied(judged: &Judged<'_>, hash: &str) -> State {
 fn elsewhere(survey: &Survey<'_>) -> Option<String> {
     let told: HashSet<&str> = survey.nodes.iter().map(|surveyed| &*surveyed.node.meta.name).collect();
     let mut holders = survey.pods.iter().filter(|judged| {
-        let is_told = pinned_to(judged.pod).is_some_and(|name| told.contains(name));
+        let is_told = judged.on.is_some_and(|name| told.contains(name));
         judged.occupies() && !is_told
     });
-    let pod = holders.next()?.pod;
-    Some(format!("; {} on {} is one of them", pod.meta.name, pinned_to(pod).unwrap_or("no node")))
+    let Judged { pod, on, .. } = holders.next()?;
+    Some(format!("; {} on {} is one of them", pod.meta.name, on.unwrap_or("no node")))
 }
 
 /// Gives the nodes their turns: as many as may run side by side, in order; none while something holds them all.

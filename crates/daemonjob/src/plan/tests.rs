@@ -5,7 +5,7 @@ use quintet_kit::plan::Refusal;
 use quintet_kit::template::RawTemplate;
 use std::sync::Arc;
 
-use crate::survey::run_of;
+use crate::survey::{pinned_to, run_of};
 
 const START: &str = "2026-01-01T00:00:00Z";
 
@@ -273,12 +273,42 @@ fn a_disrupted_pod_does_not_count_against_the_limit() {
 }
 
 #[test]
+fn a_run_that_is_resumed_begins_after_all_that_has_ended_also_by_a_clock_that_was_set_back() {
+    let mut job = simple();
+    let mut all = world(&["a"], vec![pod(&job, "a", 1, "Failed")]);
+    (job, all) = settled(job, all, now());
+    job.spec.suspend = Some(true);
+    (job, all) = settled(job, all, now());
+    assert_eq!(job.status.as_ref().unwrap().start_time, None);
+    job.spec.suspend = None;
+    let earlier = now() - SignedDuration::from_hours(1);
+    let start = told(job, &all, earlier).status.unwrap().start_time.unwrap();
+    assert!(start.0 > now(), "{start:?}");
+}
+
+#[test]
 fn a_terminating_pod_blocks_its_node_until_it_has_ended() {
     let job = simple();
     let mut going = pod(&job, "a", 1, "Running");
     going.meta.deleted = Some(now());
     let world = world(&["a"], vec![going]);
     assert!(created(&plan(&told(job, &world, now()), &world, now())).is_empty());
+}
+
+#[test]
+fn a_pod_that_is_not_bound_and_lost_its_annotation_keeps_its_node() {
+    let job = simple();
+    let mut waiting = pod(&job, "a", 1, "Pending");
+    (waiting.meta.annotations, waiting.node) = ([].into(), None);
+    let alone = world(&["a"], vec![waiting.clone()]);
+    let first = plan(&told(job.clone(), &alone, now()), &alone, now());
+    assert!(created(&first).is_empty() && deleted(&first).is_empty(), "{first:?}");
+    let both = world(&["a"], vec![waiting, pod(&job, "a", 2, "Running")]);
+    assert_eq!(
+        deleted(&plan(&told(job, &both, now()), &both, now())),
+        ["a-1"],
+        "one of two for one node goes"
+    );
 }
 
 #[test]
