@@ -6,6 +6,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
+use quintet_kit::conditions;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -67,7 +68,7 @@ fn text(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// What the controller says of a Book.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BookStatus {
     /// The generation that this status is about.
@@ -76,6 +77,18 @@ pub struct BookStatus {
     /// Ready: it has an author and a title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+impl<'de> Deserialize<'de> for BookStatus {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // What somebody stored under the post's definition is no reason to leave the Book alone: it is written anew.
+        let mut stored = Value::deserialize(deserializer)?;
+        let conditions = stored.get_mut("conditions").map(Value::take).map(conditions::lenient);
+        Ok(Self {
+            observed_generation: stored.get("observedGeneration").and_then(Value::as_i64),
+            conditions: conditions.and_then(Result::ok).unwrap_or_default(),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -86,8 +86,9 @@ enum Called {
 }
 
 impl Pass<'_> {
-    /// It is being deleted: the last line is claimed and said, and then our finalizer goes. Taking it off is no claim:
-    /// where it is the last one, the API server answers all who take it off at once with success.
+    /// It is being deleted: the last line is claimed and said, and when that is seen our finalizer goes. Taking it off is no claim:
+    /// where it is the last one, the API server answers all who take it off at once with success. It has a pass of its own, so
+    /// that what was said is told whatever comes of it.
     fn farewell(&self, plan: &mut Planned) {
         if !self.is_held() {
             return;
@@ -104,7 +105,11 @@ impl Pass<'_> {
         // Who was never greeted gets no farewell: under a definition without a status none could be claimed.
         if let Some(message) = self.message().filter(|_| is_owed) {
             match self.call(plan, Cause::Delete) {
-                Called::Said(lines, room) => self.claim(plan, Cause::Delete, hash(message), lines, room),
+                Called::Said(lines, room) => {
+                    self.claim(plan, Cause::Delete, hash(message), lines, room);
+                    plan.look_again(self.now);
+                    return;
+                }
                 Called::Again => return,
                 Called::GivenUp(reason, message) => plan.events.push(unsaid(reason, DELETE, message)),
             }
