@@ -11,13 +11,22 @@ use crate::frame::{Damage, Entry};
 /// No entry is larger once it is unpacked, whatever it says of itself.
 const LARGEST: usize = 64 << 20;
 
-/// Hands on the payloads of an entry's messages, in their order, and says how many there were. `kept` says by a message's
+/// A message of an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    /// What it says.
+    pub payload: &'a [u8],
+    /// What it has by itself, in a batch; else all is in the entry's metadata.
+    pub single: Option<&'a SingleMessageMetadata>,
+}
+
+/// Hands on an entry's messages, in their order, and says how many there were. `kept` says by a message's
 /// index whether it is still wanted: the broker may know that some of a batch are acknowledged. Where the entry turns out
 /// to be damaged, some may have been handed on before.
 pub fn each(
     entry: &Entry,
     kept: impl Fn(usize) -> bool,
-    mut hand_on: impl FnMut(&[u8]),
+    mut hand_on: impl FnMut(Message<'_>),
 ) -> Result<u64, Damage> {
     let metadata = &entry.metadata;
     if !metadata.encryption_keys.is_empty() {
@@ -31,7 +40,7 @@ pub fn each(
         if !kept(0) {
             return Ok(0);
         }
-        hand_on(&payload);
+        hand_on(Message { payload: &payload, single: None });
         return Ok(1);
     };
     batch(&payload, count, kept, hand_on)
@@ -41,7 +50,7 @@ fn batch(
     mut batch: &[u8],
     count: i32,
     kept: impl Fn(usize) -> bool,
-    mut hand_on: impl FnMut(&[u8]),
+    mut hand_on: impl FnMut(Message<'_>),
 ) -> Result<u64, Damage> {
     let broken = || Damage("its batch is broken".to_owned());
     let mut handed_on = 0;
@@ -53,7 +62,7 @@ fn batch(
         let (message, rest) = size.and_then(|size| rest.split_at_checked(size)).ok_or_else(broken)?;
         batch = rest;
         if kept(index) && metadata.compacted_out != Some(true) {
-            hand_on(message);
+            hand_on(Message { payload: message, single: Some(&metadata) });
             handed_on += 1;
         }
     }
@@ -113,7 +122,7 @@ mod tests {
     fn messages(entry: &Entry, kept: impl Fn(usize) -> bool) -> Result<Vec<String>, Damage> {
         let mut messages = Vec::new();
         let count =
-            each(entry, kept, |payload| messages.push(String::from_utf8_lossy(payload).into_owned()))?;
+            each(entry, kept, |one| messages.push(String::from_utf8_lossy(one.payload).into_owned()))?;
         assert_eq!(usize::try_from(count).unwrap(), messages.len());
         Ok(messages)
     }

@@ -320,6 +320,10 @@ impl<'a> Flow<'a> {
         let ack_set = message.ack_set;
         let batched = entry.as_ref().ok().and_then(|entry| entry.metadata.num_messages_in_batch);
         let permits = batched.and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
+        if self.ledgers[consumer].is_open(id) {
+            // Who asks for one entry of an Exclusive or Failover subscription gets all that are not acknowledged.
+            return Ok(self.session.taken(consumer, permits).await?);
+        }
         let policy = self.consumer.settings.dead_letters.as_ref();
         let too_often = policy.is_some_and(|policy| redeliveries > policy.max_redeliver_count);
         if let (true, Ok(entry), Some(dead_letters)) = (too_often, &entry, &self.consumer.dead_letters) {
@@ -335,9 +339,9 @@ impl<'a> Flow<'a> {
             batch::each(
                 &entry,
                 |index| batch::is_kept(&ack_set, index),
-                |payload| {
-                    bytes += payload.len();
-                    line::write(payload, text);
+                |message| {
+                    bytes += message.payload.len();
+                    line::write(message.payload, text);
                 },
             )
         });
@@ -370,7 +374,10 @@ impl<'a> Flow<'a> {
         ));
         self.consumer.metrics.unreadable.inc();
         self.ledgers[consumer].withhold(id);
-        self.refused.push_back((Instant::now() + delay, consumer, id));
+        // With another one it may have come before it was asked for.
+        if !self.refused.iter().any(|(_, of, refused)| (*of, *refused) == (consumer, id)) {
+            self.refused.push_back((Instant::now() + delay, consumer, id));
+        }
     }
 
     async fn ask_again(&mut self) -> Result<(), Broken> {

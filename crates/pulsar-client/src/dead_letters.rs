@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use pulsar::message::Metadata;
+use pulsar::producer::Message;
 use pulsar::{
     Authentication, ConnectionRetryOptions, OperationRetryOptions, Producer, Pulsar, TokioExecutor,
 };
@@ -105,32 +107,8 @@ async fn send(
         Some(producer) => producer,
         none => none.insert(Box::pin(connect(topic, of)).await?),
     };
-    let mut payloads = Vec::new();
-    let read = batch::each(
-        &letter.entry,
-        |index| batch::is_kept(&letter.ack_set, index),
-        |payload| payloads.push(payload.to_vec()),
-    );
-    if read.is_err() {
-        // What cannot be read goes as it is.
-        payloads = vec![letter.entry.payload.to_vec()];
-    }
-    let metadata = &letter.entry.metadata;
-    let mut properties: std::collections::HashMap<String, String> =
-        metadata.properties.iter().map(|property| (property.key.clone(), property.value.clone())).collect();
-    let EntryId { ledger, entry } = letter.from.entry;
-    properties.entry(REAL_TOPIC.to_owned()).or_insert_with(|| of.topic.to_string());
-    properties.entry(ORIGIN.to_owned()).or_insert_with(|| format!("{ledger}:{entry}:-1"));
     let mut receipts = Vec::new();
-    for payload in payloads {
-        let message = pulsar::producer::Message {
-            payload,
-            properties: properties.clone(),
-            partition_key: metadata.partition_key.clone(),
-            ordering_key: metadata.ordering_key.clone(),
-            event_time: metadata.event_time,
-            ..pulsar::producer::Message::default()
-        };
+    for message in messages(letter, &of.topic) {
         receipts
             .push(Box::pin(producer.send_non_blocking(message)).await.map_err(|error| error.to_string())?);
     }
@@ -140,6 +118,44 @@ async fn send(
         sent += 1;
     }
     Ok(sent)
+}
+
+/// The messages of an entry as they are sent.
+fn messages(letter: &Letter, topic: &TopicName) -> Vec<Message> {
+    let entry = &letter.entry;
+    let mut messages = Vec::new();
+    let kept = |index| batch::is_kept(&letter.ack_set, index);
+    let read = batch::each(entry, kept, |one| messages.push(message(one, &entry.metadata)));
+    if read.is_err() {
+        // What cannot be read goes as it is.
+        messages = vec![message(batch::Message { payload: &entry.payload, single: None }, &entry.metadata)];
+    }
+    let EntryId { ledger, entry } = letter.from.entry;
+    for Message { properties, .. } in &mut messages {
+        properties.entry(REAL_TOPIC.to_owned()).or_insert_with(|| topic.to_string());
+        properties.entry(ORIGIN.to_owned()).or_insert_with(|| format!("{ledger}:{entry}:-1"));
+    }
+    messages
+}
+
+/// A message with its own key, properties and time: those of a batch stand with each of its messages.
+fn message(one: batch::Message<'_>, entry: &Metadata) -> Message {
+    let (properties, partition_key, b64_encoded, ordering_key, event_time) = if let Some(own) = one.single {
+        let b64_encoded = own.partition_key_b64_encoded;
+        (&own.properties, &own.partition_key, b64_encoded, &own.ordering_key, own.event_time)
+    } else {
+        let b64_encoded = entry.partition_key_b64_encoded;
+        (&entry.properties, &entry.partition_key, b64_encoded, &entry.ordering_key, entry.event_time)
+    };
+    Message {
+        payload: one.payload.to_vec(),
+        properties: properties.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect(),
+        partition_key: partition_key.clone(),
+        partition_key_b64_encoded: b64_encoded,
+        ordering_key: ordering_key.clone(),
+        event_time,
+        ..Message::default()
+    }
 }
 
 async fn connect(topic: &TopicName, of: &Subscription) -> Result<Producer<TokioExecutor>, String> {
@@ -172,4 +188,68 @@ pub async fn open(url: &str, files: &crate::security::Files) -> Result<Pulsar<To
         builder = builder.with_certificate_chain(ca);
     }
     builder.build().await.map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::{BufMut, Bytes, BytesMut};
+    use prost::Message as _;
+    use pulsar::message::proto::{KeyValue, SingleMessageMetadata};
+
+    use super::*;
+
+    fn letter(entry: Entry) -> Letter {
+        let id = EntryId { ledger: 7, entry: 9 };
+        Letter { from: Sender { session: 1, consumer: 0, entry: id, permits: 1 }, entry, ack_set: Vec::new() }
+    }
+
+    fn pair(value: &str) -> KeyValue {
+        KeyValue { key: "whose".to_owned(), value: value.to_owned() }
+    }
+
+    #[test]
+    fn each_message_of_a_batch_keeps_what_is_its_own() {
+        let mut payload = BytesMut::new();
+        for name in ["a", "b"] {
+            let own = SingleMessageMetadata {
+                payload_size: 1,
+                partition_key: Some(format!("key of {name}")),
+                partition_key_b64_encoded: Some(name == "b"),
+                event_time: Some(5),
+                properties: vec![pair(name)],
+                ..SingleMessageMetadata::default()
+            };
+            payload.put_u32(u32::try_from(own.encoded_len()).unwrap());
+            own.encode(&mut payload).unwrap();
+            payload.put_slice(name.as_bytes());
+        }
+        let metadata = Metadata { num_messages_in_batch: Some(2), ..Metadata::default() };
+        let topic: TopicName = "t".parse().unwrap();
+        let sent = messages(&letter(Entry { metadata, payload: payload.freeze() }), &topic);
+        for (message, name) in sent.iter().zip(["a", "b"]) {
+            assert_eq!((&*message.payload, message.event_time), (name.as_bytes(), Some(5)));
+            assert_eq!(message.partition_key.as_deref(), Some(&*format!("key of {name}")));
+            assert_eq!(message.partition_key_b64_encoded, Some(name == "b"));
+            assert_eq!(message.properties["whose"], name);
+            assert_eq!(message.properties[REAL_TOPIC], "persistent://public/default/t");
+            assert_eq!(message.properties[ORIGIN], "7:9:-1");
+        }
+        assert_eq!(sent.len(), 2);
+    }
+
+    #[test]
+    fn a_message_alone_and_one_that_cannot_be_read_keep_what_the_entry_says() {
+        let topic: TopicName = "t".parse().unwrap();
+        for count in [None, Some(2)] {
+            let metadata = Metadata {
+                num_messages_in_batch: count,
+                partition_key: Some("k".to_owned()),
+                properties: vec![pair("all")],
+                ..Metadata::default()
+            };
+            let sent = messages(&letter(Entry { metadata, payload: Bytes::from_static(b"?") }), &topic);
+            assert_eq!((sent.len(), &*sent[0].payload), (1, &b"?"[..]));
+            assert_eq!((sent[0].partition_key.as_deref(), &*sent[0].properties["whose"]), (Some("k"), "all"));
+        }
+    }
 }

@@ -32,6 +32,10 @@ pub struct Ledger {
     open: VecDeque<(EntryId, u64)>,
     /// Those that are kept back: nothing may be acknowledged in their name.
     withheld: BTreeSet<EntryId>,
+    /// The last of all that were received.
+    last: Option<EntryId>,
+    /// Whether one came after a later one, since `open` was empty.
+    out_of_order: bool,
 }
 
 impl Ledger {
@@ -43,7 +47,14 @@ impl Ledger {
     /// An entry was received, with so many messages to be done.
     pub fn received(&mut self, entry: EntryId, messages: u64) {
         self.withheld.remove(&entry);
+        self.out_of_order |= self.last >= Some(entry);
+        self.last = self.last.max(Some(entry));
         self.open.push_back((entry, messages));
+    }
+
+    /// Whether an entry was received, and its messages are not done: where it comes once more, they need not be done twice.
+    pub fn is_open(&self, entry: EntryId) -> bool {
+        self.last >= Some(entry) && self.open.iter().any(|(open, _)| *open == entry)
     }
 
     /// An entry was received that cannot be done: it is not acknowledged until it is received again or
@@ -73,7 +84,10 @@ impl Ledger {
             self.open.pop_front();
         }
         let last = *complete.last()?;
-        if self.cumulative && self.withheld.is_empty() && complete.iter().all(|entry| *entry <= last) {
+        let stands_for_all = complete.iter().all(|entry| *entry <= last)
+            && !(self.out_of_order && self.open.iter().any(|(open, _)| *open <= last));
+        self.out_of_order &= !self.open.is_empty();
+        if self.cumulative && self.withheld.is_empty() && stands_for_all {
             Some(Acks::UpTo(last))
         } else {
             Some(Acks::Each(complete))
@@ -150,6 +164,30 @@ mod tests {
         ledger.received(id(5), 1);
         ledger.received(id(3), 1);
         assert_eq!(ledger.done(2), Some(Acks::Each(vec![id(5), id(3)])));
+    }
+
+    #[test]
+    fn nothing_stands_for_an_older_entry_that_came_again_and_is_not_done() {
+        let mut ledger = Ledger::new(true);
+        ledger.withhold(id(3));
+        ledger.received(id(4), 1);
+        ledger.received(id(5), 1);
+        ledger.received(id(3), 1);
+        assert_eq!(ledger.done(2), Some(Acks::Each(vec![id(4), id(5)])));
+        assert_eq!(ledger.done(1), Some(Acks::UpTo(id(3))));
+        ledger.received(id(6), 1);
+        assert_eq!(ledger.done(1), Some(Acks::UpTo(id(6))));
+    }
+
+    #[test]
+    fn what_is_not_done_is_known_when_it_comes_once_more() {
+        let mut ledger = Ledger::new(true);
+        ledger.received(id(1), 1);
+        ledger.received(id(2), 1);
+        assert!(ledger.is_open(id(1)) && ledger.is_open(id(2)) && !ledger.is_open(id(3)));
+        ledger.done(1);
+        ledger.withhold(id(3));
+        assert!(!ledger.is_open(id(1)) && !ledger.is_open(id(3)));
     }
 
     #[derive(Clone, Debug)]

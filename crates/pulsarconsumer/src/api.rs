@@ -68,7 +68,15 @@ use std::collections::BTreeMap;
     validation = Rule::new(
         "!has(self.deadLetterPolicy) || !has(self.subscriptionType) || self.subscriptionType in ['Shared', 'Key_Shared']"
     )
-    .message("deadLetterPolicy needs the subscriptionType Shared or Key_Shared")
+    .message("deadLetterPolicy needs the subscriptionType Shared or Key_Shared"),
+    validation = Rule::new(
+        "!has(self.deadLetterPolicy) || !has(self.deadLetterPolicy.deadLetterTopic) || self.deadLetterPolicy.deadLetterTopic != self.topic"
+    )
+    .message("deadLetterTopic must be another topic than the one that is consumed"),
+    validation = Rule::new(
+        r"!has(self.deadLetterPolicy) || has(self.deadLetterPolicy.deadLetterTopic) || !self.subscriptionName.matches(r'[\s\pZ\p{Cc}]')"
+    )
+    .message("deadLetterPolicy needs a deadLetterTopic here: one is named after the subscription, and a topic's name has no blanks")
 )]
 pub struct PulsarConsumerSpec {
     /// The Pulsar service to connect to, as in pulsar://broker:6650 or pulsar+ssl://broker:6651. Several hosts are
@@ -87,7 +95,7 @@ pub struct PulsarConsumerSpec {
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
         validation = Rule::new(
-            r"self.matches(r'^((persistent|non-persistent)://[^/:\s]+/[^/:\s]+/[^/\s]+|[^/:\s]+/[^/:\s]+/[^/\s]+|[^/\s]+)$')"
+            r"self.matches(r'^((persistent|non-persistent)://)?([A-Za-z0-9_=:.-]+/[A-Za-z0-9_=:.-]+/[^/\s\pZ\p{Cc}]+)$|^[^/\s\pZ\p{Cc}]+$')"
         )
         .message("topic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
@@ -132,8 +140,10 @@ pub struct PulsarConsumerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(
-        validation = Rule::new(r"self.matches(r'^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$')")
-            .message("negativeAckRedeliveryDelay must be a duration such as 500ms, 30s or 1m30s")
+        validation = Rule::new(
+            r"self.matches(r'^([0-9]{1,5}h)?([0-9]{1,7}m)?([0-9]{1,9}s)?([0-9]{1,12}ms)?$') && self.matches('[1-9]')"
+        )
+        .message("negativeAckRedeliveryDelay must be a duration such as 500ms, 30s or 1m30s, and longer than none")
     )]
     pub negative_ack_redelivery_delay: Option<String>,
 
@@ -314,7 +324,7 @@ pub struct DeadLetterPolicy {
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
         validation = Rule::new(
-            r"self.matches(r'^((persistent|non-persistent)://[^/:\s]+/[^/:\s]+/[^/\s]+|[^/:\s]+/[^/:\s]+/[^/\s]+|[^/\s]+)$')"
+            r"self.matches(r'^((persistent|non-persistent)://)?([A-Za-z0-9_=:.-]+/[A-Za-z0-9_=:.-]+/[^/\s\pZ\p{Cc}]+)$|^[^/\s\pZ\p{Cc}]+$')"
         )
         .message("deadLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
