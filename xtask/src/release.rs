@@ -55,7 +55,18 @@ pub fn run(args: &Args) -> Result<()> {
     let arches = if args.arch.is_empty() { Arch::HOST.as_slice() } else { &args.arch };
     no_objections(&dependencies::objections(&image::packages(), arches)?)?;
     make_room(&args.output)?;
+    let made = make(args);
+    if made.is_err() {
+        // There was nothing before: what is there now is part of a release, and would be in the way of the next.
+        for name in files(&args.output)?.keys() {
+            let _ = fs::remove_file(args.output.join(name));
+        }
+    }
+    made
+}
 
+/// Makes the files of a release in an empty folder, and says what they are.
+fn make(args: &Args) -> Result<()> {
     let tools = binaries::ensure(&["helm", "kubectl"])?;
     let step = Step::start("packing the chart and the manifests");
     let chart = paths::workspace().join("charts/quintet");

@@ -13,6 +13,7 @@ use clap::Subcommand;
 
 use super::{Cluster, DEFAULT_NAME, UpOptions, name_option, real};
 use crate::interrupt;
+use crate::manager;
 use crate::run::{print, shell_quote};
 
 /// `cargo xtask cluster`.
@@ -213,6 +214,22 @@ fn env(name: &str) -> Result<()> {
 
 fn logs(name: &str, component: &str, follow: bool) -> Result<()> {
     let cluster = Cluster::open(name)?;
+    if cluster.is_real() && component == "manager" {
+        // There it is a pod.
+        let mut kubectl = cluster.kubectl();
+        kubectl.args([
+            "logs",
+            "--namespace",
+            manager::NAMESPACE,
+            "--selector",
+            "app.kubernetes.io/name=quintet",
+        ]);
+        kubectl.args(["--prefix", "--tail=-1"]).args(follow.then_some("--follow"));
+        if !kubectl.status().context("cannot run kubectl")?.success() {
+            bail!("cluster {name}: the managers' logs cannot be read, see above");
+        }
+        return Ok(());
+    }
     let logs = cluster.dir().logs();
     let known: BTreeMap<String, PathBuf> = fs::read_dir(&logs)
         .with_context(|| format!("cannot read {}", logs.display()))?

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use quintet_kit::client::{self, brief};
 use quintet_kit::clock::Clock;
-use quintet_kit::election::{self, Candidate, LEASE_NAME, Settings};
+use quintet_kit::election::{self, Candidate, LEASE_NAME, LONGEST_LEASE, Settings};
 use quintet_kit::gate::{Gate, Seen};
 use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
@@ -19,9 +19,15 @@ use super::tell;
 use crate::cluster::{Cluster, ClusterArgs, is_absent, parse_name};
 use crate::run;
 
-/// How long it may take until the Lease is held: a manager that is told to end releases it within 20 seconds, and one
-/// that was killed holds it for another 15.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// How long a manager that is told to end may take until it has released its Lease, or this process until it has noticed.
+const PATIENCE: Duration = Duration::from_secs(45);
+
+/// How long it may take until a Lease is held: that of a manager that was killed lasts as long as it says.
+fn patience(lease: Option<&Value>) -> Duration {
+    let lasts =
+        lease.and_then(|lease| lease["spec"]["leaseDurationSeconds"].as_u64()).map(Duration::from_secs);
+    PATIENCE + lasts.filter(|lasts| *lasts <= LONGEST_LEASE).unwrap_or_default().max(Duration::from_secs(15))
+}
 
 /// A manager's Deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +118,8 @@ impl Writer {
                 );
             }
         }
+        // Where it cannot be read, the election says why.
+        let before = cluster.get::<Value>(&LEASES, &lease.namespace, &lease.name).await.ok().flatten();
         let gate = Gate::closed();
         let (stop, stopped) = watch::channel(false);
         let Lease { namespace, name } = &lease;
@@ -128,7 +136,7 @@ impl Writer {
         let mut election = tokio::spawn(election::run(candidate, Seen::new, stopped));
         let mut opened = gate.watch();
         tokio::select! {
-            held = tokio::time::timeout(PATIENCE, opened.wait_for(Option::is_some)) => if held.is_err() {
+            held = tokio::time::timeout(patience(before.as_ref()), opened.wait_for(Option::is_some)) => if held.is_err() {
                 let holder = match cluster.get::<Value>(&LEASES, namespace, name).await {
                     Ok(lease) => lease.and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned)),
                     Err(error) => bail!("{}", cluster.sorry("the managers' Lease cannot be taken", &error)),
@@ -177,6 +185,14 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_that_lasts_longer_is_waited_for() {
+        let lasting = |seconds: u64| Some(serde_json::json!({"spec": {"leaseDurationSeconds": seconds}}));
+        for (lease, waits) in [(None, 60), (lasting(15), 60), (lasting(120), 165), (lasting(u64::MAX), 60)] {
+            assert_eq!(patience(lease.as_ref()).as_secs(), waits, "{lease:?}");
+        }
+    }
 
     #[test]
     fn a_manager_is_named_with_its_namespace() {
