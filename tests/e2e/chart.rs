@@ -314,6 +314,11 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
         assert!(uninstall.join().unwrap().is_err());
     });
     assert!(site.helm(&["status", "quintet"]).is_ok(), "the release stays");
+    // helm has written down that it is being uninstalled.
+    let upgrade = site.helm(&["upgrade", "quintet", &chart()]).unwrap_err();
+    assert!(upgrade.contains("has no deployed releases"), "{upgrade}");
+    site.helm(&["rollback", "quintet"]).unwrap();
+    site.helm(&[&["upgrade", "quintet", &chart(), "--set", "crds.keep=false"], &set[..]].concat()).unwrap();
     site.kubectl(&["delete", "lease", "quintet-manager", "-n", NAMESPACE], None).unwrap();
 
     // Without crds.keep nothing stays.
@@ -464,9 +469,14 @@ fn what_is_in_the_way_of_an_installation_is_said() {
         program: Some(program()),
         namespace: "team-a".to_owned(),
         service_account: "mine-quintet".to_owned(),
-        args: ["--watch-namespace=team-a", "--controllers=podset,pulsarconsumer,greeting,book"]
-            .map(str::to_owned)
-            .to_vec(),
+        args: [
+            "--watch-namespace=team-a",
+            "--controllers=podset,pulsarconsumer,greeting,book",
+            // It may use this Lease alone.
+            "--leader-election-id=mine-quintet-manager",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         ..ManagerOptions::default()
     };
     let manager = Manager::start(site.cluster().kube(), &options).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use quintet_kit::client::{self, brief};
 use quintet_kit::clock::Clock;
-use quintet_kit::election::{self, Candidate, LEASE_NAME, LONGEST_LEASE, Settings};
+use quintet_kit::election::{self, Candidate, LEASE_NAME, Settings};
 use quintet_kit::gate::{Gate, Seen};
 use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
@@ -22,11 +22,18 @@ use crate::run;
 /// How long a manager that is told to end may take until it has released its Lease, or this process until it has noticed.
 const PATIENCE: Duration = Duration::from_secs(45);
 
+/// The longest Lease of a manager that was killed that is waited for: the chart's Job has 240 s for everything.
+const LONGEST_WAIT: Duration = Duration::from_mins(2);
+
+/// For how long a Lease lasts whose holder is silent.
+fn lasts(lease: &Value) -> Option<Duration> {
+    lease["spec"]["leaseDurationSeconds"].as_u64().map(Duration::from_secs)
+}
+
 /// How long it may take until a Lease is held: that of a manager that was killed lasts as long as it says.
 fn patience(lease: Option<&Value>) -> Duration {
-    let lasts =
-        lease.and_then(|lease| lease["spec"]["leaseDurationSeconds"].as_u64()).map(Duration::from_secs);
-    PATIENCE + lasts.filter(|lasts| *lasts <= LONGEST_LEASE).unwrap_or_default().max(Duration::from_secs(15))
+    let lasts = lease.and_then(lasts).filter(|lasts| *lasts <= LONGEST_WAIT);
+    PATIENCE + lasts.unwrap_or_default().max(Duration::from_secs(15))
 }
 
 /// A manager's Deployment.
@@ -137,14 +144,15 @@ impl Writer {
         let mut opened = gate.watch();
         tokio::select! {
             held = tokio::time::timeout(patience(before.as_ref()), opened.wait_for(Option::is_some)) => if held.is_err() {
-                let holder = match cluster.get::<Value>(&LEASES, namespace, name).await {
-                    Ok(lease) => lease.and_then(|lease| lease["spec"]["holderIdentity"].as_str().map(str::to_owned)),
+                let now = match cluster.get::<Value>(&LEASES, namespace, name).await {
+                    Ok(now) => now.unwrap_or_default(),
                     Err(error) => bail!("{}", cluster.sorry("the managers' Lease cannot be taken", &error)),
                 };
                 bail!(
-                    "{lease} is held by {}: a manager still runs that is not of Deployment \
-                     {home}/{deployment}; stop it and run this again",
-                    holder.unwrap_or_else(|| "nobody, and cannot be taken".to_owned())
+                    "{lease} is held by {}: a manager still runs that is not of Deployment {home}/{deployment}, or was killed \
+                     and holds it for {} s; stop it, or wait, and run this again",
+                    now["spec"]["holderIdentity"].as_str().unwrap_or("nobody, and cannot be taken"),
+                    lasts(&now).unwrap_or_default().as_secs()
                 );
             },
             ended = &mut election => return Err(match ended {
@@ -189,7 +197,7 @@ mod tests {
     #[test]
     fn a_lease_that_lasts_longer_is_waited_for() {
         let lasting = |seconds: u64| Some(serde_json::json!({"spec": {"leaseDurationSeconds": seconds}}));
-        for (lease, waits) in [(None, 60), (lasting(15), 60), (lasting(120), 165), (lasting(u64::MAX), 60)] {
+        for (lease, waits) in [(None, 60), (lasting(15), 60), (lasting(120), 165), (lasting(121), 60)] {
             assert_eq!(patience(lease.as_ref()).as_secs(), waits, "{lease:?}");
         }
     }
