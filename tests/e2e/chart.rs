@@ -317,7 +317,7 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
     // helm has written down that it is being uninstalled.
     let upgrade = site.helm(&["upgrade", "quintet", &chart()]).unwrap_err();
     assert!(upgrade.contains("has no deployed releases"), "{upgrade}");
-    site.helm(&["rollback", "quintet"]).unwrap();
+    site.helm(&["rollback", "quintet", "1", "--force-conflicts"]).unwrap();
     site.helm(&[&["upgrade", "quintet", &chart(), "--set", "crds.keep=false"], &set[..]].concat()).unwrap();
     site.kubectl(&["delete", "lease", "quintet-manager", "-n", NAMESPACE], None).unwrap();
 
