@@ -420,6 +420,8 @@ fn what_is_in_the_way_of_an_installation_is_said() {
     assert!(said.contains("replica"), "{said}");
     let said = install(&["--set", "metrics.port=http"]).unwrap_err();
     assert!(said.contains("port"), "{said}");
+    let said = site.helm(&["template", "third", &chart(), "--set", "metrics.port=8081"]).unwrap_err();
+    assert!(said.contains("give each a number of its own"), "{said}");
 
     // Somebody who may do what they like in one namespace.
     for args in [
