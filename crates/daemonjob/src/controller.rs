@@ -8,7 +8,7 @@ use quintet_kit::controller::{Controller, Reconciler, Waker};
 use quintet_kit::departed::Departed;
 use quintet_kit::executor::{Carried, Error, Executor};
 use quintet_kit::informer::{Change, Informer};
-use quintet_kit::object::{Key, Meta, Object as _};
+use quintet_kit::object::{Key, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
 use quintet_kit::resource::{CONFIG_MAPS, JOBS, PODS, Resource};
 use quintet_kit::shared::Shared;
@@ -69,7 +69,7 @@ impl Reconciler for DaemonJobs {
         self.observe_ledger(object, &key, &mut world).await?;
         for pod in self.departed_pods.owned_by(&key) {
             match self.executor.read_meta(&PODS, &key.namespace, &pod.meta.name).await? {
-                Some(meta) if meta.uid == pod.meta.uid && is_owned(&meta, &key) => {
+                Some(meta) if meta.uid == pod.meta.uid && meta.is_controlled_by(&key) => {
                     world.pods.push(pod.clone());
                     world.unlabelled.pods.push(pod);
                 }
@@ -97,11 +97,6 @@ impl Reconciler for DaemonJobs {
         self.departed_shards.forget(key);
         self.without_old_job().remove(&key.uid);
     }
-}
-
-/// Whether this DaemonJob is still the controller of an object.
-fn is_owned(meta: &Meta, key: &Key) -> bool {
-    meta.owner.as_ref().is_some_and(|owner| owner.uid == key.uid)
 }
 
 impl DaemonJobs {
@@ -225,7 +220,7 @@ pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Erro
     let reconciler = DaemonJobs {
         // One that goes and has our finalizer goes no farther before it was recorded.
         departed_pods: Departed::from(&pods, &objects, |pod: &Pod| {
-            !pod.terminating() || pod.meta.finalizers.iter().any(|finalizer| **finalizer == *FINALIZER)
+            !pod.terminating() || pod.meta.has_finalizer(FINALIZER)
         }),
         departed_shards: Departed::from(&ledger, &objects, |_| true),
         pods: pods.clone(),

@@ -148,8 +148,7 @@ impl Reconciler for Sweeper {
     }
 
     fn concerns(&self, pod: &Pod) -> bool {
-        let is_held = pod.meta.finalizers.iter().any(|finalizer| **finalizer == *FINALIZER);
-        is_held && (pod.terminating() || daemonjob_of(pod).is_none())
+        pod.meta.has_finalizer(FINALIZER) && (pod.terminating() || daemonjob_of(pod).is_none())
     }
 
     fn is_quiet(&self) -> bool {

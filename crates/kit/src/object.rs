@@ -172,6 +172,16 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// Whether this object is its controller.
+    pub fn is_controlled_by(&self, owner: &Key) -> bool {
+        self.owner.as_ref().is_some_and(|one| one.uid == owner.uid)
+    }
+
+    /// Whether it has this finalizer.
+    pub fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|one| **one == *finalizer)
+    }
+
     /// Takes the strings of `other` where it has equal ones: of the pods of one template most are.
     pub fn share(&mut self, other: &Self) {
         if self.namespace == other.namespace {

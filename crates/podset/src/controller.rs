@@ -102,13 +102,17 @@ impl Reconciler for PodSets {
     async fn observe(&self, object: &PodSet, refusals: Refusals) -> Result<World, Error> {
         let key = object.key();
         let mut world = World { pods: self.pods.owned_by(&key), refusals, ..World::default() };
-        world.taken = self.pods.names(&key.namespace, &name_prefix(&key.name), |pod| !is_of(pod, &key));
+        world.taken =
+            self.pods.names(&key.namespace, &name_prefix(&key.name), |pod| !pod.meta.is_controlled_by(&key));
         if object.terminating() {
             return Ok(world);
         }
         for pod in self.departed.owned_by(&key) {
             let found = self.executor.read::<Pod>(&PODS, &key.namespace, &pod.meta.name).await?;
-            match found.filter(|found| found.meta.uid == pod.meta.uid && is_of(found, &key)).map(Arc::new) {
+            match found
+                .filter(|found| found.meta.uid == pod.meta.uid && found.meta.is_controlled_by(&key))
+                .map(Arc::new)
+            {
                 Some(found) => {
                     world.pods.push(found.clone());
                     world.unlabelled.push(found);
@@ -149,10 +153,6 @@ fn is_older(pod: &Pod) -> bool {
     pod.label(KIND_LABEL).is_none() && pod.label(UID_LABEL).is_none()
 }
 
-fn is_of(pod: &Pod, key: &Key) -> bool {
-    pod.owner().is_some_and(|owner| owner.uid == key.uid)
-}
-
 impl PodSets {
     /// Pods that the post's operator made have its label and not that of our watch: asked for until a first status of ours
     /// is written. Who else has pods of that label is told then.
@@ -166,7 +166,8 @@ impl PodSets {
         since: u64,
     ) -> Result<(), Error> {
         let found = self.executor.list::<Pod>(&PODS, &key.namespace, selector, since).await?;
-        let (ours, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|pod| is_of(pod, key));
+        let (ours, others): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|pod| pod.meta.is_controlled_by(key));
         let known: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();
         let is_missed = |pod: &&Pod| pod.label(KIND_LABEL).is_some() && !known.contains(&*pod.meta.uid);
         if let Some(pod) = ours.iter().find(is_missed) {
