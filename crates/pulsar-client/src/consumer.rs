@@ -320,7 +320,7 @@ impl<'a> Flow<'a> {
         let ack_set = message.ack_set;
         let batched = entry.as_ref().ok().and_then(|entry| entry.metadata.num_messages_in_batch);
         let permits = batched.and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
-        if self.ledgers[consumer].is_open(id) {
+        if self.is_stored() && self.ledgers[consumer].is_open(id) {
             // Who asks for one entry of an Exclusive or Failover subscription gets all that are not acknowledged.
             return Ok(self.session.taken(consumer, permits).await?);
         }
@@ -367,17 +367,27 @@ impl<'a> Flow<'a> {
 
     /// An entry cannot be read: perhaps another consumer can, later.
     fn refuse(&mut self, consumer: usize, id: EntryId, damage: &Damage) {
+        self.consumer.metrics.unreadable.inc();
+        if !self.is_stored() {
+            note(&format!("Cannot read a message: {damage}; its topic is not stored, so it is lost"));
+            return;
+        }
         let delay = self.consumer.settings.redelivery_delay;
         note(&format!(
             "Cannot read the message {}:{}: {damage}; asking for it again in {delay:?}",
             id.ledger, id.entry
         ));
-        self.consumer.metrics.unreadable.inc();
         self.ledgers[consumer].withhold(id);
         // With another one it may have come before it was asked for.
         if !self.refused.iter().any(|(_, of, refused)| (*of, *refused) == (consumer, id)) {
             self.refused.push_back((Instant::now() + delay, consumer, id));
         }
+    }
+
+    /// Whether the topic's messages are stored. Those that are not come once, need not be acknowledged, and all have the
+    /// same id.
+    fn is_stored(&self) -> bool {
+        self.consumer.settings.subscription.topic.persistent
     }
 
     async fn ask_again(&mut self) -> Result<(), Broken> {
@@ -441,8 +451,7 @@ impl<'a> Flow<'a> {
     }
 
     async fn acknowledge(&mut self, consumer: usize, acks: Acks) -> Result<(), Broken> {
-        // What is not stored need not be acknowledged.
-        if self.consumer.settings.subscription.topic.persistent {
+        if self.is_stored() {
             self.session.acknowledge(consumer, acks).await?;
         }
         Ok(())

@@ -6,6 +6,7 @@ use xtask::cluster::ports;
 use crate::program::{
     Consumer, numbered, own_file, plain, produce, produce_with, send, sorted, until, until_backlog,
 };
+use crate::raw;
 
 const SUBSCRIPTION: &str = "first-subscription";
 
@@ -123,8 +124,35 @@ fn a_topic_that_is_not_stored_is_consumed_too() {
     let topic = "non-persistent://public/default/fleeting";
     let consumer = Consumer::start(&broker.service_url(), topic, &[]);
     consumer.until_ready(200);
+    raw::send_encrypted(&broker.service_url(), topic, b"sealed");
     send(&broker, topic, "now", 3, &["--no-batching"]);
     assert_eq!(consumer.until_messages(3), numbered("now", 3));
+    consumer.until_said("its topic is not stored, so it is lost");
+    assert_eq!(consumer.metric("entries_unreadable_total"), 1);
+    consumer.stop().well();
+}
+
+/// They all have the same id: none of them is the one that is still being printed.
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn what_is_not_stored_is_consumed_also_while_earlier_messages_wait_for_the_reader() {
+    let broker = plain();
+    let topic = "non-persistent://public/default/fleeting-and-slow";
+    let mut consumer = Consumer::unread(&broker.service_url(), topic, &[]);
+    consumer.until_ready(200);
+    let received = |count| {
+        until(&format!("{count} messages are received"), || {
+            (consumer.metric("messages_received_total") == count).then_some(())
+        });
+    };
+    // More than a pipe holds.
+    let long = "x".repeat(100_000);
+    send(&broker, topic, &long, 1, &["--no-batching"]);
+    received(1);
+    send(&broker, topic, "later", 3, &["--no-batching"]);
+    received(4);
+    consumer.read();
+    assert_eq!(consumer.until_messages(4), [vec![long], numbered("later", 3)].concat());
     consumer.stop().well();
 }
 

@@ -14,7 +14,8 @@ use tokio_util::codec::Framed;
 /// Sends a message that says that it is encrypted.
 pub fn send_encrypted(server: &str, topic: &str, data: &[u8]) {
     let address = server.trim_start_matches("pulsar://").to_owned();
-    let topic = format!("persistent://public/default/{topic}");
+    let topic =
+        if topic.contains("://") { topic.to_owned() } else { format!("persistent://public/default/{topic}") };
     let data = data.to_vec();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async move {
