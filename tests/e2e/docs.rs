@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use quintet_e2e::{Arena, program, workspace};
+use xtask::cli::Cli;
 use xtask::run;
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run; the benches and the faults, its long tier, of
 /// which it runs a part; and the Pulsar programs, which are run by their own tests, where there is a broker.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 15] = [
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 16] = [
     "cargo xtask build",
     "cargo xtask image",
     "cargo xtask release",
@@ -17,6 +18,7 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 15] = [
     "cargo xtask demo",
     "cargo xtask cluster",
     "cargo xtask test",
+    "cargo xtask e2e",
     "cargo xtask generate",
     "cargo xtask bench",
     "cargo xtask faults",
@@ -137,6 +139,12 @@ fn commands_in_the_documents_work() {
                 .skip_while(|word| word.contains('='))
                 .collect::<Vec<_>>()
                 .join(" ");
+            // What is not run is at least such a command.
+            if let Some(args) = bare.strip_prefix("cargo xtask ")
+                && let Err(error) = Cli::check(args)
+            {
+                failures.push(format!("{}: {command}\n{error}", document.display()));
+            }
             if RUN_BY_THE_TESTS_THEMSELVES.iter().any(|own| bare.starts_with(own))
                 || bare.starts_with("eval ")
                 || bare.starts_with("export ")

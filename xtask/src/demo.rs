@@ -40,9 +40,9 @@ const LIMIT: Duration = Duration::from_mins(3);
 /// `cargo xtask demo`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Show the product: a cluster, Quintet on it, every sample applied and seen to work",
-    long_about = "Show the product: a cluster, Quintet on it, every sample applied and seen to work.\n\n\
-    Brings a local cluster up (see `cargo xtask cluster up --help`), installs the chart, applies all samples and waits \
+    about = "Show the product: a cluster, Quintet on it, a sample of each kind applied and seen to work",
+    long_about = "Show the product: a cluster, Quintet on it, a sample of each kind applied and seen to work.\n\n\
+    Brings a local cluster up (see `cargo xtask cluster up --help`), installs the chart, applies a sample of each kind and waits \
     until each kind has done its work. Where this machine can have real nodes, the managers are pods of the project's \
     image and so are the samples' containers; else nodes are simulated, what is missing is said, and the manager is a \
     process with the rights of the chart's ServiceAccount. Where \

@@ -98,6 +98,8 @@ struct Kind {
     /// The controller's name: a value of `--controllers`, the kind's folder in `crates/`.
     controller: &'static str,
     rules: &'static [Rule],
+    /// What is needed also where the kind is switched off.
+    sweep: &'static [Rule],
     crd: CustomResourceDefinition,
 }
 
@@ -107,26 +109,31 @@ fn kinds() -> Vec<Kind> {
         Kind {
             controller: quintet_daemonjob::CONTROLLER,
             rules: quintet_daemonjob::RULES,
+            sweep: quintet_daemonjob::SWEEP_RULES,
             crd: quintet_daemonjob::api::DaemonJob::crd(),
         },
         Kind {
             controller: quintet_podset::CONTROLLER,
             rules: quintet_podset::RULES,
+            sweep: &[],
             crd: quintet_podset::api::PodSet::crd(),
         },
         Kind {
             controller: quintet_pulsarconsumer::CONTROLLER,
             rules: quintet_pulsarconsumer::RULES,
+            sweep: &[],
             crd: quintet_pulsarconsumer::api::PulsarConsumer::crd(),
         },
         Kind {
             controller: quintet_greeting::CONTROLLER,
             rules: quintet_greeting::RULES,
+            sweep: quintet_greeting::SWEEP_RULES,
             crd: quintet_greeting::api::Greeting::crd(),
         },
         Kind {
             controller: quintet_book::CONTROLLER,
             rules: quintet_book::RULES,
+            sweep: &[],
             crd: quintet_book::api::Book::crd(),
         },
     ]
@@ -154,15 +161,17 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
     files.insert("crates/manager/src/explain/daemonjob-schema.json".to_owned(), schema);
 
     let kit = "crates/kit/src/rbac.rs";
+    let always: Vec<Rule> =
+        MANAGER_RULES.iter().chain(kinds.iter().flat_map(|kind| kind.sweep)).copied().collect();
     let mut chart_rules = vec![
-        ("manager", kit, MANAGER_RULES.to_vec()),
+        ("manager", "crates/kit and the sweepers of kinds", always.clone()),
         ("leader-election", kit, LEADER_ELECTION_RULES.to_vec()),
         ("uninstall", kit, UNINSTALL_RULES.to_vec()),
         ("uninstall-manager", kit, UNINSTALL_MANAGER_RULES.to_vec()),
         ("uninstall-lease", kit, UNINSTALL_LEASE_RULES.to_vec()),
         ("pulsarconsumer-secrets", "crates/pulsarconsumer", quintet_pulsarconsumer::SECRET_RULES.to_vec()),
     ];
-    let (mut all, mut nodes) = (vec![("the manager itself", MANAGER_RULES.to_vec())], Vec::new());
+    let (mut all, mut nodes) = (vec![("the manager itself", always)], Vec::new());
     for kind in kinds {
         let (cluster, namespaced): (Vec<Rule>, Vec<Rule>) =
             kind.rules.iter().partition(|rule| is_cluster_scoped(rule));
@@ -644,7 +653,8 @@ mod tests {
     #[test]
     fn the_manager_role_has_the_rules_of_every_kind() {
         let files = files(&kinds()).unwrap();
-        let count = MANAGER_RULES.len() + kinds().iter().map(|kind| kind.rules.len()).sum::<usize>();
+        let of_kinds = kinds().iter().map(|kind| kind.rules.len() + kind.sweep.len()).sum::<usize>();
+        let count = MANAGER_RULES.len() + of_kinds;
         let rules = |path: &str| yaml(&files[path])["rules"].as_array().unwrap().len();
         let nodes = rules("config/rbac/nodes_role.yaml");
         assert_eq!((rules("config/rbac/role.yaml") + nodes, nodes), (count, 1));
@@ -708,6 +718,19 @@ mod tests {
             format!("at least one of controllers.{} to true", names.join(", ")),
         ] {
             assert!(helpers.contains(&list), "charts/quintet/templates/_helpers.tpl lacks `{list}`");
+        }
+        let people = read("charts/quintet/templates/user-roles.yaml");
+        let list = format!(":= list {} }}}}", quoted.join(" "));
+        assert!(people.contains(&list), "charts/quintet/templates/user-roles.yaml lacks `{list}`");
+        let kustomization = yaml(&read("samples/kustomization.yaml"));
+        let samples: Vec<&str> =
+            kustomization["resources"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        for name in names {
+            let folder = format!("{name}/");
+            assert!(
+                samples.iter().any(|sample| sample.starts_with(&folder)),
+                "samples/kustomization.yaml has nothing of {folder}"
+            );
         }
     }
 

@@ -8,6 +8,7 @@ pub mod bench;
 pub mod build;
 mod chance;
 pub mod chart;
+pub mod cli;
 pub mod cluster;
 pub mod consumers;
 pub mod demo;

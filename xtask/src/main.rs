@@ -2,41 +2,12 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser as _;
+use xtask::cli::{Cli, Command};
 use xtask::{
     bench, build, chart, cluster, consumers, demo, faults, generate, image, interrupt, protoc, pulsar,
     release, test,
 };
-
-/// Everything a developer of Quintet runs besides cargo itself
-#[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// A real Kubernetes control plane on this machine, with simulated nodes: no container engine, no root
-    Cluster(cluster::cli::Args),
-    /// A real Apache Pulsar broker on this machine: no container engine, no root
-    Pulsar(pulsar::cli::Args),
-    /// Write the files that follow from the kinds' types and rules: definitions and RBAC
-    Generate(generate::GenerateArgs),
-    /// The Helm chart: its tests
-    Chart(chart::Args),
-    Consumers(consumers::Args),
-    Demo(demo::Args),
-    Build(build::Args),
-    Image(image::Args),
-    Release(release::Args),
-    Protoc(protoc::Args),
-    Test(test::Args),
-    E2e(test::EndToEndArgs),
-    Faults(faults::Args),
-    Bench(bench::Args),
-}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

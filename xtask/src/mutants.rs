@@ -106,7 +106,7 @@ const MUTANTS: &[Mutant] = &[
         name: "a stranger's pod taken for one's own",
         file: "crates/kit/src/executor.rs",
         edits: &[(
-            "Some(meta) if meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid) => {",
+            "Some(meta) if meta.is_controlled_by(owner) => {",
             "Some(meta) if !meta.uid.is_empty() => {",
         )],
         stories: "podset-create",
@@ -116,8 +116,8 @@ const MUTANTS: &[Mutant] = &[
         name: "a refusal that is forgotten at once",
         file: "crates/kit/src/executor.rs",
         edits: &[(
-            "const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);",
-            "const FIRST_REFUSAL: SignedDuration = SignedDuration::ZERO;",
+            "const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);",
+            "const FIRST_BACKOFF: SignedDuration = SignedDuration::ZERO;",
         )],
         stories: "podset-create",
         fault: "/stranger",

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
+use quintet_kit::schema::number_or_percentage;
 use quintet_kit::template::RawTemplate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,9 @@ use serde::{Deserialize, Serialize};
         json_path = ".status.conditions[?(@.type==\"Complete\")].reason"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("self.metadata.name.size() <= 63")
+    // Whatever was stored before is not kept from getting a status by a name that nobody can change.
+    validation = Rule::new("oldSelf.hasValue() || self.metadata.name.size() <= 63")
+        .optional_old_self(true)
         .message("the name is also a label of the pods: use at most 63 characters")
 )]
 #[x_kube(
@@ -148,12 +151,7 @@ pub struct FailurePolicy {
     /// How many failed nodes FailFast and Pause bear: a number, or a percentage of the desired nodes, rounded down.
     /// Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(
-        validation = Rule::new(
-            "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
-        )
-        .message("maxFailedNodes must be a whole number or a percentage from 0% to 100%")
-    )]
+    #[x_kube(validation = number_or_percentage("maxFailedNodes", 1_000_000))]
     pub max_failed_nodes: Option<IntOrString>,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::future::try_join_all;
 use jiff::Timestamp;
 use quintet_kit::controller::{Controller, Reconciler, Waker};
 use quintet_kit::departed::Departed;
@@ -19,7 +20,7 @@ use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
 use crate::nodes::{Placement, Verdict, Why};
-use crate::observe::World;
+use crate::observe::{World, may_have_lost_its_label};
 use crate::plan::plan;
 use crate::{CONTROLLER, FINALIZER};
 
@@ -67,12 +68,18 @@ impl Reconciler for DaemonJobs {
             return Ok(world);
         }
         self.observe_ledger(object, &key, &mut world).await?;
-        for pod in self.departed_pods.owned_by(&key) {
-            match self.executor.read_meta(&PODS, &key.namespace, &pod.meta.name).await? {
-                Some(meta) if meta.uid == pod.meta.uid && meta.is_controlled_by(&key) => {
+        let departed = self.departed_pods.owned_by(&key).into_iter().map(|pod| async {
+            let found = self.executor.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
+            Ok::<_, Error>((found.filter(|meta| meta.uid == pod.meta.uid), pod))
+        });
+        for (found, pod) in try_join_all(departed).await? {
+            match found {
+                Some(meta) if meta.is_controlled_by(&key) => {
                     world.pods.push(pod.clone());
                     world.unlabelled.pods.push(pod);
                 }
+                // It has lost its owner as well: once it is seen again, the sweeper takes our finalizer off.
+                Some(meta) if meta.has_finalizer(FINALIZER) => world.unlabelled.pods.push(pod),
                 _ => self.departed_pods.settle(&pod),
             }
         }
@@ -158,7 +165,7 @@ impl DaemonJobs {
             return Ok(false);
         }
         let job = self.executor.read_meta(&JOBS, &key.namespace, &format!("{}-job", key.name)).await?;
-        let is_there = job.is_some_and(|meta| meta.owner.is_some_and(|owner| owner.uid == key.uid));
+        let is_there = job.is_some_and(|meta| meta.is_controlled_by(key));
         if !is_there {
             self.without_old_job().insert(key.uid.clone());
         }
@@ -218,10 +225,7 @@ pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Erro
     metrics.follow(&objects, &pods, &shared.gate);
     let reads = [pods.followers(), nodes.followers(), ledger.followers()].concat();
     let reconciler = DaemonJobs {
-        // One that goes and has our finalizer goes no farther before it was recorded.
-        departed_pods: Departed::from(&pods, &objects, |pod: &Pod| {
-            !pod.terminating() || pod.meta.has_finalizer(FINALIZER)
-        }),
+        departed_pods: Departed::from(&pods, &objects, may_have_lost_its_label),
         departed_shards: Departed::from(&ledger, &objects, |_| true),
         pods: pods.clone(),
         nodes: nodes.clone(),

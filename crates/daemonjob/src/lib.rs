@@ -72,3 +72,19 @@ pub const RULES: &[Rule] = &[
         why: "A DaemonJob waits until the Job that the post's operator made for it is gone.",
     },
 ];
+
+/// What [`sweep`] may do, also where the kind is switched off: its finalizers must hang nothing.
+pub const SWEEP_RULES: &[Rule] = &[
+    Rule {
+        group: "",
+        resources: &["pods"],
+        verbs: &["get", "list", "watch", "patch"],
+        why: "The sweeper takes the finalizer off pods whose DaemonJob is gone or switched off.",
+    },
+    Rule {
+        group: "dj.dysproz.io",
+        resources: &["daemonjobs"],
+        verbs: &["get"],
+        why: "The sweeper asks whether a pod's DaemonJob is gone.",
+    },
+];

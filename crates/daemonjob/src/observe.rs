@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use quintet_kit::object::Object as _;
 use quintet_kit::plan::Refusals;
 use quintet_kit::types::{Node, Pod};
 
+use crate::FINALIZER;
 use crate::ledger::Shard;
 
 /// What a plan looks at besides the DaemonJob itself.
@@ -32,7 +34,7 @@ pub struct World {
 /// What has lost the label that the watch selects by.
 #[derive(Debug, Default)]
 pub struct Unlabelled {
-    /// Pods; they are among [`World::pods`] as well.
+    /// Pods; but for those that have lost their owner as well, they are among [`World::pods`], too.
     pub pods: Vec<Arc<Pod>>,
     /// Shards of the ledger; they are among [`World::ledger`] as well.
     pub shards: Vec<Arc<Shard>>,
@@ -42,5 +44,52 @@ impl World {
     /// Every shard whose lines are known, whether or not it is still there.
     pub fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.ledger.iter().chain(&self.deleted_shards).map(|shard| &**shard)
+    }
+}
+
+/// Whether a pod that has left the watch is asked for, since it may only have lost its label. One that the plan may have let go
+/// has gone by that: it had ended and was recorded, or never had a node.
+pub fn may_have_lost_its_label(pod: &Pod) -> bool {
+    let is_held = pod.meta.has_finalizer(FINALIZER);
+    if pod.terminating() {
+        is_held && pod.is_running() && pod.node.is_some()
+    } else {
+        is_held || pod.is_running()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::runs("Running", Some("n"), false, true, true)]
+    #[case::runs_and_is_told_to_go("Running", Some("n"), true, true, true)]
+    #[case::has_ended_and_is_not_recorded("Succeeded", Some("n"), false, true, true)]
+    #[case::was_recorded_and_deleted("Succeeded", Some("n"), false, false, false)]
+    #[case::was_deleted_and_then_recorded("Succeeded", Some("n"), true, true, false)]
+    #[case::never_had_a_node("Pending", None, true, true, false)]
+    #[case::somebody_took_our_finalizer_off("Running", Some("n"), true, false, false)]
+    fn only_of_a_pod_that_we_did_not_let_go_it_is_asked_whether_it_is_gone(
+        #[case] phase: &str,
+        #[case] node: Option<&str>,
+        #[case] is_terminating: bool,
+        #[case] is_held: bool,
+        #[case] expected: bool,
+    ) {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {
+                "name": "p",
+                "deletionTimestamp": is_terminating.then_some("2026-01-01T00:00:00Z"),
+                "finalizers": if is_held { vec![FINALIZER] } else { Vec::new() },
+            },
+            "spec": { "nodeName": node },
+            "status": { "phase": phase },
+        }))
+        .unwrap();
+        assert_eq!(may_have_lost_its_label(&pod), expected);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::object::{Meta, Object as _, controller_reference};
-use quintet_kit::plan::{Action, Plan};
+use quintet_kit::plan::{Action, LABELS_MISSING, Plan};
 use quintet_kit::resource::{CONFIG_MAPS, PODS, Resource};
 use quintet_kit::types::{Node, Phase, Pod};
 use quintet_kit::{KIND_LABEL, conditions};
@@ -27,8 +27,8 @@ use crate::observe::World;
 use crate::outcome::{Fate, GIVEN_UP_ANNOTATION, Rules, given_up_in};
 use crate::status;
 use crate::survey::{
-    BOOT_ID_ANNOTATION, HASH_LABEL, Judged, LABELS_MISSING, NODE_NAME_ANNOTATION, NODE_UID_LABEL, RUN_LABEL,
-    State, Survey, hash_of, pod_name, survey,
+    BOOT_ID_ANNOTATION, HASH_LABEL, Judged, NODE_NAME_ANNOTATION, NODE_UID_LABEL, RUN_LABEL, State, Survey,
+    hash_of, pod_name, survey,
 };
 
 /// Label: the DaemonJob's name, as the post meant to set it.

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::conditions::{self, Wanted, number};
 use quintet_kit::object::Object as _;
-use quintet_kit::plan::{Event, EventType, Refusal};
+use quintet_kit::plan::{Event, EventType, LABELS_MISSING, NAME_TAKEN, Refusal};
 
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason};
 use crate::ledger::{SHARDS, shard_name};
@@ -168,7 +168,7 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
         _ => {}
     }
     if let Some(refusal) = refused_pod(job, world, survey) {
-        let reason = if refusal.reason == "NameTaken" { "NameTaken" } else { "FailedCreate" };
+        let reason = if refusal.reason == NAME_TAKEN { NAME_TAKEN } else { "FailedCreate" };
         say("PodsRefused", reason, refusal.message.clone());
     }
     let is_lost = |state: &State| matches!(state, State::Skipped(reason) if reason.word == "RecordLost");
@@ -193,7 +193,7 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
         );
     }
     if let Some(refusal) = refused_shard(job, world) {
-        let reason = if refusal.reason == "NameTaken" { "NameTaken" } else { "FailedWrite" };
+        let reason = if refusal.reason == NAME_TAKEN { NAME_TAKEN } else { "FailedWrite" };
         say("LedgerRefused", reason, format!("outcomes cannot be recorded: {}", refusal.message));
     }
     if job.spec.selector.is_some() || job.spec.manual_selector.is_some() {
@@ -211,14 +211,14 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
     }
     let wanted = survey.nodes.iter().filter(|surveyed| match &surveyed.state {
         State::Due(_) => true,
-        State::Waiting(reason) => matches!(reason.word, "FailedCreate" | "NameTaken" | "WaitingForTurn"),
+        State::Waiting(reason) => matches!(reason.word, "FailedCreate" | NAME_TAKEN | "WaitingForTurn"),
         _ => false,
     });
     let mut refused = wanted.filter_map(|surveyed| {
         let history = survey.histories.get(&*surveyed.node.meta.uid)?;
         world.refusals.of("create", &pod_name(job, surveyed.node, history.run + 1))
     });
-    refused.find(|refusal| refusal.reason != crate::survey::LABELS_MISSING)
+    refused.find(|refusal| refusal.reason != LABELS_MISSING)
 }
 
 fn refused_shard<'a>(job: &DaemonJob, world: &'a World) -> Option<&'a Refusal> {
@@ -264,7 +264,7 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
     let unlabelled = world.unlabelled.pods.len() + world.unlabelled.shards.len();
     if unlabelled > 0 {
         let note =
-            format!("{unlabelled} pods or ConfigMaps had lost a label that Quintet needs; it was put back");
+            format!("{unlabelled} pods or ConfigMaps have lost a label that Quintet needs; it is put back");
         events.push(Event { type_: EventType::Warning, reason: "LabelsRestored", action: "Label", note });
     }
     if world.deleted_shards.iter().any(|shard| !shard.terminating()) {

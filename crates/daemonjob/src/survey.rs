@@ -9,9 +9,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource as _;
-use quintet_kit::clock::{doubled, whole_seconds};
+use quintet_kit::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled, whole_seconds};
 use quintet_kit::conditions;
 use quintet_kit::digest;
+use quintet_kit::plan::{LABELS_MISSING, MOST_CREATIONS, NAME_TAKEN};
 use quintet_kit::share::{Round, of_whole};
 use quintet_kit::types::{Node, Phase, Pod, Taint};
 
@@ -32,15 +33,8 @@ pub const NODE_NAME_ANNOTATION: &str = "dj.dysproz.io/node-name";
 /// Annotation: the node's boot ID when the pod was made.
 pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
 
-/// The wait after a node's first failed pod, as the Job controller's.
-const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
-/// The longest wait between two pods of a node, as the Job controller's.
-const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
 /// How often it is asked whether the Job of the post's operator is gone.
 const OLD_JOB: SignedDuration = SignedDuration::from_secs(10);
-/// Pods that one pass makes, so that memory stays small. Between two passes nothing is sent: the first waits for its
-/// answers and the second for the watch.
-const MOST_CREATIONS: usize = 2_000;
 
 /// The state of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -465,8 +459,8 @@ fn histories<'a>(
                 outcome: *outcome,
                 failures: *failures,
                 boot: boot.split_whitespace().collect::<String>().into(),
-                // The clock of a node may be ahead.
-                at: (*at).min(now),
+                // The clock of a node may be ahead. That of a pod that was given up is the start of its run.
+                at: if *outcome == Outcome::PendingDeadlineExceeded { *at } else { (*at).min(now) },
             };
             history.latest = Some(Entry::after(before, ended));
         }
@@ -676,7 +670,7 @@ fn state(
         && refusal.reason != LABELS_MISSING
     {
         survey.look_again(refusal.until);
-        let word = if refusal.reason == "NameTaken" { "NameTaken" } else { "FailedCreate" };
+        let word = if refusal.reason == NAME_TAKEN { NAME_TAKEN } else { "FailedCreate" };
         let message = conditions::shorten(refusal.message.clone(), 256);
         return State::Waiting(because(word, message));
     }
@@ -686,9 +680,6 @@ fn state(
     }
     State::Due(next)
 }
-
-/// The executor's word for a pod of ours that has lost the label that the watch selects by.
-pub const LABELS_MISSING: &str = "LabelsMissing";
 
 /// The state of a node that a pod keeps occupied.
 fn occupied(judged: &Judged<'_>, hash: &str) -> State {
@@ -703,9 +694,7 @@ fn occupied(judged: &Judged<'_>, hash: &str) -> State {
         State::Waiting(because("PreviousPod", format!("{} is replaced", pod.meta.name)))
     } else if let Some(message) = &pod.unschedulable {
         State::Starting(because("Unschedulable", conditions::shorten(message.to_string(), 256)))
-    } else if let Some(waiting) = &pod.waiting
-        && !matches!(&**waiting, "ContainerCreating" | "PodInitializing")
-    {
+    } else if let Some(waiting) = pod.held_up() {
         State::Starting(because("ContainerWaiting", format!("{waiting} in {}", pod.meta.name)))
     } else if pod.node.is_none() {
         State::Starting(because("Scheduling", ""))

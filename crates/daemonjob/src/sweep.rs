@@ -23,7 +23,7 @@ use crate::api::DaemonJob;
 use crate::plan::release;
 
 /// The sweeper's name, in metrics and logs.
-pub const NAME: &str = "sweeper";
+pub const NAME: &str = "daemonjob-sweeper";
 
 /// The pods that it looks at where the process serves some namespaces only.
 const SELECTOR: &str = "quintet.dev/kind=DaemonJob";

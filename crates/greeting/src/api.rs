@@ -118,7 +118,7 @@ pub struct Claim {
     /// Identifies the message; the mark before the dash says how it was made.
     #[serde(default)]
     pub message_hash: String,
-    /// Create or Update.
+    /// Create, Update or Delete.
     #[serde(default)]
     pub kind: String,
     /// The process and the attempt that claimed.

@@ -39,3 +39,11 @@ pub const RULES: &[Rule] = &[
         why: "What was said is claimed in the status before it is said.",
     },
 ];
+
+/// What [`sweep`] may do, also where the kind is switched off: its finalizers must hang nothing.
+pub const SWEEP_RULES: &[Rule] = &[Rule {
+    group: "example.com",
+    resources: &["greetings"],
+    verbs: &["get", "list", "watch", "patch"],
+    why: "The sweeper lets Greetings go that are being deleted while their kind is switched off.",
+}];

@@ -22,9 +22,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt as _};
 
 use crate::conditions::shorten;
-use crate::connection::{Fenced, connector, fenced};
+use crate::connection::{Transport, connector, fenced};
 use crate::executor::WINDOW;
 use crate::gate::{Gate, Term};
+use crate::link::Link;
 use crate::metrics::Metrics;
 use crate::token::TokenFile;
 
@@ -55,19 +56,21 @@ pub enum Error {
 }
 
 /// Makes a client with our limits from a configuration. A server that asks for a pause gets it, for `longest_rest` at
-/// most.
-pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> Result<Client, Error> {
+/// most. What was connected before a doubt of `link` is not used again.
+pub fn build(
+    mut config: Config,
+    metrics: &Metrics,
+    longest_rest: Duration,
+    link: &Link,
+) -> Result<Client, Error> {
     let agent = HeaderValue::from_str(&format!("quintet/{}", env!("CARGO_PKG_VERSION")))?;
     config.headers.push((HeaderName::from_static("user-agent"), agent));
     let file = config.auth_info.token_file.take_if(|_| config.auth_info.token.is_none());
     let token = file.map(|file| TokenFile::new(file.as_ref())).transpose().map_err(kube::Error::Auth)?;
     let https = config.rustls_https_connector_with_connector(connector())?;
-    let transport: hyper_util::client::legacy::Client<_, Fenced> =
-        hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
-            // What a burst of writes has opened serves the next one too, or each would begin with handshakes.
-            .pool_idle_timeout(Duration::from_secs(20))
-            .pool_max_idle_per_host(WINDOW)
-            .build(https);
+    let mut pool = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
+    // What a burst of writes has opened serves the next one too, or each would begin with handshakes.
+    pool.pool_idle_timeout(Duration::from_secs(20)).pool_max_idle_per_host(WINDOW);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
@@ -76,7 +79,7 @@ pub fn build(mut config: Config, metrics: &Metrics, longest_rest: Duration) -> R
         .layer(Limits { metrics: metrics.clone(), rest: Rest::new(longest_rest) })
         .map_err(BoxError::from)
         .map_request(fenced)
-        .service(transport);
+        .service(Transport::new(pool, https, link));
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 

@@ -78,6 +78,11 @@ pub fn is_recent(at: Timestamp, within: SignedDuration, now: Timestamp) -> bool 
     at <= now && now.duration_since(at) < within
 }
 
+/// The first wait after a failure, as the Job controller's.
+pub const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
+/// The longest wait after a failure, as the Job controller's.
+pub const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
+
 /// `first`, doubled `times` times, at most `longest`: the wait after `times + 1` failures.
 pub fn doubled(first: SignedDuration, times: u32, longest: SignedDuration) -> SignedDuration {
     let factor = 1_i32.checked_shl(times).filter(|factor| *factor > 0).unwrap_or(i32::MAX);

@@ -1,4 +1,5 @@
-//! Connections to the API server: TCP notices by itself when the peer is gone, and a write is not sent when its term is over.
+//! Connections to the API server: TCP notices by itself when the peer is gone, what may be connected to nobody is not used
+//! again, and a write is not sent when its term is over.
 //!
 //! A process may be stopped at any moment and wake when another one leads. So the clock is looked at in two places after a write
 //! was handed to the client: when hyper asks for its body, which is when it hands head and body to the connection ([`Fenced`]), and,
@@ -15,16 +16,19 @@ use axum::body::{Bytes, HttpBody};
 use http::Request;
 use hyper::body::{Frame, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{
-    self, CaptureConnection, Connected, HttpConnector, capture_connection,
+    self, CaptureConnection, Connect, Connected, HttpConnector, capture_connection,
 };
 use hyper_util::rt::TokioIo;
 use kube::client::Body;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tower::util::MapResponse;
-use tower::{BoxError, ServiceExt as _};
+use tower::{BoxError, Service, ServiceExt as _};
 
 use crate::gate::Fence;
+use crate::link::Link;
 
 /// How long a connection attempt may take.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -47,6 +51,50 @@ pub(crate) fn connector() -> Connector {
     http.set_keepalive_retries(Some(2));
     http.set_tcp_user_timeout(Some(USER_TIMEOUT));
     http.map_response(Connection::over)
+}
+
+/// Sends requests, and keeps the connections for the next ones; those of before a doubt are kept for none. A watch that was opened
+/// anew over one of them would wait for an answer in vain, and so would a write.
+#[derive(Clone)]
+pub(crate) struct Transport<C> {
+    builder: legacy::Builder,
+    connector: C,
+    doubts: watch::Receiver<u64>,
+    /// The pool, and the doubts that there were when it was begun.
+    pool: Arc<Mutex<(u64, legacy::Client<C, Fenced>)>>,
+}
+
+impl<C: Connect + Clone> Transport<C> {
+    /// Connects by `connector` and pools as `builder` says.
+    pub(crate) fn new(builder: legacy::Builder, connector: C, link: &Link) -> Self {
+        let doubts = link.doubts();
+        let pool = Arc::new(Mutex::new((*doubts.borrow(), builder.build(connector.clone()))));
+        Self { builder, connector, doubts, pool }
+    }
+
+    /// The pool since the last doubt. What is under way over the one before it goes on.
+    fn pool(&self) -> legacy::Client<C, Fenced> {
+        let doubts = *self.doubts.borrow();
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if pool.0 != doubts {
+            *pool = (doubts, self.builder.build(self.connector.clone()));
+        }
+        pool.1.clone()
+    }
+}
+
+impl<C: Connect + Clone + Send + Sync + 'static> Service<Request<Fenced>> for Transport<C> {
+    type Response = http::Response<hyper::body::Incoming>;
+    type Error = legacy::Error;
+    type Future = legacy::ResponseFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), legacy::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Fenced>) -> legacy::ResponseFuture {
+        self.pool().request(request)
+    }
 }
 
 /// The term is over in which a write was begun, and it was not sent.
@@ -196,7 +244,7 @@ impl HttpBody for Fenced {
 mod tests {
     use std::cell::Cell;
 
-    use kube::Config;
+    use kube::{Client, Config};
     use serde::de::IgnoredAny;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
@@ -246,6 +294,11 @@ mod tests {
         received
     }
 
+    fn client(listener: &TcpListener, link: &Link) -> Client {
+        let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
+        client::build(config, &Metrics::new().unwrap(), LONGEST_REST, link).unwrap()
+    }
+
     /// Whichever look it is that finds the term over, the server sees nothing of the write: no head, and no part of a body. And
     /// a term that is over is nothing to the next read of the same connection.
     #[tokio::test]
@@ -255,8 +308,7 @@ mod tests {
         let since = gate.term().unwrap().since;
         for looks in 0.. {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
-            let client = client::build(config, &Metrics::new().unwrap(), LONGEST_REST).unwrap();
+            let client = client(&listener, &Link::default());
             let mut write = Request::post("/api/v1/namespaces/n/pods").body(b"{}".to_vec()).unwrap();
             write.extensions_mut().insert(gate.fence(since));
             let mut written = None;
@@ -283,6 +335,30 @@ mod tests {
                 return;
             }
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_connected_before_a_doubt_is_not_used_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let link = Link::default();
+        let client = client(&listener, &link);
+        let asked = async {
+            for path in ["/a", "/b", "/doubt", "/c", "/d"] {
+                if path == "/doubt" {
+                    link.doubt();
+                    continue;
+                }
+                let read = Request::get(path).body(Vec::new()).unwrap();
+                client::ask::<IgnoredAny>(&client, read).await.unwrap();
+            }
+            drop(client);
+        };
+        let received = serve(listener, asked).await;
+        let path = |request: &String| request.split(' ').nth(1).unwrap().to_owned();
+        let mut paths: Vec<Vec<String>> =
+            received.iter().map(|requests| requests.iter().map(path).collect()).collect();
+        paths.sort();
+        assert_eq!(paths, [["/a", "/b"], ["/c", "/d"]]);
     }
 
     /// Both ends of TCP: questions while nothing is sent, and a limit for what is sent and not acknowledged.

@@ -19,22 +19,18 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::client::{CALL, Resting, ask, ask_in_term, brief};
-use crate::clock::{Clock, doubled};
+use crate::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use crate::gate::Gate;
 use crate::informer::{Informer, Part, Progress};
 use crate::object::{Key, Meta, MetaOnly, Object};
-use crate::plan::{Action, Refusal, Refusals};
+use crate::plan::{Action, LABELS_MISSING, NAME_TAKEN, Refusal, Refusals};
 use crate::resource::{PODS, Resource, escape};
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
 /// Writes in flight, in the whole process. More only adds latency.
 pub const WINDOW: usize = 32;
-/// The wait after the first refusal of one object; doubled with each further one (the Job controller's 10 s).
-const FIRST_REFUSAL: SignedDuration = SignedDuration::from_secs(10);
-/// The longest wait after a refusal (the Job controller's 10 min).
-const LONGEST_REFUSAL: SignedDuration = SignedDuration::from_mins(10);
 /// How long it is taken for granted that a namespace is being deleted: it may have been made anew.
-const TERMINATING: SignedDuration = LONGEST_REFUSAL;
+const TERMINATING: SignedDuration = LONGEST_BACKOFF;
 /// So many refusals in a row stop a pass: something is wrong with all of it.
 const STOP_AFTER: usize = 3;
 /// The wait before more is made after that, doubled while nothing goes through.
@@ -42,7 +38,7 @@ const FIRST_STOP: SignedDuration = SignedDuration::from_secs(1);
 
 /// Whether a refusal is about the name of an object and not about the object.
 fn is_of_the_name(reason: &str) -> bool {
-    matches!(reason, "NameTaken" | "LabelsMissing")
+    matches!(reason, NAME_TAKEN | LABELS_MISSING)
 }
 
 /// How an effect of a kind's own is called: it is no write.
@@ -66,7 +62,7 @@ pub enum Error {
         object: String,
         /// What came instead of an answer.
         error: String,
-        /// Whether the API server said so itself (5xx): it answers, and may well do something else.
+        /// Whether the API server said so itself (500): it answers, and may well do something else.
         is_said: bool,
     },
     /// The object has changed since the plan was made.
@@ -285,7 +281,7 @@ impl Executor {
     /// What was refused for this owner.
     pub fn refusals(&self, owner: &Key) -> Refusals {
         let now = self.clock.now();
-        let latest = now.checked_add(LONGEST_REFUSAL).unwrap_or(Timestamp::MAX);
+        let latest = now.checked_add(LONGEST_BACKOFF).unwrap_or(Timestamp::MAX);
         let mut memory = self.memory();
         let Some(memory) = memory.get_mut(&owner.uid) else { return Refusals::default() };
         memory.refusals.wait_until_at_most(latest);
@@ -625,10 +621,10 @@ impl Executor {
         let refusals = &mut memory.refusals;
         // What is no longer tried (another template, fewer pods) must not be remembered for ever.
         refusals.retain(|refusal| {
-            refusal.until.checked_add(LONGEST_REFUSAL).is_ok_and(|forgotten| forgotten > now)
+            refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
         });
         let times = refusals.of(verb, name).map_or(0, |refusal| refusal.times);
-        let until = now.checked_add(doubled(FIRST_REFUSAL, times, LONGEST_REFUSAL)).unwrap_or(Timestamp::MAX);
+        let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(Timestamp::MAX);
         let message = crate::conditions::shorten(message.to_owned(), 512);
         let refusal = Refusal { verb, reason, message, times: times + 1, until };
         if quota {
@@ -643,7 +639,7 @@ impl Executor {
         let now = self.clock.now();
         let mut memory = self.memory();
         let memory = memory.entry(owner.uid.clone()).or_default();
-        let until = now.checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_REFUSAL));
+        let until = now.checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_BACKOFF));
         let last = memory.refusals.of("create", name).cloned();
         memory.refusals.creations =
             last.map(|last| Refusal { until: until.unwrap_or(Timestamp::MAX), ..last });
@@ -708,24 +704,24 @@ impl Executor {
                 match self.read_meta(&resource, &namespace, &name).await? {
                     Some(meta)
                         if resource == PODS
-                            && meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid)
+                            && meta.is_controlled_by(owner)
                             && meta.labels.get(KIND_LABEL).is_none() =>
                     {
                         // The watch selects by that label: the cache will never show this pod.
                         Ok(Answer::Refused {
-                            reason: "LabelsMissing".to_owned(),
+                            reason: LABELS_MISSING.to_owned(),
                             message: format!(
                                 "Pod {name} exists already, but has lost its label {KIND_LABEL}"
                             ),
                             quota: false,
                         })
                     }
-                    Some(meta) if meta.owner.as_ref().is_some_and(|of| of.uid == owner.uid) => {
+                    Some(meta) if meta.is_controlled_by(owner) => {
                         self.wrote(owner, resource, &meta);
                         Ok(Answer::News)
                     }
                     Some(meta) => Ok(Answer::Refused {
-                        reason: "NameTaken".to_owned(),
+                        reason: NAME_TAKEN.to_owned(),
                         message: match meta.owner {
                             Some(of) => format!(
                                 "{} {name} exists already and belongs to {} {}",
@@ -851,7 +847,8 @@ impl Executor {
                 Sorted::Answer(Answer::Done)
             }
             Some(Ok(Err(kube::Error::Api(status)))) => {
-                is_said = (500..=599).contains(&status.code);
+                // As where a webhook fails. Whoever is overloaded or has lost its store is not asked for more.
+                is_said = status.code == 500;
                 sort(verb, *status)
             }
             // It was not sent.

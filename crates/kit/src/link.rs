@@ -1,8 +1,8 @@
 //! What the parts of a process tell each other about their connections to the API server.
 //!
 //! Each part has connections of its own, and each finds out by itself, sooner or later, that one is dead or that the
-//! server is back. Whoever finds out first tells the others: a server that was gone is used again by all at once, not
-//! when the longest backoff ends.
+//! server is back. Whoever finds out first tells the others: what may be dead is used by nobody any more
+//! ([`crate::connection`]), and a server that was gone is used again by all at once, not when the longest backoff ends.
 
 use std::time::Duration;
 

@@ -170,13 +170,22 @@ pub struct Event {
     pub note: String,
 }
 
+/// Pods that one plan makes, so that memory stays small. Between two of them nothing is sent: the first waits for its
+/// answers and the second for the watch.
+pub const MOST_CREATIONS: usize = 2_000;
+
+/// The reason of a refusal: an object of this name exists already and is not the owner's.
+pub const NAME_TAKEN: &str = "NameTaken";
+/// The reason of a refusal: the pod exists already and has lost the label that the watch selects by.
+pub const LABELS_MISSING: &str = "LabelsMissing";
+
 /// An answer of the API server that counts against one object of ours (a pod, say) and not against its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// What was tried: `create`, `delete`, `apply`, `patch` or `merge`. The executor does not try it again before `until`,
     /// whatever a plan says.
     pub verb: &'static str,
-    /// The server's reason (`Invalid`, `Forbidden`) or ours (`NameTaken`).
+    /// The server's reason (`Invalid`, `Forbidden`), or ours: [`NAME_TAKEN`], [`LABELS_MISSING`].
     pub reason: String,
     /// The server's words.
     pub message: String,

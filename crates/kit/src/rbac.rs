@@ -17,33 +17,12 @@ pub struct Rule {
 }
 
 /// What the manager itself needs in every namespace it watches, whatever kinds are enabled.
-pub const MANAGER_RULES: &[Rule] = &[
-    Rule {
-        group: "events.k8s.io",
-        resources: &["events"],
-        verbs: &["create", "patch"],
-        why: "Events tell users what was done and what was refused.",
-    },
-    // The sweeper's: they stay when a kind is switched off, so that its finalizers hang nothing.
-    Rule {
-        group: "",
-        resources: &["pods"],
-        verbs: &["get", "list", "watch", "patch"],
-        why: "The sweeper takes the finalizer off pods whose DaemonJob is gone or switched off.",
-    },
-    Rule {
-        group: "dj.dysproz.io",
-        resources: &["daemonjobs"],
-        verbs: &["get"],
-        why: "The sweeper asks whether a pod's DaemonJob is gone.",
-    },
-    Rule {
-        group: "example.com",
-        resources: &["greetings"],
-        verbs: &["get", "list", "watch", "patch"],
-        why: "The sweeper lets Greetings go that are being deleted while their kind is switched off.",
-    },
-];
+pub const MANAGER_RULES: &[Rule] = &[Rule {
+    group: "events.k8s.io",
+    resources: &["events"],
+    verbs: &["create", "patch"],
+    why: "Events tell users what was done and what was refused.",
+}];
 
 /// What the manager needs in its own namespace only (a Role, not a ClusterRole).
 /// All but `create` are given for the one Lease.

@@ -1,6 +1,7 @@
 //! Schema helpers that several kinds' custom resources share.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kube::core::Rule;
 use schemars::transform::{RecursiveTransform, Transform as _};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -22,4 +23,12 @@ pub fn without_descriptions<T: JsonSchema>(generator: &mut SchemaGenerator) -> S
     })
     .transform(&mut schema);
     schema
+}
+
+/// The rule for a field of this name that is a whole number, `most` at most, or a percentage.
+pub fn number_or_percentage(field: &str, most: u32) -> Rule {
+    Rule::new(format!(
+        "type(self) == int ? self >= 0 && self <= {most} : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
+    ))
+    .message(format!("{field} must be a whole number or a percentage from 0% to 100%").as_str())
 }

@@ -51,6 +51,26 @@ pub struct Shared {
     inner: Arc<Inner>,
 }
 
+/// What a process shares, as [`Shared::new`] takes it.
+pub struct Setup {
+    /// See [`Shared::client`].
+    pub client: Client,
+    /// See [`Shared::link`]; the client was made with it.
+    pub link: Link,
+    /// See [`Shared::gate`].
+    pub gate: Gate,
+    /// See [`Shared::metrics`].
+    pub metrics: Metrics,
+    /// See [`Shared::clock`].
+    pub clock: Clock,
+    /// Who reports events.
+    pub instance: String,
+    /// Narrow every watch of namespaced objects; none means all.
+    pub namespaces: Vec<String>,
+    /// See [`Shared::stop`].
+    pub stop: watch::Receiver<bool>,
+}
+
 struct Inner {
     namespaces: Vec<String>,
     tasks: Mutex<Vec<(&'static str, Task)>>,
@@ -102,23 +122,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Shares a client. `namespaces` narrow every watch of namespaced objects; none means all.
-    pub fn new(
-        client: Client,
-        gate: Gate,
-        metrics: Metrics,
-        clock: Clock,
-        instance: String,
-        namespaces: Vec<String>,
-        stop: watch::Receiver<bool>,
-    ) -> Self {
+    /// Shares a client and what goes with it.
+    pub fn new(setup: Setup) -> Self {
+        let Setup { client, link, gate, metrics, clock, instance, namespaces, stop } = setup;
         let (recorder, sender) =
             Recorder::new(client.clone(), gate.clone(), clock, metrics.clone(), instance);
         let shared = Self {
             executor: Arc::new(Executor::new(client.clone(), gate.clone(), clock)),
             client,
             gate,
-            link: Link::default(),
+            link,
             recorder,
             metrics,
             clock,

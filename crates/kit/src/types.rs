@@ -89,6 +89,12 @@ impl Pod {
         self.is_running() && self.meta.deleted.is_none()
     }
 
+    /// Why a container of it waits, unless that is just beginning.
+    pub fn held_up(&self) -> Option<&str> {
+        let reason = self.waiting.as_deref()?;
+        (!matches!(reason, "ContainerCreating" | "PodInitializing")).then_some(reason)
+    }
+
     /// A label's value.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.meta.labels.get(key)
@@ -419,12 +425,8 @@ pub struct Deployment {
     pub observed_generation: i64,
     /// Pods of any template.
     pub replicas: i32,
-    /// Pods of the current template.
-    pub updated: i32,
     /// Ready pods.
     pub ready: i32,
-    /// Available pods.
-    pub available: i32,
     /// Why pods cannot be made or do not become available, in its controller's words.
     pub trouble: Option<Box<str>>,
 }
@@ -433,14 +435,12 @@ impl Object for Deployment {
     crate::identified_by_meta!();
 
     fn same(&self, other: &Self) -> bool {
-        let Self { meta, spec, observed_generation, replicas, updated, ready, available, trouble } = self;
+        let Self { meta, spec, observed_generation, replicas, ready, trouble } = self;
         meta.same(&other.meta)
             && *spec == other.spec
             && *observed_generation == other.observed_generation
             && *replicas == other.replicas
-            && *updated == other.updated
             && *ready == other.ready
-            && *available == other.available
             && *trouble == other.trouble
     }
 }
@@ -458,9 +458,7 @@ struct WireDeployment {
 struct WireDeploymentStatus {
     observed_generation: i64,
     replicas: i32,
-    updated_replicas: i32,
     ready_replicas: i32,
-    available_replicas: i32,
     conditions: Vec<WireCondition>,
 }
 
@@ -479,9 +477,7 @@ impl From<WireDeployment> for Deployment {
             spec: wire.spec,
             observed_generation: wire.status.observed_generation,
             replicas: wire.status.replicas,
-            updated: wire.status.updated_replicas,
             ready: wire.status.ready_replicas,
-            available: wire.status.available_replicas,
             trouble,
         }
     }

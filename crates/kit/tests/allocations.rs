@@ -23,7 +23,7 @@ use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
 use quintet_kit::plan::{Plan, Refusals};
 use quintet_kit::resource::{PODS, Resource};
-use quintet_kit::shared::Shared;
+use quintet_kit::shared::{Setup, Shared};
 use quintet_kit::types::Pod;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -194,15 +194,16 @@ fn a_pass_that_finds_nothing_to_do_allocates_little() {
     alone(async {
         let metrics = Metrics::new().unwrap();
         let (_stop, stopped) = watch::channel(false);
-        let shared = Shared::new(
-            server(),
-            Gate::open(),
-            metrics.clone(),
-            Clock::System,
-            "test".into(),
-            Vec::new(),
-            stopped,
-        );
+        let shared = Shared::new(Setup {
+            client: server(),
+            link: Link::default(),
+            gate: Gate::open(),
+            metrics: metrics.clone(),
+            clock: Clock::System,
+            instance: "test".into(),
+            namespaces: Vec::new(),
+            stop: stopped,
+        });
         let objects = shared.informer::<Pod>("pods", PODS, None);
         let controller = Controller::new(&shared, Content, objects, []);
         for (_, task) in shared.take_tasks() {

@@ -15,11 +15,12 @@ use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::Error;
 use quintet_kit::gate::Gate;
 use quintet_kit::informer::Informer;
+use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::Object as _;
 use quintet_kit::plan::{Action, Plan, Refusals};
 use quintet_kit::resource::{PODS, Resource};
-use quintet_kit::shared::Shared;
+use quintet_kit::shared::{Setup, Shared};
 use quintet_kit::types::Pod;
 use serde_json::json;
 use tokio::sync::watch;
@@ -121,7 +122,9 @@ fn start_by(
 ) -> Started {
     let (stop, stopped) = watch::channel(false);
     let (gate, metrics) = (gate.clone(), metrics.clone());
-    let shared = Shared::new(client, gate, metrics, clock, "test".into(), namespaces, stopped);
+    let (link, instance) = (Link::default(), "test".into());
+    let setup = Setup { client, link, gate, metrics, clock, instance, namespaces, stop: stopped };
+    let shared = Shared::new(setup);
     let odd = Odd::default();
     let objects = shared.informer::<Pod>("pods", PODS, None);
     let controller = Controller::new(&shared, odd.clone(), objects.clone(), []);
@@ -186,7 +189,7 @@ async fn a_clock_that_jumps_stops_no_passes() {
 /// answers, nothing is.
 #[tokio::test(start_paused = true)]
 async fn a_status_is_written_also_where_a_write_fails() {
-    for (code, told) in [(500, 1), (429, 0)] {
+    for (code, told) in [(500, 1), (503, 0), (429, 0)] {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (list, log) = (Arc::new(Mutex::new(Some(listed(&["makes"])))), asked.clone());
         let service = tower::service_fn(move |request: Request<Body>| {

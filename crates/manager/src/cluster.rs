@@ -11,6 +11,7 @@ use clap::Args;
 use http::{Method, Request};
 use kube::Client;
 use quintet_kit::client::{self, CALL, LONGEST_REST, causes};
+use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
 use quintet_kit::object::{Meta, WireMeta};
 use quintet_kit::resource::{DEPLOYMENTS, Resource, escape};
@@ -86,7 +87,7 @@ impl Cluster {
         let config = run::configure(args).await?;
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         // Nobody reads these counters: the client of the manager is the only one there is.
-        let client = client::build(config, &Metrics::new()?, LONGEST_REST)?;
+        let client = client::build(config, &Metrics::new()?, LONGEST_REST, &Link::default())?;
         Ok(Self { client, url: url.trim_end_matches('/').into(), namespace: namespace.into() })
     }
 

@@ -11,8 +11,9 @@ use quintet_kit::client::{LONGEST_REST, discreet};
 use quintet_kit::clock::Clock;
 use quintet_kit::election::{self, Candidate, Settings};
 use quintet_kit::gate::{BEAT, Gate};
+use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
-use quintet_kit::shared::Shared;
+use quintet_kit::shared::{Setup, Shared};
 use quintet_kit::{client, serve};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
@@ -47,7 +48,8 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let server = config.cluster_url.to_string();
     let mut metrics = Metrics::new().context("the metrics cannot be registered")?;
     metrics.lease = args.leader_election_id.as_str().into();
-    let client = client::build(config.clone(), &metrics, LONGEST_REST)?;
+    let link = Link::default();
+    let client = client::build(config.clone(), &metrics, LONGEST_REST, &link)?;
     let clock = Clock::System;
     let gate = if args.leader_elect { Gate::closed() } else { Gate::open() };
     let (stop, stopped) = watch::channel(false);
@@ -62,15 +64,16 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let debug_listener = serve::listen(&args.debug_bind_address).await?;
     let probe_listener = serve::listen(&args.health_probe_bind_address).await?;
 
-    let shared = Shared::new(
+    let shared = Shared::new(Setup {
         client,
-        gate.clone(),
-        metrics.clone(),
+        link,
+        gate: gate.clone(),
+        metrics: metrics.clone(),
         clock,
-        identity.clone(),
-        args.namespaces(),
-        stopped.clone(),
-    );
+        instance: identity.clone(),
+        namespaces: args.namespaces(),
+        stop: stopped.clone(),
+    });
     register(&args, &shared, &identity)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -207,7 +210,7 @@ fn elect(
         runtime.block_on(async move {
             let Shared { gate, link, clock, metrics, .. } = shared.clone();
             // A server that asks for a pause may have it as far as the lease is not lost by it.
-            let client = client::build(config, &metrics, settings.retry)?;
+            let client = client::build(config, &metrics, settings.retry, &link)?;
             let candidate = Candidate { client, settings, gate, link, clock, metrics };
             Ok(election::run(candidate, || shared.seen(), released).await?)
         })
@@ -256,7 +259,9 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
                 let served = quintet_daemonjob::register(shared);
                 daemonjobs = Some(served.context("the metrics of DaemonJobs cannot be registered")?);
             }
-            Kind::PodSet => quintet_podset::register(shared)?,
+            Kind::PodSet => {
+                quintet_podset::register(shared).context("the metrics of PodSets cannot be registered")?;
+            }
             Kind::PulsarConsumer => {
                 let port = args.pulsar_consumer_health_port;
                 let image = quintet_pulsarconsumer::Image {

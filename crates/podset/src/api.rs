@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
+use quintet_kit::schema::number_or_percentage;
 use quintet_kit::template::RawTemplate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,9 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Available", type_ = "integer", json_path = ".status.availableReplicas"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("self.metadata.name.size() <= 63")
+    // Whatever was stored before is not kept from getting a status by a name that nobody can change.
+    validation = Rule::new("oldSelf.hasValue() || self.metadata.name.size() <= 63")
+        .optional_old_self(true)
         .message("the name is also a label of the pods: use at most 63 characters")
 )]
 // Without a default of its own an empty spec would be dropped, and then the scale subresource has no replicas.
@@ -89,34 +92,19 @@ pub struct UpdateStrategy {
     /// How many pods may be missing from the available ones while pods are replaced: a number or a percentage of
     /// replicas, rounded down. Default 25%. If this and maxSurge come to 0, it is 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(
-        validation = Rule::new(
-            "type(self) == int ? self >= 0 && self <= 100000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
-        )
-        .message("maxUnavailable must be a whole number or a percentage from 0% to 100%")
-    )]
+    #[x_kube(validation = number_or_percentage("maxUnavailable", 100_000))]
     pub max_unavailable: Option<IntOrString>,
 
     /// How many pods there may be above replicas while pods are replaced: a number or a percentage of replicas, rounded
     /// up. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(
-        validation = Rule::new(
-            "type(self) == int ? self >= 0 && self <= 100000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
-        )
-        .message("maxSurge must be a whole number or a percentage from 0% to 100%")
-    )]
+    #[x_kube(validation = number_or_percentage("maxSurge", 100_000))]
     pub max_surge: Option<IntOrString>,
 
     /// How many pods of older templates are left as they are: a number or a percentage of replicas, rounded up. One of
     /// them that goes is replaced by a pod of the current template. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(
-        validation = Rule::new(
-            "type(self) == int ? self >= 0 && self <= 100000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
-        )
-        .message("partition must be a whole number or a percentage from 0% to 100%")
-    )]
+    #[x_kube(validation = number_or_percentage("partition", 100_000))]
     pub partition: Option<IntOrString>,
 
     /// Stops replacing pods for their template. Pods that go otherwise are replaced all the same.

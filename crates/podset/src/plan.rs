@@ -7,9 +7,11 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
-use quintet_kit::clock::doubled;
+use quintet_kit::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_kit::object::{Object as _, controller_reference};
-use quintet_kit::plan::{Action, Event, EventType, Plan, Refusal};
+use quintet_kit::plan::{
+    Action, Event, EventType, LABELS_MISSING, MOST_CREATIONS, NAME_TAKEN, Plan, Refusal,
+};
 use quintet_kit::resource::{PODS, Resource};
 use quintet_kit::template::RawTemplate;
 use quintet_kit::types::Pod;
@@ -36,20 +38,12 @@ pub const ATTEMPT_ANNOTATION: &str = "batch.tutorial.kubebuilder.io/attempt";
 const VERSION: &str = "v0.1";
 /// Characters of the PodSet's name that its pods' names begin with: with `-pod-` and 10 more they are host names.
 const NAME_LENGTH: usize = 48;
-/// The age at which the second of two pods that end in a row is replaced, as the Job controller's first wait.
-const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
-/// The longest such age, as the Job controller's. A pod that lives for longer ends the row.
-const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
 
 /// The post's pod.
 static DEFAULT_TEMPLATE: LazyLock<RawTemplate> = LazyLock::new(|| {
     RawTemplate(json!({"spec": {"containers": [
         {"name": "busybox", "image": "busybox", "command": ["sleep", "3600"]}]}}))
 });
-
-/// Pods that one plan makes, so that memory stays small. Between two of them nothing is sent: the first waits for its
-/// answers and the second for the watch.
-const MOST_CREATIONS: usize = 2_000;
 
 /// The hash of the built-in template: a changed one must not replace any pod.
 const BUILT_IN_HASH: &str = "v1-default";
@@ -207,8 +201,8 @@ fn creations<'a>(
         return made;
     }
     for (name, attempt) in free_names(podset, world, now).zip(attempts).take(missing.min(MOST_CREATIONS)) {
-        let refusal = refusal(world, "create", &name).filter(|refusal| refusal.reason != "NameTaken");
-        if refusal.is_some_and(|refusal| refusal.reason == "LabelsMissing" && refusal.until > now) {
+        let refusal = refusal(world, "create", &name).filter(|refusal| refusal.reason != NAME_TAKEN);
+        if refusal.is_some_and(|refusal| refusal.reason == LABELS_MISSING && refusal.until > now) {
             // It is one of ours, and stands where a pod was to be made.
             made.labels.push(merge(podset, &name, &json!({ KIND_LABEL: "PodSet" })));
             continue;
@@ -359,7 +353,7 @@ fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl 
     (0..).map(|number| pod_name(podset, number)).filter(move |name| {
         !taken.contains(name.as_str())
             && refusal(world, "create", name)
-                .is_none_or(|refusal| refusal.reason != "NameTaken" || refusal.until <= now)
+                .is_none_or(|refusal| refusal.reason != NAME_TAKEN || refusal.until <= now)
     })
 }
 

@@ -197,7 +197,7 @@ fn why_not_ready(pod: &Pod) -> Option<NotReady> {
     }
     let (reason, message) = if let Some(message) = &pod.unschedulable {
         ("Unschedulable", message.to_string())
-    } else if let Some(waiting) = pod.waiting.as_deref().filter(|waiting| !is_beginning(waiting)) {
+    } else if let Some(waiting) = pod.held_up() {
         let crashed = pod.crashed.as_ref().map(|exit| {
             let word = if exit.reason.is_empty() { "Error" } else { &*exit.reason };
             format!("container {} ended with exit code {} ({word})", exit.container, exit.code)
@@ -214,10 +214,6 @@ fn why_not_ready(pod: &Pod) -> Option<NotReady> {
     };
     let message = conditions::shorten(message, 256);
     Some(NotReady { pod: pod.meta.name.to_string(), reason: reason.to_owned(), message })
-}
-
-fn is_beginning(waiting: &str) -> bool {
-    matches!(waiting, "ContainerCreating" | "PodInitializing")
 }
 
 /// Events, made from the difference of two statuses so that each comes once.

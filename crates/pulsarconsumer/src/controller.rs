@@ -87,7 +87,7 @@ impl Reconciler for PulsarConsumers {
         world.known = self.poller.known(&key);
         world.deployment = self.deployment(object, &key).await?;
         if let Some(own) = &world.deployment
-            && own.meta.owner.as_ref().is_some_and(|owner| owner.uid == key.uid)
+            && own.meta.is_controlled_by(&key)
             && own.meta.annotations.get(APPLIED_ANNOTATION).is_none()
         {
             world.owned = self.executor().read::<Owned>(&DEPLOYMENTS, &key.namespace, &own.meta.name).await?;

@@ -237,7 +237,7 @@ pub const TERMINATING: &str = "Terminating";
 
 /// Whether an object's controller is `owner`.
 pub fn is_of(found: &impl Kept, owner: &Key) -> bool {
-    found.meta().owner.as_ref().is_some_and(|controller| controller.uid == owner.uid)
+    found.meta().is_controlled_by(owner)
 }
 
 /// `now` and a while.

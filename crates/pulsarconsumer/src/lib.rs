@@ -8,13 +8,13 @@ mod admin;
 mod adoption;
 pub mod api;
 pub mod backlog;
-mod controller;
+pub mod controller;
 pub mod deployment;
 mod keda;
 mod kept;
-mod metrics;
-mod observe;
-mod plan;
+pub mod metrics;
+pub mod observe;
+pub mod plan;
 mod pods;
 mod poller;
 mod secrets;
@@ -25,9 +25,6 @@ use quintet_kit::rbac::Rule;
 
 pub use controller::register;
 pub use deployment::Image;
-// For a test that counts what a plan allocates.
-pub use observe::World;
-pub use plan::plan;
 
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "pulsarconsumer";

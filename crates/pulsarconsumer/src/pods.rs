@@ -99,11 +99,7 @@ fn is_unready(pod: &Pod) -> bool {
 /// turn has not come yet.
 fn asked_at(pod: &Pod) -> Option<Timestamp> {
     let is_bound = pod.node.is_some();
-    let says_nothing = match pod.waiting.as_deref() {
-        None => pod.phase == Phase::Running,
-        Some("ContainerCreating" | "PodInitializing") => true,
-        Some(_) => false,
-    };
+    let says_nothing = pod.held_up().is_none() && (pod.waiting.is_some() || pod.phase == Phase::Running);
     // A kubelet that has not reported yet says nothing either.
     let is_new = pod.waiting.is_none() && pod.phase == Phase::Pending;
     (is_bound && (says_nothing || is_new))

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::plan::Action;
 use quintet_kit::types::Deployment;
+use quintet_pulsarconsumer::Image;
 use quintet_pulsarconsumer::api::PulsarConsumer;
-use quintet_pulsarconsumer::{Image, World, plan};
+use quintet_pulsarconsumer::observe::World;
+use quintet_pulsarconsumer::plan::plan;
 use serde_json::{Value, json};
 
 use crate::counter::allocations;

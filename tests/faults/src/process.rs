@@ -12,8 +12,9 @@ use quintet_kit::client::{self, LONGEST_REST};
 use quintet_kit::clock::Clock;
 use quintet_kit::election::{self, Candidate, Settings};
 use quintet_kit::gate::Gate;
+use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
-use quintet_kit::shared::Shared;
+use quintet_kit::shared::{Setup, Shared};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -108,15 +109,16 @@ impl Process {
         let gate = Gate::closed();
         let (stop, stopped) = watch::channel(false);
         let (release, released) = watch::channel(false);
-        let shared = Shared::new(
-            client::over(server.connect(who), &metrics, LONGEST_REST),
-            gate.clone(),
-            metrics.clone(),
+        let shared = Shared::new(Setup {
+            client: client::over(server.connect(who), &metrics, LONGEST_REST),
+            link: Link::default(),
+            gate: gate.clone(),
+            metrics: metrics.clone(),
             clock,
-            who.to_owned(),
-            Vec::new(),
-            stopped,
-        );
+            instance: who.to_owned(),
+            namespaces: Vec::new(),
+            stop: stopped,
+        });
         let mut printer = None;
         let mut served = None;
         if !kinds.contains(&Kind::Greeting) {

@@ -578,6 +578,10 @@ impl Kept {
         ] {
             goals.row("21", what, 2, self.over_other(Measure::Silence, "back", Part::P50, to), of);
         }
+        goals.because(
+            "Where something was written in the seconds before, a watch was opened anew over a connection that was kept, as silent as \
+             the one before: that took another 10 s.",
+        );
         goals.row(
             "22",
             "API server gone for 60 s, after its return: s",

@@ -12,11 +12,10 @@ use quintet_daemonjob::nodes::{Verdict, Why};
 use quintet_daemonjob::observe::World;
 use quintet_daemonjob::plan::plan;
 use quintet_daemonjob::survey::{
-    Judged, Reason, State, Survey, Surveyed, hash_of, not_tolerated, occupants, parallelism, pinned_to,
-    survey,
+    Judged, Reason, State, Survey, Surveyed, hash_of, not_tolerated, occupants, parallelism, survey,
 };
 use quintet_kit::conditions::is_true;
-use quintet_kit::plan::Action;
+use quintet_kit::plan::{Action, NAME_TAKEN};
 use quintet_kit::resource::PODS;
 use quintet_kit::types::{Node, Taint};
 use serde_json::Value;
@@ -404,7 +403,7 @@ fn deleted_pods(job: &DaemonJob, world: &World, now: Timestamp) -> HashSet<Strin
 /// Why the controller would delete a running pod.
 fn why_deleted(survey: &Survey<'_>, judged: &Judged<'_>, eligible: bool) -> &'static str {
     let pod = judged.pod;
-    let is_doubled = pinned_to(pod).is_some_and(|name| survey.doubled.contains(&name));
+    let is_doubled = judged.on.is_some_and(|name| survey.doubled.contains(&name));
     match &survey.hold {
         Some(hold) if survey.ending.is_some() || hold.word == "Suspended" => hold.word,
         _ if !eligible => "Tainted",
@@ -428,7 +427,7 @@ fn refused<'a>(
         .filter(|status| origin != Origin::Changed && status.template_hash.as_deref() == Some(&*survey.hash));
     let pending = status.iter().flat_map(|status| &status.pending_nodes);
     pending
-        .filter(|node| matches!(&*node.reason, "FailedCreate" | "NameTaken"))
+        .filter(|node| matches!(&*node.reason, "FailedCreate" | NAME_TAKEN))
         .map(|node| (&*node.node, (&*node.reason, &*node.message)))
         .collect()
 }

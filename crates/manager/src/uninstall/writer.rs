@@ -131,12 +131,12 @@ impl Writer {
         let (stop, stopped) = watch::channel(false);
         let Lease { namespace, name } = &lease;
         let settings = Settings { name: name.clone(), ..Settings::new(namespace.clone(), run::identity()) };
-        let metrics = Metrics::new()?;
+        let (metrics, link) = (Metrics::new()?, Link::default());
         let candidate = Candidate {
-            client: client::build(run::configure(reached_by).await?, &metrics, settings.retry)?,
+            client: client::build(run::configure(reached_by).await?, &metrics, settings.retry, &link)?,
             settings,
             gate: gate.clone(),
-            link: Link::default(),
+            link,
             clock: Clock::System,
             metrics,
         };
