@@ -114,7 +114,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a refusal that is forgotten at once",
-        file: "crates/kit/src/executor.rs",
+        file: "crates/kit/src/clock.rs",
         edits: &[(
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);",
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::ZERO;",
