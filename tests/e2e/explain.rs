@@ -417,6 +417,38 @@ fn uninstall_lets_go_what_waits_for_a_manager_that_is_gone() {
     assert!(answer.stdout.contains("0 Pods freed"), "{answer:?}");
 }
 
+/// No Lease keeps a manager without election from writing; one with it is kept, even if it never ends.
+#[test]
+fn uninstall_waits_for_a_manager_that_does_not_elect_and_for_no_other() {
+    let arena = Arena::new("ex-alone");
+    arena.node("a");
+    let uninstall = |name: &str, elects: &str, stop_seconds: &str| {
+        let labels = json!({ "app": name });
+        let pod = json!({ "nodeSelector": { "arena": arena.namespace() },
+            "containers": [{ "name": "manager", "image": "quintet", "args": [elects] }] });
+        let metadata =
+            json!({ "labels": labels, "annotations": { "kwok.quintet.dev/stop-seconds": stop_seconds } });
+        let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
+            "spec": { "selector": { "matchLabels": labels }, "template": { "metadata": metadata, "spec": pod } } });
+        arena.apply(&deployment).unwrap();
+        let phases = || -> Vec<Value> {
+            let pods = arena.list("pods", &format!("app={name}"));
+            pods.iter().map(|pod| pod["status"]["phase"].clone()).collect()
+        };
+        arena.wait("its pod runs", || phases() == ["Running"]);
+        let manager = format!("--manager={}/{name}", arena.namespace());
+        let answer = command(&arena, &["uninstall", "--yes", &manager], None);
+        assert_eq!(answer.code, Some(0), "{answer:?}");
+        assert!(answer.stdout.contains("quintet-manager is held: no manager writes."), "{answer:?}");
+        (answer.stdout.contains("may write without Lease"), phases())
+    };
+    let (waited, left) = uninstall("alone", "--leader-elect=false", "6");
+    assert!(waited && left.iter().all(|phase| phase == "Failed"), "it has ended: {left:?}");
+    let (waited, left) = uninstall("electing", "--leader-elect", "60");
+    assert!(!waited && left == ["Running"], "it may go on: {left:?}");
+    arena.kubectl(&["delete", "pods", "-l", "app=electing", "--force"]).unwrap();
+}
+
 /// A manager for one namespace that may look at this one alone says how to free what an earlier, wider one has left.
 #[test]
 fn a_manager_that_may_not_look_elsewhere_says_what_to_do_there() {

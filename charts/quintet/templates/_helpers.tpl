@@ -156,8 +156,12 @@ path: /metrics
 {{- if $root.Values.metrics.secure }}
 scheme: https
 tlsConfig:
+  {{- with $values.tlsConfig }}
+  {{- toYaml . | nindent 2 }}
+  {{- else }}
   # The certificate names no host that Prometheus asks for: what protects the samples is who may ask.
   insecureSkipVerify: true
+  {{- end }}
 {{- if not $values.authorization }}
 {{- if index . 2 }}
 bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
@@ -184,6 +188,30 @@ relabelings:
 metricRelabelings:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* What every pod of the release may talk to, as rules of a NetworkPolicy. */}}
+{{- define "quintet.egress" -}}
+# DNS.
+- ports:
+    - port: 53
+      protocol: UDP
+    - port: 53
+      protocol: TCP
+  {{- with .Values.networkPolicy.egress.dns }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+# The API server.
+- ports:
+    {{- range .Values.networkPolicy.egress.apiServerPorts }}
+    - port: {{ . }}
+      protocol: TCP
+    {{- end }}
+  {{- with .Values.networkPolicy.egress.apiServer }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 
 {{/* What selects this release's samples in PromQL, without braces. */}}

@@ -76,13 +76,27 @@ pub const UNINSTALL_RULES: &[Rule] = &[
     Rule { group: "christianb93.github.com", resources: &["books"], verbs: &["list"], why: "and Books." },
 ];
 
-/// What `quintet uninstall --manager` needs in the manager's own namespace.
-pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[Rule {
-    group: "apps",
-    resources: &["deployments/scale"],
-    verbs: &["patch"],
-    why: "The managers are stopped.",
-}];
+/// What `quintet uninstall --manager` needs in the manager's own namespace. All but `list` are given for the one Deployment.
+pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[
+    Rule {
+        group: "apps",
+        resources: &["deployments/scale"],
+        verbs: &["patch"],
+        why: "The managers are stopped.",
+    },
+    Rule {
+        group: "apps",
+        resources: &["deployments"],
+        verbs: &["get"],
+        why: "It is asked whether they elect a leader, and whether no more of them are made;",
+    },
+    Rule {
+        group: "",
+        resources: &["pods"],
+        verbs: &["list"],
+        why: "those that do not elect are waited for.",
+    },
+];
 
 /// What `quintet uninstall --manager` needs in the namespace of the Lease. All but `create` are given for the one Lease.
 pub const UNINSTALL_LEASE_RULES: &[Rule] = &[

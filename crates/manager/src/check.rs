@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use crate::args::parse_duration;
-use crate::cluster::{Cluster, ClusterArgs, code_of};
+use crate::cluster::{Cluster, ClusterArgs, answered};
 use crate::uninstall::{LeaseArgs, Manager, parse_manager};
 
 /// The pause between two looks.
@@ -189,18 +189,6 @@ pub async fn run(args: &Args) -> Result<String> {
             );
         }
         sleep(PAUSE).await;
-    }
-}
-
-/// What was read, or why it could not be for now; an error where asking again is of no use.
-fn answered<T>(cluster: &Cluster, what: &str, answer: kube::Result<T>) -> Result<Result<T, String>> {
-    match answer {
-        Ok(read) => Ok(Ok(read)),
-        Err(error) => {
-            let is_final = matches!(code_of(&error), Some(code) if code != 429 && code < 500);
-            let sorry = cluster.sorry(what, &error);
-            if is_final { Err(sorry) } else { Ok(Err(sorry.to_string())) }
-        }
     }
 }
 

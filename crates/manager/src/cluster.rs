@@ -191,8 +191,8 @@ impl Cluster {
         self.call::<serde::de::IgnoredAny>(Method::PATCH, path, &headers, body).await.map(|_| ())
     }
 
-    /// Lets a Deployment have no pods.
-    pub async fn scale_to_zero(&self, namespace: &str, name: &str) -> kube::Result<()> {
+    /// Lets a Deployment have no pods, and says what selects those that it has.
+    pub async fn scale_to_zero(&self, namespace: &str, name: &str) -> kube::Result<String> {
         let path = format!(
             "{}/{name}/scale?fieldManager={}",
             DEPLOYMENTS.path(namespace),
@@ -200,7 +200,8 @@ impl Cluster {
         );
         let headers = [("content-type", "application/merge-patch+json"), ("accept", WHOLE)];
         let body = json!({ "spec": { "replicas": 0 } }).to_string().into_bytes();
-        self.call::<serde::de::IgnoredAny>(Method::PATCH, path, &headers, body).await.map(|_| ())
+        let scale = self.call::<Value>(Method::PATCH, path, &headers, body).await?;
+        Ok(scale["status"]["selector"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Deletes an object, if it still is what its metadata say.
@@ -247,6 +248,18 @@ pub fn code_of(error: &kube::Error) -> Option<u16> {
     match error {
         kube::Error::Api(status) => Some(status.code),
         _ => None,
+    }
+}
+
+/// What was read, or why it could not be for now; an error where asking again is of no use.
+pub fn answered<T>(cluster: &Cluster, what: &str, answer: kube::Result<T>) -> Result<Result<T, String>> {
+    match answer {
+        Ok(read) => Ok(Ok(read)),
+        Err(error) => {
+            let is_final = matches!(code_of(&error), Some(code) if code != 429 && code < 500);
+            let sorry = cluster.sorry(what, &error);
+            if is_final { Err(sorry) } else { Ok(Err(sorry.to_string())) }
+        }
     }
 }
 

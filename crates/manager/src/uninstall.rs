@@ -45,14 +45,15 @@ const NAMED: usize = 10;
 /// --replicas=0, in its namespace).
 ///
 /// It may be interrupted at any time; run it again and it goes on. You need to be allowed to list and patch pods and
-/// greetings; with --manager, to patch the scale of its Deployment and to use its Lease.
+/// greetings; with --manager, to get its Deployment and patch the scale of it, to list pods beside it, and to use its Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The only namespaces to look at, separated by commas or each by a flag of its own. Default: all.
     #[arg(short, long, value_name = "NAMESPACE,...", value_delimiter = ',', value_parser = parse_name)]
     namespace: Vec<String>,
 
-    /// Stop this manager first: its Deployment is scaled to 0, its Lease is held meanwhile and deleted at the end.
+    /// Stop this manager first: its Deployment is scaled to 0, pods of it that do not elect a leader by the Lease are waited
+    /// for, two minutes at most, and the Lease is held meanwhile and deleted at the end.
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
     manager: Option<Manager>,
 

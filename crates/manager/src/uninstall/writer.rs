@@ -1,4 +1,5 @@
-//! Being the one who writes: the managers are stopped, and their Lease is held as any candidate holds it.
+//! Being the one who writes: the managers are stopped, and their Lease is held as any candidate holds it. Managers that do not
+//! elect a leader know no Lease: it is waited until they have ended.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,20 +11,25 @@ use quintet_kit::election::{self, Candidate, LEASE_NAME, Settings};
 use quintet_kit::gate::{Gate, Seen};
 use quintet_kit::link::Link;
 use quintet_kit::metrics::Metrics;
-use quintet_kit::resource::LEASES;
+use quintet_kit::resource::{DEPLOYMENTS, LEASES, PODS};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 use super::tell;
-use crate::cluster::{Cluster, ClusterArgs, is_absent, parse_name};
+use crate::cluster::{Cluster, ClusterArgs, answered, is_absent, parse_name};
 use crate::run;
 
 /// How long a manager that is told to end may take until it has released its Lease, or this process until it has noticed.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// The longest Lease of a manager that was killed that is waited for: the chart's Job has 240 s for everything.
+/// The longest Lease of a manager that was killed that is waited for, and the longest wait for pods that do not elect: the
+/// chart's Job has 240 s for everything.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
+
+/// The pause between two looks at those pods.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// For how long a Lease lasts whose holder is silent.
 fn lasts(lease: &Value) -> Option<Duration> {
@@ -106,7 +112,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Stops the manager and takes its Lease.
+    /// Stops the manager, waits for those of its pods that know no Lease, and takes the Lease.
     pub async fn become_the_one(
         cluster: &Cluster,
         reached_by: &ClusterArgs,
@@ -115,7 +121,10 @@ impl Writer {
     ) -> Result<Self> {
         let Manager { namespace: home, deployment } = manager;
         match cluster.scale_to_zero(home, deployment).await {
-            Ok(()) => tell(&format!("Deployment {home}/{deployment} is scaled to 0.")),
+            Ok(selector) => {
+                tell(&format!("Deployment {home}/{deployment} is scaled to 0."));
+                wait_for_others(cluster, manager, &selector, &lease).await?;
+            }
             Err(error) if is_absent(&error) => tell(&format!("There is no Deployment {home}/{deployment}.")),
             Err(error) => {
                 let sorry =
@@ -190,13 +199,166 @@ impl Writer {
     }
 }
 
+/// Waits until no pod of the Deployment may write that the Lease does not keep from it, for two minutes at most.
+///
+/// A pod that elects a leader by this Lease, as its arguments say, is not waited for: it writes nothing while somebody else
+/// holds the Lease, also on a node that is lost. Any other may write until it has ended, also while it is being deleted; so
+/// may one that is about to be made.
+async fn wait_for_others(cluster: &Cluster, manager: &Manager, pods: &str, lease: &Lease) -> Result<()> {
+    let start = Instant::now();
+    let mut told = String::new();
+    while let Some((what, help)) = others(cluster, manager, pods, lease).await? {
+        if start.elapsed() >= LONGEST_WAIT {
+            bail!("waited {} s for {what}: {help}", LONGEST_WAIT.as_secs());
+        }
+        if told != what {
+            tell(&format!("Waiting for {what}."));
+            told = what;
+        }
+        sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+/// What is waited for, and what helps where it does not come; nothing where no pod may write without the Lease.
+async fn others(
+    cluster: &Cluster,
+    manager: &Manager,
+    selector: &str,
+    lease: &Lease,
+) -> Result<Option<(String, String)>> {
+    let Manager { namespace: home, deployment } = manager;
+    let place = format!("Deployment {home}/{deployment}");
+    let unanswered =
+        |why: String| Ok(Some((format!("an answer: {why}"), "run this again when there is one".to_owned())));
+    let read = cluster.get::<Value>(&DEPLOYMENTS, home, deployment).await;
+    let now = match answered(cluster, &format!("{place} cannot be read"), read)? {
+        Ok(now) => now.unwrap_or_default(),
+        Err(why) => return unanswered(why),
+    };
+    if !elects(&now["spec"]["template"]["spec"], home, lease) && !has_scaled(&now) {
+        let what = format!("{place} to have no pods, as they may write without {lease}");
+        let help = "see that its controller works and that nothing scales it up, and run this again";
+        return Ok(Some((what, help.to_owned())));
+    }
+
+    let listed = cluster.list::<Value>(&PODS, home, selector).await;
+    let pods = match answered(cluster, &format!("the pods of {place} cannot be listed"), listed)? {
+        Ok(pods) => pods,
+        Err(why) => return unanswered(why),
+    };
+    let writing = pods.iter().filter(|pod| may_write(pod, home, lease));
+    let names: Vec<&str> = writing.filter_map(|pod| pod["metadata"]["name"].as_str()).collect();
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let what = format!("{} of {place} to end, as it may write without {lease}", names.join(", "));
+    let help = format!(
+        "run this again when it has ended; where its node is lost for good, first\n  kubectl delete pod -n {home} {} --force",
+        names.join(" ")
+    );
+    Ok(Some((what, help)))
+}
+
+/// Whether a pod may write though somebody else holds the Lease. One that is being deleted may, until it has ended.
+fn may_write(pod: &Value, home: &str, lease: &Lease) -> bool {
+    let has_ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    !has_ended && !elects(&pod["spec"], home, lease)
+}
+
+/// Whether the Deployment's controller has seen that no pod is wanted, and has none left but those that go.
+fn has_scaled(deployment: &Value) -> bool {
+    let status = &deployment["status"];
+    status["observedGeneration"].as_i64() >= deployment["metadata"]["generation"].as_i64()
+        && status["replicas"].as_i64().unwrap_or_default() == 0
+}
+
+/// Whether a pod of this spec elects a leader by this Lease, by its arguments. What its environment says is not known, and
+/// counts for nothing.
+fn elects(spec: &Value, home: &str, lease: &Lease) -> bool {
+    spec["containers"].as_array().into_iter().flatten().any(|container| {
+        let args = container["args"].as_array().into_iter().flatten();
+        let args: Vec<&str> = args.filter_map(Value::as_str).collect();
+        let namespace = said(&args, &["--leader-election-namespace"]);
+        let namespace = namespace.filter(|name| !matches!(*name, "" | "$(POD_NAMESPACE)"));
+        said(&args, &["--leader-elect", "--enable-leader-election"]) == Some("true")
+            && said(&args, &["--leader-election-id"]).unwrap_or(LEASE_NAME) == lease.name
+            && namespace.unwrap_or(home) == lease.namespace
+    })
+}
+
+/// The value of the flag of these names among arguments: the last one wins, as it does for the manager.
+fn said<'a>(args: &[&'a str], names: &[&str]) -> Option<&'a str> {
+    args.iter().rev().find_map(|arg| {
+        names.iter().find_map(|name| match arg.strip_prefix(name)? {
+            "" => Some("true"),
+            rest => rest.strip_prefix('='),
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn ours() -> Lease {
+        Lease { namespace: "ns".to_owned(), name: "ours".to_owned() }
+    }
+
+    fn pod(phase: &str, args: &[&str]) -> Value {
+        json!({ "spec": { "containers": [{ "name": "sidecar" }, { "args": args }] }, "status": { "phase": phase } })
+    }
+
+    #[test]
+    fn a_pod_that_elects_by_the_lease_is_not_waited_for() {
+        for args in [
+            &["--leader-elect", "--leader-election-id=ours", "--leader-election-namespace=ns"][..],
+            &["--leader-elect", "--leader-election-id=ours", "--leader-election-namespace=$(POD_NAMESPACE)"],
+            &["--leader-election-id=ours", "--enable-leader-election", "--leader-elect-lease-duration=30s"],
+            &["--leader-elect=false", "--leader-elect=true", "--leader-election-id=ours"],
+        ] {
+            assert!(!may_write(&pod("Running", args), "ns", &ours()), "{args:?}");
+        }
+        let usual = Lease { name: LEASE_NAME.to_owned(), ..ours() };
+        assert!(!may_write(&pod("Running", &["--leader-elect"]), "ns", &usual));
+    }
+
+    #[test]
+    fn any_other_pod_may_write_until_it_has_ended() {
+        for args in [
+            &["--leader-elect"][..],
+            &[],
+            &["--leader-elect-lease-duration=30s", "--leader-election-id=ours"],
+            &["--leader-elect", "--leader-election-id=ours", "--leader-elect=false"],
+            &["--leader-elect", "--leader-election-id", "ours"],
+            &["--leader-elect", "--leader-election-id=ours", "--leader-election-namespace=leases"],
+        ] {
+            for phase in ["Pending", "Running", "Unknown"] {
+                assert!(may_write(&pod(phase, args), "ns", &ours()), "{phase} {args:?}");
+            }
+            for phase in ["Succeeded", "Failed"] {
+                assert!(!may_write(&pod(phase, args), "ns", &ours()), "{phase} {args:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_deployment_has_scaled_when_its_controller_has_seen_it() {
+        let deployment = |observed: i64, replicas: i64| {
+            json!({ "metadata": { "generation": 2 },
+                "status": { "observedGeneration": observed, "replicas": replicas } })
+        };
+        assert!(has_scaled(&deployment(2, 0)));
+        assert!(!has_scaled(&deployment(1, 0)) && !has_scaled(&deployment(2, 1)));
+        assert!(!has_scaled(&json!({ "metadata": { "generation": 1 } })), "it was just made");
+        assert!(has_scaled(&Value::Null), "there is none any more");
+    }
 
     #[test]
     fn a_lease_that_lasts_longer_is_waited_for() {
-        let lasting = |seconds: u64| Some(serde_json::json!({"spec": {"leaseDurationSeconds": seconds}}));
+        let lasting = |seconds: u64| Some(json!({"spec": {"leaseDurationSeconds": seconds}}));
         for (lease, waits) in [(None, 60), (lasting(15), 60), (lasting(120), 165), (lasting(121), 60)] {
             assert_eq!(patience(lease.as_ref()).as_secs(), waits, "{lease:?}");
         }
