@@ -129,6 +129,13 @@ fn bad_input_is_refused_at_apply() {
         (json!({ "serverAddress": "http://broker" }), "must look like pulsar://host:6650"),
         (json!({ "serverAddress": "pulsar://broker:6650:1" }), "must look like pulsar://host:6650"),
         (json!({ "serverAddress": "" }), "spec.serverAddress"),
+        (json!({ "serverAddress": "pulsar://[fe80::1%eth0]:6650" }), "must look like pulsar://host:6650"),
+        (json!({ "serverAddress": "pulsar://[10.0.0.1]" }), "a host in brackets must be an IPv6 address"),
+        (json!({ "serverAddress": "pulsar://[::1],[:::]" }), "a host in brackets must be an IPv6 address"),
+        (
+            json!({ "serverAddress": "pulsar://broker,[1:2:3:4:5:6:7]:6650" }),
+            "a host in brackets must be an IPv6 address",
+        ),
         (json!({ "topic": "a/b" }), "topic must be my-topic, tenant/namespace/my-topic or"),
         (json!({ "topic": "kafka://a/b/c" }), "topic must be my-topic"),
         (json!({ "topic": "a b" }), "topic must be my-topic"),
@@ -136,6 +143,20 @@ fn bad_input_is_refused_at_apply() {
         (json!({ "topic": "a$b/c/d" }), "topic must be my-topic"),
         (
             json!({ "topic": "t", "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "t" } }),
+            "deadLetterTopic must be another topic",
+        ),
+        (
+            json!({ "topic": "t", "deadLetterPolicy": {
+                "maxRedeliverCount": 3, "deadLetterTopic": "persistent://public/default/t" } }),
+            "deadLetterTopic must be another topic",
+        ),
+        (
+            json!({ "topic": "public/default/t", "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "t" } }),
+            "deadLetterTopic must be another topic",
+        ),
+        (
+            json!({ "topic": "persistent://a/b/c", "deadLetterPolicy": {
+                "maxRedeliverCount": 3, "deadLetterTopic": "a/b/c" } }),
             "deadLetterTopic must be another topic",
         ),
         (
@@ -190,6 +211,15 @@ fn bad_input_is_refused_at_apply() {
     let text = arena.apply(&empty).unwrap_err();
     for field in ["spec.serverAddress", "spec.topic", "spec.subscriptionName"] {
         assert!(text.contains(field), "{text}");
+    }
+    // What looks much like some of those is right.
+    for fields in [
+        json!({ "serverAddress": "pulsar://[::1]:6650,broker,[2001:db8:1:2:3:4:5:6],[::ffff:10.0.0.1]:1" }),
+        json!({ "topic": "t", "deadLetterPolicy": {
+            "maxRedeliverCount": 3, "deadLetterTopic": "non-persistent://public/default/t" } }),
+        json!({ "topic": "a/b/t", "deadLetterPolicy": { "maxRedeliverCount": 3, "deadLetterTopic": "t" } }),
+    ] {
+        arena.apply(&consumer("good", &fields)).unwrap();
     }
     arena.apply(&consumer(&"n".repeat(53), &json!({}))).unwrap();
     let text = arena.apply(&consumer(&"n".repeat(54), &json!({}))).unwrap_err();
@@ -299,6 +329,7 @@ fn fields_come_and_go_and_a_thief_keeps_nothing() {
     arena.wait_for("pulsarconsumer", "one", "it is there", is_available);
     let deployment = arena.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["strategy"]["type"], "Recreate");
+    assert!(deployment["spec"]["template"]["spec"]["automountServiceAccountToken"].is_null());
     let before = arena.writes().len();
 
     // Everything goes again, Recreate included.
@@ -307,6 +338,7 @@ fn fields_come_and_go_and_a_thief_keeps_nothing() {
     let deployment = arena.get("deployment", "one-deployment").unwrap();
     let spec = &deployment["spec"]["template"]["spec"];
     assert!(spec["serviceAccountName"].is_null() && spec["serviceAccount"].is_null(), "{spec:#}");
+    assert_eq!(spec["automountServiceAccountToken"], false, "{spec:#}");
     assert!(
         spec["volumes"].is_null() && spec["tolerations"].is_null() && spec["affinity"].is_null(),
         "{spec:#}"

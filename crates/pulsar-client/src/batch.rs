@@ -75,6 +75,19 @@ pub fn is_kept(ack_set: &[i64], index: usize) -> bool {
     ack_set.is_empty() || ack_set.get(index / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
 }
 
+/// How many messages a broker counts for an entry when it sends it: those of its batch that are not acknowledged, by the
+/// same set, and one where there is no batch. `count` is what the entry says of its batch.
+pub fn permits(count: Option<i32>, ack_set: &[i64]) -> u32 {
+    let Some(count) = count.and_then(|count| u32::try_from(count).ok()) else { return 1 };
+    if ack_set.is_empty() {
+        return count;
+    }
+    let whole = usize::try_from(count / 64).unwrap_or(usize::MAX);
+    let beginning = (1_u64 << (count % 64)) - 1;
+    let rest = ack_set.get(whole).map_or(0, |word| (word.cast_unsigned() & beginning).count_ones());
+    ack_set.iter().take(whole).map(|word| word.count_ones()).sum::<u32>() + rest
+}
+
 fn unpacked(entry: &Entry) -> Result<Bytes, Damage> {
     let compression = CompressionType::try_from(entry.metadata.compression.unwrap_or_default())
         .map_err(|_| Damage("it is compressed in a way that is not known".to_owned()))?;
@@ -183,6 +196,18 @@ mod tests {
         assert!(!is_kept(&[-1], 64));
     }
 
+    #[test]
+    fn a_broker_counts_the_messages_that_it_sends() {
+        assert_eq!(permits(None, &[]), 1);
+        assert_eq!(permits(Some(-1), &[]), 1);
+        assert_eq!(permits(Some(300), &[]), 300);
+        // Two of three were acknowledged; what stands behind the batch is none of its messages.
+        assert_eq!(permits(Some(3), &[0b100]), 1);
+        assert_eq!(permits(Some(3), &[-1]), 3);
+        assert_eq!(permits(Some(64), &[-1, -1]), 64);
+        assert_eq!(permits(Some(i32::MAX), &[0, -1, 1]), 65);
+    }
+
     /// As producers make them: with the crates' own encoders, or written down where a crate has none.
     fn compressed(kind: CompressionType, payload: &[u8], size: usize) -> Entry {
         let metadata = Metadata {
@@ -231,6 +256,15 @@ mod tests {
                 ..Metadata::default()
             };
             let _ = messages(&Entry { metadata, payload: Bytes::from(bytes) }, |_| true);
+        }
+
+        #[test]
+        fn what_is_counted_is_what_is_kept(
+            count in 0_i32..300,
+            ack_set in prop::collection::vec(any::<i64>(), 0..6),
+        ) {
+            let kept = (0..usize::try_from(count).unwrap()).filter(|index| is_kept(&ack_set, *index)).count();
+            prop_assert_eq!(permits(Some(count), &ack_set), u32::try_from(kept).unwrap());
         }
 
         #[test]

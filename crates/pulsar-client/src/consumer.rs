@@ -1,9 +1,9 @@
 //! The consumer: entries become lines, lines are printed, what is printed is acknowledged; and when the subscription is
 //! lost, it is taken up again.
 //!
-//! Three things are bounded. The broker sends no more ahead than it was asked for; it is asked for more when entries
-//! become lines; and lines are made only while one piece of text is on its way to standard output and another is filled.
-//! So a slow reader slows the broker down, and costs no memory.
+//! Three things are bounded. The broker sends no more ahead of each partition than it was asked for; it is asked for more
+//! when entries become lines; and lines are made only while one piece of text is on its way to standard output and
+//! another is filled. So a slow reader slows the broker down, and costs no memory.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -11,19 +11,21 @@ use std::time::Duration;
 
 use pulsar::message::proto::command_subscribe::SubType;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout_at};
 
 use crate::backoff;
 use crate::batch;
 use crate::dead_letters::{DeadLetters, Letter, Sender};
-use crate::exit::{Exit, Failure, note};
+use crate::exit::{Exit, Failure};
 use crate::frame::{Damage, Delivery};
 use crate::ledger::{Acks, EntryId, Ledger};
 use crate::line;
 use crate::metrics::Metrics;
+use crate::notes::note;
 use crate::printer::Printer;
 use crate::probes::{self, State};
 use crate::problem::{Code, Problem};
+use crate::refused::Refused;
 use crate::session::{Event, Session};
 use crate::settings::ConsumerSettings;
 
@@ -70,6 +72,8 @@ pub async fn run(settings: ConsumerSettings) -> Result<(), Failure> {
 struct Stop {
     term: Signal,
     int: Signal,
+    /// When the program was told to stop, once it was.
+    told: Option<Instant>,
 }
 
 impl Stop {
@@ -77,7 +81,7 @@ impl Stop {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::other(format!("cannot listen for signals: {error}")))
         };
-        Ok(Self { term: listen(SignalKind::terminate())?, int: listen(SignalKind::interrupt())? })
+        Ok(Self { term: listen(SignalKind::terminate())?, int: listen(SignalKind::interrupt())?, told: None })
     }
 
     /// Waits until the program is told to stop. May be dropped while it waits.
@@ -86,6 +90,12 @@ impl Stop {
             _ = self.term.recv() => {}
             _ = self.int.recv() => {}
         }
+        self.told.get_or_insert_with(Instant::now);
+    }
+
+    /// Until when there is time to print what was received: there is one time, however often the program has to wait.
+    fn deadline(&self) -> Instant {
+        self.told.unwrap_or_else(Instant::now) + DRAIN_LIMIT
     }
 }
 
@@ -122,6 +132,9 @@ impl Consumer {
                     note("Subscribed");
                     let ended = self.consume(session, number, stop).await;
                     self.metrics.connected.set(0);
+                    if let Some(dead_letters) = &self.dead_letters {
+                        dead_letters.forget(number);
+                    }
                     if since.elapsed() >= STABLE {
                         failures = 0;
                     }
@@ -145,7 +158,7 @@ impl Consumer {
         }
         if self.printer.is_busy() {
             // Lines of a subscription that was lost: at least none of them ends in the middle.
-            let _ = timeout(DRAIN_LIMIT, self.printer.printed()).await;
+            let _ = timeout_at(stop.deadline(), self.printer.printed()).await;
         }
         note("Stopped");
         Ok(())
@@ -163,10 +176,15 @@ impl Consumer {
     async fn consume(&mut self, session: Session, number: u64, stop: &mut Stop) -> Result<End, Failure> {
         let mut flow = Flow::new(self, session, number);
         match flow.run(stop).await {
-            Ok(()) => {
+            Ok(End::Stopped) => {
                 flow.consumer.state.set(Code::Starting, "shutting down");
-                flow.finish().await?;
+                flow.finish(stop.deadline()).await?;
                 Ok(End::Stopped)
+            }
+            Ok(lost) => {
+                // What was acknowledged is not to come again.
+                flow.session.close().await;
+                Ok(lost)
             }
             Err(Broken::Stdout(failure)) => Err(failure),
             Err(Broken::Session(problem)) => Ok(End::Lost(problem)),
@@ -214,10 +232,12 @@ struct Flow<'a> {
     in_text: Vec<u64>,
     /// The same for those that are on their way.
     printing: Vec<u64>,
-    /// Entries to be asked for again, the first ones first.
-    refused: VecDeque<(Instant, usize, EntryId)>,
+    /// Entries to be asked for again.
+    refused: Refused,
     /// Whether something may be acknowledged without anything being printed.
     empty_entries: bool,
+    /// Whether the topic has more partitions than the session has consumers.
+    grown: bool,
 }
 
 impl<'a> Flow<'a> {
@@ -231,25 +251,35 @@ impl<'a> Flow<'a> {
             text: Vec::new(),
             in_text: vec![0; count],
             printing: vec![0; count],
-            refused: VecDeque::new(),
+            refused: Refused::new(cumulative),
             empty_entries: false,
+            grown: false,
             consumer,
             session,
             number,
         }
     }
 
-    /// Runs until the program is told to stop.
-    async fn run(&mut self, stop: &mut Stop) -> Result<(), Broken> {
+    /// Runs until the program is told to stop, or until there are more partitions to subscribe to. Then no more lines are
+    /// made, and it ends when all are printed and acknowledged.
+    async fn run(&mut self, stop: &mut Stop) -> Result<End, Broken> {
         let mut look = interval(LOOK);
         let mut grown = interval(GROWTH);
         grown.reset();
         loop {
-            self.fill().await?;
-            if !self.consumer.printer.is_busy() && !self.text.is_empty() {
-                self.print();
+            if !self.grown {
+                self.fill().await?;
             }
-            let asked_again = self.refused.front().map(|(due, ..)| *due);
+            if !self.consumer.printer.is_busy() {
+                if self.grown && self.text.is_empty() {
+                    let what = "the topic has more partitions now";
+                    return Ok(End::Lost(Problem::passing(Code::Starting, what)));
+                }
+                if !self.text.is_empty() {
+                    self.print();
+                }
+            }
+            let asked_again = self.refused.due();
             let answer = async {
                 match &mut self.consumer.dead_letters {
                     Some(dead_letters) => dead_letters.answer().await,
@@ -257,7 +287,7 @@ impl<'a> Flow<'a> {
                 }
             };
             tokio::select! {
-                () = stop.wanted() => return Ok(()),
+                () = stop.wanted() => return Ok(End::Stopped),
                 printed = self.consumer.printer.printed() => self.printed(printed).await?,
                 event = self.session.next() => self.happened(event?),
                 (sender, sent) = answer => self.dead_lettered(sender, sent).await?,
@@ -269,10 +299,7 @@ impl<'a> Flow<'a> {
                     self.session.keep_alive().await?;
                 }
                 _ = grown.tick() => {
-                    if self.session.has_grown(&self.consumer.settings.subscription.topic).await? {
-                        let problem = Problem::passing(Code::Starting, "the topic has more partitions now");
-                        return Err(problem.into());
-                    }
+                    self.session.ask_for_growth(&self.consumer.settings.subscription.topic).await?;
                 }
             }
         }
@@ -304,6 +331,7 @@ impl<'a> Flow<'a> {
             Event::Active(true) => note("Active: messages come to this consumer"),
             Event::Active(false) => note("Standing by: messages go to another consumer"),
             Event::EndOfTopic => note("The topic was terminated: there will be no more messages"),
+            Event::Grown => self.grown = true,
         }
     }
 
@@ -319,10 +347,14 @@ impl<'a> Flow<'a> {
         let redeliveries = message.redelivery_count();
         let ack_set = message.ack_set;
         let batched = entry.as_ref().ok().and_then(|entry| entry.metadata.num_messages_in_batch);
-        let permits = batched.and_then(|count| u32::try_from(count).ok()).unwrap_or(1);
-        if self.is_stored() && self.ledgers[consumer].is_open(id) {
+        let permits = batch::permits(batched, &ack_set);
+        if self.is_stored() && self.ledgers[consumer].is_repeated(id) {
             // Who asks for one entry of an Exclusive or Failover subscription gets all that are not acknowledged.
             return Ok(self.session.taken(consumer, permits).await?);
+        }
+        if self.ledgers[consumer].is_withheld(id) {
+            // It was asked for, by itself or with another one.
+            self.refused.came(consumer, id);
         }
         let policy = self.consumer.settings.dead_letters.as_ref();
         let too_often = policy.is_some_and(|policy| redeliveries > policy.max_redeliver_count);
@@ -378,10 +410,7 @@ impl<'a> Flow<'a> {
             id.ledger, id.entry
         ));
         self.ledgers[consumer].withhold(id);
-        // With another one it may have come before it was asked for.
-        if !self.refused.iter().any(|(_, of, refused)| (*of, *refused) == (consumer, id)) {
-            self.refused.push_back((Instant::now() + delay, consumer, id));
-        }
+        self.refused.push(Instant::now() + delay, consumer, id);
     }
 
     /// Whether the topic's messages are stored. Those that are not come once, need not be acknowledged, and all have the
@@ -391,11 +420,10 @@ impl<'a> Flow<'a> {
     }
 
     async fn ask_again(&mut self) -> Result<(), Broken> {
+        let delay = self.consumer.settings.redelivery_delay;
         let now = Instant::now();
-        while self.refused.front().is_some_and(|(due, ..)| *due <= now) {
-            if let Some((_, consumer, id)) = self.refused.pop_front() {
-                self.session.redeliver(consumer, vec![id]).await?;
-            }
+        while let Some((consumer, id)) = self.refused.take_due(now, delay) {
+            self.session.redeliver(consumer, vec![id]).await?;
         }
         Ok(())
     }
@@ -413,7 +441,7 @@ impl<'a> Flow<'a> {
             self.acknowledge(from.consumer, acks).await?;
         } else {
             let due = Instant::now() + self.consumer.settings.redelivery_delay;
-            self.refused.push_back((due, from.consumer, from.entry));
+            self.refused.push(due, from.consumer, from.entry);
         }
         Ok(self.session.taken(from.consumer, from.permits).await?)
     }
@@ -458,7 +486,7 @@ impl<'a> Flow<'a> {
     }
 
     /// Prints the lines that there are, acknowledges them, and gives the subscription back.
-    async fn finish(mut self) -> Result<(), Failure> {
+    async fn finish(mut self, until: Instant) -> Result<(), Failure> {
         let printing = async {
             while self.consumer.printer.is_busy() || !self.text.is_empty() {
                 if !self.consumer.printer.is_busy() {
@@ -469,7 +497,7 @@ impl<'a> Flow<'a> {
             }
             Ok(())
         };
-        match timeout(DRAIN_LIMIT, printing).await {
+        match timeout_at(until, printing).await {
             Ok(Ok(())) => {}
             Ok(Err(Broken::Stdout(failure))) => return Err(failure),
             Ok(Err(Broken::Session(problem))) => note(&format!("Some messages will come again: {problem}")),

@@ -2,20 +2,23 @@
 //! that is slow to take them stops nothing else. As in Pulsar's own clients, a message keeps its payload, key and
 //! properties, and two properties tell where it comes from.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pulsar::message::Metadata;
 use pulsar::producer::Message;
 use pulsar::{
-    Authentication, ConnectionRetryOptions, OperationRetryOptions, Producer, Pulsar, TokioExecutor,
+    Authentication, ConnectionRetryOptions, OperationRetryOptions, Producer, ProducerOptions, Pulsar,
+    TokioExecutor,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 
 use crate::batch;
-use crate::exit::note;
 use crate::frame::Entry;
 use crate::ledger::EntryId;
+use crate::notes::note;
 use crate::session::{Subscription, connect_any};
 use crate::topic::TopicName;
 
@@ -55,6 +58,8 @@ pub struct Sender {
 pub struct DeadLetters {
     letters: UnboundedSender<Letter>,
     answers: UnboundedReceiver<(Sender, Result<u64, String>)>,
+    /// Sessions below this number are gone.
+    gone: Arc<AtomicU64>,
 }
 
 impl DeadLetters {
@@ -62,9 +67,11 @@ impl DeadLetters {
     pub fn start(topic: TopicName, of: Subscription) -> Self {
         let (letters, mut to_send) = unbounded_channel::<Letter>();
         let (answer, answers) = unbounded_channel();
+        let gone = Arc::new(AtomicU64::new(0));
+        let below = Arc::clone(&gone);
         tokio::spawn(async move {
             let mut producer = None;
-            while let Some(letter) = to_send.recv().await {
+            while let Some(letter) = next(&mut to_send, &below).await {
                 let sent = match timeout(LIMIT, Box::pin(send(&mut producer, &topic, &of, &letter))).await {
                     Ok(sent) => sent,
                     Err(_) => Err("no confirmation in time".to_owned()),
@@ -78,7 +85,7 @@ impl DeadLetters {
                 }
             }
         });
-        Self { letters, answers }
+        Self { letters, answers, gone }
     }
 
     /// Has an entry sent.
@@ -87,12 +94,27 @@ impl DeadLetters {
         let _ = self.letters.send(letter);
     }
 
+    /// A session is gone, and its entries come again in another: those that wait are not sent.
+    pub fn forget(&self, session: u64) {
+        self.gone.store(session + 1, Ordering::Relaxed);
+    }
+
     /// The next entry that was sent, with the number of its messages, or that could not be. Waits for ever where there is
     /// none. May be dropped while it waits.
     pub async fn answer(&mut self) -> (Sender, Result<u64, String>) {
         match self.answers.recv().await {
             Some(answer) => answer,
             None => std::future::pending().await,
+        }
+    }
+}
+
+/// The next letter of a session that is not gone.
+async fn next(letters: &mut UnboundedReceiver<Letter>, gone: &AtomicU64) -> Option<Letter> {
+    loop {
+        let letter = letters.recv().await?;
+        if letter.from.session >= gone.load(Ordering::Relaxed) {
+            return Some(letter);
         }
     }
 }
@@ -160,7 +182,10 @@ fn message(one: batch::Message<'_>, entry: &Metadata) -> Message {
 
 async fn connect(topic: &TopicName, of: &Subscription) -> Result<Producer<TokioExecutor>, String> {
     let client = client(of).await?;
-    let built = Box::pin(client.producer().with_topic(topic.to_string()).build()).await;
+    // A batch may have more messages than the crate lets wait: the others wait for their turn.
+    let options = ProducerOptions { block_queue_if_full: true, ..ProducerOptions::default() };
+    let builder = client.producer().with_topic(topic.to_string()).with_options(options);
+    let built = Box::pin(builder.build()).await;
     built.map_err(|error| error.to_string())
 }
 
@@ -201,6 +226,27 @@ mod tests {
     fn letter(entry: Entry) -> Letter {
         let id = EntryId { ledger: 7, entry: 9 };
         Letter { from: Sender { session: 1, consumer: 0, entry: id, permits: 1 }, entry, ack_set: Vec::new() }
+    }
+
+    #[tokio::test]
+    async fn letters_of_a_session_that_is_gone_are_not_sent() {
+        let (letters, mut to_send) = unbounded_channel();
+        for session in [0, 1, 1, 2, 3] {
+            let mut letter = letter(Entry { metadata: Metadata::default(), payload: Bytes::new() });
+            letter.from.session = session;
+            letters.send(letter).unwrap();
+        }
+        let (_, answers) = unbounded_channel();
+        let dead_letters = DeadLetters { letters, answers, gone: Arc::default() };
+        let mut sent = Vec::new();
+        sent.extend(next(&mut to_send, &dead_letters.gone).await.map(|letter| letter.from.session));
+        dead_letters.forget(1);
+        let gone = Arc::clone(&dead_letters.gone);
+        drop(dead_letters);
+        while let Some(letter) = next(&mut to_send, &gone).await {
+            sent.push(letter.from.session);
+        }
+        assert_eq!(sent, [0, 2, 3]);
     }
 
     fn pair(value: &str) -> KeyValue {

@@ -1,7 +1,8 @@
 //! How the programs end, for whoever looks at the exit code.
 
-use std::io::Write as _;
 use std::process::ExitCode;
+
+use crate::notes;
 
 /// Why a program ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,15 +56,13 @@ impl Failure {
 /// Says how a program ended.
 pub fn conclude(ended: Result<(), Failure>) -> ExitCode {
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            notes::conclude(None);
+            ExitCode::SUCCESS
+        }
         Err(failure) => {
-            note(&format!("error: {failure}"));
+            notes::conclude(Some(&format!("error: {failure}")));
             ExitCode::from(failure.exit.code())
         }
     }
-}
-
-/// A line on stderr. Where nobody reads it, it is not missed.
-pub fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -30,9 +30,10 @@ pub struct Ledger {
     cumulative: bool,
     /// Received, in this order, with the messages of each that are not done.
     open: VecDeque<(EntryId, u64)>,
-    /// Those that are kept back: nothing may be acknowledged in their name.
+    /// Those that are kept back: nothing may be acknowledged in their name. None where each entry is acknowledged by
+    /// itself, for then nothing is.
     withheld: BTreeSet<EntryId>,
-    /// The last of all that were received.
+    /// The last of all that came.
     last: Option<EntryId>,
     /// Whether one came after a later one, since `open` was empty.
     out_of_order: bool,
@@ -52,15 +53,35 @@ impl Ledger {
         self.open.push_back((entry, messages));
     }
 
-    /// Whether an entry was received, and its messages are not done: where it comes once more, they need not be done twice.
-    pub fn is_open(&self, entry: EntryId) -> bool {
-        self.last >= Some(entry) && self.open.iter().any(|(open, _)| *open == entry)
+    /// Whether an entry that comes was received before, so that its messages need not be done twice: they are done and
+    /// acknowledged, or will be.
+    ///
+    /// To Exclusive and Failover entries come in order, from the first that is not acknowledged, and from there once
+    /// more whenever one of them is asked for. So what is not after the last one came before, and only what was withheld
+    /// still has to be done. That holds too where another consumer of a Failover subscription had its turn in between:
+    /// what is not after the last one, and not acknowledged even now, came here before that.
+    ///
+    /// To Shared and Key_Shared they come in any order; there it is those whose messages are not done yet.
+    pub fn is_repeated(&self, entry: EntryId) -> bool {
+        if self.cumulative {
+            self.last >= Some(entry) && !self.withheld.contains(&entry)
+        } else {
+            self.last >= Some(entry) && self.open.iter().any(|(open, _)| *open == entry)
+        }
     }
 
-    /// An entry was received that cannot be done: it is not acknowledged until it is received again or
+    /// An entry came that cannot be done: it is not acknowledged until it is received again or
     /// [`settled`](Self::settled).
     pub fn withhold(&mut self, entry: EntryId) {
-        self.withheld.insert(entry);
+        if self.cumulative {
+            self.last = self.last.max(Some(entry));
+            self.withheld.insert(entry);
+        }
+    }
+
+    /// Whether an entry is kept back from acknowledgements that would stand for it.
+    pub fn is_withheld(&self, entry: EntryId) -> bool {
+        self.withheld.contains(&entry)
     }
 
     /// A withheld entry was dealt with elsewhere.
@@ -94,12 +115,12 @@ impl Ledger {
         }
     }
 
-    /// How many entries are not acknowledged.
+    /// How many entries it keeps: those that are received and not acknowledged, and those that it withholds.
     pub fn len(&self) -> usize {
         self.open.len() + self.withheld.len()
     }
 
-    /// Whether everything is acknowledged.
+    /// Whether it keeps none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -180,14 +201,64 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_known_when_it_comes_once_more() {
+    fn where_entries_come_in_any_order_those_are_repeated_that_are_not_done() {
+        let mut ledger = Ledger::new(false);
+        ledger.received(id(1), 1);
+        ledger.received(id(5), 1);
+        assert!(ledger.is_repeated(id(1)) && ledger.is_repeated(id(5)));
+        assert!(!ledger.is_repeated(id(3)) && !ledger.is_repeated(id(6)));
+        // The broker would not send it again if it knew that it is acknowledged: somebody has to do it.
+        ledger.done(1);
+        assert!(!ledger.is_repeated(id(1)) && ledger.is_repeated(id(5)));
+    }
+
+    #[test]
+    fn where_entries_come_in_order_all_are_repeated_but_those_that_are_withheld() {
+        let mut ledger = Ledger::new(true);
+        for entry in [1, 2, 4, 5] {
+            ledger.received(id(entry), 1);
+        }
+        ledger.withhold(id(6));
+        assert_eq!(ledger.done(3), Some(Acks::Each(vec![id(1), id(2), id(4)])));
+        // They are done or under way, but for one that did not come: it was acknowledged before.
+        assert!((1..=5).all(|entry| ledger.is_repeated(id(entry))));
+        assert!(!ledger.is_repeated(id(6)) && ledger.is_withheld(id(6)), "it was asked for");
+        assert!(!ledger.is_repeated(id(7)));
+        // It can be read now; when everything comes once more, it is known.
+        ledger.received(id(6), 1);
+        assert!(ledger.is_repeated(id(6)) && !ledger.is_withheld(id(6)));
+        assert_eq!(ledger.done(2), Some(Acks::UpTo(id(6))));
+        assert!(ledger.is_repeated(id(6)), "the broker sent it before it heard of the acknowledgement");
+    }
+
+    #[test]
+    fn what_was_dealt_with_elsewhere_is_repeated() {
         let mut ledger = Ledger::new(true);
         ledger.received(id(1), 1);
-        ledger.received(id(2), 1);
-        assert!(ledger.is_open(id(1)) && ledger.is_open(id(2)) && !ledger.is_open(id(3)));
+        ledger.withhold(id(2));
+        ledger.settled(id(2));
+        assert!(ledger.is_repeated(id(2)) && !ledger.is_repeated(id(3)));
+    }
+
+    #[test]
+    fn what_another_consumer_got_meanwhile_is_new() {
+        let mut ledger = Ledger::new(true);
+        for entry in 1..=3 {
+            ledger.received(id(entry), 1);
+        }
         ledger.done(1);
-        ledger.withhold(id(3));
-        assert!(!ledger.is_open(id(1)) && !ledger.is_open(id(3)));
+        // Another one was active, got entries from 2 to 6, and is gone without a word: they come from 2 on.
+        assert!(ledger.is_repeated(id(2)) && ledger.is_repeated(id(3)), "they are under way here");
+        assert!((4..=6).all(|entry| !ledger.is_repeated(id(entry))));
+        assert_eq!(ledger.done(2), Some(Acks::UpTo(id(3))));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_is_withheld_where_each_entry_is_acknowledged_by_itself() {
+        let mut ledger = Ledger::new(false);
+        ledger.withhold(id(1));
+        assert!(ledger.is_empty() && !ledger.is_withheld(id(1)) && !ledger.is_repeated(id(1)));
+        assert_eq!(ledger.settled(id(1)), Acks::Each(vec![id(1)]));
     }
 
     #[derive(Clone, Debug)]
@@ -266,8 +337,17 @@ mod tests {
                         }
                     }
                 }
-                // Nothing is forgotten, and nothing is kept that was acknowledged.
-                prop_assert_eq!(ledger.len() + acknowledged.len(), usize::try_from(next).unwrap());
+                // Nothing is forgotten, and nothing is kept that was acknowledged, or need not be.
+                let elsewhere = if cumulative { 0 } else { withheld.len() };
+                let kept = ledger.len() + elsewhere + acknowledged.len();
+                prop_assert_eq!(kept, usize::try_from(next).unwrap());
+                // Where all comes once more, what is withheld is taken, and nothing else.
+                if cumulative {
+                    for entry in (0..next).map(id) {
+                        prop_assert_eq!(ledger.is_repeated(entry), !withheld.contains(&entry));
+                    }
+                }
+                prop_assert!(!ledger.is_repeated(id(next)));
             }
             let rest = left.values().sum();
             finish(&mut left, rest);

@@ -183,14 +183,20 @@ impl Link {
         }
     }
 
-    /// Sends a command with a number of its own, and waits for its answer. An error that is answered is a problem.
+    /// Sends a command with a number of its own, which it returns. The answer comes as a frame like any other.
+    pub async fn ask(&mut self, make: impl FnOnce(u64) -> Box<BaseCommand>) -> Result<u64, Problem> {
+        let request = self.requests;
+        self.requests += 1;
+        self.send(make(request)).await?;
+        Ok(request)
+    }
+
+    /// The same, and waits for the answer. An error that is answered is a problem.
     pub async fn request(
         &mut self,
         make: impl FnOnce(u64) -> Box<BaseCommand>,
     ) -> Result<Box<BaseCommand>, Problem> {
-        let request = self.requests;
-        self.requests += 1;
-        self.send(make(request)).await?;
+        let request = self.ask(make).await?;
         let answer = async {
             loop {
                 match self.next().await? {

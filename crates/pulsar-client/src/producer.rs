@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::backoff;
 use crate::dead_letters::open;
-use crate::exit::{Exit, Failure, note};
+use crate::exit::{Exit, Failure};
+use crate::notes::note;
 use crate::problem::{Code, Problem};
 use crate::session::connect_any;
 use crate::settings::ProducerArgs;

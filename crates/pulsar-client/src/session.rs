@@ -47,7 +47,7 @@ pub struct Subscription {
     pub position: InitialPosition,
     /// The consumer's name, as the broker shows it.
     pub consumer: Option<String>,
-    /// How many messages a broker may send ahead of those that are printed.
+    /// How many messages of each partition a broker may send ahead of those that were taken.
     pub queue: u32,
     /// Token and CA.
     pub files: Files,
@@ -62,6 +62,8 @@ pub enum Event {
     Active(bool),
     /// There will be no more messages.
     EndOfTopic,
+    /// The topic has more partitions than it had.
+    Grown,
 }
 
 #[derive(Debug)]
@@ -211,7 +213,7 @@ impl Session {
         match frame {
             Frame::Messages(delivery) => Ok(Some(Event::Messages(delivery))),
             Frame::Command(command) if self.links[link].2.attend(&command).await? => Ok(None),
-            Frame::Command(command) => event(&command),
+            Frame::Command(command) => event(&command, self.partitions),
         }
     }
 
@@ -278,12 +280,13 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the topic has more partitions than it had. One without partitions gets none.
-    pub async fn has_grown(&mut self, topic: &TopicName) -> Result<bool, Problem> {
-        if self.partitions == 0 {
-            return Ok(false);
+    /// Asks whether the topic has more partitions than it had; if so, [`Event::Grown`] comes. One without partitions gets
+    /// none.
+    pub async fn ask_for_growth(&mut self, topic: &TopicName) -> Result<(), Problem> {
+        if self.partitions > 0 {
+            self.links[0].2.ask(|request| ask_for_partitions(topic, request)).await?;
         }
-        Ok(partitions(&mut self.links[0].2, topic).await? > self.partitions)
+        Ok(())
     }
 
     /// Gives the subscription back. What was acknowledged before is acknowledged when this returns.
@@ -319,15 +322,17 @@ pub async fn connect_any(server: &ServiceAddress, files: &Files) -> Result<Link,
     Err(problem.unwrap_or_else(|| Problem::passing(Code::Unreachable, "the server has no host")))
 }
 
-async fn partitions(link: &mut Link, topic: &TopicName) -> Result<u32, Problem> {
-    let ask = |request_id| CommandPartitionedTopicMetadata {
+fn ask_for_partitions(topic: &TopicName, request_id: u64) -> Box<BaseCommand> {
+    let ask = CommandPartitionedTopicMetadata {
         topic: topic.to_string(),
         request_id,
         ..CommandPartitionedTopicMetadata::default()
     };
-    let answer = link
-        .request(|request| command(Type::PartitionedMetadata, |c| c.partition_metadata = Some(ask(request))))
-        .await?;
+    command(Type::PartitionedMetadata, |c| c.partition_metadata = Some(ask))
+}
+
+async fn partitions(link: &mut Link, topic: &TopicName) -> Result<u32, Problem> {
+    let answer = link.request(|request| ask_for_partitions(topic, request)).await?;
     let answer = answer.partition_metadata_response.unwrap_or_default();
     match (answer.response(), answer.error) {
         (Found::Success, None) => Ok(answer.partitions()),
@@ -360,7 +365,8 @@ fn target(
     }
 }
 
-fn event(command: &BaseCommand) -> Result<Option<Event>, Problem> {
+/// What a command is for whoever uses a session of a topic with so many partitions.
+fn event(command: &BaseCommand, partitions: u32) -> Result<Option<Event>, Problem> {
     if command.close_consumer.is_some() {
         return Err(Problem::passing(Code::Unreachable, "the broker closed the consumer: its topic moves"));
     }
@@ -370,6 +376,11 @@ fn event(command: &BaseCommand) -> Result<Option<Event>, Problem> {
     }
     if let Some(change) = &command.active_consumer_change {
         return Ok(Some(Event::Active(change.is_active())));
+    }
+    if let Some(answer) = &command.partition_metadata_response {
+        // One that is an error is no reason to give up what there is: the next answer may be better.
+        let known = answer.response() == Found::Success && answer.error.is_none();
+        return Ok((known && answer.partitions() > partitions).then_some(Event::Grown));
     }
     Ok(command.reached_end_of_topic.is_some().then_some(Event::EndOfTopic))
 }
@@ -384,6 +395,8 @@ fn number(index: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use pulsar::message::proto::CommandPartitionedTopicMetadataResponse;
+
     use super::*;
 
     fn answer(url: &str, tls: &str, proxy: bool) -> CommandLookupTopicResponse {
@@ -408,5 +421,24 @@ mod tests {
         let proxied = answer("pulsar://b:2", "", true);
         assert_eq!(find("pulsar://a", &proxied), Ok(("proxy:1".to_owned(), Some("b:2".to_owned()))));
         assert!(find("pulsar+ssl://a", &proxied).unwrap_err().sentence.contains("with TLS"));
+    }
+
+    #[test]
+    fn only_an_answer_with_more_partitions_says_that_there_are_more() {
+        let answer = |found: Found, error: Option<ServerError>, partitions| {
+            let answer = CommandPartitionedTopicMetadataResponse {
+                partitions: Some(partitions),
+                response: Some(found as i32),
+                error: error.map(|error| error as i32),
+                ..CommandPartitionedTopicMetadataResponse::default()
+            };
+            let kind = Type::PartitionedMetadataResponse;
+            event(&command(kind, |c| c.partition_metadata_response = Some(answer)), 2).unwrap()
+        };
+        assert!(matches!(answer(Found::Success, None, 3), Some(Event::Grown)));
+        assert!(answer(Found::Success, None, 2).is_none());
+        assert!(answer(Found::Success, None, 0).is_none());
+        assert!(answer(Found::Failed, Some(ServerError::ServiceNotReady), 3).is_none());
+        assert!(answer(Found::Success, Some(ServerError::MetadataError), 3).is_none());
     }
 }

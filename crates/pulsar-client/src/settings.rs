@@ -81,7 +81,8 @@ pub struct ConsumerArgs {
     /// Where a new subscription begins: Latest or Earliest [default: Latest]
     #[arg(long, env = "PULSAR_INITIAL_POSITION", value_name = "POSITION", hide_env_values = true)]
     initial_position: Option<String>,
-    /// The topic for messages that were delivered too often; needs --max-redeliver-count
+    /// The topic for messages that were delivered too often; needs --max-redeliver-count, and Shared or Key_Shared: for the
+    /// others the broker counts no deliveries, and it stays empty
     #[arg(long, env = "PULSAR_DEAD_LETTER_TOPIC", value_name = "NAME", hide_env_values = true)]
     dead_letter_topic: Option<String>,
     /// How often a message may be delivered again before it goes to the dead-letter topic
@@ -95,7 +96,7 @@ pub struct ConsumerArgs {
         hide_env_values = true
     )]
     negative_ack_redelivery_delay: Option<String>,
-    /// How many messages the broker may send ahead of those that are printed [default: 1000]
+    /// How many messages of each partition the broker may send ahead of those that became lines [default: 1000]
     #[arg(long, env = "PULSAR_RECEIVER_QUEUE_SIZE", value_name = "NUMBER", hide_env_values = true)]
     receiver_queue_size: Option<String>,
     /// The consumer's name, as the broker shows it [default: the host's name]
@@ -111,7 +112,7 @@ pub struct ConsumerArgs {
 pub struct ConsumerSettings {
     /// What it subscribes to.
     pub subscription: Subscription,
-    /// Where messages go that were delivered too often.
+    /// Where messages go that were delivered too often. The broker counts that for Shared and Key_Shared alone.
     pub dead_letters: Option<DeadLetterPolicy>,
     /// When a message that cannot be read is asked for again.
     pub redelivery_delay: Duration,

@@ -69,10 +69,7 @@ use std::collections::BTreeMap;
         "!has(self.deadLetterPolicy) || !has(self.subscriptionType) || self.subscriptionType in ['Shared', 'Key_Shared']"
     )
     .message("deadLetterPolicy needs the subscriptionType Shared or Key_Shared"),
-    validation = Rule::new(
-        "!has(self.deadLetterPolicy) || !has(self.deadLetterPolicy.deadLetterTopic) || self.deadLetterPolicy.deadLetterTopic != self.topic"
-    )
-    .message("deadLetterTopic must be another topic than the one that is consumed"),
+    validation = Rule::new(another_topic()).message("deadLetterTopic must be another topic than the one that is consumed"),
     validation = Rule::new(
         r"!has(self.deadLetterPolicy) || has(self.deadLetterPolicy.deadLetterTopic) || !self.subscriptionName.matches(r'[\s\pZ\p{Cc}]')"
     )
@@ -84,9 +81,11 @@ pub struct PulsarConsumerSpec {
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(
         validation = Rule::new(
-            r"self.matches(r'^pulsar(\+ssl)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(,(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?)*/?$')"
+            r"self.matches(r'^pulsar(\+ssl)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(,(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?)*/?$')"
         )
-        .message("serverAddress must look like pulsar://host:6650 or pulsar+ssl://host:6651")
+        .message("serverAddress must look like pulsar://host:6650 or pulsar+ssl://host:6651"),
+        validation = Rule::new(in_brackets())
+            .message("a host in brackets must be an IPv6 address, as in pulsar://[2001:db8::1]:6650")
     )]
     pub server_address: String,
 
@@ -131,7 +130,8 @@ pub struct PulsarConsumerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 
-    /// Where messages go that were delivered in vain too often. Default: they are delivered again and again.
+    /// Where messages go that were delivered in vain too often. Default: they are delivered again and again. For Shared and
+    /// Key_Shared: for the others the broker counts no deliveries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letter_policy: Option<DeadLetterPolicy>,
 
@@ -147,7 +147,7 @@ pub struct PulsarConsumerSpec {
     )]
     pub negative_ack_redelivery_delay: Option<String>,
 
-    /// How many messages a consumer keeps at hand. Default: the consumer's, 1000.
+    /// How many messages of each partition a consumer keeps at hand. Default: the consumer's, 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub receiver_queue_size: Option<i32>,
@@ -215,6 +215,36 @@ pub struct PulsarConsumerSpec {
 
 const fn one() -> i32 {
     1
+}
+
+/// The rule that dead letters go to another topic, by the full names of both: each is written in one of three ways.
+fn another_topic() -> String {
+    let (topic, dead) = ("self.topic", "self.deadLetterPolicy.deadLetterTopic");
+    let longer = |name: &str| {
+        ["persistent://", "public/default/", "persistent://public/default/"]
+            .map(|beginning| format!("'{beginning}' + {name}"))
+            .join(", ")
+    };
+    format!(
+        "!has(self.deadLetterPolicy) || !has({dead}) || !({topic} in [{dead}, {}] || {dead} in [{}])",
+        longer(dead),
+        longer(topic)
+    )
+}
+
+/// The rule that each host in brackets is an IPv6 address without a zone, as the consumer reads them: RFC 3986, section
+/// 3.2.2.
+fn in_brackets() -> String {
+    const GROUP: &str = "[0-9A-Fa-f]{1,4}";
+    const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+    let end = format!(r"({GROUP}:{GROUP}|{BYTE}(\.{BYTE}){{3}})");
+    let mut forms = vec![format!("({GROUP}:){{6}}{end}"), format!("::({GROUP}:){{5}}{end}")];
+    for (before, after) in [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)] {
+        forms.push(format!("(({GROUP}:){{0,{before}}}{GROUP})?::({GROUP}:){{{after}}}{end}"));
+    }
+    forms.push(format!("(({GROUP}:){{0,5}}{GROUP})?::{GROUP}"));
+    forms.push(format!("(({GROUP}:){{0,6}}{GROUP})?::"));
+    format!(r"self.matches(r'^[^\[]*(\[({})\][^\[]*)*$')", forms.join("|"))
 }
 
 /// How the messages of a subscription are shared among its consumers.

@@ -156,6 +156,10 @@ fn pod_spec(spec: &PulsarConsumerSpec, default: &Image) -> Value {
     set("serviceAccountName", json!(pod.service_account_name));
     // The server mirrors it into its deprecated name, which would stay behind when it is taken away.
     set("serviceAccount", json!(pod.service_account_name));
+    if pod.service_account_name.is_none() {
+        // A consumer talks to its broker and not to the API server. Who names an account has rights in mind.
+        set("automountServiceAccountToken", json!(false));
+    }
     set("imagePullSecrets", json!(pod.image_pull_secrets));
     set("priorityClassName", json!(pod.priority_class_name));
     set("terminationGracePeriodSeconds", json!(pod.termination_grace_period_seconds));

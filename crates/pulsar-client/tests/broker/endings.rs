@@ -118,7 +118,7 @@ fn what_was_delivered_too_often_goes_to_the_dead_letter_topic() {
     // Another consumer of the subscription refuses the message until it was delivered again three times, and leaves.
     let refuser = raw::Refuser::start(&broker.service_url(), topic, SUBSCRIPTION);
     send(&broker, topic, "m", 1, &[]);
-    refuser.refuse(3);
+    refuser.refuse(1, 3);
     let variables = [("PULSAR_DEAD_LETTER_TOPIC", dead), ("PULSAR_MAX_REDELIVER_COUNT", "2")];
     let consumer = Consumer::start(&broker.service_url(), topic, &variables);
     consumer.until_ready(200);
@@ -128,4 +128,49 @@ fn what_was_delivered_too_often_goes_to_the_dead_letter_topic() {
     assert_eq!(consumer.metric("messages_dead_lettered_total"), 1);
     assert!(consumer.stop().well().is_empty());
     reader.stop().well();
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn a_large_batch_that_was_delivered_too_often_arrives_whole() {
+    let broker = plain();
+    let (topic, dead) = ("large-letter", "dead-large-letter");
+    let reader = Consumer::start(&broker.service_url(), dead, &[]);
+    reader.until_ready(200);
+    let refuser = raw::Refuser::start(&broker.service_url(), topic, SUBSCRIPTION);
+    // More messages than a producer of the crate lets wait.
+    raw::send_batch(&broker.service_url(), topic, &numbered("m", 300));
+    refuser.refuse(300, 3);
+    let variables = [("PULSAR_DEAD_LETTER_TOPIC", dead), ("PULSAR_MAX_REDELIVER_COUNT", "2")];
+    let consumer = Consumer::start(&broker.service_url(), topic, &variables);
+    consumer.until_ready(200);
+    refuser.leave();
+    assert_eq!(sorted(reader.until_messages(300)), sorted(numbered("m", 300)));
+    until_backlog(&broker, topic, SUBSCRIPTION, 0);
+    assert_eq!(consumer.metric("messages_dead_lettered_total"), 300);
+    assert!(consumer.stop().well().is_empty());
+    assert_eq!(reader.stop().well().len(), 300);
+}
+
+#[test]
+#[ignore = "needs a broker: cargo xtask test"]
+fn what_comes_again_with_a_message_that_was_asked_for_is_printed_once() {
+    let broker = plain();
+    let topic = "asked-for-again";
+    let variables =
+        [("PULSAR_SUBSCRIPTION_TYPE", "Exclusive"), ("PULSAR_NEGATIVE_ACK_REDELIVERY_DELAY", "100ms")];
+    let consumer = Consumer::start(&broker.service_url(), topic, &variables);
+    consumer.until_ready(200);
+    for _ in 0..3 {
+        raw::send_encrypted(&broker.service_url(), topic, b"sealed");
+    }
+    // Whenever one of those is asked for, all that is not acknowledged comes.
+    send(&broker, topic, "m", 3_000, &["--no-batching"]);
+    consumer.until_messages(3_000);
+    let unreadable = || consumer.metric("entries_unreadable_total");
+    let before = unreadable();
+    until("they are asked for and come again", || (unreadable() >= before + 30).then_some(()));
+    until_backlog(&broker, topic, SUBSCRIPTION, 3);
+    assert_eq!(consumer.metric("messages_received_total"), 3_000);
+    assert!(consumer.stop().well() == numbered("m", 3_000));
 }

@@ -1,9 +1,12 @@
-//! Clients that do what ours never do: a producer of messages that cannot be read, and a consumer that refuses them.
+//! Clients that do what ours never do: a producer of messages that cannot be read and of batches that are as large as one
+//! says, and a consumer that refuses them.
 
 use futures::{SinkExt as _, StreamExt as _};
+use prost::Message as _;
 use pulsar::message::proto::base_command::Type;
 use pulsar::message::proto::{
     BaseCommand, CommandConnect, CommandProducer, CommandSend, EncryptionKeys, KeyValue,
+    SingleMessageMetadata,
 };
 use pulsar::message::{Codec, Message, Metadata, Payload};
 use pulsar::{Consumer, Pulsar, SubType, TokioExecutor};
@@ -13,10 +16,34 @@ use tokio_util::codec::Framed;
 
 /// Sends a message that says that it is encrypted.
 pub fn send_encrypted(server: &str, topic: &str, data: &[u8]) {
+    let metadata = Metadata {
+        encryption_keys: vec![EncryptionKeys { key: "key".to_owned(), ..EncryptionKeys::default() }],
+        properties: vec![KeyValue { key: "colour".to_owned(), value: "red".to_owned() }],
+        ..Metadata::default()
+    };
+    send_entry(server, topic, metadata, data.to_vec());
+}
+
+/// Sends messages as one batch.
+pub fn send_batch(server: &str, topic: &str, messages: &[String]) {
+    let mut data = Vec::new();
+    for message in messages {
+        let own = SingleMessageMetadata {
+            payload_size: i32::try_from(message.len()).unwrap(),
+            ..SingleMessageMetadata::default()
+        };
+        data.extend_from_slice(&u32::try_from(own.encoded_len()).unwrap().to_be_bytes());
+        own.encode(&mut data).unwrap();
+        data.extend_from_slice(message.as_bytes());
+    }
+    let count = i32::try_from(messages.len()).unwrap();
+    send_entry(server, topic, Metadata { num_messages_in_batch: Some(count), ..Metadata::default() }, data);
+}
+
+fn send_entry(server: &str, topic: &str, metadata: Metadata, data: Vec<u8>) {
     let address = server.trim_start_matches("pulsar://").to_owned();
     let topic =
         if topic.contains("://") { topic.to_owned() } else { format!("persistent://public/default/{topic}") };
-    let data = data.to_vec();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async move {
         let mut broker = Framed::new(TcpStream::connect(address).await.unwrap(), Codec);
@@ -36,16 +63,10 @@ pub fn send_encrypted(server: &str, topic: &str, data: &[u8]) {
         broker.send(Message { command, payload: None }).await.unwrap();
         let answer = broker.next().await.unwrap().unwrap();
         let producer_name = answer.command.producer_success.unwrap().producer_name;
-        let send =
-            CommandSend { producer_id: 1, sequence_id: 0, num_messages: Some(1), ..CommandSend::default() };
+        let num_messages = Some(metadata.num_messages_in_batch.unwrap_or(1));
+        let send = CommandSend { producer_id: 1, sequence_id: 0, num_messages, ..CommandSend::default() };
         let command = BaseCommand { r#type: Type::Send as i32, send: Some(send), ..BaseCommand::default() };
-        let metadata = Metadata {
-            producer_name,
-            publish_time: 1,
-            encryption_keys: vec![EncryptionKeys { key: "key".to_owned(), ..EncryptionKeys::default() }],
-            properties: vec![KeyValue { key: "colour".to_owned(), value: "red".to_owned() }],
-            ..Metadata::default()
-        };
+        let metadata = Metadata { producer_name, publish_time: 1, ..metadata };
         broker.send(Message { command, payload: Some(Payload { metadata, data }) }).await.unwrap();
         let answer = broker.next().await.unwrap().unwrap();
         assert!(answer.command.send_receipt.is_some(), "{answer:?}");
@@ -71,11 +92,14 @@ impl Refuser {
         Self { runtime, consumer: consumer.into() }
     }
 
-    /// Refuses so many times, and keeps what comes after that.
-    pub fn refuse(&self, times: u32) {
+    /// Refuses an entry of so many messages so many times, and keeps it when it comes after that.
+    pub fn refuse(&self, messages: u32, times: u32) {
         let mut consumer = self.consumer.borrow_mut();
         self.runtime.block_on(async {
             for _ in 0..times {
+                for _ in 1..messages {
+                    consumer.next().await.unwrap().unwrap();
+                }
                 let message = consumer.next().await.unwrap().unwrap();
                 consumer.nack(&message).await.unwrap();
             }

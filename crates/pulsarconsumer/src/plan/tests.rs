@@ -109,7 +109,7 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
             "name": "sample-deployment",
             "namespace": "ns",
             "labels": {"pulsarcrd": "sample-pulsarcrd"},
-            "annotations": {"quintet.dev/applied": "v1-cpqiarbg6xh3v3dl"},
+            "annotations": {"quintet.dev/applied": "v1-ahts4hfs3rttkbns"},
             "ownerReferences": [{
                 "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
                 "name": "sample", "uid": "me", "controller": true, "blockOwnerDeletion": true,
@@ -129,6 +129,7 @@ fn the_deployment_is_the_posts_and_no_more_than_we_own() {
                     "pulsar.pulsarconsumer.krvarma.com/uid": "me",
                 }},
                 "spec": {
+                    "automountServiceAccountToken": false,
                     "securityContext": {
                         "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532,
                         "seccompProfile": {"type": "RuntimeDefault"},
@@ -626,6 +627,10 @@ fn pod_settings_are_the_pods() {
             assert_eq!(template["spec"][field], *value, "{field}");
         }
     }
+    assert!(
+        template["spec"]["automountServiceAccountToken"].is_null(),
+        "whether the account's token is mounted is the account's business"
+    );
     let container = &template["spec"]["containers"][0];
     assert_eq!(container["resources"]["limits"]["cpu"], "1");
     assert_eq!(container["imagePullPolicy"], "Never");
