@@ -72,6 +72,11 @@ impl Request {
         matches!(self.verb.as_str(), "get" | "list")
     }
 
+    /// Whether it renewed a Lease, or made or released one.
+    pub fn is_of_election(&self) -> bool {
+        self.is_write() && self.resource == "leases"
+    }
+
     /// Whether it was answered with success.
     pub fn is_done(&self) -> bool {
         (200..300).contains(&self.code)

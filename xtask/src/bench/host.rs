@@ -1,12 +1,13 @@
 //! What a bench ran on: figures mean nothing without it.
 
+use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +54,7 @@ impl Machine {
         });
         Self {
             date: Timestamp::now().strftime("%Y-%m-%d").to_string(),
-            system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            system: format!("{} {}", env::consts::OS, env::consts::ARCH),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             processor: processor(&read("/proc/cpuinfo")),
             cores: thread::available_parallelism().map_or(1, usize::from),
@@ -150,6 +151,12 @@ pub struct Versions {
     /// The broker.
     #[serde(default)]
     pub pulsar: String,
+    /// The compiler of the programs; empty where that is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rustc: String,
+    /// The settings of the profile that they were built with; empty where that is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub profile: String,
 }
 
 impl Versions {
@@ -171,7 +178,7 @@ impl Versions {
             kubernetes: text(server["gitVersion"].as_str()),
             etcd: text(etcd.as_deref()),
             kwok: text(kubelet.map(|version| version.trim_start_matches("kwok-"))),
-            pulsar: String::new(),
+            ..Self::default()
         })
     }
 
@@ -186,6 +193,23 @@ impl Versions {
         })
     }
 
+    /// The same, with how the programs were built, if they were and are no file from elsewhere.
+    pub fn built(self, is_built: bool) -> Result<Self> {
+        if !is_built {
+            return Ok(self);
+        }
+        let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        let rustc = run::stdout(rustc.arg("--version").current_dir(paths::workspace()))?;
+        let manifest = paths::workspace().join("Cargo.toml");
+        let manifest =
+            fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
+        Ok(Self {
+            rustc: rustc.split_ascii_whitespace().nth(1).unwrap_or("unknown").to_owned(),
+            profile: profile(&manifest),
+            ..self
+        })
+    }
+
     /// In a sentence.
     pub fn describe(&self) -> String {
         let others = [
@@ -197,8 +221,18 @@ impl Versions {
         let others = others.into_iter().filter(|(_, version)| !version.is_empty());
         let mut parts = vec![format!("quintet {} ({})", self.quintet, self.checkout)];
         parts.extend(others.map(|(name, version)| format!("{name} {version}")));
+        if !self.rustc.is_empty() {
+            parts.push(format!("rustc {} ({})", self.rustc, self.profile));
+        }
         format!("{}.", parts.join(", "))
     }
+}
+
+/// The settings of the release profile in a manifest: `opt-level=z lto=fat`.
+fn profile(manifest: &str) -> String {
+    let lines = manifest.lines().map(str::trim).skip_while(|line| *line != "[profile.release]").skip(1);
+    let settings = lines.take_while(|line| !line.is_empty() && !line.starts_with('['));
+    settings.map(|line| line.replace([' ', '"'], "")).collect::<Vec<_>>().join(" ")
 }
 
 /// What git says, where there is git.
@@ -234,6 +268,19 @@ mod tests {
             "A B @ 2.0GHz"
         );
         assert_eq!(processor("processor\t: 0\n"), "");
+    }
+
+    #[test]
+    fn the_profile_is_that_of_releases() {
+        let manifest =
+            "[profile.dev]\ndebug = 1\n\n[profile.release]\nopt-level = \"z\"\nlto = \"fat\"\n\n[a]\nb = 1\n";
+        assert_eq!(profile(manifest), "opt-level=z lto=fat");
+        assert_eq!(profile("[a]\nb = 1\n"), "");
+        let versions =
+            Versions { quintet: "1".to_owned(), checkout: "commit a".to_owned(), ..Versions::default() };
+        assert_eq!(versions.describe(), "quintet 1 (commit a).");
+        let versions = Versions { rustc: "1.95.0".to_owned(), profile: "lto=fat".to_owned(), ..versions };
+        assert_eq!(versions.describe(), "quintet 1 (commit a), rustc 1.95.0 (lto=fat).");
     }
 
     #[test]

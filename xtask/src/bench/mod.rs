@@ -36,8 +36,8 @@ use clap::Subcommand;
     long_about = "Measure a kind beside its peers, on a cluster of its own.\n\n\
     Each bench brings a local cluster up (see `cargo xtask cluster up --help`), makes simulated nodes, installs the \
     chart, builds the release program and runs it as the manager, with the rights of the chart's ServiceAccount. Peers \
-    run in the same cluster, one after another, in alternating order; ratios are taken between neighbours of the same \
-    round. Writes are counted in the API server's audit log, by who sent them. The cluster is removed at the end, also \
+    run one after another, in alternating order, on the same cluster or each on one of its own, as the bench's document says; \
+    ratios are taken within a round. Writes are counted in the API server's audit log, by who sent them. The cluster is removed at the end, also \
     after Ctrl-C. `pulsar` has a broker too.\n\n\
     Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed and decide \
     nothing. Run it on a machine that does nothing else."

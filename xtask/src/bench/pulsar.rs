@@ -191,8 +191,9 @@ fn rates(args: &Args) -> Result<Vec<Run>> {
             size: usize::try_from(messages)?,
             command: args.command(),
             machine,
-            versions: Versions::of_pulsar(consumer, VERSION)?,
+            versions: Versions::of_pulsar(consumer, VERSION)?.built(true)?,
             failures: Some(results.failures()),
+            caveats: Vec::new(),
             tables: KINDS.iter().map(|kind| results.table(kind)).collect(),
             measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
         });

@@ -16,6 +16,9 @@ use crate::run::print;
 /// Where documents go, below the checkout.
 const FOLDER: &str = "docs/bench";
 
+/// A machine whose processors are less idle than this before the start, in percent, is shared with others.
+const SHARED: u64 = 80;
+
 /// What a bench found, in one size or several.
 #[derive(Debug)]
 pub struct Report {
@@ -45,6 +48,9 @@ pub struct Run {
     pub versions: Versions,
     /// Counts that are too high, a sentence each; nothing where none has a limit.
     pub failures: Option<Vec<String>>,
+    /// What one has to know of this run alone, a sentence each: the goals say it too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caveats: Vec<String>,
     /// What was measured, for people.
     pub tables: Vec<Table>,
     /// The same, raw.
@@ -93,6 +99,7 @@ impl Report {
             parts.push(format!("{}\n", run.versions.describe()));
             parts.extend(run.tables.iter().map(Table::plain));
             parts.extend(run.verdict().map(|verdict| format!("{verdict}\n")));
+            parts.extend(run.remarks().into_iter().map(|remark| format!("{remark}\n")));
         }
         print(parts.join("\n"))
     }
@@ -135,6 +142,7 @@ impl Report {
             parts.push(format!("Written by `{}`. {}", run.command, run.machine.describe()));
             parts.push(run.versions.describe());
             parts.extend(run.verdict());
+            parts.extend(run.remarks());
             parts.extend(run.tables.iter().map(|table| table.markdown().trim_end().to_owned()));
         }
         parts.join("\n\n") + "\n"
@@ -148,6 +156,16 @@ impl Run {
             [] => "Counts: all within their limits.".to_owned(),
             _ => format!("Counts: too high: {}.", failures.join("; ")),
         })
+    }
+
+    /// What one has to know to read its figures right.
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks = self.caveats.clone();
+        if self.machine.idle_percent.is_some_and(|idle| idle < SHARED) {
+            let shared = "The machine was shared with others: times say little, memory and counts do.";
+            remarks.push(shared.to_owned());
+        }
+        remarks
     }
 }
 
@@ -165,6 +183,7 @@ mod tests {
             machine: Machine::now(),
             versions: Versions { kwok: "v0".to_owned(), ..Versions::default() },
             failures: Some(failures.iter().map(|&failure| failure.to_owned()).collect()),
+            caveats: vec!["It rained.".to_owned()],
             tables: vec![table],
             measurements: json!({"size": size}),
         }
@@ -185,10 +204,21 @@ mod tests {
             "kwok v0",
             "By looking.",
             "too high: a restart wrote.",
+            "\n\nIt rained.\n\n",
             "### Times",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn a_run_on_a_machine_that_was_shared_says_so() {
+        let mut run = run(7, &[]);
+        let remarks = [None, Some(SHARED), Some(SHARED - 1)].map(|idle| {
+            run.machine.idle_percent = idle;
+            run.remarks().len()
+        });
+        assert_eq!(remarks, [1, 1, 2]);
     }
 
     #[test]

@@ -23,11 +23,11 @@ use crate::build;
 /// `cargo xtask bench daemonjob`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "DaemonJob beside bare pods, Job and DaemonSet: time, writes, processor time and memory",
-    long_about = "DaemonJob beside bare pods, Job and DaemonSet: time, writes, processor time and memory.\n\n\
+    about = "DaemonJob beside bare pods, BroadcastJob, Job and DaemonSet: time, writes, processor time and memory",
+    long_about = "DaemonJob beside bare pods, BroadcastJob, Job and DaemonSet: time, writes, processor time and memory.\n\n\
     Each round runs, on a cluster of its own with N simulated nodes and in alternating order: bare creation of the pods that a \
-    DaemonJob makes, a DaemonJob, an Indexed Job of N completions, and a DaemonSet until all its pods are \
-    ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default request limits) and \
+    DaemonJob makes, a DaemonJob, OpenKruise's BroadcastJob, an Indexed Job of N completions, and a DaemonSet until all \
+    its pods are ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default request limits) and \
     tuned. With the last of these settings each round also restarts the manager with N finished nodes, changes nodes in \
     what no template can speak of and in labels, deletes the DaemonJob, and runs another one with \
     ttlSecondsAfterFinished 0.\n\n\
@@ -50,7 +50,7 @@ pub struct Args {
     /// Measure with one setting of kube-controller-manager and kube-scheduler instead of both
     #[arg(long, value_enum, value_name = "SETTING")]
     only: Option<Setting>,
-    /// Leave Job and DaemonSet out
+    /// Leave BroadcastJob, Job and DaemonSet out
     #[arg(long)]
     without_peers: bool,
     /// Measure this program instead of building the release program
@@ -119,14 +119,25 @@ pub fn run(args: &Args) -> Result<()> {
             size: nodes,
             command: args.command(),
             machine,
-            versions,
+            versions: versions.built(args.program.is_none())?,
             failures: Some(results.failures()),
+            caveats: caveats(&plan),
             tables: results.tables(),
             measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
         });
     }
     let report = Report { name: "daemonjob", title: "DaemonJob, measured", method: method(), runs };
     report.finish(args.write)
+}
+
+/// What has to be known of one round.
+fn caveats(plan: &Plan) -> Vec<String> {
+    let order: Vec<&str> = order(&plan.contenders, 1).into_iter().map(Contender::name).collect();
+    let once = format!(
+        "There was one round: each ran once, one after another on one cluster ({}). What changes with time is in the ratios.",
+        order.join(", ")
+    );
+    if plan.rounds == 1 { vec![once] } else { Vec::new() }
 }
 
 /// Measures every round, each on a cluster of its own.
@@ -258,6 +269,8 @@ mod tests {
         assert_eq!(plan.contenders, Contender::ALL);
         let plan = parse(&["--quick", "--without-peers"]).unwrap().plan();
         assert_eq!(plan.contenders, [Contender::Bare, Contender::DaemonJob]);
+        assert!(caveats(&plan)[0].contains("(bare creation, DaemonJob)"));
+        assert!(caveats(&parse(&[]).unwrap().plan()).is_empty());
         assert!(parse(&["--quick", "--rounds", "2"]).is_err());
         assert!(parse(&["--quick", "--write"]).is_err());
         assert!(parse(&["--nodes", "0"]).is_err());

@@ -107,8 +107,9 @@ pub fn run(args: &Args) -> Result<()> {
         size: plan.greetings,
         command: args.command(),
         machine,
-        versions,
+        versions: versions.built(args.program.is_none())?,
         failures: Some(results.failures()),
+        caveats: Vec::new(),
         tables: results.tables(),
         measurements: serde_json::to_value(&results)?,
     }];

@@ -91,15 +91,20 @@ impl Results {
         spread(stats::spread(of_pairs.into_iter().flatten()), decimals(row.places))
     }
 
-    /// Quintet's over another's, for each pair.
-    pub fn ratios(&self, key: &str, part: Part, to: Contender) -> Vec<f64> {
-        let theirs = self.of_pairs(key, part, to);
+    /// Quintet's and another's, for each pair that has both.
+    pub fn of_both(&self, key: &str, part: Part, other: Contender) -> Vec<(f64, f64)> {
+        let theirs = self.of_pairs(key, part, other);
         let ours = self.of_pairs(key, part, Contender::Quintet).into_iter();
-        let ratios = ours.filter_map(|(pair, ours)| {
+        let both = ours.filter_map(|(pair, ours)| {
             let (_, theirs) = theirs.iter().find(|(other, _)| *other == pair)?;
-            ratio(ours, *theirs)
+            Some((ours, *theirs))
         });
-        ratios.collect()
+        both.collect()
+    }
+
+    /// Quintet's over another's, for each pair.
+    fn ratios(&self, key: &str, part: Part, to: Contender) -> Vec<f64> {
+        self.of_both(key, part, to).into_iter().filter_map(|(ours, theirs)| ratio(ours, theirs)).collect()
     }
 
     /// How many attempts of a figure there were.
@@ -108,12 +113,14 @@ impl Results {
         samples.map(|sample| sample.values.len()).sum()
     }
 
-    /// What of Quintet's is above its limit in any pair, a sentence each.
+    /// What of Quintet's is farther from nothing than its limit in any pair, a sentence each.
     pub fn failures(&self, limits: &[(&str, f64)]) -> Vec<String> {
+        let is_ours = |sample: &&Sample| sample.contender == Contender::Quintet;
         let too_high = |(key, most): &(&str, f64)| {
-            let of_pairs = self.of_pairs(key, Part::Worst, Contender::Quintet).into_iter();
-            let (_, worst) = of_pairs.max_by(|one, other| one.1.total_cmp(&other.1))?;
-            (worst > *most).then(|| format!("{key} {worst:.2}, and {most} is the most"))
+            let values = self.0.iter().filter(is_ours).filter(|sample| sample.figure == *key);
+            let values = values.flat_map(|sample| sample.values.iter().copied());
+            let worst = values.max_by(|one, other| one.abs().total_cmp(&other.abs()))?;
+            (worst.abs() > *most).then(|| format!("{key} {worst:.2}, and {most} is the most"))
         };
         limits.iter().filter_map(too_high).collect()
     }
@@ -177,5 +184,23 @@ mod tests {
         let results = results();
         assert_eq!(results.failures(&[("rss", 10.0), ("ms", 9.0)]), Vec::<String>::new());
         assert_eq!(results.failures(&[("rss", 9.5), ("ms", 9.0)]), ["rss 10.00, and 9.5 is the most"]);
+    }
+
+    #[test]
+    fn what_is_far_below_nothing_is_said_too() {
+        let mut results = Results::default();
+        results.one(Contender::Quintet, 1, "bytes", -11.0);
+        results.one(Contender::Quintet, 2, "bytes", 2.0);
+        assert_eq!(results.failures(&[("bytes", 11.0)]), Vec::<String>::new());
+        assert_eq!(results.failures(&[("bytes", 10.0)]), ["bytes -11.00, and 10 is the most"]);
+    }
+
+    #[test]
+    fn both_have_a_value_in_a_pair_or_neither_counts() {
+        let mut results = results();
+        results.one(Contender::TwinTuned, 2, "rss", 5.0);
+        assert_eq!(results.of_both("rss", Part::P50, Contender::TwinTuned), [(10.0, 5.0)]);
+        assert_eq!(results.of_both("rss", Part::P50, Contender::Twin), [(8.0, 40.0), (10.0, 20.0)]);
+        assert_eq!(results.of_both("rss", Part::P50, Contender::KubeRuntime), [(0.0, 0.0); 0]);
     }
 }

@@ -134,6 +134,8 @@ pub fn requests(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut 
         results.one(contender, pair.number, "requests", float(own().count()) / seconds);
         let reads = own().filter(|request| request.is_read());
         results.one(contender, pair.number, "reads", float(reads.count()) / seconds);
+        let besides = own().filter(|request| !request.is_of_election());
+        results.one(contender, pair.number, "besides", float(besides.count()) / seconds);
         running.stop()?;
     }
     step.done();

@@ -99,8 +99,9 @@ pub(super) fn run(program: &Path, command: String) -> Result<Run> {
         size: 0,
         command,
         machine,
-        versions,
+        versions: versions.built(true)?,
         failures: Some(written.iter().flat_map(Written::failures).collect()),
+        caveats: Vec::new(),
         tables: vec![table(&written)],
         measurements: serde_json::to_value(&written).context("what was measured is no JSON")?,
     })
