@@ -9,7 +9,7 @@ use quintet_kit::controller::{Controller, Reconciler, Waker};
 use quintet_kit::departed::Departed;
 use quintet_kit::executor::{Carried, Error, Executor};
 use quintet_kit::informer::{Change, Informer};
-use quintet_kit::object::{Key, Object as _};
+use quintet_kit::object::{Key, Meta, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
 use quintet_kit::resource::{CONFIG_MAPS, JOBS, PODS, Resource};
 use quintet_kit::shared::Shared;
@@ -70,18 +70,18 @@ impl Reconciler for DaemonJobs {
         self.observe_ledger(object, &key, &mut world).await?;
         let departed = self.departed_pods.owned_by(&key).into_iter().map(|pod| async {
             let found = self.executor.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
-            Ok::<_, Error>((found.filter(|meta| meta.uid == pod.meta.uid), pod))
-        });
-        for (found, pod) in try_join_all(departed).await? {
-            match found {
-                Some(meta) if meta.is_controlled_by(&key) => {
-                    world.pods.push(pod.clone());
-                    world.unlabelled.pods.push(pod);
-                }
-                // It has lost its owner as well: once it is seen again, the sweeper takes our finalizer off.
-                Some(meta) if meta.has_finalizer(FINALIZER) => world.unlabelled.pods.push(pod),
-                _ => self.departed_pods.settle(&pod),
+            let is_owned = |meta: &Meta| meta.is_controlled_by(&key);
+            let found = found.filter(|meta| meta.uid == pod.meta.uid);
+            // One that has lost its owner as well is to be seen again, so that the sweeper takes our finalizer off.
+            let found = found.filter(|meta| is_owned(meta) || meta.has_finalizer(FINALIZER));
+            if found.is_none() {
+                self.departed_pods.settle(&pod);
             }
+            Ok::<_, Error>(found.map(|meta| (is_owned(&meta), pod)))
+        });
+        for (is_owned, pod) in try_join_all(departed).await?.into_iter().flatten() {
+            world.pods.extend(is_owned.then(|| pod.clone()));
+            world.unlabelled.pods.push(pod);
         }
         world.old_job = self.has_old_job(object, &key).await?;
         Ok(world)

@@ -62,7 +62,7 @@ pub enum Error {
         object: String,
         /// What came instead of an answer.
         error: String,
-        /// Whether the API server said so itself (500): it answers, and may well do something else.
+        /// Whether the API server said so itself (InternalError): it answers, and may well do something else.
         is_said: bool,
     },
     /// The object has changed since the plan was made.
@@ -847,8 +847,8 @@ impl Executor {
                 Sorted::Answer(Answer::Done)
             }
             Some(Ok(Err(kube::Error::Api(status)))) => {
-                // As where a webhook fails. Whoever is overloaded or has lost its store is not asked for more.
-                is_said = status.code == 500;
+                // As where a webhook fails. What its store says goes without a reason: such a server is not asked for more.
+                is_said = status.code == 500 && status.reason == "InternalError";
                 sort(verb, *status)
             }
             // It was not sent.

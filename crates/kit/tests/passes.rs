@@ -189,7 +189,9 @@ async fn a_clock_that_jumps_stops_no_passes() {
 /// answers, nothing is.
 #[tokio::test(start_paused = true)]
 async fn a_status_is_written_also_where_a_write_fails() {
-    for (code, told) in [(500, 1), (503, 0), (429, 0)] {
+    for (code, reason, told) in
+        [(500, "InternalError", 1), (500, "", 0), (503, "ServiceUnavailable", 0), (429, "TooManyRequests", 0)]
+    {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (list, log) = (Arc::new(Mutex::new(Some(listed(&["makes"])))), asked.clone());
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -203,7 +205,7 @@ async fn a_status_is_written_also_where_a_write_fails() {
                 Some((code, status.to_string()))
             };
             let answer = match (verb.as_str(), request.uri().path()) {
-                ("POST", _) => failure(code, "InternalError"),
+                ("POST", _) => failure(code, reason),
                 ("PATCH", _) => {
                     let metadata =
                         json!({ "name": "makes", "namespace": "n", "uid": "makes", "resourceVersion": "9" });

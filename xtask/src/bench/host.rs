@@ -228,11 +228,16 @@ impl Versions {
     }
 }
 
-/// The settings of the release profile in a manifest: `opt-level=z lto=fat`.
+/// The settings of the release profile in a manifest: `opt-level=z lto=fat`, and how many crates have some of their own.
 fn profile(manifest: &str) -> String {
     let lines = manifest.lines().map(str::trim).skip_while(|line| *line != "[profile.release]").skip(1);
     let settings = lines.take_while(|line| !line.is_empty() && !line.starts_with('['));
-    settings.map(|line| line.replace([' ', '"'], "")).collect::<Vec<_>>().join(" ")
+    let mut words: Vec<String> = settings.map(|line| line.replace([' ', '"'], "")).collect();
+    match manifest.lines().filter(|line| line.starts_with("[profile.release.package.")).count() {
+        0 => {}
+        crates => words.push(format!("and {crates} crates with some of their own")),
+    }
+    words.join(" ")
 }
 
 /// What git says, where there is git.
@@ -276,6 +281,8 @@ mod tests {
             "[profile.dev]\ndebug = 1\n\n[profile.release]\nopt-level = \"z\"\nlto = \"fat\"\n\n[a]\nb = 1\n";
         assert_eq!(profile(manifest), "opt-level=z lto=fat");
         assert_eq!(profile("[a]\nb = 1\n"), "");
+        let own = "[profile.release]\nlto = true\n\n[profile.release.package.a]\nopt-level = \"s\"\n";
+        assert_eq!(profile(own), "lto=true and 1 crates with some of their own");
         let versions =
             Versions { quintet: "1".to_owned(), checkout: "commit a".to_owned(), ..Versions::default() };
         assert_eq!(versions.describe(), "quintet 1 (commit a).");

@@ -159,7 +159,7 @@ impl Run {
     }
 
     /// What one has to know to read its figures right.
-    fn remarks(&self) -> Vec<String> {
+    pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.caveats.clone();
         if self.machine.idle_percent.is_some_and(|idle| idle < SHARED) {
             let shared = "The machine was shared with others: times say little, memory and counts do.";

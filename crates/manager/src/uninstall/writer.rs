@@ -28,6 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(45);
 /// chart's Job has 240 s for everything.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
+/// The manager's container, in the chart and in `config`.
+const CONTAINER: &str = "manager";
+
+/// How the variables begin that say by which Lease a manager elects.
+const ELECTION_VARIABLES: &str = "QUINTET_LEADER_ELECT";
+
 /// The pause between two looks at those pods.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -125,7 +131,9 @@ impl Writer {
                 tell(&format!("Deployment {home}/{deployment} is scaled to 0."));
                 wait_for_others(cluster, manager, &selector, &lease).await?;
             }
-            Err(error) if is_absent(&error) => tell(&format!("There is no Deployment {home}/{deployment}.")),
+            Err(error) if is_absent(&error) => tell(&format!(
+                "There is no Deployment {home}/{deployment}: a manager that does not elect a leader is not waited for."
+            )),
             Err(error) => {
                 let sorry =
                     cluster.sorry(&format!("Deployment {home}/{deployment} cannot be scaled"), &error);
@@ -273,10 +281,17 @@ fn has_scaled(deployment: &Value) -> bool {
         && status["replicas"].as_i64().unwrap_or_default() == 0
 }
 
-/// Whether a pod of this spec elects a leader by this Lease, by its arguments. What its environment says is not known, and
-/// counts for nothing.
+/// Whether a pod of this spec elects a leader by this Lease, by the arguments of its manager. Where its environment has a word in
+/// that, which is not known, it does not.
 fn elects(spec: &Value, home: &str, lease: &Lease) -> bool {
-    spec["containers"].as_array().into_iter().flatten().any(|container| {
+    let containers = spec["containers"].as_array().into_iter().flatten();
+    containers.filter(|container| container["name"] == CONTAINER).any(|container| {
+        let names = container["env"].as_array().into_iter().flatten().filter_map(|one| one["name"].as_str());
+        if container["envFrom"].is_array()
+            || names.into_iter().any(|name| name.starts_with(ELECTION_VARIABLES))
+        {
+            return false;
+        }
         let args = container["args"].as_array().into_iter().flatten();
         let args: Vec<&str> = args.filter_map(Value::as_str).collect();
         let namespace = said(&args, &["--leader-election-namespace"]);
@@ -308,7 +323,7 @@ mod tests {
     }
 
     fn pod(phase: &str, args: &[&str]) -> Value {
-        json!({ "spec": { "containers": [{ "name": "sidecar" }, { "args": args }] }, "status": { "phase": phase } })
+        json!({ "spec": { "containers": [{ "name": "sidecar" }, { "name": "manager", "args": args }] }, "status": { "phase": phase } })
     }
 
     #[test]
