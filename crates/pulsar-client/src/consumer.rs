@@ -243,15 +243,16 @@ struct Flow<'a> {
 impl<'a> Flow<'a> {
     fn new(consumer: &'a mut Consumer, session: Session, number: u64) -> Self {
         let subscription = &consumer.settings.subscription;
-        let cumulative = matches!(subscription.kind, SubType::Exclusive | SubType::Failover);
+        let kind = subscription.kind;
+        let all_at_once = matches!(kind, SubType::Exclusive | SubType::Failover);
         let count = session.consumers();
         Self {
-            ledgers: (0..count).map(|_| Ledger::new(cumulative)).collect(),
+            ledgers: (0..count).map(|_| Ledger::new(kind)).collect(),
             waiting: VecDeque::new(),
             text: Vec::new(),
             in_text: vec![0; count],
             printing: vec![0; count],
-            refused: Refused::new(cumulative),
+            refused: Refused::new(all_at_once),
             empty_entries: false,
             grown: false,
             consumer,
@@ -352,10 +353,8 @@ impl<'a> Flow<'a> {
             // Who asks for one entry of an Exclusive or Failover subscription gets all that are not acknowledged.
             return Ok(self.session.taken(consumer, permits).await?);
         }
-        if self.ledgers[consumer].is_withheld(id) {
-            // It was asked for, by itself or with another one.
-            self.refused.came(consumer, id);
-        }
+        // It may have been asked for, by itself or with another one.
+        self.refused.came(consumer, id);
         let policy = self.consumer.settings.dead_letters.as_ref();
         let too_often = policy.is_some_and(|policy| redeliveries > policy.max_redeliver_count);
         if let (true, Ok(entry), Some(dead_letters)) = (too_often, &entry, &self.consumer.dead_letters) {

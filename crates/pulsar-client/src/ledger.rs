@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use pulsar::message::proto::command_subscribe::SubType;
+
 /// The place of an entry in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
@@ -26,7 +28,7 @@ pub enum Acks {
 /// The entries of one topic that are not acknowledged.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Whether one acknowledgement may stand for all before it, as in Exclusive and Failover.
+    /// Whether entries come in order and to this consumer alone, so that one acknowledgement may stand for all before it.
     cumulative: bool,
     /// Received, in this order, with the messages of each that are not done.
     open: VecDeque<(EntryId, u64)>,
@@ -40,9 +42,13 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty one. `cumulative` says whether the subscription's type lets one acknowledgement stand for all before it.
-    pub fn new(cumulative: bool) -> Self {
-        Self { cumulative, ..Self::default() }
+    /// An empty one of a subscription of this type.
+    ///
+    /// Of an Exclusive one all entries come here in order, for as long as it is ours. Failover is no such type: a consumer that takes
+    /// over may be sent new entries before those that the other one leaves, and one that stands by keeps its subscription
+    /// when an administrator sets it back. An acknowledgement that stands for all before it would lose these.
+    pub fn new(kind: SubType) -> Self {
+        Self { cumulative: kind == SubType::Exclusive, ..Self::default() }
     }
 
     /// An entry was received, with so many messages to be done.
@@ -56,12 +62,10 @@ impl Ledger {
     /// Whether an entry that comes was received before, so that its messages need not be done twice: they are done and
     /// acknowledged, or will be.
     ///
-    /// To Exclusive and Failover entries come in order, from the first that is not acknowledged, and from there once
-    /// more whenever one of them is asked for. So what is not after the last one came before, and only what was withheld
-    /// still has to be done. That holds too where another consumer of a Failover subscription had its turn in between:
-    /// what is not after the last one, and not acknowledged even now, came here before that.
+    /// To Exclusive entries come in order, from the first that is not acknowledged, and from there once more whenever one of
+    /// them is asked for. So what is not after the last one came before, and only what was withheld still has to be done.
     ///
-    /// To Shared and Key_Shared they come in any order; there it is those whose messages are not done yet.
+    /// To the others they come in any order; there it is those whose messages are not done yet.
     pub fn is_repeated(&self, entry: EntryId) -> bool {
         if self.cumulative {
             self.last >= Some(entry) && !self.withheld.contains(&entry)
@@ -77,11 +81,6 @@ impl Ledger {
             self.last = self.last.max(Some(entry));
             self.withheld.insert(entry);
         }
-    }
-
-    /// Whether an entry is kept back from acknowledgements that would stand for it.
-    pub fn is_withheld(&self, entry: EntryId) -> bool {
-        self.withheld.contains(&entry)
     }
 
     /// A withheld entry was dealt with elsewhere.
@@ -140,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_acknowledged_when_its_last_message_is_done() {
-        let mut ledger = Ledger::new(false);
+        let mut ledger = Ledger::new(SubType::Shared);
         ledger.received(id(1), 3);
         assert_eq!(ledger.done(2), None);
         assert_eq!(ledger.done(1), Some(Acks::Each(vec![id(1)])));
@@ -149,18 +148,18 @@ mod tests {
 
     #[test]
     fn one_acknowledgement_stands_for_all_where_it_may() {
-        let receive = |cumulative| {
-            let mut ledger = Ledger::new(cumulative);
+        let receive = |kind| {
+            let mut ledger = Ledger::new(kind);
             (1..4).for_each(|entry| ledger.received(id(entry), 2));
             ledger.done(5)
         };
-        assert_eq!(receive(true), Some(Acks::UpTo(id(2))));
-        assert_eq!(receive(false), Some(Acks::Each(vec![id(1), id(2)])));
+        assert_eq!(receive(SubType::Exclusive), Some(Acks::UpTo(id(2))));
+        assert_eq!(receive(SubType::Failover), Some(Acks::Each(vec![id(1), id(2)])));
     }
 
     #[test]
     fn an_entry_without_messages_is_done_when_those_before_it_are() {
-        let mut ledger = Ledger::new(false);
+        let mut ledger = Ledger::new(SubType::Shared);
         ledger.received(id(1), 0);
         ledger.received(id(2), 1);
         ledger.received(id(3), 0);
@@ -170,7 +169,7 @@ mod tests {
 
     #[test]
     fn nothing_stands_for_an_entry_that_is_withheld() {
-        let mut ledger = Ledger::new(true);
+        let mut ledger = Ledger::new(SubType::Exclusive);
         ledger.withhold(id(1));
         ledger.received(id(2), 1);
         assert_eq!(ledger.done(1), Some(Acks::Each(vec![id(2)])));
@@ -181,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_older_entry_that_came_again_is_acknowledged_by_itself() {
-        let mut ledger = Ledger::new(true);
+        let mut ledger = Ledger::new(SubType::Exclusive);
         ledger.received(id(5), 1);
         ledger.received(id(3), 1);
         assert_eq!(ledger.done(2), Some(Acks::Each(vec![id(5), id(3)])));
@@ -189,7 +188,7 @@ mod tests {
 
     #[test]
     fn nothing_stands_for_an_older_entry_that_came_again_and_is_not_done() {
-        let mut ledger = Ledger::new(true);
+        let mut ledger = Ledger::new(SubType::Exclusive);
         ledger.withhold(id(3));
         ledger.received(id(4), 1);
         ledger.received(id(5), 1);
@@ -202,7 +201,7 @@ mod tests {
 
     #[test]
     fn where_entries_come_in_any_order_those_are_repeated_that_are_not_done() {
-        let mut ledger = Ledger::new(false);
+        let mut ledger = Ledger::new(SubType::Shared);
         ledger.received(id(1), 1);
         ledger.received(id(5), 1);
         assert!(ledger.is_repeated(id(1)) && ledger.is_repeated(id(5)));
@@ -214,7 +213,7 @@ mod tests {
 
     #[test]
     fn where_entries_come_in_order_all_are_repeated_but_those_that_are_withheld() {
-        let mut ledger = Ledger::new(true);
+        let mut ledger = Ledger::new(SubType::Exclusive);
         for entry in [1, 2, 4, 5] {
             ledger.received(id(entry), 1);
         }
@@ -222,42 +221,45 @@ mod tests {
         assert_eq!(ledger.done(3), Some(Acks::Each(vec![id(1), id(2), id(4)])));
         // They are done or under way, but for one that did not come: it was acknowledged before.
         assert!((1..=5).all(|entry| ledger.is_repeated(id(entry))));
-        assert!(!ledger.is_repeated(id(6)) && ledger.is_withheld(id(6)), "it was asked for");
+        assert!(!ledger.is_repeated(id(6)), "it was asked for");
         assert!(!ledger.is_repeated(id(7)));
         // It can be read now; when everything comes once more, it is known.
         ledger.received(id(6), 1);
-        assert!(ledger.is_repeated(id(6)) && !ledger.is_withheld(id(6)));
+        assert!(ledger.is_repeated(id(6)));
         assert_eq!(ledger.done(2), Some(Acks::UpTo(id(6))));
         assert!(ledger.is_repeated(id(6)), "the broker sent it before it heard of the acknowledgement");
     }
 
     #[test]
     fn what_was_dealt_with_elsewhere_is_repeated() {
-        let mut ledger = Ledger::new(true);
+        let mut ledger = Ledger::new(SubType::Exclusive);
         ledger.received(id(1), 1);
         ledger.withhold(id(2));
         ledger.settled(id(2));
         assert!(ledger.is_repeated(id(2)) && !ledger.is_repeated(id(3)));
     }
 
+    /// An administrator sets a subscription back while this consumer stands by; then it takes over.
     #[test]
-    fn what_another_consumer_got_meanwhile_is_new() {
-        let mut ledger = Ledger::new(true);
+    fn where_another_consumer_may_come_between_what_was_done_before_is_done_again() {
+        let mut ledger = Ledger::new(SubType::Failover);
         for entry in 1..=3 {
             ledger.received(id(entry), 1);
         }
-        ledger.done(1);
-        // Another one was active, got entries from 2 to 6, and is gone without a word: they come from 2 on.
-        assert!(ledger.is_repeated(id(2)) && ledger.is_repeated(id(3)), "they are under way here");
-        assert!((4..=6).all(|entry| !ledger.is_repeated(id(entry))));
-        assert_eq!(ledger.done(2), Some(Acks::UpTo(id(3))));
+        assert_eq!(ledger.done(2), Some(Acks::Each(vec![id(1), id(2)])));
+        assert!(!ledger.is_repeated(id(1)) && !ledger.is_repeated(id(2)));
+        assert!(ledger.is_repeated(id(3)), "it is under way here");
+        // New ones may come before those that another one has left.
+        ledger.received(id(9), 1);
+        ledger.received(id(5), 1);
+        assert_eq!(ledger.done(2), Some(Acks::Each(vec![id(3), id(9)])), "and not all up to 9");
     }
 
     #[test]
     fn nothing_is_kept_of_what_is_withheld_where_each_entry_is_acknowledged_by_itself() {
-        let mut ledger = Ledger::new(false);
+        let mut ledger = Ledger::new(SubType::Shared);
         ledger.withhold(id(1));
-        assert!(ledger.is_empty() && !ledger.is_withheld(id(1)) && !ledger.is_repeated(id(1)));
+        assert!(ledger.is_empty() && !ledger.is_repeated(id(1)));
         assert_eq!(ledger.settled(id(1)), Acks::Each(vec![id(1)]));
     }
 
@@ -302,7 +304,8 @@ mod tests {
         /// Entries come in order; a model counts the messages of each that are not done.
         #[test]
         fn exactly_what_is_done_is_acknowledged(cumulative: bool, steps in steps()) {
-            let mut ledger = Ledger::new(cumulative);
+            let kind = if cumulative { SubType::Exclusive } else { SubType::Shared };
+            let mut ledger = Ledger::new(kind);
             let (mut next, mut left, mut withheld) = (0, BTreeMap::new(), BTreeSet::new());
             let mut acknowledged = BTreeSet::new();
             let finish = |left: &mut BTreeMap<EntryId, u64>, mut messages: u64| {

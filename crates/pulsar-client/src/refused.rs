@@ -12,13 +12,34 @@ use crate::ledger::EntryId;
 /// An entry that does not come is not asked for more often than that, whatever the delay.
 const SELDOM: Duration = Duration::from_secs(1);
 
+/// The longest wait until an entry is asked for once more that does not come: it may have expired.
+const LONGEST: Duration = Duration::from_hours(1);
+
+/// An entry that is to be asked for.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    due: Instant,
+    consumer: usize,
+    entry: EntryId,
+    /// How often it was asked in vain.
+    times: u32,
+}
+
+impl Question {
+    /// The same once more, after the delay, doubled each time.
+    fn again(self, now: Instant, delay: Duration) -> Self {
+        let pause = delay.max(SELDOM).saturating_mul(1 << self.times.min(16)).min(LONGEST.max(delay));
+        Self { due: now + pause, times: self.times + 1, ..self }
+    }
+}
+
 /// The entries of a session's consumers that are to be asked for again.
 #[derive(Debug, Default)]
 pub struct Refused {
     /// Whether all that are not acknowledged come when one of them is asked for, as in Exclusive and Failover.
     all_at_once: bool,
-    /// When, whose and which; the first ones first.
-    entries: VecDeque<(Instant, usize, EntryId)>,
+    /// The first ones first.
+    questions: VecDeque<Question>,
 }
 
 impl Refused {
@@ -30,40 +51,41 @@ impl Refused {
     /// An entry of a consumer is to be asked for then, unless it is to be asked for anyway.
     pub fn push(&mut self, due: Instant, consumer: usize, entry: EntryId) {
         // With another one it may have come before it was asked for.
-        if !self.entries.iter().any(|(_, of, refused)| (*of, *refused) == (consumer, entry)) {
-            self.entries.push_back((due, consumer, entry));
+        if !self.questions.iter().any(|one| (one.consumer, one.entry) == (consumer, entry)) {
+            let at = self.questions.partition_point(|question| question.due <= due);
+            self.questions.insert(at, Question { due, consumer, entry, times: 0 });
         }
     }
 
     /// When the first one is to be asked for.
     pub fn due(&self) -> Option<Instant> {
-        self.entries.front().map(|(due, ..)| *due)
+        self.questions.front().map(|question| question.due)
     }
 
     /// The next one that is to be asked for now.
     ///
     /// Where all come with it, the others of its consumer need not be asked for. But a broker may miss the question while
-    /// it reads or while another consumer is active: they stay here, to be asked for after the delay, until they
-    /// [came](Self::came).
+    /// it reads or while another consumer is active: they stay here, to be asked for again after the delay, and more and
+    /// more seldom, until they [came](Self::came).
     pub fn take_due(&mut self, now: Instant, delay: Duration) -> Option<(usize, EntryId)> {
         if self.due().is_none_or(|due| due > now) {
             return None;
         }
-        let (_, consumer, entry) = self.entries.pop_front()?;
+        let asked = self.questions.pop_front()?;
         if self.all_at_once {
-            let again = now + delay.max(SELDOM);
             let (same, others): (VecDeque<_>, VecDeque<_>) =
-                self.entries.drain(..).partition(|(_, of, _)| *of == consumer);
-            self.entries = others;
-            self.entries.push_back((again, consumer, entry));
-            self.entries.extend(same.into_iter().map(|(_, of, entry)| (again, of, entry)));
+                self.questions.drain(..).partition(|question| question.consumer == asked.consumer);
+            self.questions = others;
+            let again = [asked].into_iter().chain(same).map(|question| question.again(now, delay));
+            self.questions.extend(again);
+            self.questions.make_contiguous().sort_by_key(|question| question.due);
         }
-        Some((consumer, entry))
+        Some((asked.consumer, asked.entry))
     }
 
     /// An entry has come: it is not asked for any more.
     pub fn came(&mut self, consumer: usize, entry: EntryId) {
-        self.entries.retain(|(_, of, refused)| (*of, *refused) != (consumer, entry));
+        self.questions.retain(|one| (one.consumer, one.entry) != (consumer, entry));
     }
 }
 
@@ -120,5 +142,24 @@ mod tests {
         assert_eq!(refused.take_due(begin, Duration::ZERO), Some((0, id(1))));
         assert_eq!(refused.take_due(begin, Duration::ZERO), None);
         assert_eq!(refused.due(), Some(begin + SELDOM));
+    }
+
+    #[test]
+    fn what_does_not_come_is_asked_for_more_and_more_seldom() {
+        let begin = Instant::now();
+        let mut refused = Refused::new(true);
+        refused.push(begin, 0, id(1));
+        let mut pauses = Vec::new();
+        let mut now = begin;
+        for _ in 0..8 {
+            assert_eq!(refused.take_due(now, DELAY), Some((0, id(1))));
+            let due = refused.due().unwrap();
+            pauses.push((due - now).as_secs() / 60);
+            now = due;
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        // A new one does not wait for that.
+        refused.push(begin, 1, id(2));
+        assert_eq!((refused.due(), refused.take_due(begin, DELAY)), (Some(begin), Some((1, id(2)))));
     }
 }
