@@ -152,8 +152,7 @@ impl DaemonJobs {
     async fn read_shard(&self, key: &Key, number: u8) -> Result<Option<Arc<Shard>>, Error> {
         let name = shard_name(&key.name, number);
         let found = self.executor.read::<Shard>(&CONFIG_MAPS, &key.namespace, &name).await?;
-        let is_ours =
-            |shard: &Shard| shard.owner().is_some_and(|owner| owner.uid == key.uid) && !shard.terminating();
+        let is_ours = |shard: &Shard| shard.meta.is_controlled_by(key) && !shard.terminating();
         Ok(found.filter(is_ours).map(Arc::new))
     }
 

@@ -32,3 +32,11 @@ pub fn number_or_percentage(field: &str, most: u32) -> Rule {
     ))
     .message(format!("{field} must be a whole number or a percentage from 0% to 100%").as_str())
 }
+
+/// The rule for a kind's root that a name has `most` characters at most, since it `serves` as something that allows no more. Whatever
+/// was stored before is not kept from getting a status, or from being scaled, by a name that nobody can change.
+pub fn short_name(most: usize, serves: &str) -> Rule {
+    Rule::new(format!("oldSelf.hasValue() || self.metadata.name.size() <= {most}"))
+        .optional_old_self(true)
+        .message(format!("{serves}: use at most {most} characters").as_str())
+}

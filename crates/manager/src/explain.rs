@@ -242,11 +242,8 @@ async fn read_pods(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     let pods = pods.map_err(|error| {
         cluster.sorry("pods cannot be listed, and without them nothing is known of the nodes", &error)
     })?;
-    subject.world.pods = pods
-        .into_iter()
-        .filter(|pod| pod.owner().is_some_and(|owner| owner.uid == key.uid))
-        .map(Arc::new)
-        .collect();
+    subject.world.pods =
+        pods.into_iter().filter(|pod| pod.meta.is_controlled_by(&key)).map(Arc::new).collect();
     Ok(())
 }
 
@@ -266,7 +263,7 @@ async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     subject.world.ledger = shards
         .into_iter()
         .flatten()
-        .filter(|shard| shard.owner().is_some_and(|owner| owner.uid == key.uid) && !shard.terminating())
+        .filter(|shard| shard.meta.is_controlled_by(&key) && !shard.terminating())
         .map(Arc::new)
         .collect();
     Ok(())
@@ -281,8 +278,7 @@ async fn read_old_job(cluster: &Cluster, subject: &mut Subject) {
     let name = format!("{}-job", key.name);
     match cluster.get::<MetaOf>(&JOBS, &key.namespace, &name).await {
         Ok(job) => {
-            subject.world.old_job =
-                job.is_some_and(|job| job.0.owner.is_some_and(|owner| owner.uid == key.uid));
+            subject.world.old_job = job.is_some_and(|job| job.0.is_controlled_by(&key));
         }
         Err(error) => {
             let what = format!("Whether a Job {name} of the post's operator is in the way is not known");

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
-use quintet_kit::schema::number_or_percentage;
+use quintet_kit::schema::{number_or_percentage, short_name};
 use quintet_kit::template::RawTemplate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,10 +33,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Available", type_ = "integer", json_path = ".status.availableReplicas"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    // Whatever was stored before is not kept from getting a status by a name that nobody can change.
-    validation = Rule::new("oldSelf.hasValue() || self.metadata.name.size() <= 63")
-        .optional_old_self(true)
-        .message("the name is also a label of the pods: use at most 63 characters")
+    validation = short_name(63, "the name is also a label of the pods")
 )]
 // Without a default of its own an empty spec would be dropped, and then the scale subresource has no replicas.
 #[schemars(extend("default" = {}))]

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use quintet_kit::conditions::lenient;
-use quintet_kit::schema::without_descriptions;
+use quintet_kit::schema::{short_name, without_descriptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,10 +41,7 @@ use std::collections::BTreeMap;
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Backlog", type_ = "integer", json_path = ".status.backlog"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    // Whatever was stored before is not kept from being scaled by a name that nobody can change.
-    validation = Rule::new("oldSelf.hasValue() || self.metadata.name.size() <= 53")
-        .optional_old_self(true)
-        .message("the name, with -pulsarcrd after it, is a label of the pods: use at most 53 characters")
+    validation = short_name(53, "the name, with -pulsarcrd after it, is a label of the pods")
 )]
 #[serde(rename_all = "camelCase")]
 // The first rule is the only one that a scale can break.
