@@ -340,6 +340,13 @@ impl Server {
         if let Some(mut past) = revision.and_then(|revision| state.as_of(revision)) {
             return past.handle(request, &moment);
         }
+        if request.query.get("dryRun").is_some_and(|dry_run| dry_run == "All") {
+            let now = state.revision;
+            if let Some(mut copy) = state.as_of(now) {
+                let silent = Moment { now: moment.now, script: &AllGoesWell, who: &request.who };
+                return copy.handle(request, &silent);
+            }
+        }
         let before = state.revision;
         let reply = state.handle(request, &moment);
         let after = state.revision;

@@ -95,8 +95,8 @@ pub trait Reconciler: Send + Sync + 'static {
         true
     }
 
-    /// What a pass came to, for metrics of the kind's own.
-    fn carried(&self, _carried: &Carried) {}
+    /// What a pass over this object wrote, for metrics and memories of the kind's own.
+    fn carried(&self, _key: &Key, _carried: &Carried) {}
 
     /// Whether every object gets one more pass when the process is asked to end.
     fn has_last_pass(&self) -> bool {
@@ -650,7 +650,7 @@ async fn reconcile<R: Reconciler>(
             tracing::info!(controller, object = %key, outcome, duration_ms, writes, refused, "carried out");
         }
     };
-    reconciler.carried(&carried);
+    reconciler.carried(key, &carried);
     // Who may not write says nothing either; everyone else is told.
     if !matches!(carried.failure, Some(Error::NotLeading)) {
         report(shared, &resource, key, &carried);

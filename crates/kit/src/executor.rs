@@ -23,7 +23,7 @@ use crate::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use crate::gate::Gate;
 use crate::informer::{Informer, Part, Progress};
 use crate::object::{Key, Meta, MetaOnly, Object};
-use crate::plan::{Action, LABELS_MISSING, NAME_TAKEN, Refusal, Refusals};
+use crate::plan::{Action, Body, LABELS_MISSING, NAME_TAKEN, Refusal, Refusals};
 use crate::resource::{PODS, Resource, escape};
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
@@ -405,6 +405,18 @@ impl Executor {
             }
             Ok(Err(error)) => Err(error),
             Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        }
+    }
+
+    /// Asks the API server whether it would take a new object, without creating it. Returns the server's words if it finds
+    /// the object invalid (422). Any other answer, and none, means nothing.
+    pub async fn find_invalid(&self, resource: &Resource, namespace: &str, body: &Body) -> Option<String> {
+        let path = format!("{}?dryRun=All&fieldManager={FIELD_MANAGER}", resource.path(namespace));
+        let request = request("POST", path, "application/json", body.bytes().to_vec()).ok()?;
+        let _permit = self.reads.acquire().await;
+        match timeout(CALL, ask::<serde::de::IgnoredAny>(&self.client, request)).await {
+            Ok(Err(kube::Error::Api(status))) if status.code == 422 => Some(status.message.clone()),
+            _ => None,
         }
     }
 

@@ -50,6 +50,8 @@ enum Holds {
     Text,
     Texts,
     Number,
+    /// Numbers that are not packed: Kubernetes writes each with its own tag.
+    Numbers,
     Flag,
     /// A metav1.Time.
     Time,
@@ -63,7 +65,7 @@ const fn field(number: u32, name: &'static str, holds: Holds) -> Field {
     Field { number, name, holds }
 }
 
-use Holds::{Flag, Map, Message, Messages, Number, Text, Texts, Time};
+use Holds::{Flag, Map, Message, Messages, Number, Numbers, Text, Texts, Time};
 
 const META: Table = &[
     field(1, "name", Text),
@@ -101,14 +103,32 @@ pub static POD: Type = Type {
     kind: "Pod",
     fields: &[
         field(1, "metadata", Message(META)),
-        field(2, "spec", Message(&[field(10, "nodeName", Text)])),
+        field(2, "spec", Message(POD_SPEC)),
         field(3, "status", Message(POD_STATUS)),
     ],
 };
 
+const POD_SPEC: Table = &[
+    field(10, "nodeName", Text),
+    field(3, "restartPolicy", Text),
+    field(20, "initContainers", Messages(CONTAINER_SPEC)),
+    field(2, "containers", Messages(CONTAINER_SPEC)),
+];
+
+const CONTAINER_SPEC: Table = &[
+    field(1, "name", Text),
+    field(24, "restartPolicy", Text),
+    field(25, "restartPolicyRules", Messages(RESTART_RULE)),
+];
+
+const RESTART_RULE: Table = &[field(1, "action", Text), field(2, "exitCodes", Message(EXIT_CODES))];
+
+const EXIT_CODES: Table = &[field(1, "operator", Text), field(2, "values", Numbers)];
+
 const POD_STATUS: Table = &[
     field(1, "phase", Text),
     field(4, "reason", Text),
+    field(3, "message", Text),
     field(2, "conditions", Messages(CONDITION)),
     field(8, "containerStatuses", Messages(CONTAINER)),
     field(10, "initContainerStatuses", Messages(CONTAINER)),
@@ -151,7 +171,7 @@ const NODE_STATUS: Table =
 
 const TAINT: Table = &[field(1, "key", Text), field(2, "value", Text), field(3, "effect", Text)];
 
-const NODE_INFO: Table = &[field(3, "bootID", Text)];
+const NODE_INFO: Table = &[field(1, "machineID", Text), field(3, "bootID", Text)];
 
 /// What the server answers instead of an object.
 static STATUS: Type = Type {
@@ -337,6 +357,15 @@ fn message(encoded: &[u8], table: Table, json: &mut Vec<u8>) -> Result<(), Malfo
                 }
                 json.push(b']');
             }
+            Numbers => {
+                named(json);
+                json.push(b'[');
+                for value in all() {
+                    separate(json);
+                    print(json, of_varint(value)?.cast_signed());
+                }
+                json.push(b']');
+            }
             Map => {
                 named(json);
                 json.push(b'{');
@@ -456,7 +485,16 @@ mod tests {
             put(4, ""),
             put(8, container.concat()),
         ];
-        [put(1, meta.concat()), put(2, put(10, "node-1")), put(3, status.concat())].concat()
+        let spec = [put(10, "node-1"), put(3, "Never"), put(2, main_container())];
+        [put(1, meta.concat()), put(2, spec.concat()), put(3, status.concat())].concat()
+    }
+
+    /// A container that restarts after some exit codes only.
+    fn main_container() -> Vec<u8> {
+        let negative = (-1_i64).cast_unsigned();
+        let codes = [put(1, "NotIn"), put_number(2, 1), put_number(2, negative)].concat();
+        let rule = [put(1, "Restart"), put(2, codes)].concat();
+        [put(1, "main"), put(2, "image"), put(24, "Never"), put(25, rule)].concat()
     }
 
     #[test]
@@ -470,7 +508,8 @@ mod tests {
                 "ownerReferences": [{"apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "name": "d", "uid": "1",
                     "controller": true}],
                 "finalizers": ["one", "two"]},
-            "spec": {"nodeName": "node-1"},
+            "spec": {"nodeName": "node-1", "restartPolicy": "Never", "containers": [{"name": "main", "restartPolicy": "Never",
+                "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [1, -1]}}]}]},
             "status": {
                 "phase": "Failed",
                 "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
@@ -480,6 +519,43 @@ mod tests {
         assert_eq!(json_of(&enveloped("Pod", &pod()), &POD), expected);
         let pod: Pod = serde_json::from_value(expected).unwrap();
         assert_eq!(pod.exits[0].code, 137);
+        assert!(pod.restartable && pod.restarts_containers && !pod.has_running_container);
+    }
+
+    #[test]
+    fn sidecars_and_running_containers_are_read() {
+        let container = |name: &str| {
+            let running = put(2, put(1, put_number(1, 5)));
+            [put(1, name), put(2, running), put_number(5, 2)].concat()
+        };
+        let sidecar = [put(1, "side"), put(24, "Always")].concat();
+        let spec = [put(3, "Never"), put(20, sidecar), put(2, put(1, "main"))].concat();
+        for (status, restarts, running) in [
+            (put(10, container("side")), 0, false),
+            ([put(10, container("side")), put(8, container("main"))].concat(), 2, true),
+        ] {
+            let pod = [put(2, &spec), put(3, status)].concat();
+            let pod: Pod = serde_json::from_value(json_of(&enveloped("Pod", &pod), &POD)).unwrap();
+            assert_eq!((pod.restarts, pod.has_running_container), (restarts, running));
+            assert!(!pod.restartable && !pod.restarts_containers);
+        }
+    }
+
+    #[test]
+    fn a_rejection_is_read() {
+        let ready = [put(1, "Ready"), put(2, "False"), put(4, put_number(1, 5))].concat();
+        let status =
+            [put(1, "Failed"), put(2, ready), put(3, "Pod was rejected"), put(4, "OutOfcpu")].concat();
+        let pod: Pod = serde_json::from_value(json_of(&enveloped("Pod", &put(3, status)), &POD)).unwrap();
+        assert_eq!(pod.rejection.as_deref(), Some("OutOfcpu: Pod was rejected"));
+        assert_eq!(pod.finished, Timestamp::from_second(5).ok());
+    }
+
+    #[test]
+    fn packed_numbers_are_refused() {
+        let packed = put(2, [1, 2]);
+        let refused = message(&packed, EXIT_CODES, &mut Vec::new());
+        assert_eq!(refused, Err(Malformed("no number where one should be")));
     }
 
     #[test]
@@ -510,13 +586,13 @@ mod tests {
         let node = [
             put(1, put(1, "n")),
             put(2, [put_number(4, 1), put(5, taint)].concat()),
-            put(3, [put(4, ready), put(7, put(3, "boot"))].concat()),
+            put(3, [put(4, ready), put(7, [put(1, "machine"), put(3, "boot")].concat())].concat()),
         ];
         let node: Node = serde_json::from_value(json_of(&enveloped("Node", &node.concat()), &NODE)).unwrap();
         assert!(node.unschedulable && node.ready);
         assert_eq!(
-            (&*node.taints[0].key, &*node.taints[0].effect, &*node.boot_id),
-            ("k", "NoSchedule", "boot")
+            (&*node.taints[0].key, &*node.taints[0].effect, &*node.boot_id, &*node.machine_id),
+            ("k", "NoSchedule", "boot", "machine")
         );
     }
 
