@@ -18,6 +18,12 @@ fn is_complete(site: &Site, name: &str, succeeded: i64) -> bool {
     condition(&job, "Complete").0 == "True" && job["status"]["succeeded"] == succeeded
 }
 
+/// Whether a list of a status has a node with this reason.
+fn is_told(job: &Value, list: &str, node: &str, reason: &str) -> bool {
+    let nodes = job["status"][list].as_array();
+    nodes.into_iter().flatten().any(|one| one["node"] == *node && one["reason"] == *reason)
+}
+
 fn is_ready(site: &Site, node: &str) -> bool {
     condition(&site.get("node", node), "Ready").0 == "True"
 }
@@ -69,9 +75,18 @@ fn a_node_dies_and_boots_again_and_another_one_joins() {
     };
     // Whether its container runs nobody can know: no other pod takes its place.
     assert_eq!(site.pods_of("running"), running);
-    // One that begins now does not wait for the dead node, and tells of it.
-    site.apply(&job("meanwhile", &["true"]));
-    site.wait("the other node is done", || is_complete(&site, "meanwhile", 1));
+    // A run that begins now waits for the dead node for a while, and skips it by name then.
+    let mut meanwhile = job("meanwhile", &["true"]);
+    meanwhile["spec"]["unhealthyNodes"] = json!({ "skipAfterSeconds": 15 });
+    site.apply(&meanwhile);
+    site.wait("the other node is done, and the dead one is pending", || {
+        let job = site.get("daemonjob", "meanwhile");
+        job["status"]["succeeded"] == 1 && is_told(&job, "pendingNodes", "node-2", "Unreachable")
+    });
+    assert_eq!(condition(&site.get("daemonjob", "meanwhile"), "Complete").0, "False");
+    let took = site.wait("it is complete without the dead node", || is_complete(&site, "meanwhile", 1));
+    println!("an unhealthy node is skipped after {:.1} s more", took.as_secs_f64());
+    assert!(is_told(&site.get("daemonjob", "meanwhile"), "skippedNodes", "node-2", "Unreachable"));
     assert_eq!(on_it(&site.pods_of("meanwhile")), 0);
 
     let begin = Instant::now();

@@ -198,7 +198,7 @@ fn affinity_that_the_server_refuses_is_not_taken_for_no_node() {
     let refused = arena.wait_for("daemonjob", "typo", "the refusal is said", |job| {
         condition(job, "PodsRefused").0 == "True"
     });
-    assert_eq!(condition(&refused, "PodsRefused").1, "FailedCreate");
+    assert_eq!(condition(&refused, "PodsRefused").1, "TemplateInvalid");
     assert_eq!(condition(&refused, "Complete").0, "False", "{refused:#}");
     assert!(refused["status"].to_string().contains("not a valid selector operator"), "{refused:#}");
     // Mended, it runs.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quintet_daemonjob::nodes::{Placement, Verdict, Why, pinned};
+use quintet_daemonjob::eligibility::{Placement, Verdict, Why, pinned};
 use quintet_e2e::{Arena, condition};
 use serde_json::{Map, Value, json};
 use xtask::run;

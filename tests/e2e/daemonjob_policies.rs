@@ -118,7 +118,7 @@ fn failures_back_off_and_end_at_the_limit() {
     assert!(message.starts_with("2 failures exceed backoffLimit"), "{message}");
     assert_eq!((&job["status"]["failed"], &job["status"]["succeeded"]), (&json!(1), &json!(1)));
     assert!(
-        ledger(&arena, "tries")[a].contains(" run=2 Failed failures=2 "),
+        ledger(&arena, "tries")[a].contains(" pod=2 outcome=Failed failures=2 "),
         "{:?}",
         ledger(&arena, "tries")
     );
@@ -247,8 +247,9 @@ fn suspended_and_paused() {
     assert_eq!(condition(&job, "Failed").0, "False");
     assert!(job["status"]["startTime"].is_null());
     arena.wait("the running pod has gone", || arena.get("pod", &pods[1]).is_none());
-    assert!(ledger(&arena, "sleeper")[b].contains(" run=1 Disrupted failures=0 "));
-    assert!(ledger(&arena, "sleeper")[a].contains(" run=1 Succeeded "), "suspend writes the ledger");
+    let lines = ledger(&arena, "sleeper");
+    assert!(lines[b].contains(" run=1 pod=1 outcome=Ignored ignored=1 attempt=Disrupted/"), "{lines:?}");
+    assert!(lines[a].contains(" run=1 pod=1 outcome=Succeeded "), "suspend writes the ledger: {lines:?}");
 
     let first = running(&arena, "pausing", a, 1);
     arena.patch("daemonjob", "pausing", &json!({ "spec": { "paused": true } }));
@@ -434,7 +435,7 @@ fn nodes_that_are_late_boot_or_return() {
     assert_eq!(runs_of(&arena, "boots"), [("1".to_owned(), 2)].into());
     arena.patch("node/status", &a, &json!({ "status": { "nodeInfo": { "bootID": "another" } } }));
     arena.wait("it runs again where it has booted", || {
-        let pods = arena.list("pods", "daemonjob=boots,dj.dysproz.io/run=2");
+        let pods = arena.list("pods", "daemonjob=boots,dj.dysproz.io/pod-number=2");
         pods.len() == 1 && pods[0]["spec"]["nodeName"] == *a && pods[0]["status"]["phase"] == "Succeeded"
     });
     arena.wait_for("daemonjob", "boots", "it is complete again", |job| {

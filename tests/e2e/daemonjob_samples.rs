@@ -103,7 +103,7 @@ fn every_sample_comes_to_what_it_promises() {
     assert!(told("daemonjob-pod-failure-policy", "failedNodes", "PodFailurePolicy"));
     assert!(told("daemonjob-pending-deadline", "skippedNodes", "PendingDeadlineExceeded"));
     let tries = |run: &str| {
-        !arena.list("pods", &format!("daemonjob=daemonjob-backoff,dj.dysproz.io/run={run}")).is_empty()
+        !arena.list("pods", &format!("daemonjob=daemonjob-backoff,dj.dysproz.io/pod-number={run}")).is_empty()
     };
     assert!(tries("2") && !tries("3"), "a second try and no third one");
     let pods = arena.list("pods", "daemonjob=daemonjob-control-plane");
@@ -116,7 +116,7 @@ fn every_sample_comes_to_what_it_promises() {
     let records = arena.list("configmaps", "daemonjob=daemonjob-ttl");
     let lines = records.iter().flat_map(|shard| shard["data"].as_object().unwrap().values());
     assert!(
-        lines.filter(|line| line.as_str().unwrap().contains(" Succeeded ")).count()
+        lines.filter(|line| line.as_str().unwrap().contains(" outcome=Succeeded ")).count()
             >= arena.cluster().nodes()
     );
 

@@ -226,9 +226,9 @@ fn explain_follows_a_run_from_its_first_pod_to_the_last() {
     let report = answer.json();
     assert_eq!((&report["source"], &report["newRun"]), (&json!("ChangedInFile"), &json!(true)), "{report:#}");
     for node in report["nodes"].as_array().unwrap().iter().filter(|node| node["state"] != "NotSelected") {
-        assert_eq!((&node["state"], &node["run"]), (&json!("WouldRun"), &json!(2)), "{node:#}");
+        assert_eq!((&node["state"], &node["podNumber"]), (&json!("WouldRun"), &json!(2)), "{node:#}");
         assert_eq!(
-            (&node["reason"], &node["last"]["run"]),
+            (&node["reason"], &node["last"]["podNumber"]),
             (&json!("TemplateChanged"), &json!(1)),
             "{node:#}"
         );
@@ -238,7 +238,7 @@ fn explain_follows_a_run_from_its_first_pod_to_the_last() {
     arena.wait("both have run again", || {
         let report = explain("json").json();
         report["counts"]["done"] == 2
-            && report["nodes"].as_array().unwrap().iter().filter(|node| node["run"] == 2).count() == 2
+            && report["nodes"].as_array().unwrap().iter().filter(|node| node["podNumber"] == 2).count() == 2
     });
 
     // When its pods are gone the ledger tells.

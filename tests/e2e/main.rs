@@ -15,6 +15,7 @@ mod daemonjob_input;
 mod daemonjob_ledger;
 mod daemonjob_placement;
 mod daemonjob_policies;
+mod daemonjob_promises;
 mod daemonjob_samples;
 mod docs;
 mod explain;

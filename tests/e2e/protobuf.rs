@@ -46,6 +46,12 @@ fn status() -> Value {
     })
 }
 
+/// The status of a pod that the kubelet rejected.
+fn rejected() -> Value {
+    json!({ "phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected",
+        "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:02Z" }] })
+}
+
 /// What a path answers to who asks for protobuf: its code, its content type and its bytes.
 async fn get(client: &Client, path: &str) -> (u16, String, Vec<u8>) {
     let request = Request::get(path).header(header::ACCEPT, protobuf::ACCEPT);
@@ -85,12 +91,23 @@ fn what_is_read_in_protobuf_is_what_json_says() {
                 "ownerReferences": [
                     { "apiVersion": "v1", "kind": "ConfigMap", "name": "one", "uid": "1" },
                     { "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "name": "d", "uid": "2", "controller": true }] },
+            "spec": { "nodeName": NOWHERE, "restartPolicy": "Never",
+                "initContainers": [{ "name": "init", "image": "i", "restartPolicy": "Always" }],
+                "containers": [{ "name": "ready", "image": "i" }, { "name": "ended", "image": "i", "restartPolicy": "Never",
+                    "restartPolicyRules": [
+                        { "action": "Restart", "exitCodes": { "operator": "In", "values": [1, 2] } },
+                        { "action": "Restart", "exitCodes": { "operator": "NotIn", "values": [0, 3] } }] }] } }))
+        .unwrap();
+    arena
+        .apply(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "rejected" },
             "spec": { "nodeName": NOWHERE, "containers": [{ "name": "c", "image": "i" }] } }))
         .unwrap();
     // A pod that has failed has no grace period.
     arena.kubectl(&["delete", "pod", "p", "--wait=false", "--grace-period=7"]).unwrap();
     let status = json!({ "status": status() }).to_string();
     arena.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", &status]).unwrap();
+    let status = json!({ "status": rejected() }).to_string();
+    arena.kubectl(&["patch", "pod", "rejected", "--subresource=status", "-p", &status]).unwrap();
     arena
         .kubectl(&[
             "taint",
@@ -111,6 +128,13 @@ fn what_is_read_in_protobuf_is_what_json_says() {
         assert_eq!((pod.exits[0].code, pod.meta.grace_seconds, pod.meta.finalizers.len()), (-1, 7, 2));
         assert!(pod.unschedulable.is_some() && pod.meta.deleted.is_some() && pod.started.is_some());
         assert!(pod.meta.owner.is_some() && pod.node.as_deref() == Some(NOWHERE));
+        // The restarts of the sidecar do not count, and a rule restarts the container that ended.
+        assert_eq!((pod.restarts, pod.restartable, pod.has_running_container), (9, true, true));
+
+        let (pod, read) = both::<Pod>(&client, &format!("{}/rejected", PODS.path(namespace))).await;
+        assert_eq!(read, pod);
+        assert_eq!(pod.rejection.as_deref(), Some("OutOfcpu: Pod was rejected"));
+        assert!(pod.finished.is_some());
 
         let (node, read) = both::<Node>(&client, &format!("/api/v1/nodes/{node}")).await;
         assert_eq!(read, node);

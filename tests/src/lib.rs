@@ -270,9 +270,19 @@ impl Arena {
         }
     }
 
-    /// What the API server's audit log has of this namespace and of managers: writes that were answered, Events and
-    /// Leases left out.
+    /// What the API server's audit log has of this namespace and of managers: writes that were answered. Events,
+    /// Leases and dry runs are left out.
     fn audited(&self) -> Vec<Value> {
+        self.answered().into_iter().filter(|entry| !is_dry_run(entry)).collect()
+    }
+
+    /// How many dry runs of creations the API server has answered.
+    pub fn dry_runs(&self) -> usize {
+        self.answered().iter().filter(|entry| is_dry_run(entry)).count()
+    }
+
+    /// The same with dry runs.
+    fn answered(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.cluster.audit_log()).expect("there is an audit log");
         log.lines()
             .filter(|line| line.contains(&self.namespace))
@@ -338,6 +348,11 @@ impl Arena {
         }
         created
     }
+}
+
+/// Whether an entry of the audit log is about a request that was to change nothing.
+fn is_dry_run(entry: &Value) -> bool {
+    entry["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=All"))
 }
 
 /// A small generator of numbers below `bound`; its seed is printed, so that a failure can be repeated.

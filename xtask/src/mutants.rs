@@ -1,5 +1,5 @@
-//! `cargo xtask faults --mutants`: the program is broken on purpose, in one way after the other, and each time a plan must
-//! notice. A sweep that finds nothing says something only if it finds these.
+//! `cargo xtask faults --mutants`: the program is broken on purpose, in one way after the other, and each time a plan or a
+//! test must notice. A sweep that finds nothing says something only if it finds these.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,17 @@ struct Mutant {
     file: &'static str,
     /// What becomes what; each text is there once.
     edits: &'static [(&'static str, &'static str)],
-    /// The stories that are run.
-    stories: &'static str,
-    /// What the names of the plans contain that are run: the class of fault that must show it.
-    fault: &'static str,
+    /// What must notice it.
+    catcher: Catcher,
+}
+
+/// What must notice a mutant.
+#[derive(Clone, Copy, Debug)]
+enum Catcher {
+    /// Plans of `cargo xtask faults`: the stories, and what the names of the plans contain.
+    Plans(&'static str, &'static str),
+    /// Tests of a package: the package, and what their names contain. They pass while nothing is broken.
+    Tests(&'static str, &'static str),
 }
 
 const MUTANTS: &[Mutant] = &[
@@ -32,8 +39,7 @@ const MUTANTS: &[Mutant] = &[
             "digest::short(&[uid, &number.to_string()], 10)",
             "digest::short(&[uid, &number.to_string(), &format!(\"{:?}\", std::time::Instant::now())], 10)",
         )],
-        stories: "podset-create",
-        fault: "/late",
+        catcher: Catcher::Plans("podset-create", "/late"),
     },
     Mutant {
         name: "no gate before writes",
@@ -45,8 +51,7 @@ const MUTANTS: &[Mutant] = &[
                 "Some(Term { until: until.max(Instant::now() + Duration::from_secs(20)), ..term })",
             ),
         ],
-        stories: "podset-scale",
-        fault: "/cut-off",
+        catcher: Catcher::Plans("podset-scale", "/cut-off"),
     },
     Mutant {
         name: "a lease that is taken before it has expired",
@@ -55,22 +60,19 @@ const MUTANTS: &[Mutant] = &[
             "self.at.is_some() && self.expiry(settings) <= Instant::now()",
             "self.at.is_some() && settings.lease > Duration::ZERO",
         )],
-        stories: "podset-create",
-        fault: "/cut-off",
+        catcher: Catcher::Plans("podset-create", "/cut-off"),
     },
     Mutant {
         name: "deletions that are not told",
         file: "crates/kit/src/informer.rs",
         edits: &[("            self.tell(&Change::Deleted { old });\n", "            let _ = old;\n")],
-        stories: "podset-pod-lost",
-        fault: "event:pods",
+        catcher: Catcher::Plans("podset-pod-lost", "event:pods"),
     },
     Mutant {
         name: "a list that sweeps nothing",
         file: "crates/kit/src/informer.rs",
         edits: &[("for key in &gone {\n            self.delete(key);\n        }", "drop(gone);")],
-        stories: "podset-node-lost",
-        fault: "/dropped",
+        catcher: Catcher::Plans("podset-node-lost", "/dropped"),
     },
     Mutant {
         name: "lists that may be old",
@@ -79,8 +81,7 @@ const MUTANTS: &[Mutant] = &[
             "&resourceVersionMatch=NotOlderThan&timeoutSeconds=60",
             "&resourceVersionMatch=NotOlderThan&resourceVersion=0&timeoutSeconds=60",
         )],
-        stories: "daemonjob-ttl",
-        fault: "/stale-server",
+        catcher: Catcher::Plans("daemonjob-ttl", "/stale-server"),
     },
     Mutant {
         name: "410 that is not understood",
@@ -89,8 +90,7 @@ const MUTANTS: &[Mutant] = &[
             "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
             "self.code() == Some(1)",
         )],
-        stories: "podset-create",
-        fault: "event:pods",
+        catcher: Catcher::Plans("podset-create", "event:pods"),
     },
     Mutant {
         name: "no reading of one's own writes",
@@ -99,8 +99,7 @@ const MUTANTS: &[Mutant] = &[
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
         )],
-        stories: "daemonjob-retry",
-        fault: "/delayed",
+        catcher: Catcher::Plans("daemonjob-retry", "/delayed"),
     },
     Mutant {
         name: "a stranger's pod taken for one's own",
@@ -109,8 +108,7 @@ const MUTANTS: &[Mutant] = &[
             "Some(meta) if meta.is_controlled_by(owner) => {",
             "Some(meta) if !meta.uid.is_empty() => {",
         )],
-        stories: "podset-create",
-        fault: "/stranger",
+        catcher: Catcher::Plans("podset-create", "/stranger"),
     },
     Mutant {
         name: "a refusal that is forgotten at once",
@@ -119,8 +117,7 @@ const MUTANTS: &[Mutant] = &[
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);",
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::ZERO;",
         )],
-        stories: "podset-create",
-        fault: "/stranger",
+        catcher: Catcher::Plans("podset-create", "/stranger"),
     },
     Mutant {
         name: "a failed pass that is not repeated",
@@ -129,8 +126,7 @@ const MUTANTS: &[Mutant] = &[
             "(\"error\", Ended::Failed)",
             "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
         )],
-        stories: "book-status-changed",
-        fault: "/error",
+        catcher: Catcher::Plans("book-status-changed", "/error"),
     },
     Mutant {
         name: "finalizers taken off before the ledger is written",
@@ -139,8 +135,7 @@ const MUTANTS: &[Mutant] = &[
             "for mut step in [first, ledger, last, creations] {",
             "for mut step in [first, last, ledger, creations] {",
         )],
-        stories: "daemonjob-done-deleted",
-        fault: "/crash-",
+        catcher: Catcher::Plans("daemonjob-done-deleted", "/crash-"),
     },
     Mutant {
         name: "a line that is said before it is claimed",
@@ -149,8 +144,7 @@ const MUTANTS: &[Mutant] = &[
             "        plan.steps.push(vec![Action::Claim { status, token }]);\n        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);",
             "        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);\n        plan.steps.push(vec![Action::Claim { status, token }]);",
         )],
-        stories: "greeting-life",
-        fault: "/crash-",
+        catcher: Catcher::Plans("greeting-life", "/crash-"),
     },
     Mutant {
         name: "ledger lines that are not read",
@@ -159,8 +153,7 @@ const MUTANTS: &[Mutant] = &[
             "(if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);",
             "let _ = (is_going, shard);",
         )],
-        stories: "daemonjob-ttl",
-        fault: "/crash-",
+        catcher: Catcher::Plans("daemonjob-ttl", "/crash-"),
     },
     Mutant {
         name: "pods that wake nobody",
@@ -169,22 +162,92 @@ const MUTANTS: &[Mutant] = &[
             "pods.subscribe(move |change| waker.wake_owner(change, &resource));",
             "let _ = (waker, resource);",
         )],
-        stories: "podset-pod-lost",
-        fault: "event:pods",
+        catcher: Catcher::Plans("podset-pod-lost", "event:pods"),
     },
     Mutant {
         name: "a take-over without looking at what is there",
         file: "crates/kit/src/gate.rs",
         edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
-        stories: "podset-pod-lost",
-        fault: "/take-over-blind",
+        catcher: Catcher::Plans("podset-pod-lost", "/take-over-blind"),
     },
     Mutant {
         name: "deletes what has another UID by now",
         file: "crates/kit/src/executor.rs",
         edits: &[("let mut preconditions = json!({ \"uid\": uid });", "let mut preconditions = json!({});")],
-        stories: "podset-scale-back",
-        fault: "delete-pods",
+        catcher: Catcher::Plans("podset-scale-back", "delete-pods"),
+    },
+    Mutant {
+        name: "a brake that counts eligible nodes alone",
+        file: "crates/daemonjob/src/survey.rs",
+        edits: &[(
+            "if let Some(failure) = &standing.failure {",
+            "if let (Some(failure), Verdict::Run) = (&standing.failure, &standing.verdict) {",
+        )],
+        catcher: Catcher::Plans("daemonjob-brake", "/"),
+    },
+    Mutant {
+        name: "a node that waits for its retry under Pause and frees its place",
+        file: "crates/daemonjob/src/turns.rs",
+        edits: &[(
+            "let holders = survey.nodes.iter().filter(|one| one.holds_place.is_some());",
+            "let is_unready = |one: &&crate::node_state::Surveyed<'_>| one.holds_place.is_some() && !one.node.ready;\n    \
+             let holders = survey.nodes.iter().filter(is_unready);",
+        )],
+        catcher: Catcher::Plans("daemonjob-brake-and-retry", "/"),
+    },
+    Mutant {
+        name: "a deleted suspect node that is forgotten",
+        file: "crates/daemonjob/src/history.rs",
+        edits: &[(
+            "has_failed(latest) || is_suspect(latest) && !is_leaving",
+            "has_failed(latest) && !is_leaving",
+        )],
+        catcher: Catcher::Plans("daemonjob-node-deleted", "/"),
+    },
+    Mutant {
+        name: "Failed that turns into Complete by a taint",
+        file: "crates/daemonjob/src/node_state.rs",
+        edits: &[(
+            "        if let Some(failure) = &standing.failure {\n            return state(State::Failed(failure.reason().clone()));",
+            "        if let (Some(failure), Verdict::Run) = (&standing.failure, &standing.verdict) {\n            return state(State::Failed(failure.reason().clone()));",
+        )],
+        catcher: Catcher::Plans("daemonjob-failed-node-tainted", "/"),
+    },
+    Mutant {
+        name: "a rejected pod that counts as an attempt",
+        file: "crates/daemonjob/src/outcome.rs",
+        edits: &[(
+            "if pod.rejection.is_some() => ended(Outcome::Rejected, 0),",
+            "if pod.rejection.is_some() => ended(Outcome::Failed, 1),",
+        )],
+        catcher: Catcher::Tests("quintet-daemonjob", "a_rejected_pod"),
+    },
+    Mutant {
+        name: "a pod that the manager deleted and that counts as a failure",
+        file: "crates/daemonjob/src/outcome.rs",
+        edits: &[(
+            "                DeletedFor::Superfluous => Fate::NeverRan,\n                _ => ended(Outcome::Ignored, 0),",
+            "                DeletedFor::Superfluous => Fate::NeverRan,\n                _ => ended(Outcome::Failed, 1),",
+        )],
+        catcher: Catcher::Tests("quintet-daemonjob", "the_reason_on_a_deleted_pod"),
+    },
+    Mutant {
+        name: "a rollback that skips half-done nodes",
+        file: "crates/daemonjob/src/ledger.rs",
+        edits: &[(
+            "let attempt = match result {",
+            "let attempt = match result.filter(|result| *result == AttemptResult::Succeeded || !before.is_some_and(Self::has_succeeded)) {",
+        )],
+        catcher: Catcher::Tests("quintet-daemonjob", "only_an_attempt_replaces_a_success"),
+    },
+    Mutant {
+        name: "a plan that makes no pods",
+        file: "crates/daemonjob/src/plan.rs",
+        edits: &[(
+            "State::Due(number) => Some((surveyed.node, number)),",
+            "State::Due(number) if number == u64::MAX => Some((surveyed.node, number)),",
+        )],
+        catcher: Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"),
     },
 ];
 
@@ -193,7 +256,7 @@ fn copy_of(workspace: &Path) -> std::path::PathBuf {
     workspace.join("target/mutants")
 }
 
-/// Breaks the program in each way whose name contains `filter`, and says which plan noticed.
+/// Breaks the program in each way whose name contains `filter`, and says which plan or test noticed.
 pub fn run(filter: Option<&str>) -> Result<()> {
     let workspace = paths::workspace();
     let copy = copy_of(workspace);
@@ -228,7 +291,7 @@ fn try_all(workspace: &Path, copy: &Path, filter: &str, built: &mut BTreeSet<Pat
     if caught == tried.len() { Ok(()) } else { Err(test::Failed.into()) }
 }
 
-/// The first plan that notices. What the build made of the copy is added to `built`.
+/// The first plan or test that notices. What the build made of the copy is added to `built`.
 fn try_one(
     workspace: &Path,
     copy: &Path,
@@ -252,14 +315,30 @@ fn try_one(
         text = text.replace(from, to);
     }
     fs::write(&file, text)?;
+    match mutant.catcher {
+        Catcher::Plans(stories, fault) => {
+            let programs = build(copy, &["--package", "quintet-faults", "--test", "faults"], built)
+                .with_context(|| format!("{:?}", mutant.name))?;
+            let program = programs.first().context("cargo does not say what it has built")?;
+            plan_that_notices(copy, program, mutant.name, (stories, fault))
+        }
+        Catcher::Tests(package, filter) => {
+            let programs =
+                build(copy, &["--package", package], built).with_context(|| format!("{:?}", mutant.name))?;
+            test_that_notices(copy, &programs, (package, filter))
+        }
+    }
+}
+
+/// Builds tests of the copy. Returns their programs; every file that the build makes of the copy is added to `built`.
+fn build(copy: &Path, what: &[&str], built: &mut BTreeSet<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut cargo = run::cargo();
-    // The dependencies are those of the workspace; of the copy nothing is kept that would make the next build of it faster.
-    cargo.current_dir(copy).env("CARGO_TARGET_DIR", workspace.join("target")).env("CARGO_INCREMENTAL", "0");
+    // The dependencies are those of the workspace. Nothing of the copy is kept that would make its next build faster.
+    cargo.current_dir(copy).env("CARGO_TARGET_DIR", paths::target()).env("CARGO_INCREMENTAL", "0");
     protoc::tell(&mut cargo);
-    cargo.args(["test", "--quiet", "--package", "quintet-faults", "--test", "faults", "--no-run"]);
-    cargo.args(["--message-format", "json"]);
-    let mut program = None;
-    for line in run::stdout(&mut cargo).with_context(|| format!("{:?}", mutant.name))?.lines() {
+    cargo.args(["test", "--quiet"]).args(what).args(["--no-run", "--message-format", "json"]);
+    let mut programs = Vec::new();
+    for line in run::stdout(&mut cargo)?.lines() {
         let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
         let is_ours = message["manifest_path"].as_str().is_some_and(|path| Path::new(path).starts_with(copy));
         if message["reason"] != "compiler-artifact" || !is_ours {
@@ -267,21 +346,54 @@ fn try_one(
         }
         let files = message["filenames"].as_array().into_iter().flatten().filter_map(Value::as_str);
         built.extend(files.map(PathBuf::from));
-        program = message["executable"].as_str().map(PathBuf::from).or(program);
+        programs.extend(message["executable"].as_str().map(PathBuf::from));
     }
-    let program = program.context("cargo does not say what it has built")?;
+    Ok(programs)
+}
+
+fn plan_that_notices(
+    copy: &Path,
+    program: &Path,
+    name: &str,
+    (stories, fault): (&str, &str),
+) -> Result<Option<String>> {
     let mut faults = Command::new(program);
     faults.env("CARGO_MANIFEST_DIR", copy);
-    faults.args([mutant.stories, "--stop-after", "1", "--fault", mutant.fault, "--every", "1"]);
+    faults.args([stories, "--stop-after", "1", "--fault", fault, "--every", "1"]);
     let output = run::output(&mut faults, None)?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if !said.contains(" violations") {
-        bail!("{:?} cannot be run: {}", mutant.name, String::from_utf8_lossy(&output.stderr).trim());
+        bail!("{name:?} cannot be run: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     // A violation is indented below the name of its plan.
     let lines: Vec<&str> = said.lines().collect();
     let at = lines.iter().position(|line| line.starts_with("    ")).filter(|at| *at > 0);
     Ok(at.map(|at| format!("{}: {}", lines[at - 1], lines[at].trim())))
+}
+
+/// The first test that fails.
+fn test_that_notices(
+    copy: &Path,
+    programs: &[PathBuf],
+    (package, filter): (&str, &str),
+) -> Result<Option<String>> {
+    let mut count = 0;
+    let name = package.trim_start_matches("quintet-");
+    for program in programs {
+        let mut tests = Command::new(program);
+        tests.arg(filter).env("CARGO_MANIFEST_DIR", copy.join("crates").join(name));
+        let output = run::output(&mut tests, None)?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let failed = said.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        if let Some(failed) = failed {
+            return Ok(Some(format!("{package}: {failed}")));
+        }
+        count += said.lines().filter(|line| line.starts_with("test ") && line.contains(" ... ")).count();
+    }
+    if count == 0 {
+        bail!("no test of {package} has {filter:?} in its name");
+    }
+    Ok(None)
 }
 
 /// Copies what has changed. What is gone stays: nobody builds it.

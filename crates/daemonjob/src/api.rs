@@ -98,14 +98,20 @@ pub struct DaemonJobSpec {
     #[schemars(range(min = 0, max = 1_000))]
     pub backoff_limit: Option<i32>,
 
-    /// Seconds that a run may take, counted from status.startTime. A run that takes longer is Failed with reason
-    /// DeadlineExceeded and its running pods are deleted.
+    /// How many disruptions in a row a node may have before it counts as failed: evictions, preemptions, rejections by the
+    /// kubelet. Disruptions on cordoned or tainted nodes do not count. Without it there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000))]
+    pub disruption_limit: Option<i32>,
+
+    /// Seconds that a run may work, as status.workedSeconds counts them: it stands still while the run is held. A run that
+    /// works longer is Failed with reason DeadlineExceeded and its running pods are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<i64>,
 
-    /// Seconds that a pod may be Pending. A pod that is Pending longer is deleted and its node is skipped for this
-    /// run, with reason PendingDeadlineExceeded.
+    /// Seconds that a pod may be Pending, or that the kubelet may reject a node's pods. Then the pod is deleted and its
+    /// node is skipped for this run, with reason PendingDeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub pending_deadline_seconds: Option<i64>,
@@ -118,8 +124,25 @@ pub struct DaemonJobSpec {
 
     /// What makes a node that is done run again. Default TemplateChange alone; an empty list: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 2), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub rerun_on: Option<Vec<RerunOn>>,
+
+    /// A new value retries failed nodes, and nodes that were skipped because of pendingDeadlineSeconds or a lost record.
+    /// Nodes that are done stay done. Removing it has no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub retry_token: Option<String>,
+
+    /// What happens to nodes that Kubernetes has tainted as not healthy before they ran. Default: they are pending, and
+    /// skipped after 300 seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unhealthy_nodes: Option<UnhealthyNodes>,
+
+    /// What happens to running pods of an older template. Default Finish.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    // A nullable enumeration would have to list null; of one that is not, the API server drops it.
+    #[schemars(with = "OutdatedPods")]
+    pub outdated_pods: Option<OutdatedPods>,
 
     /// Seconds after the end of a run, complete or failed, at which its pods are deleted. What was done is kept in
     /// the ledger: nothing runs again.
@@ -140,16 +163,21 @@ pub struct DaemonJobSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// Continue: the other nodes go on. FailFast: the run ends, running pods are deleted. Pause: no further pods are
-    /// made until maxFailedNodes is raised, the type is changed, or the template is. Default Continue.
+    /// Continue: the other nodes go on. FailFast: the run ends and running pods are deleted. Pause: no further pods are
+    /// made until maxFailedNodes is raised, or the type, the template or retryToken changes. Default Continue.
     #[serde(default, rename = "type")]
     pub type_: FailurePolicyType,
 
-    /// How many failed nodes FailFast and Pause bear: a number, or a percentage of the desired nodes, rounded down.
-    /// Default 0.
+    /// How many failed nodes are tolerated: a number, or a percentage of status.rollout.base, rounded down. Under
+    /// Continue a DaemonJob with at most this number of failed nodes is Complete. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxFailedNodes", 1_000_000))]
     pub max_failed_nodes: Option<IntOrString>,
+
+    /// Seconds that a node may be not Ready, after a pod ran there, before it counts as failed. Default 600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 315_360_000))]
+    pub node_lost_after_seconds: Option<i64>,
 }
 
 /// See [`FailurePolicy`].
@@ -249,6 +277,46 @@ pub struct OnPodCondition {
     pub status: Option<String>,
 }
 
+/// What happens to nodes that Kubernetes has tainted as not healthy before they ran.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.skipAfterSeconds) || !has(self.policy) || self.policy == 'SkipAfter'")
+        .message("skipAfterSeconds needs policy SkipAfter: under Wait no node is skipped for its health")
+)]
+pub struct UnhealthyNodes {
+    /// SkipAfter: they are skipped after skipAfterSeconds. Wait: the run waits for them. Default SkipAfter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    // A nullable enumeration would have to list null; of one that is not, the API server drops it.
+    #[schemars(with = "UnhealthyPolicy")]
+    pub policy: Option<UnhealthyPolicy>,
+
+    /// Seconds that the run waits for an unhealthy node. Default 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 315_360_000))]
+    pub skip_after_seconds: Option<i64>,
+}
+
+/// See [`UnhealthyNodes`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UnhealthyPolicy {
+    /// They are skipped after a while.
+    #[default]
+    SkipAfter,
+    /// The run waits for them.
+    Wait,
+}
+
+/// What happens to running pods of an older template.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OutdatedPods {
+    /// They finish, unless they only wait to be restarted after a failure.
+    #[default]
+    Finish,
+    /// They are deleted when it is their node's turn for the new template.
+    Replace,
+}
+
 /// What becomes of nodes that were created after the run started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LateNodes {
@@ -262,10 +330,12 @@ pub enum LateNodes {
 /// What makes a node that is done run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RerunOn {
-    /// The template has changed since its last success.
+    /// The template has changed since its last attempt.
     TemplateChange,
     /// The node has booted since the pod of its last success was made.
     NodeReboot,
+    /// The node has another machine ID than when the pod of its last success was made: it was installed again.
+    MachineChange,
 }
 
 /// What is observed of a DaemonJob. Nodes are counted, not pods, except in `active` and `terminating`.
@@ -275,22 +345,22 @@ pub struct DaemonJobStatus {
     /// The generation that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Nodes that are eligible now, and nodes that are not but where a pod still runs.
+    /// Nodes that are done, have failed, run or are to run, and other nodes where a pod still runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<i32>,
     /// Pods that are neither finished nor terminating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<i32>,
-    /// Eligible nodes that are done.
+    /// Selected nodes that are done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeded: Option<i32>,
-    /// Eligible nodes that have failed and are not tried again.
+    /// Selected nodes that have failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
-    /// Eligible nodes whose pod has not started, or is not made yet.
+    /// Selected nodes whose pod has not started or is not made yet, and nodes that hold a place without a running pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
-    /// Nodes that are selected but get no pod in this run; those that a taint keeps away are not desired either.
+    /// Selected nodes that get no pod in this run. Nodes that a taint keeps pods away from are not desired either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<i32>,
     /// Pods that are terminating and not finished.
@@ -305,6 +375,18 @@ pub struct DaemonJobStatus {
     /// Identifies the template that the current run is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
+    /// The rollout of this template: what failures and limits are counted for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
+    /// The number of the current run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<i64>,
+    /// Seconds that the current run had worked when it was last held; activeDeadlineSeconds is compared with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worked_seconds: Option<i64>,
+    /// Since when the current run works without a hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_since: Option<Time>,
     /// The shards of the ledger that were written: the numbers at the end of their ConfigMaps' names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<i32>")]
@@ -337,6 +419,33 @@ pub struct DaemonJobStatus {
         deserialize_with = "quintet_kit::conditions::lenient"
     )]
     pub conditions: Vec<Condition>,
+}
+
+/// The rollout of one template: it changes when the template or retryToken does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rollout {
+    /// Its number: it rises with each change, so that going back to an earlier template is a new rollout.
+    #[serde(default)]
+    pub number: i64,
+    /// The retryToken that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_token: Option<String>,
+    /// The largest number of nodes that were selected at one time: what a percentage of maxFailedNodes is of.
+    #[serde(default)]
+    pub base: i32,
+    /// The smallest number of unhealthy nodes at one time since the run began.
+    #[serde(default)]
+    pub unhealthy_from_start: i32,
+    /// Since when failed nodes hold the making of pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub braked_since: Option<Time>,
+    /// Why the rollout ended: the reason of the condition Failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+    /// A digest of the limits that ended it: it goes on when they change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
 }
 
 /// A node that is not done, and why.

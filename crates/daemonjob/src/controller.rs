@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::try_join_all;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+use quintet_kit::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_kit::controller::{Controller, Reconciler, Waker};
 use quintet_kit::departed::Departed;
 use quintet_kit::executor::{Carried, Error, Executor};
@@ -15,13 +16,15 @@ use quintet_kit::resource::{CONFIG_MAPS, JOBS, PODS, Resource};
 use quintet_kit::shared::Shared;
 use quintet_kit::types::{Node, Pod};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::api::{DaemonJob, DaemonJobStatus};
+use crate::clocks::Clocks;
+use crate::eligibility::Placement;
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
-use crate::nodes::{Placement, Verdict, Why};
 use crate::observe::{World, may_have_lost_its_label};
-use crate::plan::plan;
+use crate::plan::{plan, pod_on_trial};
 use crate::{CONTROLLER, FINALIZER};
 
 struct DaemonJobs {
@@ -33,8 +36,24 @@ struct DaemonJobs {
     executor: Arc<Executor>,
     metrics: Metrics,
     stop: watch::Receiver<bool>,
-    /// UIDs of DaemonJobs of which the post's operator has left no Job behind.
+    clock: Clock,
+    deletion_taints: Arc<[String]>,
+    /// What the steady clock is measured from.
+    origin: Instant,
+    /// By UID of the DaemonJob.
+    clocks: Mutex<HashMap<Arc<str>, Clocks>>,
+    /// By UID of the DaemonJob: its last template that was tried.
+    trials: Mutex<HashMap<Arc<str>, Trial>>,
+    /// UIDs of DaemonJobs for which the tutorial's operator has left no Job behind.
     without_old_job: Mutex<HashSet<Arc<str>>>,
+}
+
+/// What the API server said to a pod of a template, without creating it.
+#[derive(Clone)]
+struct Trial {
+    hash: String,
+    /// The server's words if it finds the pod invalid, how often in a row, and when it is asked again.
+    invalid: Option<(String, u32, Timestamp)>,
 }
 
 impl Reconciler for DaemonJobs {
@@ -61,6 +80,7 @@ impl Reconciler for DaemonJobs {
             pods: self.pods.owned_by(&key),
             nodes: self.nodes.all(),
             stopping: *self.stop.borrow(),
+            deletion_taints: self.deletion_taints.clone(),
             refusals,
             ..World::default()
         };
@@ -84,6 +104,8 @@ impl Reconciler for DaemonJobs {
             world.unlabelled.pods.push(pod);
         }
         world.old_job = self.has_old_job(object, &key).await?;
+        world.invalid_template = self.try_template(object, &key, &world).await;
+        world.clocks = self.step_clocks(object, &key, &world);
         Ok(world)
     }
 
@@ -91,8 +113,13 @@ impl Reconciler for DaemonJobs {
         plan(object, world, now)
     }
 
-    fn carried(&self, carried: &Carried) {
+    fn carried(&self, key: &Key, carried: &Carried) {
         self.metrics.count(carried);
+        if carried.done.iter().any(|(_, kind, _)| *kind == CONFIG_MAPS.kind)
+            && let Some(clocks) = self.clocks().get_mut(&key.uid)
+        {
+            clocks.ledger_written(self.clock.now());
+        }
     }
 
     fn has_last_pass(&self) -> bool {
@@ -103,6 +130,8 @@ impl Reconciler for DaemonJobs {
         self.departed_pods.forget(key);
         self.departed_shards.forget(key);
         self.without_old_job().remove(&key.uid);
+        self.clocks().remove(&key.uid);
+        self.trials().remove(&key.uid);
     }
 }
 
@@ -111,12 +140,65 @@ impl DaemonJobs {
         self.without_old_job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn trials(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Trial>> {
+        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the API server once about a pod of a new template: its mistake is then told before the first node is tried.
+    /// An invalid one is asked about again after a while, since an admission policy may be what finds it invalid.
+    async fn try_template(
+        &self,
+        object: &DaemonJob,
+        key: &Key,
+        world: &World,
+    ) -> Option<(String, Timestamp)> {
+        let hash = object.spec.template.hash();
+        let now = self.clock.now();
+        let before = self.trials().get(&key.uid).filter(|trial| trial.hash == hash).cloned();
+        let is_known =
+            object.status.as_ref().and_then(|status| status.template_hash.as_deref()) == Some(&*hash);
+        let times = match before {
+            Some(Trial { invalid: Some((message, _, until)), .. }) if until > now => {
+                return Some((message, until));
+            }
+            Some(Trial { invalid: Some((_, times, _)), .. }) => times,
+            Some(Trial { invalid: None, .. }) => return None,
+            None if is_known => return None,
+            None => 0,
+        };
+        if world.old_job || world.stopping || object.spec.suspend == Some(true) {
+            return None;
+        }
+        let invalid = match pod_on_trial(object, world) {
+            Some(body) => self.executor.find_invalid(&PODS, &key.namespace, &body).await,
+            None => return None,
+        };
+        let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(now);
+        let invalid = invalid.map(|message| (message, times + 1, until));
+        self.trials().insert(key.uid.clone(), Trial { hash, invalid: invalid.clone() });
+        invalid.map(|(message, _, until)| (message, until))
+    }
+
+    fn clocks(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Clocks>> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at every node's clock, and copies what this process remembers.
+    fn step_clocks(&self, object: &DaemonJob, key: &Key, world: &World) -> Clocks {
+        let steady = SignedDuration::try_from(self.origin.elapsed()).unwrap_or(SignedDuration::MAX);
+        let mut clocks = self.clocks();
+        let clocks = clocks.entry(key.uid.clone()).or_default();
+        clocks.step(object, world, (self.clock.now(), steady));
+        clocks.clone()
+    }
+
     /// The shards that the cache shows, and what has become of those that it should show and does not.
     async fn observe_ledger(&self, object: &DaemonJob, key: &Key, world: &mut World) -> Result<(), Error> {
         let number = |shard: &Shard| shard.number(&key.name);
         let mut open: HashSet<u8> = (0..SHARDS).collect();
         for shard in self.ledger.owned_by(key) {
-            if number(&shard).is_some_and(|number| open.remove(&number)) {
+            let is_foreign = !shard.is_known_format() && number(&shard).is_none();
+            if is_foreign || number(&shard).is_some_and(|number| open.remove(&number)) {
                 let is_going = shard.terminating();
                 (if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);
             }
@@ -200,22 +282,24 @@ fn wake_by_nodes(nodes: &Informer<Node>, objects: &Informer<DaemonJob>, waker: W
 
 /// Whether a change of a node may change anything for a template that says this: it selects the node, or did.
 fn concerns(placement: &Placement, change: &Change<'_, Node>) -> bool {
-    let selects = |node: &Node| {
-        !matches!(
-            placement.verdict(node),
-            Verdict::Continue(Why::NotSelected) | Verdict::Refuse(Why::NotSelected)
-        )
-    };
+    let selects = |node: &Node| placement.verdict(node).is_selected();
     match change {
-        Change::Applied { new, old, .. } => selects(new) || old.is_some_and(|old| selects(old)),
+        // A node that is not selected any more may count as failed until it is Ready.
+        Change::Applied { new, old, .. } => {
+            selects(new) || old.is_some_and(|old| selects(old) || old.ready != new.ready)
+        }
         // Its pods, if any, have lost their node.
         Change::Deleted { .. } => true,
         Change::Undecodable { .. } | Change::Vanished { .. } => false,
     }
 }
 
-/// Adds the DaemonJob controller to the process. Returns the cache of the DaemonJobs that it serves.
-pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Error> {
+/// Adds the DaemonJob controller to the process. Returns the cache of the DaemonJobs that it serves. `deletion_taints`
+/// are keys of taints that announce the deletion of a node, beside the known ones.
+pub fn register(
+    shared: &Shared,
+    deletion_taints: &[String],
+) -> Result<Informer<DaemonJob>, prometheus::Error> {
     let (pods, nodes) = (shared.pods(), shared.nodes());
     let resource = Resource::of::<DaemonJob>();
     let objects = shared.informer::<DaemonJob>("daemonjobs", resource, None);
@@ -232,6 +316,11 @@ pub fn register(shared: &Shared) -> Result<Informer<DaemonJob>, prometheus::Erro
         executor: shared.executor.clone(),
         metrics,
         stop: shared.stop.clone(),
+        clock: shared.clock,
+        deletion_taints: deletion_taints.iter().filter(|key| !key.is_empty()).cloned().collect(),
+        origin: Instant::now(),
+        clocks: Mutex::default(),
+        trials: Mutex::default(),
         without_old_job: Mutex::default(),
     };
     let controller = Controller::new(shared, reconciler, objects.clone(), reads);

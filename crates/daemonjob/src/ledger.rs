@@ -1,70 +1,92 @@
 //! The ledger: what is known of a node when its pods are gone.
 //!
-//! Eight ConfigMaps at most, made when they are first needed, owned by the DaemonJob, one line for each node UID that a
-//! person can read. The pods themselves are the record for as long as they are there; a line is written before a
-//! pod's finalizer comes off. 150 bytes a line keep 5,000 nodes far below the size that the API server takes.
+//! Up to 16 ConfigMaps, created when they are first needed and owned by the DaemonJob. Each has one line per node UID,
+//! of `key=value` words that a person can read, and one line `gone` that counts failed nodes whose Node was deleted.
+//! A pod is its own record while it exists; its line is written before its finalizer is removed.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use quintet_kit::digest;
 use quintet_kit::object::{Meta, Object, Pairs, WireMeta};
 use serde::Deserialize;
 
-/// Label on every shard; its value says how the lines are written.
+/// Label on every shard; its value is the format of the lines.
 pub const LEDGER_LABEL: &str = "dj.dysproz.io/ledger";
-/// How this version writes lines. A shard that says otherwise is never written to.
-pub const FORMAT: &str = "v1";
-/// How many shards a ledger has at most. It can never change: a node's shard follows from it.
-pub const SHARDS: u8 = 8;
+/// The format that this version reads and writes. It never writes to a shard of another format.
+pub const FORMAT: &str = "v2";
+/// The most shards of a ledger. It can never change: a node's shard follows from it.
+pub const SHARDS: u8 = 16;
+/// The shards of format v1: eight, by the first three bits.
+const OLD_SHARDS: u8 = 8;
+/// What stands between the DaemonJob's name and the shard's number in format v1.
+const OLD_NAME: &str = "-ledger-";
+/// The key of the line that counts failed nodes whose Node was deleted. No UID has this form.
+pub const GONE: &str = "gone";
+/// How long a failed node counts after its Node was deleted.
+const GONE_COUNTS_FOR: SignedDuration = SignedDuration::from_hours(24);
 
-/// The shard that a node's line is in: the first three bits of the SHA-256 of its UID.
+/// The shard of a node's line: the first four bits of the SHA-256 of its UID.
 pub fn shard_of(node_uid: &str) -> u8 {
     digest::first_byte(node_uid) / (u8::MAX / SHARDS + 1)
 }
 
-/// The name of a shard.
+/// The name of a shard's ConfigMap.
 pub fn shard_name(daemonjob: &str, shard: u8) -> String {
-    format!("{daemonjob}-ledger-{shard}")
+    format!("{daemonjob}-ledger-v2-{shard}")
 }
 
-/// How a run of a node ended.
+/// The names of all shards that a ledger can have, those of format v1 included.
+pub fn shard_names(daemonjob: &str) -> impl Iterator<Item = String> {
+    let old = (0..OLD_SHARDS).map(move |shard| format!("{daemonjob}{OLD_NAME}{shard}"));
+    (0..SHARDS).map(move |shard| shard_name(daemonjob, shard)).chain(old)
+}
+
+/// How a pod ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The pod ran to completion.
     Succeeded,
-    /// The pod failed, and that counts.
+    /// The pod failed, and the failure counts.
     Failed,
-    /// The pod failed in a way that the failure policy takes for final: the node is not tried again.
+    /// The pod failed, and podFailurePolicy fails the node for good.
     FailedIndex,
-    /// The pod failed in a way that the failure policy takes for the end of the whole run.
+    /// The pod failed, and podFailurePolicy fails the whole run.
     FailedJob,
-    /// The pod was made to go before it had ended: that does not count.
+    /// The pod was deleted, evicted or preempted before it ended. Counted by disruptionLimit.
     Disrupted,
-    /// The pod failed, and the failure policy says that this does not count.
+    /// The pod ended in a way that counts for nothing: podFailurePolicy ignores the failure, the manager deleted the
+    /// pod, or the node was cordoned or tainted.
     Ignored,
+    /// The kubelet rejected the pod at admission: nothing ran. Counted by disruptionLimit.
+    Rejected,
     /// The pod did not start in time: the node is skipped until the next run.
     PendingDeadlineExceeded,
-    /// What was recorded of the node is gone: it is skipped until the template changes.
+    /// The record of the node is lost: the node is skipped until the next rollout.
     RecordLost,
+    /// The Node was deleted while its pod ran.
+    NodeDeleted,
 }
 
 impl Outcome {
-    const ALL: [Self; 8] = [
+    /// Every outcome.
+    pub const ALL: [Self; 10] = [
         Self::Succeeded,
         Self::Failed,
         Self::FailedIndex,
         Self::FailedJob,
         Self::Disrupted,
         Self::Ignored,
+        Self::Rejected,
         Self::PendingDeadlineExceeded,
         Self::RecordLost,
+        Self::NodeDeleted,
     ];
 
-    /// The word that stands in the ledger.
+    /// Its word in the ledger.
     pub fn word(self) -> &'static str {
         match self {
             Self::Succeeded => "Succeeded",
@@ -73,19 +95,67 @@ impl Outcome {
             Self::FailedJob => "FailedJob",
             Self::Disrupted => "Disrupted",
             Self::Ignored => "Ignored",
+            Self::Rejected => "Rejected",
             Self::PendingDeadlineExceeded => "PendingDeadlineExceeded",
             Self::RecordLost => "RecordLost",
+            Self::NodeDeleted => "NodeDeleted",
+        }
+    }
+
+    /// The result of the attempt, where the outcome alone says that the pod was one.
+    fn implies(self) -> Option<AttemptResult> {
+        match self {
+            Self::Succeeded => Some(AttemptResult::Succeeded),
+            Self::Failed | Self::FailedIndex | Self::FailedJob => Some(AttemptResult::Failed),
+            _ => None,
+        }
+    }
+
+    /// Whether podFailurePolicy takes the failure for final.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::FailedIndex | Self::FailedJob)
+    }
+}
+
+/// The result of an attempt: of a pod of which a container started, or that counted as a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// The pod succeeded.
+    Succeeded,
+    /// The pod failed.
+    Failed,
+    /// The pod neither succeeded nor failed.
+    Disrupted,
+}
+
+impl AttemptResult {
+    const ALL: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Disrupted];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Disrupted => "Disrupted",
         }
     }
 }
 
-/// A success of a node: what must not run a second time.
+/// The last attempt on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Success {
-    /// The hash of the template.
+pub struct Attempt {
+    /// Its result.
+    pub result: AttemptResult,
+    /// The hash of its template.
     pub hash: Arc<str>,
-    /// The node's boot ID when the pod was made.
+    /// The number of its rollout.
+    pub rollout: u64,
+    /// A digest of the node's boot ID when a successful pod was made; empty where it is not known.
     pub boot: Arc<str>,
+    /// A digest of the node's machine ID when a successful pod was made; empty where it is not known.
+    pub machine: Arc<str>,
+    /// Whether the node was Ready after the attempt, or was not Ready when the pod was made. Until then the node is
+    /// suspect while it is not Ready.
+    pub clear: bool,
 }
 
 /// One line: all that is known of one node.
@@ -93,146 +163,401 @@ pub struct Success {
 pub struct Entry {
     /// The node's name.
     pub node: Arc<str>,
-    /// The hash of the template of the last run.
+    /// The hash of the last pod's template.
     pub hash: Arc<str>,
-    /// The number of the last run, counted for each node by itself.
+    /// The number of the last pod's rollout.
+    pub rollout: u64,
+    /// The number of the last pod's run.
     pub run: u64,
-    /// How it ended.
+    /// The number of the last pod. Each node numbers its pods, from 1.
+    pub pod: u64,
+    /// How the last pod ended.
     pub outcome: Outcome,
-    /// Failures with this hash since the last success, as they count against backoffLimit.
+    /// Failures in this rollout since the last success, as they count against backoffLimit.
     pub failures: u32,
-    /// Pods that were made to go, or ignored, with this hash since the last success: they only make it wait.
+    /// Disruptions and rejections in a row in this rollout, as they count against disruptionLimit.
     pub disruptions: u32,
-    /// The node's boot ID when the pod of the last run was made.
-    pub boot: Arc<str>,
-    /// The last success, where the last run was none.
-    pub success: Option<Success>,
-    /// When the last run ended.
-    pub at: Timestamp,
+    /// Pods in this rollout that count for nothing: they only make the node wait.
+    pub ignored: u32,
+    /// When the first of the last rejections in a row happened.
+    pub rejected_since: Option<Timestamp>,
+    /// The last attempt.
+    pub attempt: Option<Attempt>,
+    /// When the manager saw that the Node was deleted, of a node that counts as failed.
+    pub gone: Option<Timestamp>,
+    /// When the last pod ended.
+    pub ended: Timestamp,
+    /// Words of newer versions.
+    pub unknown: Box<[Box<str>]>,
 }
 
-impl Entry {
-    /// The last success, of the last run or of one before.
-    pub fn last_success(&self) -> Option<Success> {
-        match self.outcome {
-            Outcome::Succeeded => Some(Success { hash: self.hash.clone(), boot: self.boot.clone() }),
-            _ => self.success.clone(),
-        }
-    }
-
-    /// What is known of the node after one further run.
-    pub fn after(before: Option<&Self>, ended: Ended) -> Self {
-        let Ended { node, hash, run, outcome, failures, boot, at } = ended;
-        let same = before.filter(|before| before.hash == hash && before.outcome != Outcome::Succeeded);
-        let (counted, disruptions) = same.map_or((0, 0), |before| (before.failures, before.disruptions));
-        let waits = matches!(outcome, Outcome::Disrupted | Outcome::Ignored);
-        Self {
-            success: before.and_then(Self::last_success).filter(|_| outcome != Outcome::Succeeded),
-            failures: counted.saturating_add(failures),
-            disruptions: disruptions.saturating_add(u32::from(waits)),
-            node,
-            hash,
-            run,
-            outcome,
-            boot,
-            at,
-        }
-    }
-}
-
-/// One run of a node that is over.
+/// One pod that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The node's name.
     pub node: Arc<str>,
     /// The hash of its template.
     pub hash: Arc<str>,
-    /// Its number.
+    /// The number of its rollout.
+    pub rollout: u64,
+    /// The number of its run.
     pub run: u64,
+    /// Its number.
+    pub pod: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// By how much that counts against backoffLimit.
+    /// By how much it counts against backoffLimit.
     pub failures: u32,
-    /// The node's boot ID when the pod was made.
+    /// Whether a container started.
+    pub has_started: bool,
+    /// A digest of the node's boot ID when the pod was made.
     pub boot: Arc<str>,
+    /// A digest of the node's machine ID when the pod was made.
+    pub machine: Arc<str>,
+    /// Whether the node was Ready when the pod was made, and is not known to have been Ready since the pod ended.
+    pub is_unclear: bool,
+    /// Whether the pod was bound to its node: it may have run.
+    pub may_have_run: bool,
     /// When it ended.
-    pub at: Timestamp,
+    pub ended: Timestamp,
 }
 
-/// The greatest run number that is believed: there is always a next one.
-pub const MOST_RUNS: u64 = 1 << 53;
+impl Entry {
+    /// What is known of the node after one further pod.
+    pub fn after(before: Option<&Self>, ended: Ended) -> Self {
+        let same = before.filter(|before| before.counts_on(ended.rollout));
+        let (failures, in_a_row, ignored) =
+            same.map_or((0, 0, 0), |before| (before.failures, before.disruptions, before.ignored));
+        let is_rejected = ended.outcome == Outcome::Rejected;
+        let disruptions = match ended.outcome {
+            Outcome::Disrupted | Outcome::Rejected => in_a_row.saturating_add(1),
+            Outcome::Ignored => in_a_row,
+            _ => 0,
+        };
+        let rejected_since = is_rejected.then(|| {
+            let first = same.filter(|same| same.run == ended.run).and_then(|same| same.rejected_since);
+            first.unwrap_or(ended.ended)
+        });
+        let earlier = before.and_then(|before| before.attempt.clone());
+        let result = match ended.outcome.implies() {
+            None if ended.has_started => Some(AttemptResult::Disrupted),
+            // A node that died before its kubelet could report the start tells of no container.
+            None if ended.may_have_run && ended.is_unclear && !is_rejected => Some(AttemptResult::Disrupted),
+            result => result,
+        };
+        // A node that is suspect from an earlier attempt stays so until it is Ready.
+        let was_clear = earlier.as_ref().is_none_or(|earlier| earlier.clear);
+        let attempt = match result {
+            Some(result) => {
+                let is_success = result == AttemptResult::Succeeded;
+                let of_success = |id: &Arc<str>| if is_success { id.clone() } else { "".into() };
+                Some(Attempt {
+                    result,
+                    hash: ended.hash.clone(),
+                    rollout: ended.rollout,
+                    boot: of_success(&ended.boot),
+                    machine: of_success(&ended.machine),
+                    clear: was_clear && !ended.is_unclear,
+                })
+            }
+            None => earlier,
+        };
+        let unknown = before.map(|before| before.unknown.as_ref()).unwrap_or_default();
+        Self {
+            failures: failures.saturating_add(ended.failures),
+            disruptions,
+            ignored: ignored.saturating_add(u32::from(ended.outcome == Outcome::Ignored)),
+            rejected_since,
+            attempt,
+            gone: None,
+            unknown: unknown.iter().filter(|word| word.starts_with(NODE_WORD)).cloned().collect(),
+            node: ended.node,
+            hash: ended.hash,
+            rollout: ended.rollout,
+            run: ended.run,
+            pod: ended.pod,
+            outcome: ended.outcome,
+            ended: ended.ended,
+        }
+    }
 
-/// What an absent value is written as.
-const NONE: &str = "-";
+    /// Whether the next pod of a rollout adds to the counts: they begin again after a success, and with a rollout.
+    pub fn counts_on(&self, rollout: u64) -> bool {
+        self.rollout == rollout && self.outcome != Outcome::Succeeded
+    }
+
+    /// Whether the last attempt succeeded.
+    pub fn has_succeeded(&self) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.result == AttemptResult::Succeeded)
+    }
+
+    /// Whether the last attempt failed, in this rollout.
+    pub fn has_failed_in(&self, rollout: u64) -> bool {
+        self.attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.result == AttemptResult::Failed && attempt.rollout == rollout)
+    }
+
+    /// The last attempt, while the node was not seen Ready since.
+    pub fn unclear(&self) -> Option<&Attempt> {
+        self.attempt.as_ref().filter(|attempt| !attempt.clear)
+    }
+
+    /// How often the node was tried since its last success: its next pod waits the longer.
+    pub fn tries(&self) -> u32 {
+        self.failures.saturating_add(self.disruptions).saturating_add(self.ignored)
+    }
+}
+
+/// The greatest number of a pod that is believed: there is always a next one.
+pub const MOST_PODS: u64 = 1 << 53;
+/// What words about the node begin with; the others are about its last pod.
+const NODE_WORD: &str = "n-";
+
+/// A boot ID or machine ID as the ledger keeps it: only its equality matters.
+pub fn id_digest(id: &str) -> Arc<str> {
+    if id.is_empty() { "".into() } else { digest::short(&[id], 10).into() }
+}
+
+/// Percent-encodes what would not survive in a word.
+fn encoded(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+fn decoded(value: &str) -> Option<String> {
+    let mut bytes = value.bytes();
+    let mut text = Vec::with_capacity(value.len());
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let pair = [bytes.next()?, bytes.next()?];
+            text.push(u8::from_str_radix(str::from_utf8(&pair).ok()?, 16).ok()?);
+        } else {
+            text.push(byte);
+        }
+    }
+    String::from_utf8(text).ok()
+}
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_none = |text: &str| if text.is_empty() { NONE.to_owned() } else { text.to_owned() };
+        write!(f, "node={} template={}", encoded(&self.node), encoded(&self.hash))?;
         write!(
             f,
-            "{} {} run={} {} failures={}",
-            or_none(&self.node),
-            or_none(&self.hash),
+            " rollout={} run={} pod={} outcome={}",
+            self.rollout,
             self.run,
-            self.outcome.word(),
-            self.failures
+            self.pod,
+            self.outcome.word()
         )?;
-        if self.disruptions > 0 {
-            write!(f, " disruptions={}", self.disruptions)?;
+        for (word, count) in
+            [("failures", self.failures), ("disruptions", self.disruptions), ("ignored", self.ignored)]
+        {
+            if count > 0 {
+                write!(f, " {word}={count}")?;
+            }
         }
-        if let Some(Success { hash, boot }) = &self.success {
-            write!(f, " success={}/{}", hash, or_none(boot))?;
+        if let Some(since) = self.rejected_since {
+            write!(f, " rejected-since={since}")?;
         }
-        write!(f, " boot={} {}", or_none(&self.boot), self.at)
+        if let Some(attempt) = &self.attempt {
+            if self.outcome.implies().is_none() {
+                let Attempt { result, hash, rollout, .. } = attempt;
+                write!(f, " attempt={}/{}/{rollout}", result.word(), encoded(hash))?;
+            }
+            for (word, id) in [("boot", &attempt.boot), ("machine", &attempt.machine)] {
+                if !id.is_empty() {
+                    write!(f, " {word}={}", encoded(id))?;
+                }
+            }
+            if attempt.clear {
+                write!(f, " clear=true")?;
+            }
+        }
+        if let Some(gone) = self.gone {
+            write!(f, " gone={gone}")?;
+        }
+        for word in &self.unknown {
+            write!(f, " {word}")?;
+        }
+        write!(f, " ended={}", self.ended)
     }
 }
 
-/// A line that is not one of ours.
+/// Why a line is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a line of this ledger: {0}")]
-pub struct Unreadable(Box<str>);
+pub enum Unusable {
+    /// It is not a list of words: its record is lost.
+    #[error("not a line of a ledger: {0}")]
+    Unreadable(Box<str>),
+    /// It has a value that this version does not know: the line stays as it is.
+    #[error("a line of a newer version: {0}")]
+    Newer(Box<str>),
+}
 
 impl FromStr for Entry {
-    type Err = Unreadable;
+    type Err = Unusable;
 
-    fn from_str(line: &str) -> Result<Self, Unreadable> {
-        parse(line).ok_or_else(|| Unreadable(quintet_kit::conditions::shorten(line.to_owned(), 200).into()))
+    fn from_str(line: &str) -> Result<Self, Unusable> {
+        let short = || quintet_kit::conditions::shorten(line.to_owned(), 200).into();
+        let words: Option<Vec<(&str, String)>> = line
+            .split_ascii_whitespace()
+            .map(|word| {
+                let (key, value) = word.split_once('=')?;
+                Some((key, decoded(value)?)).filter(|_| !key.is_empty())
+            })
+            .collect();
+        let words = words.filter(|words| !words.is_empty()).ok_or_else(|| Unusable::Unreadable(short()))?;
+        parse(&words).ok_or_else(|| Unusable::Newer(short()))
     }
 }
 
-fn parse(line: &str) -> Option<Entry> {
-    let known = |text: &str| -> Arc<str> { if text == NONE { "".into() } else { text.into() } };
-    let mut words = line.split_ascii_whitespace();
-    let (node, hash) = (words.next()?, words.next()?);
-    let run = words.next()?.strip_prefix("run=")?.parse().ok().filter(|run| *run <= MOST_RUNS)?;
-    let outcome = words.next()?;
-    let outcome = Outcome::ALL.into_iter().find(|known| known.word() == outcome)?;
-    let failures = words.next()?.strip_prefix("failures=")?.parse().ok()?;
-    let (mut disruptions, mut success) = (0, None);
-    let mut word = words.next()?;
-    if let Some(count) = word.strip_prefix("disruptions=") {
-        disruptions = count.parse().ok()?;
-        word = words.next()?;
+/// None where a value is not known, or a word is missing that this version needs.
+fn parse(words: &[(&str, String)]) -> Option<Entry> {
+    let (mut node, mut hash, mut rollout, mut run, mut pod, mut outcome, mut ended) =
+        (None, None, None, None, None, None, None);
+    let (mut failures, mut disruptions, mut ignored) = (0, 0, 0);
+    let (mut rejected_since, mut gone, mut told) = (None, None, None);
+    let (mut boot, mut machine, mut clear) = (Arc::from(""), Arc::from(""), false);
+    let mut unknown = Vec::new();
+    for (key, value) in words {
+        match *key {
+            "node" => node = Some(Arc::from(value.as_str())),
+            "template" => hash = Some(Arc::from(value.as_str())),
+            "rollout" => rollout = Some(value.parse().ok()?),
+            "run" => run = Some(value.parse().ok()?),
+            "pod" => pod = Some(value.parse().ok().filter(|pod| *pod <= MOST_PODS)?),
+            "outcome" => outcome = Some(Outcome::ALL.into_iter().find(|known| known.word() == value)?),
+            "failures" => failures = value.parse().ok()?,
+            "disruptions" => disruptions = value.parse().ok()?,
+            "ignored" => ignored = value.parse().ok()?,
+            "rejected-since" => rejected_since = Some(value.parse().ok()?),
+            "attempt" => {
+                let (result, rest) = value.split_once('/')?;
+                let (hash, rollout) = rest.rsplit_once('/')?;
+                let result = AttemptResult::ALL.into_iter().find(|known| known.word() == result)?;
+                told = Some((result, Arc::from(hash), rollout.parse().ok()?));
+            }
+            "boot" => boot = value.as_str().into(),
+            "machine" => machine = value.as_str().into(),
+            "clear" => clear = value.parse().ok()?,
+            "gone" => gone = Some(value.parse().ok()?),
+            "ended" => ended = Some(value.parse().ok()?),
+            _ => unknown.push(format!("{key}={}", encoded(value)).into_boxed_str()),
+        }
     }
-    if let Some(earlier) = word.strip_prefix("success=") {
-        let (hash, boot) = earlier.split_once('/')?;
-        success = Some(Success { hash: hash.into(), boot: known(boot) });
-        word = words.next()?;
-    }
-    let boot = known(word.strip_prefix("boot=")?);
-    let at = words.next()?.parse().ok()?;
-    let entry = Entry {
-        node: known(node),
-        hash: known(hash),
-        run,
+    let (hash, rollout, outcome): (Arc<str>, u64, Outcome) = (hash?, rollout?, outcome?);
+    let itself = outcome.implies().map(|result| (result, hash.clone(), rollout));
+    let attempt = itself.or(told).map(|(result, hash, rollout)| Attempt {
+        result,
+        hash,
+        rollout,
+        boot,
+        machine,
+        clear,
+    });
+    Some(Entry {
+        node: node?,
+        hash,
+        rollout,
+        run: run?,
+        pod: pod?,
         outcome,
         failures,
         disruptions,
-        boot,
-        success,
-        at,
-    };
-    words.next().is_none().then_some(entry)
+        ignored,
+        rejected_since,
+        attempt,
+        gone,
+        ended: ended?,
+        unknown: unknown.into(),
+    })
+}
+
+/// Failed nodes of one rollout whose Node was deleted, counted by the hour in which the manager saw that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gone {
+    /// The number of the rollout.
+    pub rollout: u64,
+    /// How many, by the beginning of the hour.
+    hours: BTreeMap<Timestamp, u32>,
+}
+
+const HOUR_WORD: &str = "hour-";
+
+fn hour_of(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second().div_euclid(3_600) * 3_600).unwrap_or(at)
+}
+
+impl Gone {
+    /// None yet, in this rollout.
+    pub fn new(rollout: u64) -> Self {
+        Self { rollout, hours: BTreeMap::new() }
+    }
+
+    /// Whether it counts none.
+    pub fn is_empty(&self) -> bool {
+        self.hours.is_empty()
+    }
+
+    /// Counts one more.
+    pub fn add(&mut self, at: Timestamp) {
+        let count = self.hours.entry(hour_of(at)).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// How many count at this time.
+    pub fn count(&self, now: Timestamp) -> usize {
+        let counts = self.hours.iter().filter(|(hour, _)| still_counts(**hour, now));
+        counts.map(|(_, count)| usize::try_from(*count).unwrap_or(usize::MAX)).fold(0, usize::saturating_add)
+    }
+
+    /// Drops what does not count any more.
+    pub fn forget_before(&mut self, now: Timestamp) {
+        self.hours.retain(|hour, _| still_counts(*hour, now));
+    }
+}
+
+/// Whether a failed node that was deleted at this time still counts.
+pub fn still_counts(gone: Timestamp, now: Timestamp) -> bool {
+    hour_of(gone).checked_add(GONE_COUNTS_FOR).is_ok_and(|end| end > now)
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rollout={}", self.rollout)?;
+        for (hour, count) in &self.hours {
+            write!(f, " {HOUR_WORD}{hour}={count}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Gone {
+    type Err = Unusable;
+
+    fn from_str(line: &str) -> Result<Self, Unusable> {
+        let read = || {
+            let mut gone = Self::default();
+            for word in line.split_ascii_whitespace() {
+                let (key, value) = word.split_once('=')?;
+                if key == "rollout" {
+                    gone.rollout = value.parse().ok()?;
+                } else if let Some(hour) = key.strip_prefix(HOUR_WORD) {
+                    gone.hours.insert(hour.parse().ok()?, value.parse().ok()?);
+                }
+            }
+            Some(gone)
+        };
+        read().ok_or_else(|| Unusable::Unreadable(line.into()))
+    }
 }
 
 /// One ConfigMap of a ledger, decoded once.
@@ -241,8 +566,10 @@ fn parse(line: &str) -> Option<Entry> {
 pub struct Shard {
     /// Metadata.
     pub meta: Meta,
-    /// Lines by node UID; a line that cannot be read is there all the same.
-    pub entries: BTreeMap<Arc<str>, Result<Entry, Unreadable>>,
+    /// Lines by node UID; one that is not usable is there all the same.
+    pub entries: BTreeMap<Arc<str>, Result<Entry, Unusable>>,
+    /// Failed nodes whose Node was deleted.
+    pub gone: Gone,
 }
 
 impl Shard {
@@ -255,6 +582,15 @@ impl Shard {
     pub fn is_known_format(&self) -> bool {
         // One that has lost its label was ours, or it would not be here.
         self.meta.labels.get(LEDGER_LABEL).is_none_or(|format| format == FORMAT)
+    }
+
+    /// Whether a node's line may be in it, of a shard in a format that this version does not read.
+    pub fn may_have(&self, daemonjob: &str, node_uid: &str) -> bool {
+        let number = self.meta.name.strip_prefix(daemonjob).and_then(|rest| rest.strip_prefix(OLD_NAME));
+        if let Some(number) = number.and_then(|number| number.parse::<u8>().ok()) {
+            return digest::first_byte(node_uid) / (u8::MAX / OLD_SHARDS + 1) == number;
+        }
+        self.number(daemonjob).is_none_or(|number| number == shard_of(node_uid))
     }
 }
 
@@ -273,8 +609,9 @@ impl From<WireShard> for Shard {
     fn from(wire: WireShard) -> Self {
         let mut meta = Meta::from(wire.metadata);
         meta.annotations = Pairs::default();
-        let lines = wire.data.unwrap_or_default();
-        Self { meta, entries: lines.into_iter().map(|(uid, line)| (uid, line.parse())).collect() }
+        let mut lines = wire.data.unwrap_or_default();
+        let gone = lines.remove(GONE).and_then(|line| line.parse().ok()).unwrap_or_default();
+        Self { meta, entries: lines.into_iter().map(|(uid, line)| (uid, line.parse())).collect(), gone }
     }
 }
 
@@ -289,93 +626,228 @@ mod tests {
         "2026-01-01T00:00:00Z".parse().unwrap()
     }
 
-    fn ended(run: u64, hash: &str, outcome: Outcome) -> Ended {
-        let failures = u32::from(outcome == Outcome::Failed);
-        Ended { node: "n".into(), hash: hash.into(), run, outcome, failures, boot: "b".into(), at: at() }
+    fn ended(pod: u64, rollout: u64, outcome: Outcome) -> Ended {
+        Ended {
+            node: "n".into(),
+            hash: "h".into(),
+            rollout,
+            run: 1,
+            pod,
+            outcome,
+            failures: u32::from(outcome == Outcome::Failed),
+            has_started: outcome != Outcome::Rejected,
+            boot: "b".into(),
+            machine: "m".into(),
+            is_unclear: false,
+            may_have_run: true,
+            ended: at(),
+        }
     }
 
-    /// These lines are in the clusters of users: they must be read for ever, and written like this by format v1.
+    /// These lines are in the clusters of users: every version reads them, and format v2 is written like this.
     #[rstest]
-    #[case("node-1 v1-7ji4ojlv5d run=1 Succeeded failures=0 boot=0e7d 2026-01-01T00:00:00Z")]
-    #[case("node-1 v1-7ji4ojlv5d run=3 Failed failures=2 disruptions=1 boot=- 2026-01-01T00:00:00Z")]
-    #[case("n v1-b run=7 FailedIndex failures=1 success=v1-a/0e7d boot=0e7d 2026-01-01T00:00:00Z")]
-    #[case("n v1-b run=2 FailedJob failures=1 boot=x 2026-01-01T00:00:00Z")]
-    #[case("n v1-b run=2 Disrupted failures=0 disruptions=1 success=v1-a/- boot=x 2026-01-01T00:00:00Z")]
-    #[case("n v1-b run=2 Ignored failures=0 disruptions=1 boot=x 2026-01-01T00:00:00Z")]
-    #[case("n v1-b run=2 PendingDeadlineExceeded failures=0 boot=x 2026-01-01T00:00:00Z")]
-    #[case("n v1-b run=0 RecordLost failures=0 boot=- 2026-01-01T00:00:00Z")]
+    #[case(
+        "node=node-1 template=v1-7ji4ojlv5d rollout=1 run=1 pod=1 outcome=Succeeded boot=abcdefghij machine=klmnopqrst clear=true ended=2026-01-01T00:00:00Z"
+    )]
+    #[case(
+        "node=node-1 template=v1-b rollout=2 run=3 pod=3 outcome=Failed failures=2 clear=true ended=2026-01-01T00:00:00Z"
+    )]
+    #[case(
+        "node=n template=v1-b rollout=2 run=1 pod=7 outcome=FailedIndex failures=1 ended=2026-01-01T00:00:00Z"
+    )]
+    #[case(
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=FailedJob failures=1 clear=true ended=2026-01-01T00:00:00Z"
+    )]
+    #[case(
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Disrupted disruptions=1 attempt=Succeeded/v1-a/1 boot=x clear=true ended=2026-01-01T00:00:00Z"
+    )]
+    #[case(
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Ignored ignored=1 attempt=Disrupted/v1-b/2 ended=2026-01-01T00:00:00Z"
+    )]
+    #[case(
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Rejected disruptions=3 rejected-since=2025-12-31T23:59:00Z ended=2026-01-01T00:00:00Z"
+    )]
+    #[case(
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=PendingDeadlineExceeded ended=2026-01-01T00:00:00Z"
+    )]
+    #[case("node= template=v1-b rollout=2 run=1 pod=0 outcome=RecordLost ended=2026-01-01T00:00:00Z")]
+    #[case(
+        "node=n template=v1-b rollout=2 run=1 pod=2 outcome=NodeDeleted attempt=Disrupted/v1-b/2 gone=2026-01-01T00:00:00Z ended=2026-01-01T00:00:00Z"
+    )]
     fn golden_lines(#[case] line: &str) {
         assert_eq!(line.parse::<Entry>().unwrap().to_string(), line);
     }
 
     #[rstest]
-    #[case("")]
-    #[case("done")]
-    #[case("n v1-b run=x Succeeded failures=0 boot=x 2026-01-01T00:00:00Z")]
-    #[case("n v1-b run=1 Vanished failures=0 boot=x 2026-01-01T00:00:00Z")]
-    #[case("n v1-b run=1 Succeeded failures=0 boot=x yesterday")]
-    #[case("n v1-b run=1 Succeeded failures=0 boot=x 2026-01-01T00:00:00Z more")]
-    fn other_lines_are_unreadable(#[case] line: &str) {
-        assert!(line.parse::<Entry>().is_err());
+    #[case::empty("")]
+    #[case::no_words("done")]
+    #[case::one_word_is_none("node=n scribble template=v1-b")]
+    #[case::bad_encoding("node=%zz template=v1-b")]
+    fn a_line_that_is_not_a_list_of_words_is_unreadable(#[case] line: &str) {
+        assert!(matches!(line.parse::<Entry>(), Err(Unusable::Unreadable(_))), "{line}");
     }
 
-    /// Where a node's line is must never change either.
+    const LINE: &str = "node=n template=v1-b rollout=2 run=1 pod=2 outcome=Failed failures=1";
+
+    #[rstest]
+    #[case::outcome("node=n template=v1-b rollout=2 run=1 pod=2 outcome=Vanished ended=2026-01-01T00:00:00Z")]
+    #[case::number("node=n template=v1-b rollout=two run=1 pod=2 outcome=Failed ended=2026-01-01T00:00:00Z")]
+    #[case::time("node=n template=v1-b rollout=2 run=1 pod=2 outcome=Failed ended=yesterday")]
+    #[case::a_word_is_missing(LINE)]
+    fn a_value_that_is_not_known_leaves_the_line_alone(#[case] line: &str) {
+        assert!(matches!(line.parse::<Entry>(), Err(Unusable::Newer(_))), "{line}");
+    }
+
+    #[test]
+    fn unknown_words_stay_for_the_pod_and_words_of_the_node_for_ever() {
+        let line = format!("{LINE} wave=3 n-mark=a%20b ended=2026-01-01T00:00:00Z");
+        let entry: Entry = line.parse().unwrap();
+        assert!(entry.to_string().contains(" wave=3 n-mark=a%20b "), "{entry}");
+        let after = Entry::after(Some(&entry), ended(3, 2, Outcome::Failed)).to_string();
+        assert!(after.contains(" n-mark=a%20b ") && !after.contains("wave"), "{after}");
+    }
+
+    /// The shard of a node must never change either.
     #[test]
     fn golden_shards() {
         let shards: Vec<u8> = ["a", "b", "c", "d", "e", "node-uid"].into_iter().map(shard_of).collect();
-        assert_eq!(shards, [6, 1, 1, 0, 1, 5]);
+        assert_eq!(shards, [12, 3, 2, 1, 3, 10]);
         let mut sizes = [0; SHARDS as usize];
         for node in 0..5_000 {
             sizes[usize::from(shard_of(&format!("uid-{node}")))] += 1;
         }
-        assert!(sizes.iter().all(|size| (500..750).contains(size)), "{sizes:?}");
+        assert!(sizes.iter().all(|size| (250..375).contains(size)), "{sizes:?}");
+    }
+
+    /// The API server takes 1 MiB: a shard has room for 65,000 nodes with long names.
+    #[test]
+    fn a_shard_of_fifteen_thousand_nodes_has_at_most_300_kib() {
+        let mut sizes = [0; SHARDS as usize];
+        for node in 0..15_000 {
+            let uid = format!("{node:08x}-0000-4000-8000-{node:012x}");
+            let mut one = ended(1, 1, Outcome::Succeeded);
+            one.node = format!("ip-10-0-{node:05}.eu-central-1.compute.internal").into();
+            one.hash = "v1-7ji4ojlv5d".into();
+            (one.boot, one.machine) = ("abcdefghij".into(), "klmnopqrst".into());
+            sizes[usize::from(shard_of(&uid))] += uid.len() + Entry::after(None, one).to_string().len();
+        }
+        let largest = sizes.into_iter().max().unwrap();
+        println!("{largest} bytes in the largest shard of 15,000 nodes");
+        assert!(largest <= 300 * 1024, "{largest}");
     }
 
     #[test]
-    fn runs_are_folded() {
-        let one = Entry::after(None, ended(1, "h", Outcome::Failed));
-        let two = Entry::after(Some(&one), ended(2, "h", Outcome::Disrupted));
-        let three = Entry::after(Some(&two), ended(3, "h", Outcome::Failed));
-        assert_eq!((three.failures, three.disruptions, three.run), (2, 1, 3));
-        let done = Entry::after(Some(&three), ended(4, "h", Outcome::Succeeded));
-        assert_eq!((done.failures, done.success.clone()), (2, None));
-        assert_eq!(done.last_success().unwrap().hash, "h".into());
-        // A new success begins a new count; another template too. The last success is kept.
-        let again = Entry::after(Some(&done), ended(5, "h", Outcome::Failed));
-        assert_eq!((again.failures, again.last_success()), (1, done.last_success()));
-        let other = Entry::after(Some(&again), ended(6, "i", Outcome::Failed));
-        assert_eq!((other.failures, other.last_success()), (1, done.last_success()));
+    fn pods_are_folded() {
+        let one = Entry::after(None, ended(1, 1, Outcome::Failed));
+        let two = Entry::after(Some(&one), ended(2, 1, Outcome::Disrupted));
+        let three = Entry::after(Some(&two), ended(3, 1, Outcome::Rejected));
+        assert_eq!((three.failures, three.disruptions, three.pod), (1, 2, 3));
+        assert!(two.rejected_since.is_none() && three.rejected_since.is_some());
+        let four = Entry::after(Some(&three), ended(4, 1, Outcome::Failed));
+        assert_eq!((four.failures, four.disruptions), (2, 0), "disruptions count in a row");
+        let done = Entry::after(Some(&four), ended(5, 1, Outcome::Succeeded));
+        assert!(done.has_succeeded() && !done.has_failed_in(1));
+        let again = Entry::after(Some(&done), ended(6, 1, Outcome::Failed));
+        assert_eq!(again.failures, 1, "a success begins a new count");
+        let other = Entry::after(Some(&again), ended(7, 2, Outcome::Failed));
+        assert_eq!(other.failures, 1, "and so does another rollout");
+    }
+
+    #[rstest]
+    #[case::rejected(Outcome::Rejected, false, true)]
+    #[case::deleted_before_it_started(Outcome::Ignored, false, true)]
+    #[case::deleted_after_it_started(Outcome::Ignored, true, false)]
+    #[case::evicted_after_it_started(Outcome::Disrupted, true, false)]
+    #[case::failed(Outcome::Failed, true, false)]
+    fn only_an_attempt_replaces_a_success(
+        #[case] outcome: Outcome,
+        #[case] has_started: bool,
+        #[case] stays: bool,
+    ) {
+        let done = Entry::after(None, ended(1, 1, Outcome::Succeeded));
+        let next = Entry::after(Some(&done), Ended { has_started, ..ended(2, 2, outcome) });
+        assert_eq!(next.has_succeeded(), stays);
+        assert_eq!(next.attempt.unwrap().rollout, if stays { 1 } else { 2 });
     }
 
     #[test]
-    fn a_shard_is_decoded_and_a_bad_line_spoils_itself_alone() {
+    fn a_node_stays_suspect_until_it_is_ready() {
+        let unclear = Ended { is_unclear: true, ..ended(1, 1, Outcome::Disrupted) };
+        let one = Entry::after(None, unclear.clone());
+        assert!(one.unclear().is_some());
+        let two = Entry::after(Some(&one), ended(2, 1, Outcome::Failed));
+        assert!(two.unclear().is_some(), "the next pod ran on a node that was not Ready");
+        let unseen = Ended { has_started: false, ..unclear };
+        assert!(Entry::after(None, unseen).unclear().is_some(), "a start that was not reported");
+    }
+
+    #[test]
+    fn deleted_nodes_count_for_a_day_by_the_hour() {
+        let hour = SignedDuration::from_hours(1);
+        let mut gone = Gone::new(3);
+        gone.add(at() + SignedDuration::from_mins(59));
+        gone.add(at() + hour);
+        gone.add(at() + hour);
+        let line = gone.to_string();
+        assert_eq!(line, "rollout=3 hour-2026-01-01T00:00:00Z=1 hour-2026-01-01T01:00:00Z=2");
+        assert_eq!(line.parse::<Gone>().unwrap(), gone);
+        assert_eq!((gone.count(at()), gone.count(at() + hour * 24), gone.count(at() + hour * 25)), (3, 2, 0));
+        gone.forget_before(at() + hour * 24);
+        assert_eq!(gone.to_string(), "rollout=3 hour-2026-01-01T01:00:00Z=2");
+    }
+
+    #[test]
+    fn a_bad_line_spoils_itself_alone() {
         let shard: Shard = serde_json::from_value(json!({
-            "metadata": {"name": "d-ledger-3", "labels": {LEDGER_LABEL: "v1"}},
-            "data": {"a": "n v1-h run=1 Succeeded failures=0 boot=x 2026-01-01T00:00:00Z", "b": "scribble"}
+            "metadata": {"name": "d-ledger-v2-3", "labels": {LEDGER_LABEL: "v2"}},
+            "data": {"a": format!("{LINE} ended=2026-01-01T00:00:00Z"), "b": "scribble",
+                "gone": "rollout=1 hour-2026-01-01T00:00:00Z=1"}
         }))
         .unwrap();
         assert_eq!(shard.number("d"), Some(3));
         assert_eq!(shard.number("e"), None);
         assert!(shard.is_known_format());
         assert!(shard.entries["a"].is_ok() && shard.entries["b"].is_err());
-        let newer: Shard =
-            serde_json::from_value(json!({"metadata": {"labels": {LEDGER_LABEL: "v2"}}, "data": null}))
-                .unwrap();
-        assert!(!newer.is_known_format());
+        assert_eq!((shard.entries.len(), shard.gone.count(at())), (2, 1));
+    }
+
+    #[rstest]
+    #[case::v1_of_this_node("d-ledger-6", "v1", true)]
+    #[case::v1_of_other_nodes("d-ledger-1", "v1", false)]
+    #[case::newer_of_this_node("d-ledger-v2-12", "v3", true)]
+    #[case::newer_of_other_nodes("d-ledger-v2-3", "v3", false)]
+    #[case::newer_with_another_name("d-records-a", "v3", true)]
+    fn a_shard_of_another_format_may_have_a_node(
+        #[case] name: &str,
+        #[case] format: &str,
+        #[case] expected: bool,
+    ) {
+        let shard: Shard = serde_json::from_value(
+            json!({"metadata": {"name": name, "labels": {LEDGER_LABEL: format}}, "data": null}),
+        )
+        .unwrap();
+        assert!(!shard.is_known_format());
+        assert_eq!(shard.may_have("d", "a"), expected);
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            outcome in 0..Outcome::ALL.len(), run in 0..=MOST_RUNS, failures: u32, disruptions: u32, boot in "[0-9a-f-]{2,36}", node in "([a-z]{1,9})?",
-            success in prop::option::of(("v1-[a-z2-7]{10}", "[0-9a-f-]{2,36}")), second in 0..4_000_000_000_i64,
+            outcome in 0..Outcome::ALL.len(), pod in 0..=MOST_PODS, failures: u32, disruptions: u32, ignored: u32,
+            node in ".{0,9}", told in prop::option::of((0..3_usize, ".{1,9}", any::<u64>())), boot in "[a-z2-7]{0,10}",
+            clear: bool, second in 0..4_000_000_000_i64, gone: bool,
         ) {
             let outcome = Outcome::ALL[outcome];
+            let time = Timestamp::from_second(second).unwrap();
+            let itself = outcome.implies().map(|result| (result, Arc::from("v1-7ji4ojlv5d"), 3));
+            let told = told.map(|(result, hash, rollout)| (AttemptResult::ALL[result], hash.as_str().into(), rollout));
+            let attempt = itself.or(told).map(|(result, hash, rollout)| Attempt {
+                result, hash, rollout, boot: boot.as_str().into(), machine: "".into(), clear,
+            });
             let entry = Entry {
-                node: node.as_str().into(), hash: "v1-7ji4ojlv5d".into(), run, outcome, failures, disruptions,
-                boot: boot.as_str().into(),
-                success: success.map(|(hash, boot)| Success { hash: hash.into(), boot: boot.into() }),
-                at: Timestamp::from_second(second).unwrap(),
+                node: node.as_str().into(), hash: "v1-7ji4ojlv5d".into(), rollout: 3, run: 4, pod, outcome, failures,
+                disruptions, ignored, rejected_since: gone.then_some(time), attempt, gone: gone.then_some(time),
+                ended: time, unknown: Box::default(),
             };
             prop_assert_eq!(entry.to_string().parse::<Entry>().unwrap(), entry);
         }

@@ -6,16 +6,24 @@
 //! then. A node is done when its last success was made from the current template.
 
 pub mod api;
+pub mod clocks;
 pub mod controller;
+pub mod eligibility;
+pub mod failure_policy;
+pub mod history;
 pub mod ledger;
 pub mod metrics;
-pub mod nodes;
+pub mod node_state;
 pub mod observe;
 pub mod outcome;
 pub mod plan;
+mod record;
+pub mod removal;
+pub mod run;
 pub mod status;
 pub mod survey;
 pub mod sweep;
+pub mod turns;
 
 use quintet_kit::rbac::Rule;
 

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use quintet_kit::object::Object as _;
 use quintet_kit::plan::Refusals;
 use quintet_kit::types::{Node, Pod};
 
 use crate::FINALIZER;
+use crate::clocks::Clocks;
 use crate::ledger::Shard;
 
 /// What a plan looks at besides the DaemonJob itself.
@@ -23,10 +25,16 @@ pub struct World {
     pub deleted_shards: Vec<Arc<Shard>>,
     /// Pods and shards that are there, but have lost the label that the watch selects by.
     pub unlabelled: Unlabelled,
-    /// Whether the Job that the post's operator made for it is still there.
+    /// Whether the Job that the tutorial's operator made for it still exists.
     pub old_job: bool,
+    /// Why the API server does not take a pod of this template, if it does not, and when it is asked again.
+    pub invalid_template: Option<(String, Timestamp)>,
     /// Whether this process is about to end: what is known is written down, and nothing else is done.
     pub stopping: bool,
+    /// Keys of further taints that announce the deletion of a node.
+    pub deletion_taints: Arc<[String]>,
+    /// How long nodes have been unwell, as this process has seen it.
+    pub clocks: Clocks,
     /// What the API server refused lately.
     pub refusals: Refusals,
 }

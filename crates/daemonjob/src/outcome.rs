@@ -4,17 +4,76 @@
 //! (podFailurePolicy, DisruptionTarget), KEP-3850 (FailIndex).
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::types::{Phase, Pod};
+use quintet_kit::types::{Node, Phase, Pod};
 
 use crate::api::{DaemonJob, ExitCodeOperator, PodFailureAction, PodFailurePolicy, PodFailureRule};
+use crate::eligibility::Placement;
 use crate::ledger::Outcome;
 
 /// Failures that a node may have where the spec says nothing: the Job's default.
 const BACKOFF_LIMIT: i32 = 6;
 
-/// Annotation: the pod was given up since it had not started in time, in the run that started then. It is set before the
-/// pod is deleted, so that nobody need guess from clocks who deleted it.
-pub const GIVEN_UP_ANNOTATION: &str = "dj.dysproz.io/given-up";
+/// Annotation: why the manager deletes the pod. It is set before the pod is deleted, so that neither exit codes nor
+/// clocks need to tell who deleted it.
+pub const DELETED_FOR_ANNOTATION: &str = "dj.dysproz.io/deleted-for";
+
+/// Why the manager deletes a pod that may be running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeletedFor {
+    /// spec.suspend is set.
+    Suspend,
+    /// activeDeadlineSeconds have passed.
+    Deadline,
+    /// FailFast ended the run.
+    FailFast,
+    /// A rule of podFailurePolicy failed the run.
+    FailJob,
+    /// The node must not run it any more.
+    Misplaced,
+    /// It did not start in time.
+    PendingDeadline,
+    /// The kubelet restarted its containers too often.
+    Exhausted,
+    /// There is another pod for the node, or the ledger has a later one.
+    Superfluous,
+    /// It has an older template.
+    Outdated,
+}
+
+impl DeletedFor {
+    const ALL: [Self; 9] = [
+        Self::Suspend,
+        Self::Deadline,
+        Self::FailFast,
+        Self::FailJob,
+        Self::Misplaced,
+        Self::PendingDeadline,
+        Self::Exhausted,
+        Self::Superfluous,
+        Self::Outdated,
+    ];
+
+    /// The value of the annotation.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Suspend => "Suspend",
+            Self::Deadline => "Deadline",
+            Self::FailFast => "FailFast",
+            Self::FailJob => "FailJob",
+            Self::Misplaced => "Misplaced",
+            Self::PendingDeadline => "PendingDeadline",
+            Self::Exhausted => "Exhausted",
+            Self::Superfluous => "Superfluous",
+            Self::Outdated => "Outdated",
+        }
+    }
+
+    /// The reason that is written on a pod.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let word = pod.meta.annotations.get(DELETED_FOR_ANNOTATION)?;
+        Self::ALL.into_iter().find(|reason| reason.word() == word)
+    }
+}
 
 /// How far the clocks of a node and of the API server may differ before a kill is taken for a failure.
 const SKEW: SignedDuration = SignedDuration::from_secs(2);
@@ -23,10 +82,10 @@ const SKEW: SignedDuration = SignedDuration::from_secs(2);
 #[derive(Debug)]
 pub struct Rules<'a> {
     policy: Option<&'a PodFailurePolicy>,
-    /// Whether the kubelet starts containers again: then a pod rarely fails, and restarts count instead.
-    restarts: bool,
     limit: i64,
+    disruption_limit: Option<i64>,
     pending_deadline: Option<SignedDuration>,
+    placement: Placement,
 }
 
 /// What has become of a pod.
@@ -34,7 +93,7 @@ pub struct Rules<'a> {
 pub enum Fate {
     /// It runs, or may yet.
     Open,
-    /// It was asked to go before it was given a node: it never ran and never will, and nobody counts it.
+    /// It counts for nothing: it was deleted before it was bound to a node, or as superfluous.
     NeverRan,
     /// It is over.
     Ended {
@@ -50,25 +109,44 @@ pub enum Fate {
 impl<'a> Rules<'a> {
     /// What this DaemonJob says.
     pub fn of(job: &'a DaemonJob) -> Self {
-        let restart = job.spec.template.spec().get("restartPolicy").and_then(serde_json::Value::as_str);
         Self {
             policy: job.spec.pod_failure_policy.as_ref(),
-            restarts: restart != Some("Never"),
             limit: i64::from(job.spec.backoff_limit.unwrap_or(BACKOFF_LIMIT)),
+            disruption_limit: job.spec.disruption_limit.map(i64::from),
             pending_deadline: job.spec.pending_deadline_seconds.map(SignedDuration::from_secs),
+            placement: Placement::of(job.spec.template.spec()),
         }
     }
 
-    /// Whether a node with so many failures is not tried again.
+    /// What the template says about nodes.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Whether the node is cordoned or tainted: then disruptions there do not count.
+    pub fn keeps_away(&self, node: &Node) -> bool {
+        node.unschedulable || self.placement.is_tainted(node)
+    }
+
+    /// Whether a node with this number of failures is not tried again.
     pub fn exceeds_limit(&self, failures: u32) -> bool {
         i64::from(failures) > self.limit
     }
 
-    /// Whether a pod that the kubelet starts again and again has failed too often, together with the failures
-    /// before it: Job's test, which at a limit of 0 lets no restart pass.
+    /// Whether a node with this number of disruptions in a row is not tried again.
+    pub fn exceeds_disruption_limit(&self, disruptions: u32) -> bool {
+        self.disruption_limit.is_some_and(|limit| i64::from(disruptions) > limit)
+    }
+
+    /// Whether the kubelet has restarted the containers of a pod too often, together with the failures before it: Job's
+    /// test, which at a limit of 0 allows no restart.
     pub fn restarts_too_often(&self, pod: &Pod, failures: u32) -> bool {
-        let all = i64::from(failures) + i64::from(pod.restarts);
-        self.restarts && pod.restarts > 0 && all >= self.limit
+        pod.restarts > 0 && i64::from(failures) + i64::from(pod.restarts) >= self.limit
+    }
+
+    /// When a node is skipped whose pods the kubelet rejects since then.
+    pub fn rejected_until(&self, since: Timestamp) -> Option<Timestamp> {
+        since.checked_add(self.pending_deadline?).ok()
     }
 
     /// When a pod that is still Pending is given up; its init containers may have run.
@@ -77,52 +155,46 @@ impl<'a> Rules<'a> {
         created.checked_add(self.pending_deadline?).ok()
     }
 
-    /// What has become of a pod, after so many failures of its node with the same template.
-    pub fn fate(&self, pod: &Pod, failures: u32) -> Fate {
+    /// What has become of a pod, after this number of failures of its node in the same rollout. `is_kept_away`: the node
+    /// is cordoned or tainted.
+    pub fn fate(&self, pod: &Pod, failures: u32, is_kept_away: bool) -> Fate {
         let asked = pod.meta.deletion_asked();
-        let given_up = given_up_in(pod);
-        // No clock is believed to be behind what another one has shown to be over.
+        // The clock of a node may be behind the API server's.
         let at = pod.finished.max(asked).max(pod.meta.created).unwrap_or_default();
         let ended = |outcome, failures| Fate::Ended { outcome, failures, at };
-        // It counts for the run that gave it up and for no later one, however long it takes to go.
-        let gave_up =
-            |in_run| Fate::Ended { outcome: Outcome::PendingDeadlineExceeded, failures: 0, at: in_run };
-        match pod.phase {
-            Phase::Succeeded => ended(Outcome::Succeeded, 0),
-            Phase::Failed => {
-                let made_to_go = asked.is_some_and(|asked| self.was_made_to_go(pod, asked));
+        let disrupted = if is_kept_away { Outcome::Ignored } else { Outcome::Disrupted };
+        let mark = asked.and_then(|_| DeletedFor::of(pod));
+        match (pod.phase, mark) {
+            (Phase::Succeeded, _) => ended(Outcome::Succeeded, 0),
+            (Phase::Failed, Some(mark)) => match mark {
+                DeletedFor::Exhausted => ended(Outcome::Failed, pod.restarts.saturating_add(1)),
+                DeletedFor::PendingDeadline => ended(Outcome::PendingDeadlineExceeded, 0),
+                DeletedFor::Superfluous => Fate::NeverRan,
+                _ => ended(Outcome::Ignored, 0),
+            },
+            (Phase::Failed, None) if pod.rejection.is_some() => ended(Outcome::Rejected, 0),
+            (Phase::Failed, None) => {
+                let made_to_go = asked.is_some_and(|asked| was_made_to_go(pod, asked));
                 match self.action(pod, made_to_go) {
-                    Some(PodFailureAction::FailJob) => return ended(Outcome::FailedJob, 1),
-                    Some(PodFailureAction::FailIndex) => return ended(Outcome::FailedIndex, 1),
+                    Some(PodFailureAction::FailJob) => ended(Outcome::FailedJob, 1),
+                    Some(PodFailureAction::FailIndex) => ended(Outcome::FailedIndex, 1),
                     // A disruption remains one, for which a cordoned node waits.
-                    Some(PodFailureAction::Ignore) if !made_to_go && !pod.disrupted => {
-                        return ended(Outcome::Ignored, 0);
+                    Some(PodFailureAction::Ignore) if made_to_go || pod.disrupted => ended(disrupted, 0),
+                    Some(PodFailureAction::Ignore) => ended(Outcome::Ignored, 0),
+                    None if made_to_go && self.restarts_too_often(pod, failures) => {
+                        ended(Outcome::Failed, pod.restarts.saturating_add(1))
                     }
-                    Some(PodFailureAction::Ignore) => return ended(Outcome::Disrupted, 0),
-                    Some(PodFailureAction::Count) => return ended(Outcome::Failed, 1),
-                    None => {}
-                }
-                if let Some(in_run) = given_up.filter(|_| made_to_go) {
-                    gave_up(in_run)
-                } else if made_to_go && pod.restarts > 0 && self.restarts_too_often(pod, failures) {
-                    ended(Outcome::Failed, pod.restarts.saturating_add(1))
-                } else if made_to_go || pod.disrupted {
-                    ended(Outcome::Disrupted, 0)
-                } else {
-                    ended(Outcome::Failed, 1)
+                    None if made_to_go || pod.disrupted => ended(disrupted, 0),
+                    Some(PodFailureAction::Count) | None => ended(Outcome::Failed, 1),
                 }
             }
-            _ if asked.is_some() && pod.node.is_none() => given_up.map_or(Fate::NeverRan, gave_up),
+            _ if asked.is_some() && pod.node.is_none() => match mark {
+                Some(DeletedFor::PendingDeadline) => ended(Outcome::PendingDeadlineExceeded, 0),
+                Some(DeletedFor::Misplaced) => ended(Outcome::Ignored, 0),
+                _ => Fate::NeverRan,
+            },
             _ => Fate::Open,
         }
-    }
-
-    /// Whether a pod that has failed did so because it was asked to go. Where the kubelet starts containers again, one that
-    /// lies between two starts is not started any more: its last end is then older than the request.
-    fn was_made_to_go(&self, pod: &Pod, asked: Timestamp) -> bool {
-        let has_own_reason = pod.reason.as_deref().is_some_and(|reason| !reason.is_empty());
-        let ended_after = |finished: Timestamp| finished.checked_add(SKEW).is_ok_and(|end| end >= asked);
-        self.restarts && !has_own_reason || pod.finished.is_none_or(ended_after)
     }
 
     /// What the first rule that matches says. How a container ended that was made to go tells nothing.
@@ -151,9 +223,12 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// The start of the run that gave a pod up, where one did.
-pub fn given_up_in(pod: &Pod) -> Option<Timestamp> {
-    pod.meta.annotations.get(GIVEN_UP_ANNOTATION)?.parse().ok()
+/// Whether a pod that was deleted, by another client than the manager, failed because of that. The kubelet does not
+/// restart a container of a terminating pod: its last end is then older than the request.
+fn was_made_to_go(pod: &Pod, asked: Timestamp) -> bool {
+    let has_own_reason = pod.reason.as_deref().is_some_and(|reason| !reason.is_empty());
+    let ended_after = |finished: Timestamp| finished.checked_add(SKEW).is_ok_and(|end| end >= asked);
+    pod.restartable && !has_own_reason || pod.finished.is_none_or(ended_after)
 }
 
 /// Why a pod failed, in one word: for a person, and for the metric of failures.
@@ -183,7 +258,7 @@ mod tests {
     fn failed(code: i32) -> Value {
         json!({
             "metadata": {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {"nodeName": "n"},
+            "spec": {"nodeName": "n", "restartPolicy": "Never"},
             "status": {"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": {
                 "exitCode": code, "reason": "Error",
                 "startedAt": "2026-01-01T00:00:10Z", "finishedAt": "2026-01-01T00:00:20Z"}}}]}
@@ -197,7 +272,7 @@ mod tests {
     }
 
     fn fate(spec: &Value, pod: Value, failures: u32) -> (Option<Outcome>, u32) {
-        match Rules::of(&job(spec)).fate(&serde_json::from_value(pod).unwrap(), failures) {
+        match Rules::of(&job(spec)).fate(&serde_json::from_value(pod).unwrap(), failures, false) {
             Fate::Ended { outcome, failures, .. } => (Some(outcome), failures),
             Fate::NeverRan => (None, 1),
             Fate::Open => (None, 0),
@@ -229,28 +304,133 @@ mod tests {
         assert_eq!(fate(&json!({}), pod, 0), (outcome, failures));
     }
 
-    #[test]
-    fn a_pod_without_a_node_that_is_asked_to_go_never_ran() {
+    fn marked(mut pod: Value, reason: DeletedFor) -> Value {
+        pod["metadata"]["annotations"] = json!({DELETED_FOR_ANNOTATION: reason.word()});
+        pod
+    }
+
+    #[rstest]
+    #[case::by_another_client(None, None)]
+    #[case::in_time(Some(DeletedFor::PendingDeadline), Some(Outcome::PendingDeadlineExceeded))]
+    #[case::its_node_became_unhealthy(Some(DeletedFor::Misplaced), Some(Outcome::Ignored))]
+    #[case::suspended(Some(DeletedFor::Suspend), None)]
+    fn a_pod_that_is_deleted_before_it_is_bound(
+        #[case] reason: Option<DeletedFor>,
+        #[case] outcome: Option<Outcome>,
+    ) {
         let mut pod = asked(failed(0), 15);
         pod["status"] = json!({"phase": "Pending"});
         pod["spec"] = json!({});
-        assert_eq!(fate(&json!({}), pod.clone(), 0), (None, 1));
-        assert_eq!(fate(&json!({"pendingDeadlineSeconds": 16}), pod.clone(), 0), (None, 1));
-        // Whoever gave it up has marked it; the time of the request tells nothing, as clocks differ.
-        pod["metadata"]["annotations"] = json!({GIVEN_UP_ANNOTATION: "2026-01-01T00:10:00Z"});
-        let late = (Some(Outcome::PendingDeadlineExceeded), 0);
-        assert_eq!(fate(&json!({"pendingDeadlineSeconds": 16}), pod.clone(), 0), late);
-        // On a node it blocks until the kubelet says that it is over.
-        pod["spec"] = json!({"nodeName": "n"});
-        assert_eq!(fate(&json!({"pendingDeadlineSeconds": 15}), pod.clone(), 0), (None, 0));
-        pod["status"]["phase"] = json!("Failed");
-        assert_eq!(fate(&json!({"pendingDeadlineSeconds": 15}), pod.clone(), 0), late);
-        let Fate::Ended { at, .. } =
-            Rules::of(&job(&json!({}))).fate(&serde_json::from_value(pod).unwrap(), 0)
-        else {
-            panic!()
+        let pod = reason.map_or(pod.clone(), |reason| marked(pod, reason));
+        let never = u32::from(outcome.is_none());
+        assert_eq!(fate(&json!({}), pod.clone(), 0), (outcome, never));
+        // On a node it is open until the kubelet reports its end.
+        let bound = with(pod, "/spec", json!({"nodeName": "n"}));
+        assert_eq!(fate(&json!({}), bound, 0), (None, 0));
+    }
+
+    /// M1: the word decides, not exit codes or clocks.
+    #[rstest]
+    #[case::suspend(DeletedFor::Suspend, Some(Outcome::Ignored), 0)]
+    #[case::deadline(DeletedFor::Deadline, Some(Outcome::Ignored), 0)]
+    #[case::fail_fast(DeletedFor::FailFast, Some(Outcome::Ignored), 0)]
+    #[case::fail_job(DeletedFor::FailJob, Some(Outcome::Ignored), 0)]
+    #[case::misplaced(DeletedFor::Misplaced, Some(Outcome::Ignored), 0)]
+    #[case::outdated(DeletedFor::Outdated, Some(Outcome::Ignored), 0)]
+    #[case::pending(DeletedFor::PendingDeadline, Some(Outcome::PendingDeadlineExceeded), 0)]
+    #[case::exhausted(DeletedFor::Exhausted, Some(Outcome::Failed), 3)]
+    #[case::superfluous(DeletedFor::Superfluous, None, 1)]
+    fn the_reason_on_a_deleted_pod_decides(
+        #[case] reason: DeletedFor,
+        #[case] outcome: Option<Outcome>,
+        #[case] failures: u32,
+    ) {
+        // By the clock of its node it ended long before it was deleted, with a code that fails the run.
+        let rules = json!({"podFailurePolicy": {"rules": [
+            {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [1]}}]}});
+        let mut pod = marked(asked(failed(143), 59), reason);
+        pod["status"]["containerStatuses"][0]["restartCount"] = json!(2);
+        pod["spec"]["restartPolicy"] = json!("OnFailure");
+        assert_eq!(fate(&rules, pod.clone(), 0), (outcome, failures));
+        // A success wins over every reason.
+        let succeeded = with(pod.clone(), "/status/phase", json!("Succeeded"));
+        assert_eq!(fate(&rules, succeeded, 0), (Some(Outcome::Succeeded), 0));
+        // Without a deletion the reason has no effect.
+        pod["metadata"]["deletionTimestamp"] = Value::Null;
+        assert_eq!(fate(&rules, pod, 0), (Some(Outcome::FailedJob), 1));
+    }
+
+    /// H5 and A20: what the kubelet rejects never ran; what failed to start did.
+    #[rstest]
+    #[case::node_affinity("NodeAffinity", json!([]), Outcome::Rejected)]
+    #[case::out_of_pods("OutOfpods", json!([{"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}]), Outcome::Rejected)]
+    #[case::admission("UnexpectedAdmissionError", json!([]), Outcome::Rejected)]
+    #[case::deadline("DeadlineExceeded", json!([]), Outcome::Failed)]
+    #[case::evicted("Evicted", json!([]), Outcome::Failed)]
+    #[case::start_error("", json!([{"name": "c", "state": {"terminated": {"exitCode": 128, "reason": "StartError",
+        "startedAt": "1970-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:20Z"}}}]), Outcome::Failed)]
+    fn a_rejected_pod_is_no_attempt(
+        #[case] reason: &str,
+        #[case] containers: Value,
+        #[case] outcome: Outcome,
+    ) {
+        let mut pod = failed(1);
+        pod["status"] = json!({"phase": "Failed", "reason": reason, "containerStatuses": containers});
+        assert_eq!(fate(&json!({}), pod, 0).0, Some(outcome));
+    }
+
+    #[test]
+    fn a_disruption_of_a_cordoned_node_counts_for_nothing() {
+        let pod: Pod = serde_json::from_value(disrupted(failed(137))).unwrap();
+        let job = job(&json!({}));
+        let outcome = |is_kept_away| match Rules::of(&job).fate(&pod, 0, is_kept_away) {
+            Fate::Ended { outcome, .. } => outcome,
+            other => panic!("{other:?}"),
         };
-        assert_eq!(at.to_string(), "2026-01-01T00:10:00Z", "it is of the run that gave it up");
+        assert_eq!((outcome(false), outcome(true)), (Outcome::Disrupted, Outcome::Ignored));
+    }
+
+    /// L3: the kubelet does not restart a container with restartPolicy Never, whatever the pod's policy.
+    #[test]
+    fn a_failed_container_that_is_not_restarted_fails_a_deleted_pod() {
+        let mut pod = asked(failed(1), 59);
+        pod["spec"] = json!({"nodeName": "n", "restartPolicy": "OnFailure",
+            "containers": [{"name": "c", "restartPolicy": "Never"}]});
+        assert_eq!(fate(&json!({}), pod.clone(), 0), (Some(Outcome::Failed), 1));
+        pod["spec"]["containers"] = json!([{"name": "c"}]);
+        assert_eq!(fate(&json!({}), pod, 0), (Some(Outcome::Disrupted), 0));
+    }
+
+    /// L3 and L4: only restarts of containers that the job is made of count.
+    #[test]
+    fn restarts_of_sidecars_do_not_count() {
+        let pod = |restarts: Value, policy: Value| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"name": "p"},
+                "spec": {"nodeName": "n", "restartPolicy": "Never", "containers": [{"name": "c", "restartPolicy": policy}],
+                    "initContainers": [{"name": "s", "restartPolicy": "Always"}]},
+                "status": {"phase": "Running", "initContainerStatuses": [{"name": "s", "restartCount": 9}],
+                    "containerStatuses": [{"name": "c", "restartCount": restarts}]}
+            }))
+            .unwrap()
+        };
+        let job = job(&json!({"backoffLimit": 2}));
+        let rules = Rules::of(&job);
+        assert!(!rules.restarts_too_often(&pod(json!(0), json!(null)), 0));
+        assert!(rules.restarts_too_often(&pod(json!(2), json!("OnFailure")), 0));
+    }
+
+    /// L10: a pod without an end of any container ended when it was not Ready any more.
+    #[test]
+    fn a_pod_without_container_ends_ended_when_it_was_not_ready() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "n"},
+            "status": {"phase": "Failed", "reason": "Evicted", "conditions": [
+                {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:20:00Z"}]}
+        }))
+        .unwrap();
+        let Fate::Ended { at, .. } = Rules::of(&job(&json!({}))).fate(&pod, 0, false) else { panic!() };
+        assert_eq!(at.to_string(), "2026-01-01T00:20:00Z");
     }
 
     /// The kubelet does not start containers of a pod again that was asked to go: the last crash stays.
@@ -267,6 +447,7 @@ mod tests {
         let mut pod = asked(failed(1), 59);
         pod["status"]["containerStatuses"][0]["restartCount"] = json!(restarts);
         pod["status"]["reason"] = json!(own_reason);
+        pod["spec"]["restartPolicy"] = json!("OnFailure");
         let spec = json!({"template": {"spec": {"restartPolicy": "OnFailure"}}});
         assert_eq!(fate(&spec, pod, 0), (Some(outcome), failures));
     }
@@ -276,7 +457,7 @@ mod tests {
         let mut pod = failed(1);
         pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:05:00Z");
         let pod = serde_json::from_value(pod).unwrap();
-        let Fate::Ended { at, .. } = Rules::of(&job(&json!({}))).fate(&pod, 0) else { panic!() };
+        let Fate::Ended { at, .. } = Rules::of(&job(&json!({}))).fate(&pod, 0, false) else { panic!() };
         assert_eq!(Some(at), pod.meta.created);
     }
 
@@ -312,15 +493,13 @@ mod tests {
         let spec = json!({"backoffLimit": limit, "template": {"spec": {"restartPolicy": "OnFailure"}}});
         let mut pod = asked(failed(137), 15);
         pod["status"]["containerStatuses"][0]["restartCount"] = json!(restarts);
+        pod["spec"]["restartPolicy"] = json!("OnFailure");
         let decoded: Pod = serde_json::from_value(pod.clone()).unwrap();
         assert_eq!(Rules::of(&job(&spec)).restarts_too_often(&decoded, failures), too_often);
         // Once it was made to go for that, its node has failed for good; else it was only disrupted.
         let (outcome, counted) = fate(&spec, pod, failures);
         assert_eq!(outcome == Some(Outcome::Failed), too_often);
         assert_eq!(Rules::of(&job(&spec)).exceeds_limit(failures + counted), too_often);
-        // Under Never they do not.
-        let never = json!({"backoffLimit": limit, "template": {"spec": {"restartPolicy": "Never"}}});
-        assert!(!Rules::of(&job(&never)).restarts_too_often(&decoded, failures));
     }
 
     #[test]

@@ -7,19 +7,32 @@ use quintet_kit::conditions::{self, Wanted, number};
 use quintet_kit::object::Object as _;
 use quintet_kit::plan::{Event, EventType, LABELS_MISSING, NAME_TAKEN, Refusal};
 
-use crate::api::{DaemonJob, DaemonJobStatus, NodeReason};
+use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
+use crate::failure_policy::{braked_since, max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
+use crate::node_state::{Cause, Reason, State, Surveyed, because, pod_name};
 use crate::observe::World;
-use crate::survey::{Reason, State, Survey, pod_name};
+use crate::run::{Ending, worked};
+use crate::survey::Survey;
 
-/// Entries of a list of nodes; how many more there are is told beside it.
+/// Entries of a list of nodes; the number of the others is beside it.
 const LISTED: usize = 20;
 
 /// The whole status.
 pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestamp) -> DaemonJobStatus {
     let before = job.status.clone().unwrap_or_default();
+    let wanted = conditions(job, world, survey);
+    if world.old_job {
+        // Nothing has begun: the next pass looks again whether the Job is gone.
+        return DaemonJobStatus {
+            observed_generation: job.metadata.generation,
+            conditions: conditions::next(&before.conditions, wanted, job.metadata.generation, now),
+            ..DaemonJobStatus::default()
+        };
+    }
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    let mut ledger_shards = before.ledger_shards.clone();
+    // The numbers in a status without a rollout are of an older format.
+    let mut ledger_shards = if before.rollout.is_some() { before.ledger_shards.clone() } else { Vec::new() };
     ledger_shards.extend(world.shards().filter_map(|shard| shard.number(name)));
     ledger_shards.sort_unstable();
     ledger_shards.dedup();
@@ -29,7 +42,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     });
     let pending = nodes(survey, |state| match state {
         State::Starting(reason) | State::Waiting(reason) => Some(reason.clone()),
-        State::Due(_) => Some(Reason { word: "Creating", message: String::new() }),
+        State::Due(_) => Some(because(Cause::Creating, "")),
         _ => None,
     });
     let skipped = nodes(survey, |state| match state {
@@ -37,33 +50,18 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         _ => None,
     });
     let terminating =
-        survey.pods.iter().filter(|judged| judged.occupies() && judged.pod.meta.deleted.is_some()).count();
-    if world.old_job {
-        // Nothing has begun: the next look asks again whether the Job is gone.
-        return DaemonJobStatus {
-            observed_generation: job.metadata.generation,
-            conditions: conditions::next(
-                &before.conditions,
-                conditions(job, world, survey),
-                job.metadata.generation,
-                now,
-            ),
-            ..DaemonJobStatus::default()
-        };
-    }
+        survey.pods().iter().filter(|judged| judged.occupies() && judged.pod.meta.deleted.is_some()).count();
     let is_suspended = job.spec.suspend == Some(true);
     let start = (!is_suspended).then_some(Time(survey.start));
-    let wanted = conditions(job, world, survey);
     let complete = wanted.iter().any(|wanted| wanted.type_ == "Complete" && wanted.status == Some(true));
+    let (worked_seconds, working_since) = worked(&before, survey, is_suspended, now);
     DaemonJobStatus {
         observed_generation: job.metadata.generation,
         desired: number(survey.desired()),
-        active: number(survey.pods.iter().filter(|judged| judged.pod.is_counted()).count()),
+        active: number(survey.pods().iter().filter(|judged| judged.pod.is_counted()).count()),
         succeeded: number(survey.count(|state| *state == State::Done)),
         failed: number(failed.len()),
-        pending: number(
-            survey.count(|state| matches!(state, State::Starting(_) | State::Waiting(_) | State::Due(_))),
-        ),
+        pending: number(pending.len()),
         skipped: number(skipped.len()),
         terminating: number(terminating),
         completion_time: match (&before.completion_time, complete) {
@@ -72,7 +70,11 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
             (_, false) => None,
         },
         start_time: start,
-        template_hash: Some(survey.hash.to_string()),
+        template_hash: Some(survey.key.hash.to_string()),
+        rollout: Some(rollout(job, survey, now)),
+        run: i64::try_from(survey.key.run).ok(),
+        worked_seconds,
+        working_since,
         ledger_shards,
         more_failed_nodes: more(&failed),
         failed_nodes: listed(failed),
@@ -81,7 +83,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         more_skipped_nodes: more(&skipped),
         skipped_nodes: listed(skipped),
         conditions: conditions::next(
-            // What an earlier run's conditions changed last is of no interest to this one.
+            // The transitions of an earlier run's conditions do not matter to this one.
             if survey.begins { &[] } else { &before.conditions },
             wanted,
             job.metadata.generation,
@@ -90,10 +92,27 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     }
 }
 
+fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
+    let before = job.status.as_ref().and_then(|before| before.rollout.as_ref());
+    let token = before.and_then(|before| before.retry_token.clone());
+    let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    Rollout {
+        number: i64::try_from(survey.key.rollout).unwrap_or(i64::MAX),
+        // A token that is removed stays in force.
+        retry_token: job.spec.retry_token.clone().or(token),
+        base: count(survey.base),
+        unhealthy_from_start: count(survey.unhealthy_from_start),
+        braked_since: braked_since(job, &survey.key, &survey.failures, now),
+        ended: survey.ending.map(|ending| ending.reason().to_owned()),
+        ended_by: survey.ending.map(|ending| ending.limits(job)),
+    }
+}
+
 fn nodes(survey: &Survey<'_>, reason: impl Fn(&State) -> Option<Reason>) -> Vec<NodeReason> {
     let told = survey.nodes.iter().filter_map(|surveyed| {
-        let Reason { word, message } = reason(&surveyed.state)?;
-        Some(NodeReason { node: surveyed.node.meta.name.to_string(), reason: word.to_owned(), message })
+        let Reason { cause, message } = reason(&surveyed.state)?;
+        let reason = cause.word().to_owned();
+        Some(NodeReason { node: surveyed.node.meta.name.to_string(), reason, message })
     });
     told.collect()
 }
@@ -107,63 +126,95 @@ fn more(nodes: &[NodeReason]) -> Option<i32> {
     number(nodes.len().saturating_sub(LISTED)).filter(|more| *more > 0)
 }
 
-fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted> {
+/// How a run stands, as the conditions Complete and Failed tell it.
+struct Standing {
+    complete: bool,
+    failed: bool,
+    reason: &'static str,
+    message: String,
+}
+
+fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     let done = survey.count(|state| *state == State::Done);
     let failed = survey.count(|state| matches!(state, State::Failed(_)));
     let skipped = survey.count(|state| matches!(state, State::Skipped(_)));
     let desired = survey.desired();
     let hold = survey.hold.as_ref();
-    let is_held = hold.is_some_and(|hold| matches!(hold.word, "OldJobPresent" | "Suspended"));
-    let is_over = survey.is_finished() && !is_held;
-    let complete = is_over && failed == 0 && survey.ending.is_none();
-    let nodes_failed = is_over && failed > 0 && survey.ending.is_none();
+    let is_idle = hold.is_some_and(|hold| matches!(hold.cause, Cause::OldJobPresent | Cause::Suspended));
+    let is_over = survey.is_finished() && !is_idle && survey.ending.is_none();
+    let is_tolerated = failed > 0 && tolerates(job, failed, survey.base);
+    // A failed node that is not Ready since its attempt keeps its place until it is Ready or lost.
+    let is_suspect = |one: &&Surveyed<'_>| matches!(one.state, State::Failed(_)) && one.holds_place.is_some();
+    let suspect = survey.nodes.iter().find(is_suspect).filter(|_| is_tolerated);
+    let is_over = is_over && suspect.is_none();
+    let complete = is_over && (failed == 0 || is_tolerated);
     let so_far = format!("{done} of {desired} nodes are done");
-    let (reason, message) = if complete && desired == 0 {
+    let (reason, message) = if complete && is_tolerated {
+        let max = max_failed(job, survey.base);
+        ("FailuresTolerated", format!("{done} nodes are done, {failed} failed, maxFailedNodes allows {max}."))
+    } else if complete && desired == 0 {
         ("NoEligibleNodes", "No node is eligible.".to_owned())
     } else if complete && skipped > 0 {
         ("NodesSkipped", format!("{done} nodes are done, {skipped} are skipped."))
     } else if complete {
         ("AllNodesDone", format!("All {done} eligible nodes are done."))
-    } else if let (true, Some(hold)) = (is_held, hold) {
-        (hold.word, format!("{}; {so_far}.", hold.message))
+    } else if let (true, Some(hold)) = (is_idle, hold) {
+        (hold.cause.word(), format!("{}; {so_far}.", hold.message))
+    } else if survey.ending == Some(Ending::FailFast) {
+        // Failed nodes that are deleted or heal do not take back the end of the run.
+        let why = survey.failures.hold().map_or_else(
+            || "more nodes failed than maxFailedNodes allows; set spec.retryToken to a new value".to_owned(),
+            |hold| hold.message,
+        );
+        (Ending::FailFast.reason(), format!("{so_far}; {why}."))
     } else if let Some(ending) = survey.ending {
         (ending.reason(), format!("{so_far}, {failed} have failed."))
-    } else if nodes_failed {
+    } else if is_over {
         ("NodesFailed", format!("{failed} of {desired} nodes have failed, {done} are done."))
     } else if let Some(hold) = hold {
-        (hold.word, format!("{}; {so_far}.", hold.message))
+        (hold.cause.word(), format!("{}; {so_far}.", hold.message))
+    } else if let Some(suspect) = suspect {
+        ("NodesPending", format!("{so_far}; {} is not Ready since its pod ran", suspect.node.meta.name))
     } else {
         let waits = survey.nodes.iter().find_map(|surveyed| match &surveyed.state {
-            State::Starting(reason) | State::Waiting(reason) if reason.word != "WaitingForTurn" => {
-                Some(format!("; {}: {} {}", surveyed.node.meta.name, reason.word, reason.message))
+            State::Starting(reason) | State::Waiting(reason) if reason.cause != Cause::WaitingForTurn => {
+                Some(format!("; {}: {} {}", surveyed.node.meta.name, reason.cause.word(), reason.message))
             }
             _ => None,
         });
         ("NodesPending", format!("{so_far}{}", waits.unwrap_or_default()))
     };
-    // A run has ended when the last of its pods was asked to go.
-    let has_failed = nodes_failed || !is_held && survey.ending.is_some() && !survey.has_counted_pods();
+    // A run has ended when the last of its pods is terminating.
+    let ended = !is_idle && survey.ending.is_some() && !survey.has_counted_pods();
+    Standing { complete, failed: is_over && !complete || ended, reason, message }
+}
+
+fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted> {
+    let Standing { complete, failed, reason, message } = standing(job, survey);
     let mut wanted = vec![
         Wanted { type_: "Complete", status: Some(complete), reason, message: message.clone() },
         Wanted {
             type_: "Failed",
-            status: Some(has_failed),
-            reason: if has_failed { reason } else { "NotFailed" },
-            message: if has_failed { message } else { String::new() },
+            status: Some(failed),
+            reason: if failed { reason } else { "NotFailed" },
+            message: if failed { message } else { String::new() },
         },
     ];
     let mut say = |type_, reason, message: String| {
         wanted.push(Wanted { type_, status: Some(true), reason, message });
     };
-    match hold {
-        Some(hold) if hold.word == "Suspended" => say("Suspended", "Suspended", hold.message.clone()),
-        Some(hold) if hold.word == "OldJobPresent" => {
+    match survey.hold.as_ref() {
+        Some(hold) if hold.cause == Cause::Suspended => say("Suspended", "Suspended", hold.message.clone()),
+        Some(hold) if hold.cause == Cause::OldJobPresent => {
             let name = job.metadata.name.as_deref().unwrap_or_default();
             let how = format!("{}: delete it with its pods (kubectl delete job {name}-job)", hold.message);
             say("OldJobPresent", "OldJobPresent", how);
         }
-        Some(hold) if matches!(hold.word, "Paused" | "MaxFailedNodesExceeded") && survey.ending.is_none() => {
-            say("Paused", hold.word, hold.message.clone());
+        Some(hold) if hold.cause == Cause::TemplateInvalid => {
+            say("PodsRefused", "TemplateInvalid", hold.message.clone());
+        }
+        Some(hold) if survey.ending.is_none() && hold.cause != Cause::NamespaceTerminating => {
+            say("Paused", hold.cause.word(), hold.message.clone());
         }
         _ => {}
     }
@@ -171,26 +222,24 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
         let reason = if refusal.reason == NAME_TAKEN { NAME_TAKEN } else { "FailedCreate" };
         say("PodsRefused", reason, refusal.message.clone());
     }
-    let is_lost = |state: &State| matches!(state, State::Skipped(reason) if reason.word == "RecordLost");
-    let lost = survey.nodes.iter().filter(|surveyed| is_lost(&surveyed.state)).count();
+    let skipped_for = |cause: Cause| {
+        let skips = |state: &State| matches!(state, State::Skipped(reason) if reason.cause == cause);
+        survey.nodes.iter().filter(|surveyed| skips(&surveyed.state)).count()
+    };
+    let (lost, foreign) = (skipped_for(Cause::RecordLost), skipped_for(Cause::LedgerFormat));
     if lost > 0 {
-        let how = "change an annotation of the template to run everywhere again";
+        let how = "set spec.retryToken to a new value to run them again";
         say(
             "LedgerLost",
             "RecordLost",
-            format!("what was recorded of {lost} nodes is gone, so they are skipped: {how}"),
+            format!("the record of {lost} nodes is lost, so they are skipped: {how}"),
         );
-    }
-    let is_newer = |state: &State| matches!(state, State::Skipped(reason) if reason.word == "LedgerFormat");
-    let newer = survey.nodes.iter().filter(|surveyed| is_newer(&surveyed.state)).count();
-    if newer > 0 && lost == 0 {
-        say(
-            "LedgerLost",
-            "LedgerFormat",
-            format!(
-                "what was recorded of {newer} nodes was written by a newer version of Quintet: upgrade this one"
-            ),
-        );
+    } else if foreign > 0 {
+        let shards = foreign_shards(world);
+        let how = "upgrade Quintet, or delete the ConfigMaps of an older format to run these nodes again";
+        let message =
+            format!("the record of {foreign} nodes is in another format, so they are skipped{shards}: {how}");
+        say("LedgerLost", "LedgerFormat", message);
     }
     if let Some(refusal) = refused_shard(job, world) {
         let reason = if refusal.reason == NAME_TAKEN { NAME_TAKEN } else { "FailedWrite" };
@@ -204,6 +253,13 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
     wanted
 }
 
+/// The ConfigMaps of another format, by name.
+fn foreign_shards(world: &World) -> String {
+    let foreign = world.shards().filter(|shard| !shard.is_known_format());
+    let names: Vec<&str> = foreign.map(|shard| &*shard.meta.name).collect();
+    if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
+}
+
 /// A refusal of a pod that is wanted now: told until one goes through, also while it is tried again.
 fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Option<&'a Refusal> {
     if world.refusals.is_empty() {
@@ -211,12 +267,14 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
     }
     let wanted = survey.nodes.iter().filter(|surveyed| match &surveyed.state {
         State::Due(_) => true,
-        State::Waiting(reason) => matches!(reason.word, "FailedCreate" | NAME_TAKEN | "WaitingForTurn"),
+        State::Waiting(reason) => {
+            matches!(reason.cause, Cause::FailedCreate | Cause::NameTaken | Cause::WaitingForTurn)
+        }
         _ => false,
     });
     let mut refused = wanted.filter_map(|surveyed| {
-        let history = survey.histories.get(&*surveyed.node.meta.uid)?;
-        world.refusals.of("create", &pod_name(job, surveyed.node, history.run + 1))
+        let history = survey.histories.nodes.get(&*surveyed.node.meta.uid)?;
+        world.refusals.of("create", &pod_name(job, surveyed.node, history.number + 1))
     });
     refused.find(|refusal| refusal.reason != LABELS_MISSING)
 }
@@ -260,6 +318,14 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
         let first = first.map(|node| format!("; {}: {}", node.node, node.message)).unwrap_or_default();
         let note = format!("{} nodes have failed{first}", after.failed.unwrap_or_default());
         events.push(Event { type_: EventType::Warning, reason: "NodeFailed", action: "Run", note });
+    }
+    let invalid = |conditions: &[Condition]| -> Option<String> {
+        let said =
+            conditions.iter().find(|one| one.type_ == "PodsRefused" && one.reason == "TemplateInvalid")?;
+        Some(said.message.clone())
+    };
+    if let (Some(note), None) = (invalid(&after.conditions), invalid(&before.conditions)) {
+        events.push(Event { type_: EventType::Warning, reason: "TemplateInvalid", action: "Create", note });
     }
     let unlabelled = world.unlabelled.pods.len() + world.unlabelled.shards.len();
     if unlabelled > 0 {

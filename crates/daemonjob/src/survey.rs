@@ -1,202 +1,100 @@
 //! What there is to say of every node: done, failed, running, skipped, or why it waits.
 //!
-//! One pure function that the plan acts upon and that `quintet explain` prints.
+//! One pure function that puts the rules together. The plan acts upon it, and `quintet explain` prints it.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt::Write as _;
-use std::sync::Arc;
+use std::collections::HashSet;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::Resource as _;
-use quintet_kit::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled, whole_seconds};
 use quintet_kit::conditions;
-use quintet_kit::digest;
-use quintet_kit::plan::{LABELS_MISSING, MOST_CREATIONS, NAME_TAKEN};
-use quintet_kit::share::{Round, of_whole};
-use quintet_kit::types::{Node, Phase, Pod, Taint};
+use quintet_kit::types::Node;
 
-use crate::api::{DaemonJob, FailurePolicyType, LateNodes, RerunOn};
-use crate::ledger::{Ended, Entry, MOST_RUNS, Outcome, SHARDS, shard_of};
-use crate::nodes::{Placement, Verdict, Why};
+use crate::api::DaemonJob;
+use crate::eligibility::Verdict;
+use crate::failure_policy::{Failures, Fleet, failures, unhealthy_from_start};
+use crate::history::{Histories, Judged, histories};
+use crate::node_state::{Cause, Failure, Judge, Reason, Standing, State, Surveyed, because, occupants};
 use crate::observe::World;
-use crate::outcome::{Fate, Rules};
+use crate::outcome::Rules;
+use crate::run::{self, Ending, Key, rollout_before};
+use crate::turns::{holds_place, take_turns};
 
-/// Label: the UID of the node that the pod is for.
-pub const NODE_UID_LABEL: &str = "dj.dysproz.io/node-uid";
-/// Label: the hash of the template that the pod was made from.
-pub const HASH_LABEL: &str = "dj.dysproz.io/template-hash";
-/// Label: the run number, counted for each node by itself.
-pub const RUN_LABEL: &str = "dj.dysproz.io/run";
-/// Annotation: the name of the node that the pod is for.
-pub const NODE_NAME_ANNOTATION: &str = "dj.dysproz.io/node-name";
-/// Annotation: the node's boot ID when the pod was made.
-pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
-
-/// How often it is asked whether the Job of the post's operator is gone.
+/// How often the manager looks whether the Job of the tutorial's operator is gone.
 const OLD_JOB: SignedDuration = SignedDuration::from_secs(10);
 
-/// The state of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It is done.
-    Done,
-    /// It has failed and is not tried again.
-    Failed(Reason),
-    /// Its pod runs.
-    Running,
-    /// Its pod is there and has not started.
-    Starting(Reason),
-    /// It has no pod and must wait.
-    Waiting(Reason),
-    /// It gets a pod of this run number.
-    Due(u64),
-    /// It gets no pod in this run.
-    Skipped(Reason),
-}
-
-/// Why a node is in its state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reason {
-    /// In one CamelCase word.
-    pub word: &'static str,
-    /// For a person.
-    pub message: String,
-}
-
-fn because(word: &'static str, message: impl Into<String>) -> Reason {
-    Reason { word, message: message.into() }
-}
-
-/// Why the run ends before every node is finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// activeDeadlineSeconds have passed.
-    Deadline,
-    /// Under FailFast, more nodes have failed than maxFailedNodes allows.
-    FailFast,
-    /// A rule of podFailurePolicy says FailJob.
-    FailJob,
-}
-
-impl Ending {
-    const ALL: [Self; 3] = [Self::Deadline, Self::FailFast, Self::FailJob];
-
-    /// The reason of the condition Failed.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Deadline => "DeadlineExceeded",
-            Self::FailFast => "MaxFailedNodesExceeded",
-            Self::FailJob => "PodFailurePolicy",
-        }
-    }
-}
-
-/// A node that is selected.
-#[derive(Clone, Debug)]
-pub struct Surveyed<'a> {
-    /// The node.
-    pub node: &'a Arc<Node>,
-    /// Whether it may have a pod: a taint may keep pods away from a node that is selected.
-    pub eligible: bool,
-    /// Its state.
-    pub state: State,
-}
-
-/// A pod, and what it means.
-#[derive(Clone, Debug)]
-pub struct Judged<'a> {
-    /// The pod.
-    pub pod: &'a Arc<Pod>,
-    /// The UID of the node that it counts for; None where that node is gone.
-    pub home: Option<&'a Arc<str>>,
-    /// The name of the node that it was made for: as [`pinned_to`] has it; else, where somebody took the annotation off before the
-    /// pod was bound, that of the node that it counts for.
-    pub on: Option<&'a str>,
-    /// Its run number.
-    pub run: u64,
-    /// What has become of it.
-    pub fate: Fate,
-    /// Whether the ledger has its outcome.
-    pub recorded: bool,
-    /// Whether the kubelet has started it too often.
-    pub exhausted: bool,
-}
-
-impl Judged<'_> {
-    /// Whether it keeps its node's name occupied: it runs, or may yet.
-    pub fn occupies(&self) -> bool {
-        self.pod.is_running() && self.fate == Fate::Open
-    }
-}
-
-/// What is known of one node that exists, whether or not it is selected.
-#[derive(Clone, Debug, Default)]
-pub struct History<'a> {
-    /// The node.
-    pub node: Option<&'a Arc<Node>>,
-    /// Its line in the ledger.
-    pub recorded: Option<&'a Entry>,
-    /// Ledger and pods together: the higher run wins.
-    pub latest: Option<Entry>,
-    /// Whether its line is lost or unreadable, and no pod tells enough.
-    pub lost: bool,
-    /// Whether its line is in a shard that a newer version of Quintet has written, and no pod tells enough.
-    pub unknown: bool,
-    /// The greatest run number so far.
-    pub run: u64,
-    /// Whether a pod tells all that is to be known: it runs, or has succeeded with the current template.
-    is_told: bool,
-}
+/// How long a status may tell no rollout before the definition counts as outdated.
+const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
 
 /// Everything that there is to say.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "a run may begin, a rollout change, a retry begin, or none of them"
+)]
 pub struct Survey<'a> {
-    /// The hash of the template.
-    pub hash: Arc<str>,
+    /// Template, rollout and run.
+    pub key: Key,
     /// When the current run started.
     pub start: Timestamp,
-    /// Whether the current run begins now: then its start is told before anything is done.
+    /// Whether a run begins now. The status tells its start before anything is done.
     pub begins: bool,
-    /// The nodes that are selected, in the order in which they get their pods.
+    /// Whether the rollout changes now. The status tells its number before anything is done.
+    pub changes: bool,
+    /// Whether the rollout changes by a new retryToken alone.
+    pub retries: bool,
+    /// The selected nodes, in the order in which they get their pods.
     pub nodes: Vec<Surveyed<'a>>,
-    /// The pods.
-    pub pods: Vec<Judged<'a>>,
-    /// What is known of the nodes that exist, by UID.
-    pub histories: HashMap<&'a str, History<'a>>,
+    /// What is known of the nodes and the pods.
+    pub histories: Histories<'a>,
     /// Names of nodes that several counted pods are there for: by a write that came late.
     pub doubled: Vec<&'a str>,
-    /// Nodes that are not eligible, or gone, but where a pod still runs.
+    /// Names of nodes whose pods hold no places: they were not Ready, or unhealthy, for too long.
+    pub written_off: HashSet<&'a str>,
+    /// Pods that have not ended on nodes that are not selected, or gone.
     pub elsewhere: usize,
+    /// Names of suspect nodes without a pod that are not selected or being deleted: they hold places all the same.
+    pub suspects_elsewhere: Vec<&'a str>,
+    /// The nodes that count as failed.
+    pub failures: Failures,
+    /// The largest number of selected nodes in this rollout.
+    pub base: usize,
+    /// The smallest number of unhealthy nodes in this run.
+    pub unhealthy_from_start: usize,
+    /// UIDs of running pods of an older template that are replaced now.
+    pub replaced: HashSet<&'a str>,
+    /// Whether a node waits for a place.
+    pub waits_for_turn: bool,
     /// Why the run ends, or has ended.
     pub ending: Option<Ending>,
-    /// Why no pods are made, where that is not for want of nodes.
+    /// Why no pods are made, if that is not for want of nodes.
     pub hold: Option<Reason>,
-    /// The template's view of the nodes.
-    pub placement: Placement,
     /// When time alone would change any of this.
     pub again: Option<Timestamp>,
 }
 
-impl Survey<'_> {
-    /// How many eligible nodes are in such a state.
+impl<'a> Survey<'a> {
+    /// The pods, by node and number.
+    pub fn pods(&self) -> &[Judged<'a>] {
+        &self.histories.pods
+    }
+
+    /// How many selected nodes are in such a state.
     pub fn count(&self, wanted: fn(&State) -> bool) -> usize {
-        self.nodes.iter().filter(|node| node.eligible && wanted(&node.state)).count()
+        self.nodes.iter().filter(|node| wanted(&node.state)).count()
     }
 
-    /// Nodes that are eligible, and those where a pod still runs.
+    /// Nodes that are done, have failed, run or are to run, and others where a pod still runs.
     pub fn desired(&self) -> usize {
-        self.nodes.iter().filter(|node| node.eligible).count() + self.elsewhere
+        self.count(State::is_desired) + self.elsewhere
     }
 
-    /// Eligible nodes that are neither done nor failed nor skipped.
+    /// Nodes that are neither done nor failed nor skipped.
     pub fn unfinished(&self) -> usize {
-        self.count(|state| !matches!(state, State::Done | State::Failed(_) | State::Skipped(_)))
+        self.count(State::is_unfinished)
     }
 
-    /// Whether any pod is there that has not ended and was not asked to go.
+    /// Whether any pod is there that has not ended and is not terminating.
     pub fn has_counted_pods(&self) -> bool {
-        self.pods.iter().any(|judged| judged.pod.is_counted())
+        self.pods().iter().any(|judged| judged.pod.is_counted() && holds_place(self, judged))
     }
 
     /// Whether the run is over: nothing is left to do.
@@ -204,555 +102,240 @@ impl Survey<'_> {
         self.unfinished() == 0 && self.elsewhere == 0 && !self.has_counted_pods()
     }
 
-    fn look_again(&mut self, at: Timestamp) {
-        self.again = Some(self.again.map_or(at, |already| already.min(at)));
+    /// Whether a pod runs on a healthy node, or may be made: then the time of the run passes.
+    pub fn works(&self) -> bool {
+        self.hold.is_none()
+            && (self.nodes.iter().any(|one| matches!(one.state, State::Due(_)))
+                || self.pods().iter().any(|judged| holds_place(self, judged)))
     }
-}
 
-/// The name of the node that a pod was made for.
-pub fn pinned_to(pod: &Pod) -> Option<&str> {
-    pod.meta.annotations.get(NODE_NAME_ANNOTATION).or(pod.node.as_deref())
-}
+    /// Names a pod that holds a place and is in no list, since its node is gone or not selected.
+    pub(crate) fn elsewhere_message(&self) -> String {
+        if let Some(node) = self.suspects_elsewhere.first() {
+            return format!("; {node}, which is not Ready since its pod ran, holds one of them");
+        }
+        if self.elsewhere == 0 {
+            return String::new();
+        }
+        let told: HashSet<&str> = self.nodes.iter().map(|one| &*one.node.meta.name).collect();
+        let mut holders = self
+            .pods()
+            .iter()
+            .filter(|judged| holds_place(self, judged) && !judged.on.is_some_and(|name| told.contains(name)));
+        holders.next().map_or_else(String::new, |judged| {
+            format!("; {} on {} is one of them", judged.pod.meta.name, judged.on.unwrap_or("no node"))
+        })
+    }
 
-/// The run number of a pod: its label, or the end of its name where somebody took the label off.
-pub fn run_of(pod: &Pod) -> u64 {
-    let named = || pod.meta.name.rsplit('-').next();
-    let believed = |run: &&str| run.parse().is_ok_and(|run: u64| run <= MOST_RUNS);
-    let run = pod.label(RUN_LABEL).filter(believed).or_else(|| named().filter(believed));
-    run.and_then(|run| run.parse().ok()).unwrap_or(0)
-}
-
-/// The template that a pod was made from. One that has lost this label is taken to be of the current one: better none
-/// than a second run.
-pub fn hash_of<'p>(pod: &'p Pod, current: &'p str) -> &'p str {
-    pod.label(HASH_LABEL).unwrap_or(current)
-}
-
-/// The name of a node's pod: the same for whoever makes it, so that two makers collide at the API server.
-pub fn pod_name(job: &DaemonJob, node: &Node, run: u64) -> String {
-    let uid = job.meta().uid.as_deref().unwrap_or_default();
-    let name = job.meta().name.as_deref().unwrap_or_default();
-    format!("{}-{}-{run}", digest::cut(name, 40), digest::short(&[uid, &node.meta.uid], 10))
-}
-
-/// How many pods may run at a time; None where nothing bounds them.
-pub fn parallelism(job: &DaemonJob, desired: usize) -> Option<usize> {
-    let amount = job.spec.parallelism.as_ref()?;
-    // A percentage of few nodes, or of none yet, lets one pod run all the same.
-    let least = usize::from(matches!(amount, IntOrString::String(_)));
-    of_whole(amount, desired, Round::Up).map(|limit| limit.max(least))
-}
-
-/// How many failed nodes the failure policy bears.
-pub fn max_failed(job: &DaemonJob, desired: usize) -> usize {
-    let max = job.spec.failure_policy.as_ref().and_then(|policy| policy.max_failed_nodes.as_ref());
-    max.and_then(|max| of_whole(max, desired, Round::Down)).unwrap_or(0)
-}
-
-fn reruns_on(job: &DaemonJob, what: RerunOn) -> bool {
-    job.spec.rerun_on.as_ref().map_or(what == RerunOn::TemplateChange, |list| list.contains(&what))
-}
-
-/// How the last run ended, as the status says; it holds until the generation changes.
-fn ended_before(job: &DaemonJob) -> Option<Ending> {
-    let failed = job.status.as_ref()?.conditions.iter().find(|one| one.type_ == "Failed")?;
-    (failed.status == "True" && failed.observed_generation == job.metadata.generation).then_some(())?;
-    Ending::ALL.into_iter().find(|ending| ending.reason() == failed.reason)
+    pub(crate) fn look_again(&mut self, at: Option<Timestamp>) {
+        self.again = self.again.into_iter().chain(at).min();
+    }
 }
 
 /// Surveys every node.
 pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'a> {
     let rules = Rules::of(job);
-    let hash: Arc<str> = job.spec.template.hash().into();
-    let placement = Placement::of(job.spec.template.spec());
+    let key = run::current_key(job, world);
     let before = job.status.as_ref();
     let started = before.and_then(|before| before.start_time.as_ref()).map(|start| start.0);
-
-    let (histories, pods) = histories(job, world, &rules, &hash, now);
-
+    let rollout = rollout_before(job, &key);
+    let mut fleet = Fleet::of(rules.placement(), world, started);
+    let base = rollout.map_or(0, |rollout| usize::try_from(rollout.base).unwrap_or_default());
+    // Nodes that join raise the base, but lift no brake that is on.
+    let is_braked = rollout.is_some_and(|rollout| rollout.braked_since.is_some());
+    let base = if is_braked { base } else { base.max(fleet.selected) };
+    let is_same_template = before.and_then(|before| before.template_hash.as_deref()) == Some(&*key.hash);
     let mut survey = Survey {
-        hash,
-        start: if job.spec.suspend == Some(true) || world.old_job {
-            // The next run starts after all that was, and after every node that is there.
-            Timestamp::MAX
-        } else {
-            started.unwrap_or_else(|| whole_seconds(now))
-        },
+        histories: histories(job, world, &rules, &key, now),
+        // While suspended no node is late.
+        start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
         begins: false,
+        changes: rollout.is_none(),
+        retries: rollout.is_none() && is_same_template,
         nodes: Vec::new(),
-        pods,
-        histories,
         doubled: Vec::new(),
+        written_off: HashSet::new(),
         elsewhere: 0,
+        suspects_elsewhere: Vec::new(),
+        failures: Failures::default(),
+        base,
+        unhealthy_from_start: unhealthy_from_start(job, false, fleet),
+        replaced: HashSet::new(),
+        waits_for_turn: false,
         ending: None,
         hold: None,
-        placement,
         again: None,
+        key,
     };
-    survey.nodes = selected(&survey, job, world);
-    look_at_nodes(&mut survey, job, world, &rules, now);
-
-    // Does a run begin? At creation, at resume, at a change of the template, or when a run that was over has work again.
-    let ended = ended_before(job);
-    // The status of the post's operator knows no template: what it says began elsewhere.
-    let is_other_template = match before.and_then(|before| before.template_hash.as_deref()) {
-        Some(hash) => *hash != *survey.hash && reruns_on(job, RerunOn::TemplateChange),
-        None => true,
-    };
-    let was_finished = before.is_some_and(|before| {
-        conditions::is_true(&before.conditions, "Complete")
-            || before.conditions.iter().any(|one| one.type_ == "Failed" && one.reason == "NodesFailed")
-    });
-    survey.begins = ended.is_none()
-        && job.spec.suspend != Some(true)
-        && !world.old_job
-        && (started.is_none() || is_other_template || was_finished && survey.unfinished() > 0);
-    // What has ended before anything was told counts for the first run.
-    if survey.begins && before.is_some() {
-        // After all that has ended, also where the clock was set back meanwhile.
-        let ends = survey.histories.values().filter_map(|history| Some(history.latest.as_ref()?.at));
-        let after = ends.max().and_then(|end| end.checked_add(SignedDuration::from_secs(1)).ok());
-        survey.start = after.map_or(now, |after| after.max(now));
-        survey.start = whole_seconds(survey.start);
-        look_at_nodes(&mut survey, job, world, &rules, now);
+    survey.ending = run::ended_before(job, &survey.key);
+    look_at_nodes(&mut survey, job, world, &rules, fleet, now);
+    survey.begins = run::begins(job, world, &survey);
+    if survey.begins {
+        survey.key.run += 1;
+        survey.start = run::start(world, now);
+        fleet = Fleet::of(rules.placement(), world, None);
+        survey.unhealthy_from_start = unhealthy_from_start(job, true, fleet);
+        look_at_nodes(&mut survey, job, world, &rules, fleet, now);
     }
-
-    // Does it end before its nodes are finished?
-    let is_open = survey.unfinished() > 0 || survey.elsewhere > 0 || survey.has_counted_pods();
-    let deadline = job.spec.active_deadline_seconds.and_then(|seconds| {
-        let runs = is_open && (started.is_some() || survey.begins);
-        survey.start.checked_add(SignedDuration::from_secs(seconds)).ok().filter(|_| runs)
-    });
-    let failed = survey.count(|state| matches!(state, State::Failed(_)));
-    let (desired, policy) = (survey.desired(), job.spec.failure_policy.as_ref());
-    let is_over = failed > max_failed(job, desired);
-    let fails_job = survey.histories.values().any(|history| {
-        let latest = history.latest.as_ref();
-        latest.is_some_and(|latest| latest.outcome == Outcome::FailedJob && latest.hash == survey.hash)
-    });
-    survey.ending = ended.or_else(|| {
-        if fails_job {
-            Some(Ending::FailJob)
-        } else if is_over && policy.is_some_and(|policy| policy.type_ == FailurePolicyType::FailFast) {
-            Some(Ending::FailFast)
-        } else {
-            deadline.is_some_and(|deadline| deadline <= now).then_some(Ending::Deadline)
-        }
-    });
-    if let (Some(deadline), None) = (deadline, survey.ending) {
+    survey.ending = run::ending(job, &survey, now);
+    survey.hold = hold(job, world, &mut survey, fleet, now);
+    take_turns(&mut survey, job);
+    if survey.ending.is_none() && survey.works() {
+        let deadline = run::deadline(job, &survey, now);
         survey.look_again(deadline);
     }
-
-    survey.hold = if world.old_job {
-        survey.look_again(now.checked_add(OLD_JOB).unwrap_or(now));
-        let name = job.metadata.name.as_deref().unwrap_or_default();
-        Some(because("OldJobPresent", format!("the Job {name}-job of the post's operator is still there")))
-    } else if job.spec.suspend == Some(true) {
-        Some(because("Suspended", "spec.suspend is set"))
-    } else if let Some(ending) = survey.ending {
-        Some(because(ending.reason(), "the run has ended"))
-    } else if job.spec.paused == Some(true) {
-        Some(because("Paused", "spec.paused is set"))
-    } else if is_over && policy.is_some_and(|policy| policy.type_ == FailurePolicyType::Pause) {
-        let max = max_failed(job, desired);
-        let message = format!("{failed} nodes have failed and maxFailedNodes allows {max}");
-        Some(because("MaxFailedNodesExceeded", message))
-    } else if world.refusals.namespace_terminating {
-        Some(because("NamespaceTerminating", "the namespace is being deleted"))
-    } else {
-        None
-    };
-    take_turns(&mut survey, job);
     survey
 }
 
-/// Judges every pod, and folds what the pods say into what the ledger says.
-fn histories<'a>(
+/// Why no pods are made.
+fn hold(
     job: &DaemonJob,
-    world: &'a World,
-    rules: &Rules<'_>,
-    current: &str,
+    world: &World,
+    survey: &mut Survey<'_>,
+    fleet: Fleet,
     now: Timestamp,
-) -> (HashMap<&'a str, History<'a>>, Vec<Judged<'a>>) {
-    let by_name: HashMap<&str, &Arc<Node>> =
-        world.nodes.iter().map(|node| (&*node.meta.name, node)).collect();
-    let by_uid: HashMap<&str, &Arc<Node>> = world.nodes.iter().map(|node| (&*node.meta.uid, node)).collect();
-    let mut histories: HashMap<&str, History<'_>> = world
-        .nodes
-        .iter()
-        .map(|node| (&*node.meta.uid, History { node: Some(node), ..History::default() }))
-        .collect();
-    let known = world.shards().filter(|shard| shard.is_known_format());
-    for (uid, entry) in known.flat_map(|shard| shard.entries.iter()) {
-        if let Some(history) = histories.get_mut(&**uid) {
-            match entry {
-                Ok(entry) => (history.recorded, history.run) = (Some(entry), entry.run),
-                Err(_) => history.lost = true,
-            }
-        }
+) -> Option<Reason> {
+    if world.old_job {
+        survey.look_again(now.checked_add(OLD_JOB).ok());
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let message = format!("the Job {name}-job of the tutorial's operator still exists");
+        return Some(because(Cause::OldJobPresent, message));
     }
-    let (missing, unknown) = unread_shards(job, world);
-    if missing.contains(&true) || unknown.contains(&true) {
-        for (uid, history) in &mut histories {
-            history.lost |= missing[usize::from(shard_of(uid))];
-            history.unknown |= unknown[usize::from(shard_of(uid))];
-        }
+    if job.spec.suspend == Some(true) {
+        return Some(because(Cause::Suspended, "spec.suspend is set"));
     }
-
-    let mut pods: Vec<Judged<'_>> = world
-        .pods
-        .iter()
-        .map(|pod| {
-            let uid = pod.label(NODE_UID_LABEL);
-            let own = uid.and_then(|uid| by_uid.get(uid));
-            let renewed = || {
-                let node = by_name.get(pinned_to(pod)?)?;
-                let is_its = match uid {
-                    // A node that was made anew under its name: what ran on the new machine counts for it.
-                    Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
-                    None => pod.meta.created? >= node.meta.created?,
-                };
-                is_its.then_some(node)
-            };
-            let home = own.copied().or_else(|| renewed().copied());
-            Judged {
-                pod,
-                home: home.map(|node| &node.meta.uid),
-                on: pinned_to(pod).or_else(|| home.map(|node| &*node.meta.name)),
-                run: run_of(pod),
-                fate: Fate::Open,
-                recorded: false,
-                exhausted: false,
-            }
-        })
-        .collect();
-    pods.sort_by(|one, other| one.home.cmp(&other.home).then(one.run.cmp(&other.run)));
-    let mut homeless = History::default();
-    for judged in &mut pods {
-        let history = match judged.home.and_then(|uid| histories.get_mut(&**uid)) {
-            Some(history) => history,
-            None => &mut homeless,
-        };
-        let hash: Arc<str> = hash_of(judged.pod, current).into();
-        let before = history.latest.as_ref().or(history.recorded);
-        let failures = before
-            .filter(|before| before.hash == hash && before.outcome != Outcome::Succeeded)
-            .map_or(0, |before| before.failures);
-        judged.fate = rules.fate(judged.pod, failures);
-        judged.recorded = history.recorded.is_some_and(|recorded| judged.run <= recorded.run);
-        judged.exhausted = judged.fate == Fate::Open && rules.restarts_too_often(judged.pod, failures);
-        history.run = history.run.max(judged.run);
-        history.is_told |= match judged.fate {
-            Fate::Open => judged.pod.is_running(),
-            Fate::NeverRan => false,
-            Fate::Ended { outcome, .. } => outcome == Outcome::Succeeded && *hash == *current,
-        };
-        if let (Fate::Ended { outcome, failures, at }, false, true) =
-            (&judged.fate, judged.recorded, judged.home.is_some())
-        {
-            let boot = judged.pod.meta.annotations.get(BOOT_ID_ANNOTATION).unwrap_or_default();
-            let node = judged.on.unwrap_or_default();
-            let ended = Ended {
-                node: node.into(),
-                hash,
-                run: judged.run,
-                outcome: *outcome,
-                failures: *failures,
-                boot: boot.split_whitespace().collect::<String>().into(),
-                // The clock of a node may be ahead. That of a pod that was given up is the start of its run.
-                at: if *outcome == Outcome::PendingDeadlineExceeded { *at } else { (*at).min(now) },
-            };
-            history.latest = Some(Entry::after(before, ended));
-        }
+    if let Some(ending) = survey.ending {
+        return Some(because(ending.into(), "the run has ended"));
     }
-    for history in histories.values_mut() {
-        history.lost &= !history.is_told;
-        history.unknown &= !history.is_told;
-        if history.latest.is_none() {
-            history.latest = history.recorded.cloned();
+    if let Some(since) = world.clocks.untold_since() {
+        let until = since.checked_add(UNTOLD).unwrap_or(now);
+        if until <= now {
+            let message = "the CustomResourceDefinition daemonjobs.dj.dysproz.io has no status.rollout: apply the \
+                           definition of this version of Quintet (helm upgrade does)";
+            return Some(because(Cause::DefinitionOutdated, message));
         }
+        survey.look_again(Some(until));
     }
-    (histories, pods)
+    if job.spec.paused == Some(true) {
+        return Some(because(Cause::Paused, "spec.paused is set"));
+    }
+    if let Some(brake) = survey.failures.hold() {
+        return Some(brake);
+    }
+    if let Some((message, until)) = world.invalid_template.as_ref().filter(|_| survey.unfinished() > 0) {
+        survey.look_again(Some(*until));
+        return Some(because(Cause::TemplateInvalid, conditions::shorten(message.clone(), 256)));
+    }
+    if fleet.is_unhealthy(survey.unhealthy_from_start) && survey.unfinished() > 0 {
+        let message = format!(
+            "{} of {} selected nodes are unhealthy, {} of them since before the run began; pods are made again when half \
+             of the others are healthy, or are deleted",
+            fleet.unhealthy, fleet.members, survey.unhealthy_from_start
+        );
+        return Some(because(Cause::FleetUnhealthy, message));
+    }
+    let is_terminating = world.refusals.namespace_terminating;
+    is_terminating.then(|| because(Cause::NamespaceTerminating, "the namespace is being deleted"))
 }
 
-/// The shards that were written once, and of which nothing is to be seen any more; and those that a newer version of
-/// Quintet has written.
-fn unread_shards(job: &DaemonJob, world: &World) -> ([bool; SHARDS as usize], [bool; SHARDS as usize]) {
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let (mut missing, mut unknown) = ([false; SHARDS as usize], [false; SHARDS as usize]);
-    for shard in job.status.iter().flat_map(|status| &status.ledger_shards) {
-        if let Some(missing) = missing.get_mut(usize::from(*shard)) {
-            *missing = true;
-        }
-    }
-    for shard in world.shards() {
-        if let Some(number) = shard.number(name) {
-            missing[usize::from(number)] = false;
-            unknown[usize::from(number)] = !shard.is_known_format();
-        }
-    }
-    (missing, unknown)
-}
-
-/// Sets the state of every node that is selected, but for what depends on the others.
-fn look_at_nodes(survey: &mut Survey<'_>, job: &DaemonJob, world: &World, rules: &Rules<'_>, now: Timestamp) {
-    survey.again = None;
-    let pods = std::mem::take(&mut survey.pods);
-    let blocking = occupants(&pods);
-    let mut counted: HashSet<&str> = HashSet::new();
-    survey.doubled.clear();
-    for name in pods.iter().filter(|judged| judged.pod.is_counted()).filter_map(|judged| judged.on) {
-        if !counted.insert(name) {
-            survey.doubled.push(name);
-        }
-    }
-    let mut nodes = std::mem::take(&mut survey.nodes);
-    for surveyed in &mut nodes {
-        let blocking = blocking.get(&*surveyed.node.meta.name).copied();
-        if surveyed.eligible {
-            surveyed.state = state(survey, job, world, rules, surveyed.node, blocking, now);
-        } else if let Some(judged) = blocking {
-            surveyed.state = occupied(judged, &survey.hash);
-        }
-    }
-    let eligible: HashSet<&str> =
-        nodes.iter().filter(|node| node.eligible).map(|node| &*node.node.meta.name).collect();
-    survey.elsewhere = blocking.keys().filter(|name| !eligible.contains(*name)).count();
-    (survey.nodes, survey.pods) = (nodes, pods);
-}
-
-/// The nodes that are selected, in the order in which they get their pods: Ready ones first, then by name. A node that
-/// a taint keeps pods away from is named with the taint, unless it is done or its pod goes on running.
-fn selected<'a>(survey: &Survey<'a>, job: &DaemonJob, world: &'a World) -> Vec<Surveyed<'a>> {
-    let mut nodes: Vec<Surveyed<'_>> = Vec::new();
-    for node in world.nodes.iter().filter(|node| node.meta.deleted.is_none()) {
-        match survey.placement.verdict(node) {
-            Verdict::Run => nodes.push(Surveyed { node, eligible: true, state: State::Done }),
-            Verdict::Continue(Why::Taint(taint)) | Verdict::Refuse(Why::Taint(taint)) => {
-                let history = survey.histories.get(&*node.meta.uid);
-                if !history.is_some_and(|history| is_done(history, &survey.hash, job, node)) {
-                    nodes.push(Surveyed { node, eligible: false, state: State::Skipped(kept_away(&taint)) });
-                }
-            }
-            Verdict::Continue(Why::NotSelected) | Verdict::Refuse(Why::NotSelected) => {}
-        }
-    }
-    nodes.sort_by(|one, other| {
-        let (one, other) = (one.node, other.node);
-        other.ready.cmp(&one.ready).then_with(|| one.meta.name.cmp(&other.meta.name))
-    });
-    nodes
-}
-
-fn kept_away(taint: &Taint) -> Reason {
-    let word = match &*taint.key {
-        "node.kubernetes.io/not-ready" => "NotReady",
-        "node.kubernetes.io/unreachable" => "Unreachable",
-        _ => "Tainted",
-    };
-    because(word, not_tolerated(taint))
-}
-
-/// Why a taint keeps pods away, for a person.
-pub fn not_tolerated(taint: &Taint) -> String {
-    let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
-    format!("the template does not tolerate the taint {}{value}:{}", taint.key, taint.effect)
-}
-
-/// The pods that keep a node's name occupied, whichever node, template or run they were made for. Of several for one
-/// name the one that was not asked to go tells the node's state.
-pub fn occupants<'p, 'a>(pods: &'p [Judged<'a>]) -> HashMap<&'a str, &'p Judged<'a>> {
-    let mut occupants: HashMap<&str, &Judged<'_>> = HashMap::new();
-    for judged in pods.iter().filter(|judged| judged.occupies()) {
-        if let Some(name) = judged.on {
-            let told = occupants.entry(name).or_insert(judged);
-            if told.pod.meta.deleted.is_some() {
-                *told = judged;
-            }
-        }
-    }
-    occupants
-}
-
-/// Whether the node's last success still stands.
-fn is_done(history: &History<'_>, hash: &str, job: &DaemonJob, node: &Node) -> bool {
-    history.latest.as_ref().and_then(Entry::last_success).is_some_and(|success| {
-        let is_current = *success.hash == *hash || !reruns_on(job, RerunOn::TemplateChange);
-        let has_booted = node.ready
-            && !success.boot.is_empty()
-            && !node.boot_id.is_empty()
-            && *success.boot != *node.boot_id
-            && reruns_on(job, RerunOn::NodeReboot);
-        is_current && !has_booted
-    })
-}
-
-/// The state of an eligible node, by itself.
-fn state(
+/// Sets the state of every selected node, except for what depends on the others, and counts the failed ones.
+fn look_at_nodes(
     survey: &mut Survey<'_>,
     job: &DaemonJob,
     world: &World,
     rules: &Rules<'_>,
-    node: &Node,
-    blocking: Option<&Judged<'_>>,
+    fleet: Fleet,
     now: Timestamp,
-) -> State {
-    let Some(history) = survey.histories.get(&*node.meta.uid) else { return State::Due(1) };
-    if is_done(history, &survey.hash, job, node) {
-        return State::Done;
+) {
+    survey.again = None;
+    survey.written_off.clear();
+    survey.failures = failures(job, world, &survey.histories, &survey.key, survey.base, now);
+    // While suspended, nodes are judged by the next run: it waits for nothing that happened before.
+    let is_suspended = job.spec.suspend == Some(true);
+    let key = Key { run: survey.key.run + u64::from(is_suspended), ..survey.key.clone() };
+    let judge = Judge {
+        job,
+        world,
+        rules,
+        key: &key,
+        is_fleet_unhealthy: fleet.is_unhealthy(survey.unhealthy_from_start),
+        start: survey.start,
+        now,
+    };
+    let occupants = occupants(survey.pods());
+    let mut nodes = Vec::new();
+    let mut again = None;
+    let mut written_off = HashSet::new();
+    let mut counted = Vec::new();
+    let mut suspects_elsewhere: Vec<&str> = Vec::new();
+    for history in survey.histories.nodes.values() {
+        let Some(node) = history.node else { continue };
+        let blocking = occupants.get(&*node.meta.name).copied();
+        let mut standing = judge.standing(node, history);
+        // A node whose pod runs is being tried: it has failed when that pod has, or the node is lost.
+        let is_lost =
+            standing.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
+        let is_tried = blocking.is_some_and(|judged| {
+            judged.pod.is_counted() && !judged.recorded && judged.rollout == survey.key.rollout
+        });
+        if is_tried && !is_lost && !matches!(standing.failure, Some(Failure::Recorded(_))) {
+            standing.failure = None;
+        }
+        if standing.is_written_off {
+            written_off.insert(&*node.meta.name);
+        }
+        if let Some(failure) = &standing.failure {
+            counted.push((failure.clone(), standing.verdict != Verdict::Run));
+        }
+        again = again.into_iter().chain(standing.again).min();
+        if node.meta.deleted.is_none() && standing.verdict.is_selected() {
+            let (state, until) = judge.state(node, history, &standing, blocking);
+            again = again.into_iter().chain(until).min();
+            let holds_place = place_since(survey, history, &standing, &state);
+            let eligible = standing.verdict == Verdict::Run;
+            nodes.push(Surveyed { node, eligible, state, holds_place });
+        } else if standing.is_suspect() && blocking.is_none() {
+            suspects_elsewhere.push(&node.meta.name);
+        }
     }
-    if let Some(judged) = blocking {
-        return occupied(judged, &survey.hash);
+    suspects_elsewhere.sort_unstable();
+    nodes.sort_by(|one, other| order(one.node, other.node));
+    let there: HashSet<&str> = nodes.iter().map(|one| &*one.node.meta.name).collect();
+    let elsewhere =
+        occupants.keys().filter(|name| !there.contains(*name) && !written_off.contains(*name)).count();
+    let mut names = HashSet::new();
+    let pods = survey.pods().iter().filter(|judged| judged.pod.is_counted());
+    let doubled = pods.filter_map(|judged| judged.on).filter(|name| !names.insert(*name)).collect();
+    for (failure, is_kept_away) in counted {
+        survey.failures.add(&failure, is_kept_away);
     }
+    survey.suspects_elsewhere = suspects_elsewhere;
+    survey.elsewhere = elsewhere;
+    survey.doubled = doubled;
+    survey.written_off = written_off;
+    survey.nodes = nodes;
+    survey.look_again(again);
+}
+
+/// Ready nodes get their pods first, then in the order of their names.
+fn order(one: &Node, other: &Node) -> std::cmp::Ordering {
+    other.ready.cmp(&one.ready).then_with(|| one.meta.name.cmp(&other.meta.name))
+}
+
+/// Since when a node holds a place without a running pod: while it is suspect, and while it waits for its retry under a
+/// failure policy that stops at failed nodes.
+fn place_since(
+    survey: &Survey<'_>,
+    history: &crate::history::History<'_>,
+    standing: &Standing,
+    state: &State,
+) -> Option<Timestamp> {
     let latest = history.latest.as_ref();
-    let current = latest.filter(|latest| latest.hash == survey.hash);
-    if history.lost || current.is_some_and(|latest| latest.outcome == Outcome::RecordLost) {
-        return State::Skipped(because(
-            "RecordLost",
-            "what was recorded of this node is gone; change an annotation of the template to run everywhere again",
-        ));
+    if standing.is_suspect() {
+        return Some(latest.map_or(Timestamp::MIN, |latest| latest.ended));
     }
-    if history.unknown {
-        return State::Skipped(because(
-            "LedgerFormat",
-            "what was recorded of this node was written by a newer version of Quintet: upgrade this one",
-        ));
-    }
-    let next = history.run + 1;
-    if let Some(latest) = current {
-        let failures = latest.failures;
-        match latest.outcome {
-            Outcome::FailedIndex | Outcome::FailedJob => {
-                let message = format!("podFailurePolicy takes the failure of run {} for final", latest.run);
-                return State::Failed(because("PodFailurePolicy", message));
-            }
-            Outcome::PendingDeadlineExceeded if latest.at >= survey.start => {
-                let message = format!("the pod of run {} did not start in time", latest.run);
-                return State::Skipped(because("PendingDeadlineExceeded", message));
-            }
-            _ if latest.outcome != Outcome::Succeeded && rules.exceeds_limit(failures) => {
-                let message =
-                    format!("{failures} failures exceed backoffLimit; the last one was run {}", latest.run);
-                return State::Failed(because("BackoffLimitExceeded", message));
-            }
-            _ => {}
-        }
-    }
-    let is_late = node.meta.created.is_some_and(|created| created > survey.start);
-    if is_late && job.spec.late_nodes == Some(LateNodes::Ignore) {
-        return State::Skipped(because("Late", "the node was created after the run started"));
-    }
-    if let Some(latest) = latest
-        && latest.outcome == Outcome::Disrupted
-        && node.unschedulable
-    {
-        return State::Waiting(because(
-            "Cordoned",
-            format!("run {} was disrupted and the node is cordoned", latest.run),
-        ));
-    }
-    if let Some(latest) = current
-        && latest.outcome != Outcome::Succeeded
-        && latest.at >= survey.start
-    {
-        let tries = latest.failures.saturating_add(latest.disruptions);
-        let wait = doubled(FIRST_BACKOFF, tries.saturating_sub(1), LONGEST_BACKOFF);
-        let until = latest.at.checked_add(wait).unwrap_or(now);
-        if tries > 0 && until > now {
-            survey.look_again(until);
-            let message = format!("backs off until {} after {tries} tries", whole_seconds(until));
-            return State::Waiting(because("BackingOff", message));
-        }
-    }
-    if !world.refusals.is_empty()
-        && let Some(refusal) = world.refusals.of("create", &pod_name(job, node, next))
-        && refusal.until > now
-        && refusal.reason != LABELS_MISSING
-    {
-        survey.look_again(refusal.until);
-        let word = if refusal.reason == NAME_TAKEN { NAME_TAKEN } else { "FailedCreate" };
-        let message = conditions::shorten(refusal.message.clone(), 256);
-        return State::Waiting(because(word, message));
-    }
-    if let Some(stop) = world.refusals.creations.as_ref().filter(|stop| stop.until > now) {
-        survey.look_again(stop.until);
-        return State::Waiting(because("FailedCreate", conditions::shorten(stop.message.clone(), 256)));
-    }
-    State::Due(next)
-}
-
-/// The state of a node that a pod keeps occupied.
-fn occupied(judged: &Judged<'_>, hash: &str) -> State {
-    let pod = judged.pod;
-    let outdated = hash_of(pod, hash) != hash;
-    if pod.meta.deleted.is_some() {
-        let message = format!("waits until {} has ended", pod.meta.name);
-        State::Waiting(because("PreviousPodTerminating", message))
-    } else if pod.phase != Phase::Pending {
-        State::Running
-    } else if outdated || judged.home.is_none() {
-        State::Waiting(because("PreviousPod", format!("{} is replaced", pod.meta.name)))
-    } else if let Some(message) = &pod.unschedulable {
-        State::Starting(because("Unschedulable", conditions::shorten(message.to_string(), 256)))
-    } else if let Some(waiting) = pod.held_up() {
-        State::Starting(because("ContainerWaiting", format!("{waiting} in {}", pod.meta.name)))
-    } else if pod.node.is_none() {
-        State::Starting(because("Scheduling", ""))
-    } else {
-        State::Starting(because("Starting", ""))
-    }
-}
-
-/// A pod that holds a place and stands in no list, since its node is gone or not selected.
-fn elsewhere(survey: &Survey<'_>) -> Option<String> {
-    let told: HashSet<&str> = survey.nodes.iter().map(|surveyed| &*surveyed.node.meta.name).collect();
-    let mut holders = survey.pods.iter().filter(|judged| {
-        let is_told = judged.on.is_some_and(|name| told.contains(name));
-        judged.occupies() && !is_told
-    });
-    let Judged { pod, on, .. } = holders.next()?;
-    Some(format!("; {} on {} is one of them", pod.meta.name, on.unwrap_or("no node")))
-}
-
-/// Gives the nodes their turns: as many as may run side by side, in order; none while something holds them all.
-fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
-    let limit = parallelism(job, survey.desired());
-    let running = survey.pods.iter().filter(|judged| judged.occupies()).count();
-    let places = limit.map_or(usize::MAX, |limit| limit.saturating_sub(running));
-    let hold = survey.hold.clone();
-    let holder = limit.and_then(|_| elsewhere(survey));
-    let mut made = 0;
-    let mut waits = false;
-    for surveyed in &mut survey.nodes {
-        let State::Due(_) = surveyed.state else { continue };
-        if let Some(hold) = &hold {
-            surveyed.state = State::Waiting(hold.clone());
-        } else if made >= places {
-            waits = true;
-            let message = match limit {
-                Some(0) => "parallelism is 0".to_owned(),
-                limit => format!(
-                    "{running} pods run and parallelism allows {}{}",
-                    limit.unwrap_or_default(),
-                    holder.as_deref().unwrap_or_default()
-                ),
-            };
-            surveyed.state = State::Waiting(because("WaitingForTurn", message));
-        } else if made >= MOST_CREATIONS {
-            surveyed.state = State::Waiting(because("WaitingForTurn", "its pod is made with the next ones"));
-        } else {
-            made += 1;
-        }
-    }
-    // What has not started holds a place that another node waits for.
-    if let Some(limit) = limit.filter(|_| waits) {
-        for surveyed in &mut survey.nodes {
-            if let State::Starting(reason) | State::Waiting(reason) = &mut surveyed.state
-                && matches!(reason.word, "Unschedulable" | "ContainerWaiting" | "PreviousPodTerminating")
-            {
-                let held = "; it holds one of";
-                let _ = write!(reason.message, "{held} {limit} places (see pendingDeadlineSeconds)");
-            }
-        }
-    }
+    let retries = survey.failures.retries_hold_places()
+        && matches!(state, State::Due(_) | State::Waiting(_))
+        && latest.is_some_and(|latest| latest.has_failed_in(survey.key.rollout));
+    latest.filter(|_| retries).map(|latest| latest.ended)
 }

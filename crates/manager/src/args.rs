@@ -235,6 +235,18 @@ pub struct Args {
     )]
     pub pulsar_consumer_health_port: u16,
 
+    /// Keys of further taints that announce the deletion of a node. A node that has one while it is Ready does not count
+    /// as failed for a DaemonJob when it goes away. Those of cluster-autoscaler and Karpenter are known.
+    #[arg(
+        long,
+        env = "QUINTET_DAEMON_JOB_DELETION_TAINTS",
+        help_heading = "What it serves",
+        value_name = "KEY,...",
+        value_delimiter = ',',
+        value_parser = parse_taint_key
+    )]
+    pub daemon_job_deletion_taints: Vec<String>,
+
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -342,6 +354,13 @@ fn parse_own_address(text: &str) -> Result<String, String> {
 /// An empty value is as good as none: a chart may give it.
 fn parse_namespace(text: &str) -> Result<String, String> {
     if text.is_empty() { Ok(String::new()) } else { parse_name(text) }
+}
+
+fn parse_taint_key(key: &str) -> Result<String, String> {
+    let is_key = key.is_empty() || quintet_daemonjob::eligibility::is_label_key(key);
+    is_key.then(|| key.to_owned()).ok_or_else(|| {
+        format!("{key:?} is not the key of a taint: give a key such as example.com/going-away, without value and effect")
+    })
 }
 
 /// A length of time, more than none.
@@ -456,6 +475,14 @@ mod tests {
         assert!(refusal("quintet --leader-election-namespace=A_b").contains("a name has lower case letters"));
         let args = manager("quintet --leader-election-namespace=");
         assert_eq!(args.leader_election_namespace.as_deref(), Some(""), "it is as if none were given");
+    }
+
+    #[test]
+    fn deletion_taints_are_keys() {
+        let args = manager("quintet --daemon-job-deletion-taints=a,example.com/b");
+        assert_eq!(args.daemon_job_deletion_taints, ["a", "example.com/b"]);
+        let refusal = refusal("quintet --daemon-job-deletion-taints=a=b:NoSchedule");
+        assert!(refusal.contains("is not the key of a taint"), "{refusal}");
     }
 
     /// Words of a command line: flags that there are, and values for them that nobody means.

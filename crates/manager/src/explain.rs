@@ -14,7 +14,7 @@ use anyhow::{Result, anyhow, bail};
 use futures::future::join_all;
 use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
-use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
+use quintet_daemonjob::ledger::{Shard, shard_names};
 use quintet_daemonjob::observe::World;
 use quintet_kit::KIND_LABEL;
 use quintet_kit::clock::Clock;
@@ -249,11 +249,11 @@ async fn read_pods(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
 
 async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     let key = subject.job.key();
-    let reads = (0..SHARDS).map(|number| {
-        let (namespace, name) = (key.namespace.clone(), shard_name(&key.name, number));
+    let reads = shard_names(&key.name).map(|name| {
+        let namespace = key.namespace.clone();
         async move { cluster.get::<Shard>(&CONFIG_MAPS, &namespace, &name).await }
     });
-    // Where several fail the first shard's failure is named every time.
+    // If several reads fail, the first shard's failure is named every time.
     let shards: kube::Result<Vec<_>> = join_all(reads).await.into_iter().collect();
     let shards = shards.map_err(|error| {
         let what =

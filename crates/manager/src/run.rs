@@ -256,7 +256,7 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
     for kind in kinds {
         match kind {
             Kind::DaemonJob => {
-                let served = quintet_daemonjob::register(shared);
+                let served = quintet_daemonjob::register(shared, &args.daemon_job_deletion_taints);
                 daemonjobs = Some(served.context("the metrics of DaemonJobs cannot be registered")?);
             }
             Kind::PodSet => {

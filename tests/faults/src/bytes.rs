@@ -54,7 +54,7 @@ const DECODERS: [Decoder; 13] = [
     of("template", template, |bytes| {
         let template = json_of::<RawTemplate>(bytes)?;
         let _ = template.hash();
-        let _ = quintet_daemonjob::nodes::Placement::of(template.spec());
+        let _ = quintet_daemonjob::eligibility::Placement::of(template.spec());
         let _ = template.pod("n", "a", &json!({}), &[("l", "1")], &[("a", "1")], Some("f"));
         Ok(())
     }),
@@ -83,12 +83,12 @@ const DECODERS: [Decoder; 13] = [
     }),
     Decoder {
         name: "entry",
-        example: || json!("n1 v1-abc run=3 Succeeded failures=0 boot=b-1 2026-01-01T00:00:03Z"),
+        example: || json!(LINE),
         is_text: true,
         decode: |bytes| {
             let line = String::from_utf8_lossy(bytes);
             let entry: Entry =
-                line.parse().map_err(|error: quintet_daemonjob::ledger::Unreadable| error.to_string())?;
+                line.parse().map_err(|error: quintet_daemonjob::ledger::Unusable| error.to_string())?;
             let again: Result<Entry, _> = entry.to_string().parse();
             if again.as_ref() == Ok(&entry) {
                 Ok(())
@@ -98,6 +98,10 @@ const DECODERS: [Decoder; 13] = [
         },
     },
 ];
+
+/// A line of a ledger.
+const LINE: &str = "node=n1 template=v1-abc rollout=2 run=1 pod=3 outcome=Disrupted failures=1 disruptions=1 ignored=1 \
+    attempt=Disrupted/v1-abc/2 clear=true n-mark=a%20b ended=2026-01-01T00:00:03Z";
 
 const NOW: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
@@ -110,8 +114,9 @@ fn meta() -> Value {
     json!({ "name": "a", "namespace": "default", "uid": "u-1", "resourceVersion": "12", "generation": 2,
         "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:01:00Z",
         "deletionGracePeriodSeconds": 30, "finalizers": ["dj.dysproz.io/ledger"],
-        "labels": { "quintet.dev/kind": "DaemonJob", "dj.dysproz.io/run": "3" },
-        "annotations": { "dj.dysproz.io/node-name": "n1" },
+        "labels": { "quintet.dev/kind": "DaemonJob", "dj.dysproz.io/pod-number": "3" },
+        "annotations": { "dj.dysproz.io/node-name": "n1", "dj.dysproz.io/node-ready": "true", "dj.dysproz.io/rollout": "2",
+            "dj.dysproz.io/run": "1", "dj.dysproz.io/deleted-for": "Exhausted" },
         "ownerReferences": [{ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "name": "d", "uid": "u-2", "controller": true }] })
 }
 
@@ -141,7 +146,7 @@ fn deployment() -> Value {
 }
 
 fn shard() -> Value {
-    json!({ "metadata": meta(), "data": { "u-3": "n1 v1-abc run=3 Succeeded failures=0 boot=b-1 2026-01-01T00:00:03Z" } })
+    json!({ "metadata": meta(), "data": { "u-3": LINE, "gone": "rollout=2 hour-2026-01-01T00:00:00Z=1" } })
 }
 
 fn lease() -> Value {
@@ -176,10 +181,15 @@ fn custom(spec: Value, status: Value) -> Value {
 fn daemonjob() -> Value {
     custom(
         json!({ "template": template(), "parallelism": "50%", "backoffLimit": 2, "activeDeadlineSeconds": 60,
-            "pendingDeadlineSeconds": 5, "failurePolicy": { "type": "FailFast", "maxFailedNodes": 1 },
+            "pendingDeadlineSeconds": 5, "failurePolicy": { "type": "FailFast", "maxFailedNodes": 1, "nodeLostAfterSeconds": 60 },
+            "disruptionLimit": 3, "unhealthyNodes": { "policy": "SkipAfter", "skipAfterSeconds": 60 }, "outdatedPods": "Replace",
+            "retryToken": "a",
             "podFailurePolicy": { "rules": [{ "action": "Ignore", "onExitCodes": { "operator": "In", "values": [1, 2] } }] },
-            "rerunOn": ["NodeReboot"], "lateNodes": "Ignore", "ttlSecondsAfterFinished": 3 }),
+            "rerunOn": ["NodeReboot", "MachineChange"], "lateNodes": "Ignore", "ttlSecondsAfterFinished": 3 }),
         json!({ "observedGeneration": 1, "active": 1, "startTime": "2026-01-01T00:00:00Z", "templateHash": "v1-abc",
+            "rollout": { "number": 2, "retryToken": "a", "base": 3, "unhealthyFromStart": 1, "ended": "DeadlineExceeded",
+                "endedBy": "x", "brakedSince": "2026-01-01T00:00:00Z" }, "run": 1, "workedSeconds": 5,
+            "workingSince": "2026-01-01T00:00:00Z",
             "ledgerShards": [1, 2], "failedNodes": [{ "node": "n", "reason": "r" }],
             "conditions": [{ "type": "Complete", "status": "False", "reason": "r", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" }] }),
     )

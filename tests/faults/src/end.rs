@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, HashSet};
 use quintet_fake_apiserver::store::State;
 use serde_json::{Map, Value, json};
 
+use crate::promises;
+
 fn text<'v>(value: &'v Value, path: &str) -> &'v str {
     value.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
@@ -40,8 +42,8 @@ pub fn state(state: &State) -> Vec<String> {
     lines
 }
 
-/// Parts of a status that say what was before, by kind: how often a message was changed.
-const HISTORY: [(&str, &str); 1] = [("greetings", "updates")];
+/// Parts of a status that say what was before, by kind: how often a message was changed, and the rollout.
+const HISTORY: [(&str, &str); 2] = [("greetings", "updates"), ("daemonjobs", "rollout")];
 
 /// As [`state`], without what is history: ledgers, and pods of DaemonJobs that have ended.
 pub fn without_history(state: &State) -> Vec<String> {
@@ -75,8 +77,10 @@ fn pod(pod: &Value) -> String {
     let is_going = !text(pod, "/metadata/deletionTimestamp").is_empty();
     let node = text(pod, "/metadata/annotations/dj.dysproz.io~1node-name");
     let labels = pod["metadata"]["labels"].as_object().cloned().unwrap_or_default();
-    let labels: Map<String, Value> =
-        labels.into_iter().filter(|(key, _)| !key.ends_with("uid") && !key.ends_with("/run")).collect();
+    let labels: Map<String, Value> = labels
+        .into_iter()
+        .filter(|(key, _)| !key.ends_with("uid") && !key.ends_with("/pod-number"))
+        .collect();
     format!(
         "pod of {} {node} {}{} finalizers {} {}",
         owner(pod),
@@ -87,20 +91,30 @@ fn pod(pod: &Value) -> String {
     )
 }
 
-/// The lines of a shard, without run numbers, boots, times, and disruptions: a node that was disrupted before anybody saw its
-/// pod was not. Which shard a node is in follows from its UID, and what is
-/// known of nodes that are gone goes with the next write.
+/// Words of a ledger line that differ from run to run. Disruptions: if a pod was disrupted before any manager saw it, no
+/// manager counts it.
+const PARTICULAR_WORDS: [&str; 9] = [
+    "rollout=",
+    "run=",
+    "pod=",
+    "boot=",
+    "machine=",
+    "disruptions=",
+    "ignored=",
+    "ended=",
+    "rejected-since=",
+];
+
+/// The lines of a shard, without the words that differ. The shard of a node follows from its UID, and the next write of a
+/// shard drops the lines of deleted nodes.
 fn ledger(shard: &Value, nodes: &BTreeMap<String, String>) -> Vec<String> {
     let lines = shard["data"].as_object().into_iter().flatten();
     lines
         .filter_map(|(uid, line)| {
             let node = nodes.get(uid)?;
             let words = line.as_str().unwrap_or_default().split(' ');
-            let is_time = |word: &str| word.ends_with('Z') && word.contains('T');
-            let words: Vec<&str> = words
-                .filter(|word| !["run=", "boot=", "disruptions="].iter().any(|field| word.starts_with(field)))
-                .filter(|word| !is_time(word))
-                .collect();
+            let is_particular = |word: &&str| PARTICULAR_WORDS.iter().any(|field| word.starts_with(field));
+            let words: Vec<&str> = words.filter(|word| !is_particular(word)).collect();
             Some(format!("ledger of {} {node}: {}", owner(shard), words.join(" ")))
         })
         .collect()
@@ -109,6 +123,7 @@ fn ledger(shard: &Value, nodes: &BTreeMap<String, String>) -> Vec<String> {
 /// Fields that differ from run to run.
 fn is_particular(field: &str) -> bool {
     field.ends_with("Time")
+        || field.ends_with("Since")
         || field.ends_with("Timestamp")
         || field.ends_with("edAt")
         || matches!(
@@ -122,6 +137,10 @@ fn is_particular(field: &str) -> bool {
                 | "selector"
                 | "at"
                 | "ledgerShards"
+                | "workedSeconds"
+                | "base"
+                | "number"
+                | "run"
                 | "observedGeneration"
                 | "generation"
         )
@@ -174,5 +193,6 @@ pub fn wrong(state: &State) -> Vec<String> {
             }
         }
     }
+    wrong.extend(state.objects("daemonjobs.dj.dysproz.io").filter_map(|job| promises::unexplained(job)));
     wrong
 }

@@ -10,6 +10,7 @@ mod dice;
 mod end;
 mod plan;
 mod process;
+mod promises;
 mod run;
 mod scenarios;
 mod sweep;

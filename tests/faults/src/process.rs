@@ -127,7 +127,7 @@ impl Process {
         for kind in kinds {
             match kind {
                 Kind::DaemonJob => {
-                    served = Some(quintet_daemonjob::register(&shared).map_err(|error| fails(&error))?);
+                    served = Some(quintet_daemonjob::register(&shared, &[]).map_err(|error| fails(&error))?);
                 }
                 Kind::PodSet => quintet_podset::register(&shared).map_err(|error| fails(&error))?,
                 Kind::PulsarConsumer => {

@@ -277,6 +277,67 @@ pub const ALL: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "daemonjob-brake",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| begin_with_braked_daemonjob(server, "fail-on-n1")),
+            // Whatever becomes of the node that failed, the other one gets no pod.
+            (SETTLED, |server| {
+                ready(server, "n1", false);
+                change(server, NODES, "n2", &json!({ "metadata": { "labels": { "go": "yes" } } }));
+            }),
+            (SETTLED, |server| {
+                let taints = json!([{ "key": "no", "effect": "NoSchedule" }]);
+                change(server, NODES, "n1", &json!({ "spec": { "taints": taints } }));
+                ready(server, "n1", true);
+            }),
+            (SETTLED, |server| change(server, NODES, "n1", &json!({ "spec": { "taints": null } }))),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-brake-and-retry",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| begin_with_braked_daemonjob(server, "fail-first")),
+            // The node that failed once waits for its retry, and holds the only place.
+            (after(7_000), |server| {
+                change(server, NODES, "n2", &json!({ "metadata": { "labels": { "go": "yes" } } }));
+            }),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-failed-node-tainted",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| {
+                let spec = json!({ "template": template("fail-on-n1"), "backoffLimit": 0 });
+                begin_with_daemonjob(server, &spec);
+            }),
+            (SETTLED, |server| {
+                let taints = json!([{ "key": "no", "effect": "NoSchedule" }]);
+                change(server, NODES, "n1", &json!({ "spec": { "taints": taints } }));
+            }),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-node-deleted",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| begin_with_braked_daemonjob(server, "slow")),
+            (When::RunningOn("n1"), |server| {
+                server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
+            }),
+            (SETTLED, |server| {
+                change(server, NODES, "n2", &json!({ "metadata": { "labels": { "go": "yes" } } }));
+            }),
+            // A new machine of that name does not heal it.
+            (SETTLED, |server| {
+                node(server, "n1");
+                change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": "yes" } } }));
+            }),
+        ],
+    },
+    Scenario {
         name: "daemonjob-retry",
         kinds: &[Kind::DaemonJob],
         steps: &[(at_once(), |server| {
@@ -552,14 +613,15 @@ pub const ALL: &[Scenario] = &[
 pub fn lives(pod: &Value) -> Life {
     let image = pod.pointer("/spec/containers/0/image").and_then(Value::as_str).unwrap_or_default();
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
-    let run = pod.pointer("/metadata/labels/dj.dysproz.io~1run").and_then(Value::as_str).unwrap_or_default();
+    let number =
+        pod.pointer("/metadata/labels/dj.dysproz.io~1pod-number").and_then(Value::as_str).unwrap_or_default();
     let soon = Duration::from_millis(1_500);
     match image {
         "stuck" => Life::NeverStarts,
         "never-ready" => Life::NeverReady,
         "slow" => Life::Succeeds(Duration::from_secs(8)),
         "slow-on-n2" if node == "n2" => Life::Succeeds(Duration::from_secs(8)),
-        "fail-first" if run == "1" => Life::Fails(soon, 1),
+        "fail-first" if number == "1" => Life::Fails(soon, 1),
         "fail-on-n1" if node == "n1" => Life::Fails(soon, 3),
         "done" | "done-too" | "fail-first" | "fail-on-n1" | "slow-on-n2" => Life::Succeeds(soon),
         _ => Life::Runs,
@@ -590,6 +652,26 @@ fn begin_with_podset(server: &Server, spec: &Value) {
 fn begin_with_daemonjob(server: &Server, spec: &Value) {
     two_nodes(server);
     daemonjob(server, spec);
+}
+
+/// One pod at a time, and none after a failed node. Only n1 is selected at first.
+fn begin_with_braked_daemonjob(server: &Server, image: &str) {
+    two_nodes(server);
+    change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": "yes" } } }));
+    let mut template = template(image);
+    template["spec"]["nodeSelector"] = json!({ "go": "yes" });
+    let backoff_limit = i32::from(image == "fail-first");
+    daemonjob(
+        server,
+        &json!({ "template": template, "parallelism": 1, "backoffLimit": backoff_limit,
+            "failurePolicy": { "type": "Pause" } }),
+    );
+}
+
+fn ready(server: &Server, name: &str, is_ready: bool) {
+    let status = if is_ready { "True" } else { "False" };
+    let conditions = json!([{ "type": "Ready", "status": status }]);
+    server.merge(WHO, &format!("{NODES}/{name}/status"), &json!({ "status": { "conditions": conditions } }));
 }
 
 fn podset(server: &Server, spec: &Value) {

@@ -15,6 +15,10 @@ const REPEATED: usize = 4;
 /// Of others, so many.
 const MOST: usize = 60;
 
+fn is_ended_by_a_failure(scenario: &Scenario) -> bool {
+    ["daemonjob-failure", "daemonjob-brake", "daemonjob-node-deleted"].contains(&scenario.name)
+}
+
 /// Every plan that follows from a run without a fault.
 pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
     let mut faults = Vec::new();
@@ -30,7 +34,7 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
                 faults.push(Fault::Request(name.clone(), nth, *trouble));
             }
             // Where the first failure ends the run, a node that was kept waiting never had its turn.
-            let waits = scenario.name != "daemonjob-failure";
+            let waits = !is_ended_by_a_failure(scenario);
             if waits && matches!(&**name, "create-pods" | "create-configmaps") {
                 faults.push(Fault::Request(name.clone(), nth, Trouble::Stranger));
             }
@@ -41,7 +45,7 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
             for event in Event::ALL {
                 // Where the first failure ends the run, a node that nobody is shown never has its turn.
                 let is_missed =
-                    scenario.name == "daemonjob-failure" && resource == "nodes" && event == Event::Silence;
+                    is_ended_by_a_failure(scenario) && resource == "nodes" && event == Event::Silence;
                 if is_missed {
                     continue;
                 }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::plan::{Event, Fault, Plan, Trouble};
+use crate::promises::{Judge, Knowledge};
 
 /// What the fault asks of the one who runs the processes.
 #[derive(Debug)]
@@ -100,6 +101,10 @@ struct Inner {
     hashes: BTreeSet<(String, String)>,
     /// The nodes on which a pod of a DaemonJob has failed, by its UID and node names.
     failed: BTreeSet<(String, String)>,
+    /// The names of nodes that were ever not Ready.
+    unready: BTreeSet<String>,
+    /// What DaemonJobs promise.
+    promises: Judge,
 }
 
 /// When nothing of a process comes through.
@@ -131,7 +136,10 @@ fn short(resource: &str) -> &str {
 fn name_of(asked: &Asked) -> String {
     let sub = if asked.subresource.is_empty() { String::new() } else { format!("-{}", asked.subresource) };
     let resource = short(&asked.resource).trim_matches('/').replace('/', "_");
-    format!("{}-{resource}{sub}", asked.verb)
+    // The dry run of a template makes nothing: no stranger can be in its way.
+    let is_dry_run = asked.verb == "create" && asked.resource == "pods" && asked.name.ends_with("-0");
+    let verb = if is_dry_run { "try" } else { asked.verb };
+    format!("{verb}-{resource}{sub}")
 }
 
 /// What a request makes or deletes, if it does.
@@ -455,10 +463,12 @@ impl Watcher {
                 for (_, hash) in hashes.iter().filter(|(of, _)| of == uid) {
                     let is_done = |node: &&Arc<Value>| {
                         let of = (uid.to_owned(), text(node, "/metadata/uid").to_owned(), hash.clone());
-                        node["spec"]["taints"].is_null() && succeeded.contains(&of)
+                        succeeded.contains(&of)
                     };
-                    let done = state.objects("nodes").filter(is_done).count();
-                    all.push((done_with(hash), i64::try_from(done).unwrap_or(i64::MAX), 0));
+                    let done: Vec<&Arc<Value>> = state.objects("nodes").filter(is_done).collect();
+                    // A done node that is not Ready since its attempt is suspect; one that was Ready in between is not.
+                    all.push((done_with(hash), count(&done, &is_ready), 0));
+                    all.push((done_with(hash), count(&done, &|_| true), 0));
                 }
             }
             truths.insert(uid.to_owned(), all);
@@ -647,6 +657,10 @@ impl Watcher {
         let uid = text(daemonjob, "/metadata/uid");
         for node in daemonjob["status"]["failedNodes"].as_array().into_iter().flatten() {
             let name = text(node, "/node").to_owned();
+            // A node is lost by its silence.
+            if text(node, "/reason") == "NodeLost" && self.inner().unready.contains(&name) {
+                continue;
+            }
             if !self.inner().failed.contains(&(uid.to_owned(), name.clone())) {
                 self.violate(format!("a status says that node {name} has failed, on which no pod has"));
             }
@@ -843,6 +857,17 @@ impl Script for Watcher {
                 commit.who
             );
             self.inner().trace.push(trace);
+        }
+        let knows = Knowledge {
+            is_exact: !self.plan.delays_views() && !self.plan.is_late(),
+            is_late: self.plan.is_late(),
+        };
+        let wrong = self.inner().promises.committed(commit, knows);
+        for what in wrong {
+            self.violate(what);
+        }
+        if kind == "nodes" && commit.new.is_some_and(|node| !is_ready(node)) {
+            self.inner().unready.insert(text(object, "/metadata/name").to_owned());
         }
         if kind == "pods" {
             self.judge_pod(commit, object, commit.old.is_none());

@@ -40,6 +40,9 @@ pub enum Author {
     Other,
 }
 
+/// The verb of a request that changes nothing, whatever it asks for.
+const DRY_RUN: &str = "dry-run";
+
 /// A request, as it was answered; a watch, when it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -47,7 +50,7 @@ pub struct Request {
     pub author: Author,
     /// The namespace; empty where there is none.
     pub namespace: String,
-    /// `create`, `update`, `patch`, `delete` or `deletecollection`; `get`, `list` or `watch`.
+    /// `create`, `update`, `patch`, `delete` or `deletecollection`; `get`, `list` or `watch`; [`DRY_RUN`].
     pub verb: String,
     /// The resource, and the subresource after a slash.
     pub resource: String,
@@ -64,7 +67,7 @@ pub struct Request {
 impl Request {
     /// Whether it was to change something.
     pub fn is_write(&self) -> bool {
-        !self.is_read() && self.verb != "watch"
+        !self.is_read() && self.verb != "watch" && self.verb != DRY_RUN
     }
 
     /// Whether it was to read objects once.
@@ -98,6 +101,8 @@ impl Request {
 struct Line {
     stage: String,
     verb: String,
+    #[serde(default, rename = "requestURI")]
+    request_uri: String,
     user: User,
     #[serde(default)]
     user_agent: String,
@@ -142,7 +147,7 @@ fn parse(line: &[u8]) -> Option<Request> {
     Some(Request {
         author: author(&line.user.username, &line.user_agent),
         namespace: object.namespace,
-        verb: line.verb,
+        verb: if line.request_uri.contains("dryRun=All") { DRY_RUN.to_owned() } else { line.verb },
         resource,
         name: object.name,
         code: line.response_status.map_or(0, |status| status.code),

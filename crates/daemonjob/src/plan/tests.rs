@@ -5,7 +5,18 @@ use quintet_kit::plan::Refusal;
 use quintet_kit::template::RawTemplate;
 use std::sync::Arc;
 
-use crate::survey::{pinned_to, run_of};
+use crate::history::{number_of, pinned_to};
+use crate::ledger::{GONE, Shard, shard_name, shard_of};
+use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor};
+use jiff::SignedDuration;
+use quintet_kit::types::{Phase, Pod};
+use std::collections::BTreeMap;
+
+mod brake;
+mod health;
+mod outcomes;
+mod places;
+mod scene;
 
 const START: &str = "2026-01-01T00:00:00Z";
 
@@ -48,7 +59,7 @@ fn pod(job: &DaemonJob, node: &str, run: u64, phase: &str) -> Pod {
             "name": format!("{node}-{run}"), "namespace": "ns", "uid": format!("{node}-{run}"), "resourceVersion": "1",
             "creationTimestamp": START,
             "labels": {
-                NODE_UID_LABEL: format!("uid-{node}"), RUN_LABEL: run.to_string(),
+                NODE_UID_LABEL: format!("uid-{node}"), POD_NUMBER_LABEL: run.to_string(),
                 HASH_LABEL: job.spec.template.hash()},
             "annotations": {NODE_NAME_ANNOTATION: node}},
         "spec": {"nodeName": node},
@@ -84,6 +95,10 @@ fn recorded(job: &DaemonJob, mut world: World, plan: &Plan<DaemonJobStatus>) -> 
         let mut shard: Shard = old.map(|old| (*old).clone()).unwrap_or_default();
         shard.meta.name = name.as_str().into();
         for (uid, line) in data.as_object().unwrap() {
+            if uid == GONE {
+                shard.gone = line.as_str().map(|line| line.parse().unwrap()).unwrap_or_default();
+                continue;
+            }
             match line.as_str() {
                 Some(line) => shard.entries.insert(uid.as_str().into(), line.parse()),
                 None => shard.entries.remove(&**uid),
@@ -127,15 +142,39 @@ fn created(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
         .collect()
 }
 
+/// The pods that go: those that are deleted, and those that are marked to be deleted next.
 fn deleted(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
     plan.steps
         .iter()
         .flatten()
         .filter_map(|action| match action {
             Action::Delete { name, .. } => Some(name.to_string()),
+            Action::Merge { resource: PODS, name, body, .. } => {
+                body.pointer("/metadata/annotations")?.get(DELETED_FOR_ANNOTATION)?.as_str()?;
+                Some(name.to_string())
+            }
             _ => None,
         })
         .collect()
+}
+
+/// Why the pods go, by name.
+fn marks(plan: &Plan<DaemonJobStatus>) -> Vec<(String, Option<String>)> {
+    let marks = plan.steps.iter().flatten().filter_map(|action| match action {
+        Action::Merge { resource: PODS, name, body, .. } => {
+            let mark = body.pointer("/metadata/annotations")?.get(DELETED_FOR_ANNOTATION)?;
+            Some((name.to_string(), mark.as_str().map(str::to_owned)))
+        }
+        _ => None,
+    });
+    marks.collect()
+}
+
+/// The pod with a reason to delete it on it.
+fn marked(mut pod: Pod, reason: DeletedFor) -> Pod {
+    let old = pod.meta.annotations.get(NODE_NAME_ANNOTATION).unwrap_or_default().to_owned();
+    pod.meta.annotations = [(NODE_NAME_ANNOTATION, &*old), (DELETED_FOR_ANNOTATION, reason.word())].into();
+    pod
 }
 
 fn reason(plan: &Plan<DaemonJobStatus>, type_: &str) -> (String, String) {
@@ -215,14 +254,19 @@ fn nothing_is_written_once_it_is_complete() {
 }
 
 #[test]
-fn a_late_node_starts_a_new_run_of_its_own() {
+fn a_new_node_begins_a_run_when_all_was_done() {
     let job = simple();
     let before = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
     let job = told(told(job, &before, now()), &before, now());
     let later = now() + SignedDuration::from_hours(1);
-    let after = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded")]);
+    let mut after = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded")]);
+    // A node that was there all along joins the run that is over.
+    assert_eq!(plan(&job, &after, later).status.unwrap().start_time, Some(Time(now())));
+    let mut new = (*after.nodes[1]).clone();
+    new.meta.created = Some(now() + SignedDuration::from_secs(1));
+    after.nodes[1] = Arc::new(new);
     let start = plan(&job, &after, later);
-    assert!(start.steps.is_empty());
+    assert!(created(&start).is_empty());
     let status = start.status.clone().unwrap();
     assert_eq!((status.start_time, status.completion_time), (Some(Time(later)), None));
     assert_eq!(reason(&start, "Complete").0, "False");
@@ -273,20 +317,6 @@ fn a_disrupted_pod_does_not_count_against_the_limit() {
 }
 
 #[test]
-fn a_run_that_is_resumed_begins_after_all_that_has_ended_also_by_a_clock_that_was_set_back() {
-    let mut job = simple();
-    let mut all = world(&["a"], vec![pod(&job, "a", 1, "Failed")]);
-    (job, all) = settled(job, all, now());
-    job.spec.suspend = Some(true);
-    (job, all) = settled(job, all, now());
-    assert_eq!(job.status.as_ref().unwrap().start_time, None);
-    job.spec.suspend = None;
-    let earlier = now() - SignedDuration::from_hours(1);
-    let start = told(job, &all, earlier).status.unwrap().start_time.unwrap();
-    assert!(start.0 > now(), "{start:?}");
-}
-
-#[test]
 fn a_terminating_pod_blocks_its_node_until_it_has_ended() {
     let job = simple();
     let mut going = pod(&job, "a", 1, "Running");
@@ -316,7 +346,7 @@ fn a_pod_for_a_vanished_node_is_deleted_and_blocks_a_new_node_of_that_name() {
     let job = simple();
     let mut old = pod(&job, "a", 1, "Pending");
     old.meta.labels =
-        [(NODE_UID_LABEL, "gone"), (HASH_LABEL, &job.spec.template.hash()), (RUN_LABEL, "1")].into();
+        [(NODE_UID_LABEL, "gone"), (HASH_LABEL, &job.spec.template.hash()), (POD_NUMBER_LABEL, "1")].into();
     let world = world(&["a"], vec![old]);
     let plan = plan(&told(job, &world, now()), &world, now());
     assert_eq!(deleted(&plan), ["a-1"]);
@@ -349,7 +379,7 @@ fn the_deadline_ends_the_run_and_holds() {
     let later = now() + SignedDuration::from_mins(1);
     let ended = plan(&job, &running, later);
     assert_eq!(deleted(&ended), ["b-1"]);
-    assert_eq!(reason(&ended, "Failed").0, "False", "told when the deletions are accepted");
+    assert_eq!(reason(&ended, "Failed").0, "False", "it becomes True when the deletions are accepted");
     let mut going = pod(&job, "b", 1, "Running");
     going.meta.deleted = Some(later);
     let accepted = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), going]);
@@ -440,7 +470,7 @@ fn written(plan: &Plan<DaemonJobStatus>) -> BTreeMap<String, String> {
 #[case::at_least_one_of_none(json!("50%"), 0, Some(1))]
 #[case::all(json!("100%"), 7, Some(7))]
 fn parallelism_is_rounded_up(#[case] value: Value, #[case] desired: usize, #[case] places: Option<usize>) {
-    assert_eq!(crate::survey::parallelism(&with(&json!({"parallelism": value})), desired), places);
+    assert_eq!(crate::turns::parallelism(&with(&json!({"parallelism": value})), desired), places);
 }
 
 #[rstest::rstest]
@@ -450,7 +480,7 @@ fn parallelism_is_rounded_up(#[case] value: Value, #[case] desired: usize, #[cas
 #[case::absent(json!(null), 10, 0)]
 fn max_failed_nodes_are_rounded_down(#[case] value: Value, #[case] desired: usize, #[case] max: usize) {
     let job = with(&json!({"failurePolicy": {"type": "FailFast", "maxFailedNodes": value}}));
-    assert_eq!(crate::survey::max_failed(&job, desired), max);
+    assert_eq!(crate::failure_policy::max_failed(&job, desired), max);
 }
 
 #[test]
@@ -469,7 +499,7 @@ fn nodes_take_turns_and_what_holds_a_place_says_so() {
     assert_eq!(state(&status, "a"), Some("Unschedulable"));
     let message = &status.pending_nodes[0].message;
     assert!(
-        message.contains("0/3 nodes are available") && message.contains("holds one of 1 places"),
+        message.contains("0/3 nodes are available") && message.contains("holds 1 of 1 places"),
         "{message}"
     );
     assert_eq!(state(&status, "b"), Some("WaitingForTurn"));
@@ -495,9 +525,7 @@ fn suspension_deletes_running_pods_records_the_rest_and_ends_in_a_new_run() {
     let mut job = told(with(&json!({})), &running, now());
     job.spec.suspend = Some(true);
     let plan_ = plan(&job, &running, later(5));
-    assert_eq!(deleted(&plan_), ["b-1"]);
-    let Action::Delete { resource_version, .. } = &plan_.steps[0][0] else { panic!() };
-    assert!(resource_version.is_some(), "one that succeeds meanwhile stays");
+    assert_eq!(marks(&plan_), [("b-1".to_owned(), Some("Suspend".to_owned()))]);
     assert_eq!(written(&plan_).into_keys().collect::<Vec<_>>(), ["uid-a"]);
     let status = plan_.status.clone().unwrap();
     assert_eq!((status.start_time.clone(), reason(&plan_, "Complete").1), (None, "Suspended".into()));
@@ -595,22 +623,22 @@ fn a_pod_that_restarts_too_often_is_deleted_and_its_node_has_failed() {
     let job = told(job, &one, now());
     let plan_ = plan(&job, &one, now());
     assert_eq!(deleted(&plan_), ["a-1"]);
-    let Action::Delete { resource_version, .. } = &plan_.steps[0][0] else { panic!() };
-    assert!(resource_version.is_some(), "if it succeeds meanwhile, it is a success");
-    let mut dead = going(looping, later(1));
+    assert_eq!(marks(&plan_), [("a-1".to_owned(), Some("Exhausted".to_owned()))]);
+    let mut dead = going(marked(looping, DeletedFor::Exhausted), later(1));
     (dead.phase, dead.finished) = (Phase::Failed, Some(later(2)));
     let over = world(&["a"], vec![dead]);
     let plan_ = plan(&job, &over, later(5));
     assert_eq!(state(plan_.status.as_ref().unwrap(), "a"), Some("BackoffLimitExceeded"));
-    assert!(written(&plan_)["uid-a"].contains("Failed failures=3"), "{:?}", written(&plan_));
+    assert!(written(&plan_)["uid-a"].contains("outcome=Failed failures=3"), "{:?}", written(&plan_));
 }
 
 #[test]
-fn a_finalizer_waits_for_the_ledger_which_waits_for_a_second() {
+fn a_finalizer_waits_for_the_ledger_at_most_once_a_second() {
     let job = simple();
     let pods = vec![going(pod(&job, "a", 1, "Succeeded"), now()), pod(&job, "b", 1, "Running")];
-    let world = world(&["a", "b"], pods);
+    let mut world = world(&["a", "b"], pods);
     let job = told(job, &world, now());
+    world.clocks.ledger_written(now());
     let gathering = plan(&job, &world, now());
     assert!(gathering.steps.is_empty());
     assert_eq!(gathering.again, Some(later(1)));
@@ -618,7 +646,10 @@ fn a_finalizer_waits_for_the_ledger_which_waits_for_a_second() {
     assert_eq!(flush.steps.len(), 2, "the ledger is acknowledged first");
     assert_eq!(
         written(&flush)["uid-a"],
-        format!("a {} run=1 Succeeded failures=0 boot=- 2026-01-01T00:00:00Z", job.spec.template.hash())
+        format!(
+            "node=a template={} rollout=1 run=1 pod=1 outcome=Succeeded clear=true ended=2026-01-01T00:00:00Z",
+            job.spec.template.hash()
+        )
     );
     assert_eq!(released(&flush), ["a-1"]);
     assert!(matches!(flush.steps[1][0], Action::Patch { .. }));
@@ -682,21 +713,17 @@ fn a_pod_that_does_not_start_in_time_is_given_up_for_this_run() {
     let job = told(job, &waiting, now());
     assert_eq!(plan(&job, &waiting, now()).again, Some(later(30)));
     // It is marked before it is deleted, since clocks differ; and what has started meanwhile stays, and loses the mark.
-    let marked = plan(&job, &waiting, later(30));
-    let Action::Merge { body, .. } = &marked.steps[0][0] else { panic!("{marked:?}") };
-    assert_eq!(body["metadata"]["annotations"], json!({ GIVEN_UP_ANNOTATION: START }));
+    let first = plan(&job, &waiting, later(30));
+    let Action::Merge { body, .. } = &first.steps[0][0] else { panic!("{first:?}") };
+    assert_eq!(body["metadata"]["annotations"], json!({ DELETED_FOR_ANNOTATION: "PendingDeadline" }));
     assert_eq!(body["metadata"]["resourceVersion"], "1");
-    let with_mark = |phase: &str| {
-        let mut pod = pod(&job, "a", 1, phase);
-        pod.meta.annotations = [(NODE_NAME_ANNOTATION, "a"), (GIVEN_UP_ANNOTATION, START)].into();
-        pod
-    };
+    let with_mark = |phase: &str| marked(pod(&job, "a", 1, phase), DeletedFor::PendingDeadline);
     let mut again = world(&["a", "b"], vec![with_mark("Pending"), pod(&job, "b", 1, "Running")]);
     assert_eq!(deleted(&plan(&job, &again, later(30))), ["a-1"]);
     again.pods[0] = Arc::new(with_mark("Running"));
     let started = plan(&job, &again, later(30));
     let Action::Merge { body, .. } = &started.steps[0][0] else { panic!("{started:?}") };
-    assert_eq!(body["metadata"]["annotations"], json!({ GIVEN_UP_ANNOTATION: null }));
+    assert_eq!(body["metadata"]["annotations"], json!({ DELETED_FOR_ANNOTATION: null }));
     assert!(deleted(&started).is_empty());
     // The clock of the API server is behind that of the manager.
     let mut given_up = going(with_mark("Pending"), later(1));
@@ -756,33 +783,11 @@ fn a_reboot_runs_again_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_was_done_before_a_b_and_a_is_done_again_unless_b_has_not_succeeded() {
-    let template =
-        |image: &str| RawTemplate(json!({"spec": {"containers": [{"name": "c", "image": image}]}}));
-    let (mut a, mut b) = (simple(), simple());
-    (a.spec.template, b.spec.template) = (template("a"), template("b"));
-    for (second, due) in [("Succeeded", true), ("Failed", false)] {
-        let world = world(&["a"], vec![pod(&a, "a", 1, "Succeeded"), pod(&b, "a", 2, second)]);
-        let job = told(a.clone(), &world, now());
-        assert_eq!(created(&plan(&job, &world, later(3_600))) == ["a"], due, "{second}");
-        // The ledger alone says the same.
-        let mut suspended = b.clone();
-        suspended.spec.suspend = Some(true);
-        let (job, world) = settled(suspended, world, now());
-        let mut job = DaemonJob { status: job.status, ..a.clone() };
-        job.metadata.generation = Some(2);
-        let alone = World { pods: Vec::new(), ..world };
-        let job = told(job, &alone, later(3_600));
-        assert_eq!(created(&plan(&job, &alone, later(3_600))) == ["a"], due, "{second}, by the ledger");
-    }
-}
-
-#[test]
 fn a_node_made_anew_runs_again_unless_its_pod_ran_on_the_new_machine() {
     let job = simple();
     let mut old = pod(&job, "a", 1, "Succeeded");
     old.meta.labels =
-        [(NODE_UID_LABEL, "gone"), (HASH_LABEL, &job.spec.template.hash()), (RUN_LABEL, "1")].into();
+        [(NODE_UID_LABEL, "gone"), (HASH_LABEL, &job.spec.template.hash()), (POD_NUMBER_LABEL, "1")].into();
     for (created_at, due) in [(later(1), true), (now(), false)] {
         let mut world = world(&["a"], vec![old.clone()]);
         let mut anew = (*world.nodes[0]).clone();
@@ -846,15 +851,15 @@ fn a_line_that_cannot_be_read_is_a_record_lost_and_a_newer_format_is_left_alone(
         shard.entries.insert("uid-a".into(), "scribble".parse());
         World { nodes: done.nodes.clone(), ledger: vec![Arc::new(shard)], ..World::default() }
     };
-    let scribble = plan(&job, &garbled("v1"), later(60));
+    let scribble = plan(&job, &garbled("v2"), later(60));
     assert!(created(&scribble).is_empty());
     assert!(written(&scribble)["uid-a"].contains("RecordLost"));
-    let newer = plan(&job, &garbled("v2"), later(60));
+    let newer = plan(&job, &garbled("v3"), later(60));
     assert!(newer.steps.is_empty(), "{:?}", newer.steps);
     assert_eq!(state(newer.status.as_ref().unwrap(), "a"), Some("LedgerFormat"));
     assert_eq!(reason(&newer, "LedgerLost"), ("True".into(), "LedgerFormat".into()));
     // A pod that goes meanwhile waits for a version that can record it.
-    let mut held = garbled("v2");
+    let mut held = garbled("v3");
     held.pods.push(Arc::new(going(pod(&job, "a", 1, "Succeeded"), now())));
     assert!(released(&plan(&job, &held, later(60))).is_empty());
 }
@@ -945,7 +950,7 @@ fn a_surplus_pod_goes() {
     let mut suspended = job.clone();
     suspended.spec.suspend = Some(true);
     let (_, done) = settled(suspended, done, now());
-    // One of a run that is recorded as over: a creation that came late.
+    // One that is recorded as over: a creation that came late.
     let late = World { pods: vec![Arc::new(pod(&job, "a", 2, "Pending"))], ..done };
     assert_eq!(deleted(&plan(&job, &late, now())), ["a-2"]);
     // Two for one node name: the one that has started stays.
@@ -973,7 +978,7 @@ fn a_running_pod_goes_where_a_daemonset_would_not_let_it_go_on() {
 }
 
 #[test]
-fn a_node_that_a_taint_keeps_pods_away_from_is_named_and_not_waited_for() {
+fn a_tainted_node_is_skipped_and_an_unhealthy_one_pending() {
     let mut world = world(&["a", "b"], vec![]);
     for (index, taint) in ["special", "node.kubernetes.io/not-ready"].into_iter().enumerate() {
         let mut node = (*world.nodes[index]).clone();
@@ -985,8 +990,8 @@ fn a_node_that_a_taint_keeps_pods_away_from_is_named_and_not_waited_for() {
     let status = plan.status.as_ref().unwrap();
     assert_eq!((state(status, "a"), state(status, "b")), (Some("Tainted"), Some("NotReady")));
     assert!(status.skipped_nodes[0].message.contains("special=v:NoSchedule"));
-    assert_eq!((status.desired, status.skipped), (Some(0), Some(2)));
-    assert_eq!(reason(&plan, "Complete"), ("True".into(), "NoEligibleNodes".into()));
+    assert_eq!((status.desired, status.pending, status.skipped), (Some(1), Some(1), Some(1)));
+    assert_eq!(reason(&plan, "Complete"), ("False".into(), "NodesPending".into()));
 }
 
 #[test]
@@ -1092,7 +1097,7 @@ proptest! {
                 if *going { pod.meta.deleted = Some(now()); }
                 if *old {
                     let uid = format!("uid-{}", names[*at]);
-                    pod.meta.labels = [(NODE_UID_LABEL, uid.as_str()), (HASH_LABEL, "v1-old"), (RUN_LABEL, "1")].into();
+                    pod.meta.labels = [(NODE_UID_LABEL, uid.as_str()), (HASH_LABEL, "v1-old"), (POD_NUMBER_LABEL, "1")].into();
                 }
                 pod
             })
@@ -1112,7 +1117,7 @@ proptest! {
             if let Action::Create { resource: PODS, name, .. } = action {
                 let run: u64 = name.rsplit('-').next().unwrap().parse().unwrap();
                 let of = world.nodes.iter().find(|node| pod_name(&job, node, run) == *name).unwrap();
-                prop_assert!(world.pods.iter().all(|pod| pod.label(NODE_UID_LABEL) != Some(&of.meta.uid) || run_of(pod) < run));
+                prop_assert!(world.pods.iter().all(|pod| pod.label(NODE_UID_LABEL) != Some(&of.meta.uid) || number_of(pod) < run));
             }
         }
     }
@@ -1144,8 +1149,8 @@ fn a_taint_does_not_hide_that_a_pod_does_not_end() {
     let status = plan(&job, &world, now()).status.unwrap();
     let told = status.pending_nodes.iter().find(|node| node.node == "a").unwrap();
     assert_eq!(told.reason, "PreviousPodTerminating");
-    assert!(told.message.contains("holds one of 1 places"), "{}", told.message);
-    assert_eq!((state(&status, "b"), status.pending), (Some("WaitingForTurn"), Some(1)));
+    assert!(told.message.contains("holds 1 of 1 places"), "{}", told.message);
+    assert_eq!((state(&status, "b"), status.pending), (Some("WaitingForTurn"), Some(2)));
     // A node that is gone is in no list: who waits names the pod.
     world.nodes.remove(0);
     let status = plan(&job, &world, now()).status.unwrap();
@@ -1172,7 +1177,7 @@ fn a_shard_that_goes_slowly_is_read_until_it_is_gone() {
     gone.meta.deleted = None;
     let gone = World { deleted_shards: vec![Arc::new(gone)], ..one };
     let plan = plan(&job, &gone, later(60));
-    assert!(written(&plan)["uid-a"].contains("run=2"));
+    assert!(written(&plan)["uid-a"].contains("pod=2"));
     assert_eq!((released(&plan), plan.events[0].reason), (vec!["a-2".to_owned()], "LedgerRestored"));
 }
 
@@ -1229,18 +1234,4 @@ fn what_does_not_run_has_no_deadline() {
     let world = world(&["a"], vec![]);
     let job = told(job, &world, now());
     assert_eq!(plan(&job, &world, later(10)).again, None);
-}
-
-#[test]
-fn a_run_begins_after_all_that_has_ended_although_the_clock_was_set_back() {
-    let job = with(&json!({"backoffLimit": 0}));
-    let failed = world(&["a"], vec![pod(&job, "a", 1, "Failed")]);
-    let (mut job, failed) = settled(job, failed, later(60));
-    job.spec.backoff_limit = Some(6);
-    job.spec.template = serde_json::from_value(json!({"metadata": {"annotations": {"again": "1"}},
-        "spec": {"containers": [{"name": "c", "image": "i"}]}}))
-    .unwrap();
-    let back = now() - SignedDuration::from_hours(1);
-    let start = plan(&job, &failed, back).status.unwrap().start_time.unwrap();
-    assert_eq!(start, Time(later(1)));
 }

@@ -1,12 +1,16 @@
-//! Everyone else who acts in a cluster: the scheduler, kubelets, the pod garbage collector, and people.
+//! The other actors of a cluster: the scheduler, kubelets, the node and pod garbage collectors, and users.
 
 use jiff::SignedDuration;
-use quintet_daemonjob::nodes::{Placement, Verdict};
-use quintet_daemonjob::survey::NODE_NAME_ANNOTATION;
+use quintet_daemonjob::eligibility::{Placement, Verdict};
+use quintet_daemonjob::history::NODE_NAME_ANNOTATION;
 use quintet_kit::types::{Phase, Pod};
 use serde_json::{Value, json};
 
 use crate::server::Server;
+
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// A taint by which an autoscaler announces that it deletes a node.
+const LEAVING: &str = "ToBeDeletedByClusterAutoscaler";
 
 fn disruption_target(json: &mut Value) {
     let mut conditions = json["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -14,10 +18,10 @@ fn disruption_target(json: &mut Value) {
     json["status"]["conditions"] = json!(conditions);
 }
 
-/// The container ends, and with it the pod.
+/// The container ends, and so does the pod.
 fn end(json: &mut Value, code: i32, reason: &str, at: &str) {
     let state = &mut json["status"]["containerStatuses"][0]["state"];
-    // One that never started has no start; the kubelet tells its end all the same.
+    // A container that never started has an end and no start.
     let started = state["running"]["startedAt"].clone();
     *state =
         json!({"terminated": {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": at}});
@@ -35,7 +39,7 @@ fn restart(json: &mut Value, at: &str) {
 }
 
 impl Server {
-    /// The names of the pods that pass, by name.
+    /// The names of the pods that pass, in order.
     pub fn pods_that(&self, wanted: impl Fn(&Pod) -> bool) -> Vec<String> {
         self.pods
             .objects
@@ -45,7 +49,7 @@ impl Server {
             .collect()
     }
 
-    /// Whether the kubelet of the node that a pod is bound to is there and answers.
+    /// Whether the node that a pod is bound to exists and is Ready.
     pub fn is_kept(&self, pod: &Pod) -> bool {
         pod.node
             .as_ref()
@@ -60,12 +64,12 @@ impl Server {
         self.spec(pod)["restartPolicy"] == "OnFailure"
     }
 
-    /// Pods that the scheduler looks at.
+    /// Pods that the scheduler may bind.
     pub fn unbound(&self) -> Vec<String> {
         self.pods_that(|pod| pod.node.is_none() && pod.meta.deleted.is_none() && pod.phase == Phase::Pending)
     }
 
-    /// The scheduler binds a pod to the node that it is pinned to, or says why not. `full`: nothing fits there.
+    /// The scheduler binds a pod to the node that it is pinned to, or says why it cannot. `full`: no pod fits there.
     pub fn schedule(&mut self, pod: &str, full: bool) {
         let pin = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0";
         let pin = self.spec(pod).pointer(pin).unwrap();
@@ -96,7 +100,7 @@ impl Server {
     }
 
     pub fn start(&mut self, pod: &str) {
-        let at = self.stamp();
+        let at = self.node_stamp();
         self.edit_pod(pod, |json| {
             json["status"]["phase"] = json!("Running");
             json["status"]["containerStatuses"] =
@@ -104,9 +108,10 @@ impl Server {
         });
     }
 
-    /// The kubelet does not admit a pod: it fails without having started.
+    /// The kubelet rejects a pod at admission: it fails and no container starts.
     pub fn reject(&mut self, pod: &str) {
-        self.edit_pod(pod, |json| json["status"] = json!({"phase": "Failed", "reason": "OutOfcpu"}));
+        let status = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"});
+        self.edit_pod(pod, |json| json["status"] = status);
     }
 
     /// Pods whose containers run.
@@ -114,9 +119,9 @@ impl Server {
         self.pods_that(|pod| self.is_kept(pod) && pod.phase == Phase::Running)
     }
 
-    /// The container of a pod ends: with success, or badly, when it is started again or the pod has failed.
+    /// The container of a pod ends. If it fails, the kubelet restarts it where the restart policy says so.
     pub fn finish(&mut self, pod: &str, well: bool) {
-        let (at, restarts) = (self.stamp(), self.is_restarted(pod));
+        let (at, restarts) = (self.node_stamp(), self.is_restarted(pod));
         let is_terminating = self.pods.objects[pod].seen.meta.deleted.is_some();
         self.edit_pod(pod, |json| match (well, restarts && !is_terminating) {
             (true, _) => end(json, 0, "Completed", &at),
@@ -133,21 +138,21 @@ impl Server {
 
     /// The kubelet kills a terminating pod.
     pub fn kill(&mut self, pod: &str) {
-        let at = self.stamp();
+        let at = self.node_stamp();
         self.edit_pod(pod, |json| end(json, 137, "Error", &at));
         self.confirm(pod);
     }
 
-    /// The kubelet says that nothing of a terminating pod runs any more: it goes, unless a finalizer holds it.
+    /// The kubelet reports that no container of a terminating pod runs: the pod is removed unless a finalizer holds it.
     fn confirm(&mut self, pod: &str) {
         if self.pods.objects[pod].seen.meta.deleted.is_some() {
             self.delete_pod(pod, Some(0));
         }
     }
 
-    /// The kubelet evicts a pod because its node is short of something.
+    /// The kubelet evicts a pod because its node is short of a resource.
     pub fn evict(&mut self, pod: &str) {
-        let at = self.stamp();
+        let at = self.node_stamp();
         self.edit_pod(pod, |json| {
             disruption_target(json);
             end(json, 137, "Error", &at);
@@ -162,21 +167,26 @@ impl Server {
         self.delete_pod(pod, None);
     }
 
-    /// Pods that the pod garbage collector takes: their node is gone, or they were deleted before they had one.
+    /// Pods that the pod garbage collector deletes: their Node was deleted, they terminate on a node that is out of
+    /// service, or they were deleted before they were bound.
     pub fn orphaned(&self) -> Vec<String> {
         self.pods_that(|pod| match &pod.node {
             Some(node) => {
-                let is_let_go =
+                let is_released =
                     pod.meta.deleted.is_some() && !pod.is_running() && pod.meta.grace_seconds == 0;
-                !is_let_go && !self.nodes.objects.contains_key(&**node)
+                let node = self.nodes.objects.get(&**node);
+                let is_lost = node.is_none_or(|node| {
+                    let is_out = node.seen.taints.iter().any(|taint| *taint.key == *OUT_OF_SERVICE);
+                    is_out && !node.seen.ready && pod.meta.deleted.is_some()
+                });
+                !is_released && is_lost
             }
             None => pod.meta.deleted.is_some() && pod.meta.grace_seconds > 0,
         })
     }
 
     pub fn collect_pod(&mut self, pod: &str) {
-        let seen = self.pods.objects[pod].seen.clone();
-        if seen.node.is_some() && seen.is_running() {
+        if self.pods.objects[pod].seen.node.is_some() && self.pods.objects[pod].seen.is_running() {
             self.edit_pod(pod, |json| {
                 disruption_target(json);
                 json["status"]["phase"] = json!("Failed");
@@ -185,7 +195,8 @@ impl Server {
         self.delete_pod(pod, Some(0));
     }
 
-    /// A node goes and another of the same name comes. `same`: it is the same machine, which registers anew.
+    /// A Node is deleted and another one of the same name is created. `same`: it is the same machine, whose kubelet
+    /// registers again.
     pub fn replace_node(&mut self, name: &str, same: bool) {
         self.delete_node(name);
         self.wait(SignedDuration::from_secs(2));
@@ -196,9 +207,9 @@ impl Server {
         }
     }
 
-    /// The containers of a node are lost: its kubelet starts them again where the pod says so.
+    /// The containers of a node are lost: its kubelet restarts them where the restart policy says so.
     pub fn lose_containers(&mut self, node: &str) {
-        let at = self.stamp();
+        let at = self.node_stamp();
         for pod in self.pods_that(|pod| pod.node.as_deref() == Some(node) && pod.phase == Phase::Running) {
             let is_terminating = self.pods.objects[&pod].seen.meta.deleted.is_some();
             if self.is_restarted(&pod) && !is_terminating {
@@ -210,33 +221,118 @@ impl Server {
         }
     }
 
+    /// A node boots so fast that it stays Ready.
     pub fn reboot(&mut self, node: &str) {
-        let boot = self.boot_id();
+        let boot = self.new_id();
         self.wait(SignedDuration::from_secs(1));
         self.edit_node(node, |json| json["status"]["nodeInfo"]["bootID"] = json!(boot));
         self.lose_containers(node);
+    }
+
+    /// A node is installed again under its Node object.
+    pub fn reinstall(&mut self, node: &str) {
+        let machine = self.new_id();
+        self.edit_node(node, |json| json["status"]["nodeInfo"]["machineID"] = json!(machine));
+        self.reboot(node);
+    }
+
+    /// A node shuts down gracefully: the kubelet reports that it is not Ready, then it ends its pods. When the node is
+    /// Ready again, it has booted.
+    pub fn shut_down(&mut self, node: &str) {
+        self.set_ready(node, false);
+        self.down.insert(node.to_owned());
+        let at = self.node_stamp();
+        for pod in self.pods_that(|pod| pod.node.as_deref() == Some(node) && pod.is_running()) {
+            self.edit_pod(&pod, |json| {
+                disruption_target(json);
+                end(json, 137, "Error", &at);
+                json["status"]["reason"] = json!("Terminated");
+            });
+            self.confirm(&pod);
+        }
+    }
+
+    /// A node loses its power: no kubelet tells how its pods end. When the node is Ready again, it has booted.
+    pub fn die(&mut self, node: &str) {
+        self.set_ready(node, false);
+        self.down.insert(node.to_owned());
     }
 
     pub fn cordon(&mut self, node: &str, cordoned: bool) {
         self.edit_node(node, |json| json["spec"]["unschedulable"] = json!(cordoned));
     }
 
-    /// A node gets a taint that no pod tolerates, or is freed of all of them.
+    /// A user puts a taint on a node that no pod tolerates, or removes it.
     pub fn taint(&mut self, node: &str, effect: Option<&str>) {
-        let taints: Vec<Value> =
-            effect.iter().map(|effect| json!({"key": "upkeep", "effect": effect})).collect();
-        self.edit_node(node, |json| json["spec"]["taints"] = json!(taints));
+        let taints = effect.map(|effect| json!({"key": "upkeep", "effect": effect}));
+        self.replace_taints(node, &["upkeep"], taints);
     }
 
-    /// The kubelet of a node answers no more, or again.
+    /// An autoscaler announces that it deletes a node, or takes that back.
+    pub fn mark_for_deletion(&mut self, node: &str, is_marked: bool) {
+        let taint = is_marked.then(|| json!({"key": LEAVING, "effect": "NoSchedule"}));
+        self.replace_taints(node, &[LEAVING], taint);
+    }
+
+    /// A user deletes a Node on which a finalizer is: it is removed later.
+    pub fn begin_to_delete_node(&mut self, node: &str) {
+        let stamp = self.node_stamp();
+        self.edit_node(node, |json| json["metadata"]["deletionTimestamp"] = json!(stamp));
+    }
+
+    /// A user declares a node that is not Ready to be out of service: its pods are deleted.
+    pub fn take_out_of_service(&mut self, node: &str) {
+        if self.nodes.objects[node].seen.ready {
+            return;
+        }
+        let taint = json!({"key": OUT_OF_SERVICE, "effect": "NoExecute"});
+        self.replace_taints(node, &[OUT_OF_SERVICE], Some(taint));
+        for pod in self.pods_that(|pod| pod.node.as_deref() == Some(node) && pod.meta.deleted.is_none()) {
+            self.delete_pod(&pod, None);
+        }
+    }
+
+    /// A user moves a node into or out of the pool that the template selects.
+    pub fn select(&mut self, node: &str, is_selected: bool) {
+        self.edit_node(node, |json| {
+            json["metadata"]["labels"]["pool"] = json!(if is_selected { "a" } else { "b" });
+        });
+    }
+
+    /// The kubelet of a node is silent, or reports again.
     pub fn set_ready(&mut self, node: &str, ready: bool) {
         let key = "node.kubernetes.io/not-ready";
         let taints =
             [json!({"key": key, "effect": "NoSchedule"}), json!({"key": key, "effect": "NoExecute"})];
-        let taints = if ready { &[][..] } else { &taints[..] };
         self.edit_node(node, |json| {
             json["status"]["conditions"][0]["status"] = json!(if ready { "True" } else { "Unknown" });
-            json["spec"]["taints"] = json!(taints);
         });
+        // The node controller follows the condition.
+        self.replace_taints(node, &[key, OUT_OF_SERVICE], taints.into_iter().filter(|_| !ready));
+        if ready && self.down.remove(node) {
+            self.reboot(node);
+        }
+    }
+
+    fn replace_taints(&mut self, node: &str, keys: &[&str], taints: impl IntoIterator<Item = Value>) {
+        self.edit_node(node, |json| {
+            let list = json["spec"]["taints"].as_array_mut().unwrap();
+            list.retain(|taint| !keys.contains(&taint["key"].as_str().unwrap()));
+            list.extend(taints);
+        });
+    }
+
+    /// Every node is Ready and neither cordoned nor tainted, and what is being deleted is removed.
+    pub fn heal_nodes(&mut self) {
+        for node in self.nodes.objects.keys().cloned().collect::<Vec<_>>() {
+            if self.nodes.objects[&node].seen.meta.deleted.is_some() {
+                self.delete_node(&node);
+            }
+        }
+        for node in self.nodes.objects.keys().cloned().collect::<Vec<_>>() {
+            self.set_ready(&node, true);
+            self.cordon(&node, false);
+            self.edit_node(&node, |json| json["spec"]["taints"] = json!([]));
+        }
     }
 }

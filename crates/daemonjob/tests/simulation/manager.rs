@@ -1,5 +1,5 @@
-//! A manager's process as far as a plan depends on it: its caches, what it remembers of its writes, and a pass that is
-//! carried out write by write.
+//! A manager's process as far as a plan depends on it: its caches, its clock, what it remembers of nodes and of its
+//! writes, and a pass that it carries out write by write.
 //!
 //! It imitates `quintet_kit::controller` (reconcile, taking over), `quintet_kit::executor` (carry_out, caught_up,
 //! clarify, refusals) and `controller.rs` of this crate (observe).
@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
+use quintet_daemonjob::clocks::Clocks;
 use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
 use quintet_daemonjob::observe::World;
 use quintet_kit::clock::doubled;
@@ -40,7 +41,7 @@ impl<T: Object> View<T> {
         Self { applied: kind.log.len(), objects }
     }
 
-    /// Takes events until at most `lag` are left, and none up to `revision`. Says which objects left it.
+    /// Takes events until at most `lag` are left, and at least those up to `revision`. Returns the objects that left it.
     fn follow(&mut self, kind: &Kind<T>, lag: Lag, revision: u64) -> Vec<Arc<T>> {
         let owed = kind.log.partition_point(|change| change.revision <= revision);
         let until = kind.log.len().saturating_sub(usize::from(lag)).max(owed);
@@ -50,7 +51,7 @@ impl<T: Object> View<T> {
             self.applied += 1;
             match object {
                 Some(object) => {
-                    // What is deleted and made anew is two objects.
+                    // An object that is deleted and created again under its name is another object.
                     let old = self.objects.insert(name.clone(), object.clone());
                     left.extend(old.filter(|old| old.key() != object.key()));
                 }
@@ -77,6 +78,9 @@ pub struct Manager {
     pub jobs: View<DaemonJob>,
     /// Shards that left the cache without having been seen terminating.
     departed: BTreeMap<Arc<str>, Arc<Shard>>,
+    /// By how much its clock is ahead.
+    offset: SignedDuration,
+    clocks: Clocks,
     written: Written,
     /// Objects of writes without an answer.
     unclear: Vec<(Resource, String)>,
@@ -87,7 +91,7 @@ pub struct Manager {
     pub pass: Option<Pass>,
     /// Whether something has happened since the last pass began.
     pub woken: bool,
-    /// When to look again without an event.
+    /// When to look again without an event, in true time.
     pub again: Option<Timestamp>,
 }
 
@@ -95,6 +99,7 @@ pub struct Manager {
 pub struct Pass {
     pub job: Arc<DaemonJob>,
     pub world: World,
+    /// By the manager's clock.
     pub now: Timestamp,
     pub plan: Plan<DaemonJobStatus>,
     steps: VecDeque<Vec<Action<DaemonJobStatus>>>,
@@ -113,9 +118,11 @@ pub enum Next {
 }
 
 impl Manager {
-    /// A process that starts now: its caches are listed.
-    pub fn start(server: &Server) -> Self {
+    /// A process that starts now: it lists its caches.
+    pub fn start(server: &Server, offset: SignedDuration) -> Self {
         Self {
+            offset,
+            clocks: Clocks::default(),
             pods: View::fresh(&server.pods),
             nodes: View::fresh(&server.nodes),
             shards: View::fresh(&server.shards),
@@ -148,8 +155,27 @@ impl Manager {
         self.woken |= before != after;
     }
 
-    /// It has acquired the lease: DaemonJobs and ledgers are listed anew.
+    /// Its caches of pods and of nodes show every event before these revisions.
+    pub fn seen_until(&self, server: &Server) -> (u64, u64) {
+        let next = |revision: Option<u64>| revision.unwrap_or(u64::MAX);
+        let pods = server.pods.log.get(self.pods.applied).map(|change| change.revision);
+        let nodes = server.nodes.log.get(self.nodes.applied).map(|change| change.revision);
+        (next(pods), next(nodes))
+    }
+
+    /// By how much its clock is ahead.
+    pub fn offset(&self) -> SignedDuration {
+        self.offset
+    }
+
+    /// A time by its clock.
+    fn local(&self, at: Timestamp) -> Timestamp {
+        at.checked_add(self.offset).unwrap()
+    }
+
+    /// It has acquired the lease: it lists DaemonJobs and ledgers again.
     pub fn take_over(&mut self, server: &Server, pods: Lag, nodes: Lag) {
+        self.clocks = Clocks::default();
         self.follow(server, [pods, nodes, 0, 0]);
         self.woken = true;
     }
@@ -159,7 +185,7 @@ impl Manager {
         for (resource, name) in std::mem::take(&mut self.unclear) {
             if resource == PODS {
                 let found = server.pods.objects.get(&name).map(|pod| pod.seen.resource_version());
-                // What is gone is waited for by its UID; a cache that is up to date is more than that.
+                // The executor waits for a deleted pod by its UID; here it waits for all events.
                 let revision = found.map_or(server.revision, |found| found.parse().unwrap());
                 self.written.pods = self.written.pods.max(revision);
             } else if resource == CONFIG_MAPS {
@@ -191,9 +217,9 @@ impl Manager {
             self.refusals.clear();
         }
         let world = self.observe(server, &job, stopping);
-        let plan = plan(&job, &world, server.now);
+        let now = self.local(server.now);
+        let plan = plan(&job, &world, now);
         let steps = plan.steps.clone().into();
-        let now = server.now;
         let pass =
             Pass { job, world, now, plan, steps, complete: true, news: false, refused: false, writes: 0 };
         Some(self.pass.insert(pass))
@@ -246,19 +272,24 @@ impl Manager {
                 world.unlabelled.shards.push(found);
             }
         }
+        let steady = server.now.duration_since(Timestamp::UNIX_EPOCH);
+        self.clocks.step(job, &world, (self.local(server.now), steady));
+        world.clocks = self.clocks.clone();
         world
     }
 
-    /// Takes the next write out of the pass; of the actions of a step, which run side by side, any.
+    /// Takes the next write out of the pass. The actions of a step run side by side: `any` chooses among them.
     pub fn next(&mut self, now: Timestamp, any: usize) -> Next {
+        let (local, offset) = (self.local(now), self.offset);
         let Some(pass) = &mut self.pass else { return Next::Over };
         while let Some(step) = pass.steps.front_mut() {
             let refusals = &self.refusals;
             step.retain(|action| {
                 let until = name_of(action).and_then(|(verb, name)| Some(refusals.of(verb, name)?.until));
-                let withheld = until.filter(|until| *until > now);
+                let withheld = until.filter(|until| *until > local);
                 pass.complete &= withheld.is_none();
-                self.again = self.again.into_iter().chain(withheld).min();
+                let at = withheld.map(|until| until.checked_sub(offset).unwrap());
+                self.again = self.again.into_iter().chain(at).min();
                 withheld.is_none()
             });
             if !step.is_empty() {
@@ -298,7 +329,8 @@ impl Manager {
     fn end(&mut self, now: Timestamp) {
         let Some(pass) = self.pass.take() else { return };
         let backoff = now.checked_add(BACKOFF).unwrap();
-        let more = [pass.plan.again, pass.refused.then_some(now), pass.news.then_some(backoff), self.again];
+        let again = pass.plan.again.map(|at| at.checked_sub(self.offset).unwrap_or(at));
+        let more = [again, pass.refused.then_some(now), pass.news.then_some(backoff), self.again];
         self.again = more.into_iter().flatten().min();
     }
 
@@ -308,14 +340,17 @@ impl Manager {
         self.again = Some(now.checked_add(BACKOFF).unwrap());
     }
 
-    /// What is in flight while the next write of the pass is: the rest of its step.
+    /// The writes that are in flight together with the next one: the rest of its step.
     pub fn in_flight(&mut self) -> Vec<Action<DaemonJobStatus>> {
         self.pass.as_mut().and_then(|pass| pass.steps.pop_front()).unwrap_or_default()
     }
 
     /// A write went through.
-    pub fn wrote(&mut self, action: &Action<DaemonJobStatus>, revision: u64) {
+    pub fn wrote(&mut self, action: &Action<DaemonJobStatus>, revision: u64, now: Timestamp) {
         let Some((verb, name)) = name_of(action) else { return };
+        if resource_of(action) == CONFIG_MAPS {
+            self.clocks.ledger_written(self.local(now));
+        }
         self.refusals.forget(verb, name);
         self.saw(action, revision);
         if let Some(pass) = &mut self.pass {
@@ -323,14 +358,14 @@ impl Manager {
         }
     }
 
-    /// An object that was written or met has this resourceVersion: the next plan knows it.
+    /// An object that it wrote or met has this resourceVersion: the next plan knows it.
     fn saw(&mut self, action: &Action<DaemonJobStatus>, revision: u64) {
         let written =
             if resource_of(action) == PODS { &mut self.written.pods } else { &mut self.written.shards };
         *written = (*written).max(revision);
     }
 
-    /// A write met something else than the plan saw; the object that it met, if it is ours, is waited for.
+    /// A write met another object than the plan saw. If that object is ours, the next plan waits for it.
     pub fn met_news(&mut self, action: &Action<DaemonJobStatus>, revision: Option<u64>) {
         if let Some(revision) = revision {
             self.saw(action, revision);
@@ -340,12 +375,12 @@ impl Manager {
         }
     }
 
-    /// A write was refused.
+    /// The server refused a write.
     pub fn was_refused(&mut self, action: &Action<DaemonJobStatus>, reason: &str, now: Timestamp) {
         let Some((verb, name)) = name_of(action) else { return };
         let times = self.refusals.of(verb, name).map_or(0, |refusal| refusal.times);
         let wait = doubled(SignedDuration::from_secs(10), times, SignedDuration::from_mins(10));
-        let until = now.checked_add(wait).unwrap();
+        let until = self.local(now).checked_add(wait).unwrap();
         let message = format!("{reason} by the simulation");
         let refusal = Refusal { verb, reason: reason.to_owned(), message, times: times + 1, until };
         self.refusals.insert(name, refusal);
@@ -354,7 +389,7 @@ impl Manager {
         }
     }
 
-    /// A write got no answer: the object is read before the next plan.
+    /// A write got no answer: the manager reads the object before the next plan.
     pub fn got_no_answer(&mut self, action: Option<&Action<DaemonJobStatus>>) {
         let about = action.and_then(|action| Some((resource_of(action), name_of(action)?.1.to_owned())));
         self.unclear.push(about.unwrap_or((Resource::of::<DaemonJob>(), JOB.to_owned())));

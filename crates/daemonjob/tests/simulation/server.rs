@@ -1,9 +1,9 @@
-//! An API server in memory: the objects as JSON, what it does to them, and the history that watches deliver.
+//! An API server in memory: the objects as JSON, what it does to them, and the events that watches deliver.
 //!
-//! It knows as much as the plan may rely on: UIDs, resourceVersions, finalizers, graceful deletion, preconditions, and
-//! creations that collide by name. Objects are decoded from their JSON by the types of the informers.
+//! It has what the plan may rely on: UIDs, resourceVersions, finalizers, graceful deletion, preconditions, and
+//! creations that collide by name. The types of the informers decode the objects from their JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -56,19 +56,32 @@ pub enum Answer {
     Refused,
 }
 
+/// How far two clocks of the cluster are off.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clocks {
+    /// The clock of the API server, which writes creation and deletion times.
+    pub server: SignedDuration,
+    /// The clocks of the nodes, which write when containers started and ended.
+    pub nodes: SignedDuration,
+}
+
 /// The API server.
 pub struct Server {
+    /// The true time.
     pub now: Timestamp,
+    clocks: Clocks,
     pub revision: u64,
     uids: u64,
     pub pods: Kind<Pod>,
     pub nodes: Kind<Node>,
     pub shards: Kind<Shard>,
     pub jobs: Kind<DaemonJob>,
-    /// So many creations of pods are refused.
+    /// The server refuses this number of creations of pods.
     pub refuse_pods: u8,
-    /// So many writes to the ledger are refused.
+    /// The server refuses this number of writes to the ledger.
     pub refuse_ledger: u8,
+    /// Nodes that are down: when they are Ready again, they have booted and their containers are lost.
+    pub down: BTreeSet<String>,
 }
 
 impl<T: for<'a> Deserialize<'a>> Kind<T> {
@@ -126,9 +139,10 @@ fn has_ended(json: &Value) -> bool {
 }
 
 impl Server {
-    pub fn new(now: Timestamp) -> Self {
+    pub fn new(now: Timestamp, clocks: Clocks) -> Self {
         Self {
             now,
+            clocks,
             revision: 0,
             uids: 0,
             pods: Kind::new(),
@@ -137,6 +151,7 @@ impl Server {
             jobs: Kind::new(),
             refuse_pods: 0,
             refuse_ledger: 0,
+            down: BTreeSet::new(),
         }
     }
 
@@ -144,9 +159,19 @@ impl Server {
         self.now = self.now.checked_add(time).unwrap();
     }
 
-    /// The time as it is written into objects.
-    pub fn stamp(&self) -> String {
-        whole_seconds(self.now).to_string()
+    /// The time by the server's clock, as it writes it into objects.
+    fn time(&self) -> Timestamp {
+        whole_seconds(self.now.checked_add(self.clocks.server).unwrap())
+    }
+
+    /// Whether the clocks of the nodes are ahead of the server's.
+    pub fn nodes_are_ahead(&self) -> bool {
+        self.clocks.nodes > self.clocks.server
+    }
+
+    /// The time by a node's clock, as its kubelet writes it into pods.
+    pub fn node_stamp(&self) -> String {
+        whole_seconds(self.now.checked_add(self.clocks.nodes).unwrap()).to_string()
     }
 
     fn uid(&mut self) -> String {
@@ -156,7 +181,7 @@ impl Server {
 
     fn give_identity(&mut self, json: &mut Value) {
         json["metadata"]["uid"] = json!(self.uid());
-        json["metadata"]["creationTimestamp"] = json!(self.stamp());
+        json["metadata"]["creationTimestamp"] = json!(self.time().to_string());
     }
 
     pub fn job(&self) -> Option<&Stored<DaemonJob>> {
@@ -191,7 +216,7 @@ impl Server {
     /// A person deletes the DaemonJob; `foreground`: it stays until its pods are gone.
     pub fn delete_job(&mut self, foreground: bool) {
         if foreground {
-            let stamp = self.stamp();
+            let stamp = self.time().to_string();
             self.jobs.edit(&mut self.revision, JOB, |json| {
                 json["metadata"]["deletionTimestamp"] = json!(stamp);
                 json["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
@@ -201,11 +226,11 @@ impl Server {
         }
     }
 
-    /// Server-side apply of the status, guarded by the UID.
-    pub fn write_status(&mut self, uid: &str, status: &DaemonJobStatus) -> Answer {
-        match self.job() {
-            Some(stored) if text(&stored.json, "/metadata/uid") == uid => {}
-            _ => return Answer::News,
+    /// Server-side apply of the status. UID and resourceVersion of the DaemonJob are preconditions.
+    pub fn write_status(&mut self, seen: &DaemonJob, status: &DaemonJobStatus) -> Answer {
+        let version = |job: &DaemonJob| (job.metadata.uid.clone(), job.metadata.resource_version.clone());
+        if self.job().is_none_or(|stored| version(&stored.seen) != version(seen)) {
+            return Answer::News;
         }
         let status = serde_json::to_value(status).unwrap();
         self.jobs.edit(&mut self.revision, JOB, |json| json["status"] = status);
@@ -213,17 +238,18 @@ impl Server {
     }
 
     pub fn create_node(&mut self, name: &str) {
-        let boot = self.uid();
+        let info = json!({"bootID": self.uid(), "machineID": self.uid()});
         let mut json = json!({
             "metadata": {"name": name, "labels": {"pool": "a"}},
             "spec": {"taints": []},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": boot}},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": info},
         });
         self.give_identity(&mut json);
         self.nodes.put(&mut self.revision, json);
     }
 
     pub fn delete_node(&mut self, name: &str) {
+        self.down.remove(name);
         self.nodes.remove(&mut self.revision, name);
     }
 
@@ -231,7 +257,8 @@ impl Server {
         self.nodes.edit(&mut self.revision, name, change);
     }
 
-    pub fn boot_id(&mut self) -> String {
+    /// A boot ID or machine ID that is new.
+    pub fn new_id(&mut self) -> String {
         self.uid()
     }
 
@@ -252,7 +279,7 @@ impl Server {
             // A shorter grace period counts from the first request.
             Some(_) if pending.grace_seconds <= grace => return revision_of(&json),
             Some(asked) => asked,
-            None => whole_seconds(self.now),
+            None => self.time(),
         };
         if grace == 0 && !has_finalizers(&json) {
             return self.pods.remove(&mut self.revision, name);
@@ -265,12 +292,12 @@ impl Server {
         self.revision
     }
 
-    /// A stranger deletes a shard of the ledger.
+    /// Another client deletes a shard of the ledger.
     pub fn delete_shard(&mut self, name: &str) {
         self.shards.remove(&mut self.revision, name);
     }
 
-    /// The garbage collector: what belongs to a DaemonJob that is gone or going goes.
+    /// The garbage collector deletes the objects of a DaemonJob that is deleted or terminating.
     pub fn collect_garbage(&mut self) {
         let living = self.job().filter(|stored| stored.seen.metadata.deletion_timestamp.is_none());
         let living = living.map(|stored| text(&stored.json, "/metadata/uid").to_owned());

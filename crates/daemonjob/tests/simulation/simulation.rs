@@ -1,34 +1,36 @@
-//! Two managers, of which one leads, against the server and everyone else: what happens is a list of [`Op`]s.
+//! Two managers, one of which leads, the server and the other actors. What happens is a list of [`Op`]s.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
 use quintet_daemonjob::plan::plan;
-use quintet_daemonjob::survey::parallelism;
 use quintet_daemonjob::sweep::{self, Standing};
-use quintet_kit::conditions;
 use quintet_kit::plan::{Action, Plan};
 use quintet_kit::resource::{CONFIG_MAPS, PODS};
 use serde_json::{Value, json};
 
 use crate::manager::{Lag, Manager, Next, Pass, name_of};
-use crate::server::{Answer, JOB, Server};
-use crate::truth::{Judgement, Maker, Truth, status_is_true};
+use crate::rollout::{Memory, View};
+use crate::server::{Answer, Clocks, JOB, Server};
+use crate::statuses::status_is_true;
+use crate::truth::{Judgement, Maker, Truth};
 
-/// Passes that may be needed until everything is done once nothing goes wrong any more.
+/// The most rounds until the DaemonJob rests, once faults have stopped.
 const MOST_ROUNDS: usize = 400;
 
 /// One thing that happens. Numbers choose among what is there.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
-    /// The leader makes a plan, if it is not carrying one out, and does so many of its writes.
+    /// The leader makes a plan, unless it carries one out, and does this number of its writes.
     Pass {
         writes: u8,
         any: u8,
         lags: [Lag; 4],
     },
-    /// The leader's next write gets no answer; whether it was done, and the rest of its step with it.
+    /// The leader's next write gets no answer. `done`: the server did it; `rest`: and the rest of its step.
     NoAnswer {
         done: bool,
         rest: bool,
@@ -37,22 +39,24 @@ pub enum Op {
     Crash,
     /// The leader's process is asked to end: it makes a last pass, ends, and starts again.
     Stop,
-    /// The other process takes over, its caches of pods and nodes as far behind as said. Of the writes that were in
-    /// flight those in the mask come late.
+    /// The other process takes over. Its caches of pods and nodes are this far behind. Of the writes that were in
+    /// flight, those in the mask come late.
     TakeOver {
         pods: Lag,
         nodes: Lag,
         late: u8,
     },
-    /// A write of a deposed leader is done.
+    /// The server does a write of a deposed leader.
     Late(u8),
     RefusePods(u8),
     RefuseLedger(u8),
-    /// Everyone does what is to be done at once.
+    /// Each actor does what it has to do.
     AllGoesWell,
+    /// The scheduler looks at a pod. True: no pod fits there.
     Schedule(u8, bool),
     Start(u8),
     Reject(u8),
+    /// A container ends. True: with success.
     Finish(u8, bool),
     Kill(u8),
     Evict(u8),
@@ -61,37 +65,60 @@ pub enum Op {
     CollectPods,
     AddNode,
     DeleteNode(u8),
+    BeginToDeleteNode(u8),
+    /// True: by the same machine.
     ReplaceNode(u8, bool),
     Cordon(u8, bool),
     Taint(u8, u8),
+    /// An operator taints a node that is not Ready.
+    Remediate(u8, u8),
+    /// An autoscaler marks a node for deletion.
+    Leave(u8, bool),
+    OutOfService(u8),
+    /// A user changes the label that the template selects by.
+    Select(u8, bool),
     Ready(u8, bool),
+    Die(u8),
+    ShutDown(u8),
     Reboot(u8),
+    Reinstall(u8),
     Template(u8),
+    RetryToken(Option<u8>),
+    /// failurePolicy.type.
+    Policy(u8),
+    MaxFailed(Option<u8>),
+    BackoffLimit(u8),
     Suspend(bool),
     Pause(bool),
     Parallelism(Option<u8>),
     DeleteShard(u8),
-    /// So many tenths of a second pass.
+    /// This number of tenths of a second passes.
     Wait(u16),
 }
 
-/// What a person wants, and where.
+/// What a user wants, and where.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub nodes: usize,
     pub spec: Value,
-    /// Whether the DaemonJob is deleted as soon as the chaos stops, before it could settle.
+    /// Whether the DaemonJob is deleted as soon as faults stop, before it settles.
     pub cut_short: bool,
+    /// Whether the user lifts every hold when faults stop. Otherwise the spec stays as it is.
+    pub is_lifted: bool,
+    /// What lifts the brake: another type, a new retryToken, or a higher limit.
+    pub remedy: u8,
     /// Whether it is deleted with foreground propagation.
     pub foreground: bool,
     /// Whether the caches of pods and of nodes may be behind when a process takes over.
     pub stale: (bool, bool),
+    /// By how many seconds the clocks of the first manager, the second one, the API server and the nodes are ahead.
+    pub clocks: [i16; 4],
 }
 
 /// A write of a deposed leader that is still under way.
 enum Late {
     Write(Box<Action<DaemonJobStatus>>),
-    Status(String, Box<DaemonJobStatus>),
+    Status(Arc<DaemonJob>, Box<DaemonJobStatus>),
 }
 
 pub struct Simulation {
@@ -99,11 +126,13 @@ pub struct Simulation {
     server: Server,
     managers: [Manager; 2],
     leader: usize,
-    reign: u32,
     late: Vec<Late>,
     truth: Truth,
+    memory: Memory,
+    /// What the leader knew when its pass began.
+    view: Option<View>,
     nodes: usize,
-    /// What happened, for a person; None where nobody asked.
+    /// What happened, for a person.
     pub trace: Option<String>,
 }
 
@@ -111,7 +140,9 @@ pub struct Simulation {
 pub fn template(variant: u8, restart: &str) -> Value {
     json!({
         "metadata": {"annotations": {"variant": variant.to_string()}},
-        "spec": {"restartPolicy": restart, "containers": [{"name": "c", "image": "i"}]},
+        "spec": {
+            "restartPolicy": restart, "nodeSelector": {"pool": "a"}, "containers": [{"name": "c", "image": "i"}],
+        },
     })
 }
 
@@ -121,12 +152,14 @@ fn choose<T: Clone>(among: &[T], by: u8) -> Option<T> {
 
 impl Simulation {
     pub fn new(scenario: Scenario, traced: bool) -> Self {
-        let mut server = Server::new("2026-01-01T00:00:00.25Z".parse().unwrap());
+        let clocks = scenario.clocks.map(|seconds| SignedDuration::from_secs(i64::from(seconds)));
+        let of_server = Clocks { server: clocks[2], nodes: clocks[3] };
+        let mut server = Server::new("2026-01-01T00:00:00.25Z".parse().unwrap(), of_server);
         server.create_job(&scenario.spec);
         for node in 0..scenario.nodes {
             server.create_node(&format!("n{node}"));
         }
-        let managers = [Manager::start(&server), Manager::start(&server)];
+        let managers = [0, 1].map(|manager| Manager::start(&server, clocks[manager]));
         let nodes = scenario.nodes;
         let trace = traced.then(String::new);
         Self {
@@ -134,9 +167,10 @@ impl Simulation {
             server,
             managers,
             leader: 0,
-            reign: 0,
             late: Vec::new(),
             truth: Truth::default(),
+            memory: Memory::default(),
+            view: None,
             nodes,
             trace,
         }
@@ -152,7 +186,7 @@ impl Simulation {
         self.server.job().map(|stored| &*stored.seen)
     }
 
-    /// Everything that was to happen happens; then nothing goes wrong any more, and all must come to its end.
+    /// The events happen, then faults stop, and the DaemonJob must come to rest.
     pub fn run(&mut self, ops: &[Op]) -> Judgement {
         for op in ops {
             self.note(|| format!("{op:?}"));
@@ -161,7 +195,22 @@ impl Simulation {
         }
         self.heal()?;
         if !self.scenario.cut_short {
+            if self.scenario.is_lifted {
+                self.lift();
+            }
             self.settle()?;
+            // One hold may hide another.
+            for _ in 0..3 {
+                if !self.has_ended() {
+                    self.is_held_by_the_user()?;
+                    self.lift();
+                    self.settle()?;
+                }
+            }
+            if !self.has_ended() {
+                let status = self.job().and_then(|job| job.status.clone());
+                return Err(format!("live: no hold is left, and neither Complete nor Failed: {status:?}"));
+            }
         }
         self.note(|| "the DaemonJob is deleted".to_owned());
         self.server.delete_job(self.scenario.foreground);
@@ -169,7 +218,6 @@ impl Simulation {
     }
 
     fn apply(&mut self, op: Op) -> Judgement {
-        let nodes: Vec<String> = self.server.nodes.objects.keys().cloned().collect();
         match op {
             Op::Pass { writes, any, lags } => return self.pass(writes, any, lags),
             Op::NoAnswer { done, rest } => return self.no_answer(done, rest),
@@ -190,102 +238,12 @@ impl Simulation {
             Op::AllGoesWell => {
                 self.all_goes_well()?;
             }
-            Op::Schedule(by, full) => {
-                if let Some(pod) = choose(&self.server.unbound(), by) {
-                    self.server.schedule(&pod, full);
-                }
-            }
-            Op::Start(by) => {
-                if let Some(pod) = choose(&self.server.startable(), by) {
-                    self.start(&pod)?;
-                }
-            }
-            Op::Reject(by) => {
-                if let Some(pod) = choose(&self.server.startable(), by) {
-                    self.server.reject(&pod);
-                }
-            }
-            Op::Finish(by, well) => {
-                if let Some(pod) = choose(&self.server.running(), by) {
-                    self.finish(&pod, well);
-                }
-            }
-            Op::Kill(by) => {
-                if let Some(pod) = choose(&self.server.killable(), by) {
-                    self.server.kill(&pod);
-                }
-            }
-            Op::Evict(by) => {
-                let bound = self.server.pods_that(|pod| self.server.is_kept(pod) && pod.is_running());
-                if let Some(pod) = choose(&bound, by) {
-                    self.server.evict(&pod);
-                }
-            }
-            Op::Drain(by) => {
-                if let Some(pod) =
-                    choose(&self.server.pods_that(|pod| pod.node.is_some() && pod.is_counted()), by)
-                {
-                    self.server.drain(&pod);
-                }
-            }
-            Op::DeletePod(by) => {
-                if let Some(pod) = choose(&self.server.pods_that(|pod| pod.meta.deleted.is_none()), by) {
-                    self.server.delete_pod(&pod, None);
-                }
-            }
+            Op::Wait(tenths) => self.server.wait(SignedDuration::from_millis(i64::from(tenths) * 100)),
             Op::CollectPods => {
                 for pod in self.server.orphaned() {
                     self.server.collect_pod(&pod);
                 }
             }
-            Op::AddNode => {
-                if nodes.len() < 5 {
-                    let name = format!("n{}", self.nodes);
-                    self.nodes += 1;
-                    self.server.create_node(&name);
-                }
-            }
-            Op::DeleteNode(by) => {
-                if let Some(node) = choose(&nodes, by) {
-                    self.server.delete_node(&node);
-                }
-            }
-            Op::ReplaceNode(by, same) => {
-                if let Some(node) = choose(&nodes, by) {
-                    self.server.replace_node(&node, same);
-                }
-            }
-            Op::Cordon(by, cordoned) => {
-                if let Some(node) = choose(&nodes, by) {
-                    self.server.cordon(&node, cordoned);
-                }
-            }
-            Op::Taint(by, effect) => {
-                if let Some(node) = choose(&nodes, by) {
-                    let effect = [None, Some("NoSchedule"), Some("NoExecute")][usize::from(effect) % 3];
-                    self.server.taint(&node, effect);
-                }
-            }
-            Op::Ready(by, ready) => {
-                if let Some(node) = choose(&nodes, by) {
-                    self.server.set_ready(&node, ready);
-                }
-            }
-            Op::Reboot(by) => {
-                if let Some(node) = choose(&nodes, by) {
-                    self.server.reboot(&node);
-                }
-            }
-            Op::Template(variant) => {
-                self.truth.template_changed();
-                self.server.edit_spec(|spec| {
-                    let restart = spec["template"]["spec"]["restartPolicy"].as_str().unwrap().to_owned();
-                    spec["template"] = template(variant, &restart);
-                });
-            }
-            Op::Suspend(suspend) => self.server.edit_spec(|spec| spec["suspend"] = json!(suspend)),
-            Op::Pause(paused) => self.server.edit_spec(|spec| spec["paused"] = json!(paused)),
-            Op::Parallelism(limit) => self.server.edit_spec(|spec| spec["parallelism"] = json!(limit)),
             Op::DeleteShard(by) => {
                 let shards: Vec<String> = self.server.shards.objects.keys().cloned().collect();
                 if let Some(shard) = choose(&shards, by) {
@@ -294,15 +252,119 @@ impl Simulation {
                     self.server.delete_shard(&shard);
                 }
             }
-            Op::Wait(tenths) => self.server.wait(SignedDuration::from_millis(i64::from(tenths) * 100)),
+            op => {
+                self.apply_to_pods(op)?;
+                self.apply_to_nodes(op);
+                self.apply_to_spec(op);
+            }
         }
         Ok(())
     }
 
+    fn apply_to_pods(&mut self, op: Op) -> Judgement {
+        let server = &self.server;
+        let (pods, by) = match op {
+            Op::Schedule(by, _) => (server.unbound(), by),
+            Op::Start(by) | Op::Reject(by) => (server.startable(), by),
+            Op::Finish(by, _) => (server.running(), by),
+            Op::Kill(by) => (server.killable(), by),
+            Op::Evict(by) => (server.pods_that(|pod| server.is_kept(pod) && pod.is_running()), by),
+            Op::Drain(by) => (server.pods_that(|pod| pod.node.is_some() && pod.is_counted()), by),
+            Op::DeletePod(by) => (server.pods_that(|pod| pod.meta.deleted.is_none()), by),
+            _ => return Ok(()),
+        };
+        let Some(pod) = choose(&pods, by) else { return Ok(()) };
+        match op {
+            Op::Schedule(_, full) => self.server.schedule(&pod, full),
+            Op::Start(_) => self.start(&pod)?,
+            Op::Reject(_) => self.server.reject(&pod),
+            Op::Finish(_, well) => self.finish(&pod, well),
+            Op::Kill(_) => self.server.kill(&pod),
+            Op::Evict(_) => self.server.evict(&pod),
+            Op::Drain(_) => self.server.drain(&pod),
+            _ => {
+                self.server.delete_pod(&pod, None);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_to_nodes(&mut self, op: Op) {
+        let server = &mut self.server;
+        let nodes: Vec<String> = server.nodes.objects.keys().cloned().collect();
+        let down: Vec<String> =
+            nodes.iter().filter(|node| !server.nodes.objects[*node].seen.ready).cloned().collect();
+        let effect = |effect: u8| [None, Some("NoSchedule"), Some("NoExecute")][usize::from(effect) % 3];
+        let (among, by) = match op {
+            Op::AddNode => {
+                if nodes.len() < 5 {
+                    let name = format!("n{}", self.nodes);
+                    self.nodes += 1;
+                    server.create_node(&name);
+                }
+                return;
+            }
+            Op::Remediate(by, _) | Op::OutOfService(by) => (down, by),
+            Op::DeleteNode(by)
+            | Op::BeginToDeleteNode(by)
+            | Op::ReplaceNode(by, _)
+            | Op::Cordon(by, _)
+            | Op::Taint(by, _)
+            | Op::Leave(by, _)
+            | Op::Select(by, _)
+            | Op::Ready(by, _)
+            | Op::Die(by)
+            | Op::ShutDown(by)
+            | Op::Reboot(by)
+            | Op::Reinstall(by) => (nodes, by),
+            _ => return,
+        };
+        let Some(node) = choose(&among, by) else { return };
+        match op {
+            Op::DeleteNode(_) => server.delete_node(&node),
+            Op::BeginToDeleteNode(_) => server.begin_to_delete_node(&node),
+            Op::ReplaceNode(_, same) => server.replace_node(&node, same),
+            Op::Cordon(_, cordoned) => server.cordon(&node, cordoned),
+            Op::Taint(_, by) | Op::Remediate(_, by) => server.taint(&node, effect(by)),
+            Op::Leave(_, is_marked) => server.mark_for_deletion(&node, is_marked),
+            Op::OutOfService(_) => server.take_out_of_service(&node),
+            Op::Select(_, is_selected) => server.select(&node, is_selected),
+            Op::Ready(_, ready) => server.set_ready(&node, ready),
+            Op::Die(_) => server.die(&node),
+            Op::ShutDown(_) => server.shut_down(&node),
+            Op::Reboot(_) => server.reboot(&node),
+            _ => server.reinstall(&node),
+        }
+    }
+
+    fn apply_to_spec(&mut self, op: Op) {
+        if matches!(op, Op::Template(_) | Op::RetryToken(_)) {
+            self.truth.rollout_changed();
+        }
+        self.server.edit_spec(|spec| match op {
+            Op::Template(variant) => {
+                let restart = spec["template"]["spec"]["restartPolicy"].as_str().unwrap().to_owned();
+                spec["template"] = template(variant, &restart);
+            }
+            Op::RetryToken(token) => spec["retryToken"] = json!(token.map(|token| token.to_string())),
+            Op::Policy(by) => {
+                spec["failurePolicy"]["type"] = json!(["Continue", "FailFast", "Pause"][usize::from(by) % 3]);
+            }
+            Op::MaxFailed(max) if !spec["failurePolicy"].is_null() => {
+                spec["failurePolicy"]["maxFailedNodes"] = json!(max);
+            }
+            Op::BackoffLimit(limit) => spec["backoffLimit"] = json!(limit),
+            Op::Suspend(suspend) => spec["suspend"] = json!(suspend),
+            Op::Pause(paused) => spec["paused"] = json!(paused),
+            Op::Parallelism(limit) => spec["parallelism"] = json!(limit),
+            _ => {}
+        });
+    }
+
     fn start(&mut self, pod: &str) -> Judgement {
         let seen = self.server.pods.objects[pod].seen.clone();
-        if let Some(job) = self.job() {
-            self.truth.starts(&self.server, job, &seen)?;
+        if let Some(stored) = self.server.job() {
+            self.truth.starts(&self.server, &stored.seen, &seen)?;
         }
         self.server.start(pod);
         Ok(())
@@ -319,14 +381,24 @@ impl Simulation {
     // ---- the managers ----
 
     fn begin(&mut self, lags: [Lag; 4], stopping: bool) -> Judgement {
-        let Some(pass) = self.managers[self.leader].begin(&self.server, lags, stopping, plan) else {
+        self.view = None;
+        let leader = &mut self.managers[self.leader];
+        let Some(pass) = leader.begin(&self.server, lags, stopping, plan) else {
             return Ok(());
         };
-        let (judgement, told) = (judge(pass), self.trace.is_some().then(|| tell(pass)));
-        if let Some(told) = told {
-            self.note(|| told);
+        if let Some(trace) = &mut self.trace {
+            let _ = writeln!(trace, "{}", tell(pass));
         }
-        judgement
+        let seen = leader.seen_until(&self.server);
+        let Some(pass) = &leader.pass else { return Ok(()) };
+        let view = self.view.insert(View::of(&self.server, &mut self.truth, &mut self.memory, pass, seen));
+        // With old caches no status is true: there the graver invariants are looked for.
+        let has_old_caches = self.scenario.stale != (false, false);
+        if let Some(status) = pass.plan.status.as_ref().filter(|_| !has_old_caches) {
+            status_is_true(view, pass, status)?;
+            view.outcome_is_true(pass, status)?;
+        }
+        says_when_it_changes(pass)
     }
 
     fn pass(&mut self, writes: u8, any: u8, lags: [Lag; 4]) -> Judgement {
@@ -336,7 +408,7 @@ impl Simulation {
         for _ in 0..writes {
             match self.managers[self.leader].next(self.server.now, usize::from(any)) {
                 Next::Write(action) => self.write(&action)?,
-                Next::Status(status) => self.write_status(&status),
+                Next::Status(status) => self.write_status(&status)?,
                 Next::Over => break,
             }
         }
@@ -348,10 +420,10 @@ impl Simulation {
     }
 
     fn write(&mut self, action: &Action<DaemonJobStatus>) -> Judgement {
-        let answer = self.commit(action, Maker::Leader(self.reign))?;
+        let answer = self.commit(action, Maker::Leader)?;
         let leader = &mut self.managers[self.leader];
         match answer {
-            Answer::Done(revision) => leader.wrote(action, revision),
+            Answer::Done(revision) => leader.wrote(action, revision, self.server.now),
             Answer::News => leader.met_news(action, None),
             Answer::Exists { revision, owner } if owner == self.server.job_uid() => {
                 leader.met_news(action, Some(revision));
@@ -362,53 +434,61 @@ impl Simulation {
         Ok(())
     }
 
-    fn write_status(&mut self, status: &DaemonJobStatus) {
-        let uid = self.managers[self.leader].pass.as_ref().and_then(|pass| pass.job.metadata.uid.clone());
-        match self.server.write_status(&uid.unwrap_or_default(), status) {
-            Answer::Done(revision) => self.managers[self.leader].wrote_status(revision, self.server.now),
-            _ => self.managers[self.leader].fail(self.server.now),
-        }
-        self.note(|| "    status".to_owned());
+    fn write_status(&mut self, status: &DaemonJobStatus) -> Judgement {
+        let Some(job) = self.managers[self.leader].pass.as_ref().map(|pass| pass.job.clone()) else {
+            return Ok(());
+        };
+        let answer = self.server.write_status(&job, status);
+        self.note(|| format!("    status -> {answer:?}"));
+        let leader = &mut self.managers[self.leader];
+        let Answer::Done(revision) = answer else {
+            leader.fail(self.server.now);
+            return Ok(());
+        };
+        leader.wrote_status(revision, self.server.now);
+        rollout_goes_on(&job, status)?;
+        let view = self.view.as_ref().filter(|_| leader.pass.is_some());
+        view.map_or(Ok(()), |view| view.was_written(&self.server, &mut self.memory, &job, status))
     }
 
-    /// The server does a write, and what must hold is judged.
+    /// The server does a write, and the invariants about it are checked.
     fn commit(&mut self, action: &Action<DaemonJobStatus>, maker: Maker) -> Result<Answer, String> {
         let name = name_of(action).map(|(_, name)| name.to_owned()).unwrap_or_default();
         let before = self.server.pods.objects.get(&name).map(|pod| pod.seen.clone());
-        if let (Action::Patch { .. }, Some(pod)) = (action, &before) {
-            self.truth.released(&self.server, pod)?;
-        }
+        let released = match (action, &before) {
+            (Action::Patch { .. }, Some(pod)) => self.truth.released(&self.server, pod),
+            _ => Ok(()),
+        };
         let answer = self.server.commit(action);
         self.note(|| format!("    {:?} -> {answer:?}", name_of(action)));
+        if matches!(answer, Answer::Done(_)) {
+            released?;
+        }
         match action {
             Action::Create { resource, .. } if *resource == PODS => {
                 if let Answer::Done(revision) = answer {
-                    self.truth.made(&self.server.pods.objects[&name].seen.clone(), maker, revision);
-                    self.is_within_parallelism(maker)?;
+                    let pod = self.server.pods.objects[&name].seen.clone();
+                    self.truth.made(&pod, maker, revision);
+                    if let (Maker::Leader, Some(view), Some(pass)) =
+                        (maker, &mut self.view, &self.managers[self.leader].pass)
+                    {
+                        view.may_make(&self.server, pass, &pod)?;
+                    }
                 }
                 self.truth.one_pod_a_node(&self.server)?;
             }
             Action::Create { resource, .. } | Action::Merge { resource, .. } if *resource == CONFIG_MAPS => {
                 self.truth.ledger_written(&self.server);
+                if maker == Maker::Late
+                    && let Some(number) =
+                        self.server.shards.objects.get(&name).and_then(|shard| shard.seen.number(JOB))
+                {
+                    self.truth.shard_made_late(number);
+                }
             }
             _ => {}
         }
         Ok(answer)
-    }
-
-    /// Invariant 4: of the pods that the leader has made no more run than parallelism allows, as it knew it.
-    fn is_within_parallelism(&self, maker: Maker) -> Judgement {
-        let Maker::Leader(reign) = maker else { return Ok(()) };
-        let Some(pass) = &self.managers[self.leader].pass else { return Ok(()) };
-        let told = pass.plan.status.as_ref().or(pass.job.status.as_ref()).and_then(|status| status.desired);
-        let desired = usize::try_from(told.unwrap_or_default()).unwrap();
-        let running = self.truth.running_of(&self.server, reign);
-        match parallelism(&pass.job, desired) {
-            Some(limit) if running > limit => {
-                Err(format!("4: {running} pods run and parallelism is {limit}"))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn no_answer(&mut self, done: bool, rest: bool) -> Judgement {
@@ -421,7 +501,7 @@ impl Simulation {
                 let others = self.managers[self.leader].in_flight();
                 self.managers[self.leader].got_no_answer(Some(&action));
                 if done {
-                    self.commit(&action, Maker::Leader(self.reign))?;
+                    self.commit(&action, Maker::Leader)?;
                 }
                 for other in others.iter().filter(|_| rest) {
                     self.write(other)?;
@@ -431,7 +511,7 @@ impl Simulation {
             Next::Status(status) => {
                 self.managers[self.leader].got_no_answer(None);
                 if done {
-                    self.write_status(&status);
+                    self.write_status(&status)?;
                 }
                 self.managers[self.leader].fail(now);
             }
@@ -442,16 +522,16 @@ impl Simulation {
 
     fn restart(&mut self) {
         self.truth.leader_gone(&self.server);
-        self.managers[self.leader] = Manager::start(&self.server);
-        self.reign += 1;
+        let leader = &mut self.managers[self.leader];
+        *leader = Manager::start(&self.server, leader.offset());
+        (self.view, self.memory) = (None, std::mem::take(&mut self.memory).restarted());
     }
 
     fn take_over(&mut self, pods: Lag, nodes: Lag, late: u8) {
         self.truth.leader_gone(&self.server);
         let deposed = &mut self.managers[self.leader];
         if deposed.pass.is_some() {
-            let uid =
-                deposed.pass.as_ref().and_then(|pass| pass.job.metadata.uid.clone()).unwrap_or_default();
+            let job = deposed.pass.as_ref().map(|pass| pass.job.clone());
             let mut flying = Vec::new();
             match deposed.next(self.server.now, 0) {
                 Next::Write(action) => {
@@ -460,8 +540,8 @@ impl Simulation {
                 }
                 Next::Status(status) => {
                     deposed.got_no_answer(None);
-                    if late & 1 == 1 {
-                        self.late.push(Late::Status(uid, Box::new(status)));
+                    if let Some(job) = job.filter(|_| late & 1 == 1) {
+                        self.late.push(Late::Status(job, Box::new(status)));
                     }
                 }
                 Next::Over => {}
@@ -475,7 +555,7 @@ impl Simulation {
             deposed.fail(self.server.now);
         }
         self.leader = 1 - self.leader;
-        self.reign += 1;
+        (self.view, self.memory) = (None, std::mem::take(&mut self.memory).restarted());
         self.managers[self.leader].take_over(&self.server, pods, nodes);
     }
 
@@ -487,8 +567,8 @@ impl Simulation {
             Late::Write(action) => {
                 self.commit(&action, Maker::Late)?;
             }
-            Late::Status(uid, status) => {
-                self.server.write_status(&uid, &status);
+            Late::Status(job, status) => {
+                self.server.write_status(&job, &status);
             }
         }
         Ok(())
@@ -516,30 +596,66 @@ impl Simulation {
         Ok(self.server.revision != before)
     }
 
-    /// Nothing goes wrong any more, and nobody stands in the way.
+    /// Faults stop, and every node is Ready and neither tainted nor cordoned.
     fn heal(&mut self) -> Judgement {
         self.note(|| "all is well from now on".to_owned());
         while !self.late.is_empty() {
             self.do_late(0)?;
         }
         (self.server.refuse_pods, self.server.refuse_ledger) = (0, 0);
-        for node in self.server.nodes.objects.keys().cloned().collect::<Vec<_>>() {
-            self.server.set_ready(&node, true);
-            self.server.cordon(&node, false);
-        }
+        self.server.heal_nodes();
+        Ok(())
+    }
+
+    /// The user lifts every hold.
+    fn lift(&mut self) {
+        self.note(|| "the user lifts the holds".to_owned());
+        let is_braked = self.condition("Paused").as_deref() == Some("MaxFailedNodesExceeded");
+        let remedy = self.scenario.remedy % 3;
         self.server.edit_spec(|spec| {
             (spec["suspend"], spec["paused"]) = (json!(false), json!(false));
             if spec["parallelism"] == json!(0) {
                 spec["parallelism"] = json!(1);
             }
-            if spec["failurePolicy"]["type"] == json!("Pause") {
+            if remedy == 0 && !spec["failurePolicy"].is_null() {
                 spec["failurePolicy"]["type"] = json!("Continue");
             }
+            if is_braked && remedy == 1 {
+                spec["retryToken"] = json!("the cause is fixed");
+            } else if is_braked {
+                spec["failurePolicy"]["maxFailedNodes"] = json!(1_000);
+            }
         });
-        Ok(())
+        self.truth.rollout_changed();
     }
 
-    /// The leader is woken as the controller wakes it, and by nothing else, until nothing happens any more.
+    /// The reason of a condition that is True.
+    fn condition(&self, type_: &str) -> Option<String> {
+        let status = self.job()?.status.as_ref()?;
+        let found = status.conditions.iter().find(|one| one.type_ == type_ && one.status == "True")?;
+        Some(found.reason.clone())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.condition("Complete").is_some() || self.condition("Failed").is_some()
+    }
+
+    /// Live: what holds the run is an act of the user, or is lifted by one.
+    fn is_held_by_the_user(&self) -> Judgement {
+        let Some(job) = self.job() else { return Ok(()) };
+        let is_held = match self.condition("Paused").as_deref() {
+            Some("Paused") => job.spec.paused == Some(true),
+            Some("MaxFailedNodesExceeded") => true,
+            _ => {
+                job.spec.suspend == Some(true) && self.condition("Suspended").is_some()
+                    || job.spec.parallelism.as_ref() == Some(&IntOrString::Int(0))
+            }
+        };
+        let status = job.status.as_ref();
+        is_held.then_some(()).ok_or_else(|| format!("live: at rest, and no hold is the user's: {status:?}"))
+    }
+
+    /// The leader is woken as the controller wakes it, and by nothing else, until nothing is left to do.
     fn settle(&mut self) -> Judgement {
         for _ in 0..MOST_ROUNDS {
             self.finish_pass(0)?;
@@ -560,18 +676,13 @@ impl Simulation {
                 }
             }
         }
-        Err(format!("progress: no rest after {MOST_ROUNDS} rounds"))
+        Err(format!("live: no rest after {MOST_ROUNDS} rounds"))
     }
 
     fn is_quiet(&mut self) -> Judgement {
         let status = self.job().and_then(|job| job.status.clone()).unwrap_or_default();
-        let is = |type_| conditions::is_true(&status.conditions, type_);
-        if !is("Complete") && !is("Failed") {
-            return Err(format!("progress: at rest and neither Complete nor Failed: {status:?}"));
-        }
-        let reason = status.conditions.iter().find(|one| one.type_ == "Failed").map(|one| one.reason.clone());
-        if is("Failed") && reason.as_deref() == Some("NodesFailed") && status.failed == Some(0) {
-            return Err("progress: Failed without a failed node".to_owned());
+        if self.condition("Failed").as_deref() == Some("NodesFailed") && status.failed == Some(0) {
+            return Err("live: Failed without a failed node".to_owned());
         }
         for later in [SignedDuration::ZERO, SignedDuration::from_hours(24)] {
             self.server.wait(later);
@@ -585,7 +696,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The DaemonJob is deleted: its pods go, by the garbage collector and the sweeper.
+    /// The DaemonJob is deleted: the garbage collector and the sweeper remove its pods.
     fn vanish(&mut self) -> Judgement {
         for _ in 0..MOST_ROUNDS {
             self.finish_pass(0)?;
@@ -624,12 +735,24 @@ impl Simulation {
     }
 }
 
-/// Invariant 5, and that a plan that has nothing to do says when it will.
-fn judge(pass: &Pass) -> Judgement {
+/// A rollout changes when the template or retryToken does, and then its number rises.
+fn rollout_goes_on(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement {
+    let before = job.status.as_ref();
+    let (Some(old), Some(new)) = (before.and_then(|before| before.rollout.as_ref()), status.rollout.as_ref())
+    else {
+        return Ok(());
+    };
+    let is_other = before.is_some_and(|before| before.template_hash != status.template_hash)
+        || old.retry_token != new.retry_token;
+    let goes_on =
+        if is_other { new.number > old.number } else { new.number == old.number && new.base >= old.base };
+    let is_next_run = status.run >= before.and_then(|before| before.run);
+    (goes_on && is_next_run).then_some(()).ok_or_else(|| format!("status: {new:?} follows {old:?}"))
+}
+
+/// A plan that has nothing to do says when it will.
+fn says_when_it_changes(pass: &Pass) -> Judgement {
     let Pass { job, world, now, plan: made, .. } = pass;
-    if let Some(status) = &made.status {
-        status_is_true(job, world, status)?;
-    }
     if made.steps.is_empty() && made.status == job.status && !world.stopping {
         let until = made.again.unwrap_or(Timestamp::MAX);
         let later = now.checked_add(SignedDuration::from_hours(24)).unwrap().min(until);
@@ -637,9 +760,7 @@ fn judge(pass: &Pass) -> Judgement {
         let then = plan(job, world, between);
         if !then.steps.is_empty() || then.status != made.status {
             let then = then.status.map(|status| serde_json::to_string(&status).unwrap());
-            return Err(format!(
-                "again: nothing is said to change before {until}, but at {between}: {then:?}"
-            ));
+            return Err(format!("again: nothing should change before {until}, but at {between}: {then:?}"));
         }
     }
     Ok(())

@@ -156,6 +156,13 @@ const RULES: &[(&str, &[Rule])] = &[
     ("spec.parallelism", &[|value| is_count(value, 1)]),
     ("spec.failurePolicy.maxFailedNodes", &[|value| is_count(value, 0)]),
     (
+        "spec.unhealthyNodes",
+        &[|rule| {
+            rule.get("skipAfterSeconds").is_none()
+                || rule.get("policy").is_none_or(|policy| *policy == "SkipAfter")
+        }],
+    ),
+    (
         "spec.podFailurePolicy.rules[]",
         &[|rule| {
             let by_condition =
@@ -443,6 +450,7 @@ mod tests {
     #[case("spec.lateNodes is \"Sometimes\", and must be one of Run, Ignore", with(&json!({"lateNodes": "Sometimes"})))]
     #[case("spec.rerunOn lists \"NodeReboot\" twice", with(&json!({"rerunOn": ["NodeReboot", "NodeReboot"]})))]
     #[case("spec.failurePolicy.maxFailedNodes: maxFailedNodes must be", with(&json!({"failurePolicy": {"maxFailedNodes": "101%"}})))]
+    #[case("spec.unhealthyNodes: skipAfterSeconds needs policy SkipAfter", with(&json!({"unhealthyNodes": {"policy": "Wait", "skipAfterSeconds": 5}})))]
     #[case("spec: podFailurePolicy needs template.spec.restartPolicy Never", with(&json!({"podFailurePolicy": {"rules": []}})))]
     #[case("spec: onExitCodes.containerName must be the name of", with(&json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}], "initContainers": [{"name": "i"}]}}, "podFailurePolicy": {"rules": [
         {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1], "containerName": "i"}}, {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1], "containerName": "x"}}]}})))]

@@ -42,7 +42,7 @@ pub fn print(reports: &[Report], output: Output) -> String {
 
 fn as_table(report: &Report, is_wide: bool) -> String {
     let headings: &[&str] = if is_wide {
-        &["NODE", "STATE", "RUN", "LAST", "POD", "REASON", "MESSAGE"]
+        &["NODE", "STATE", "NUMBER", "LAST", "POD", "REASON", "MESSAGE"]
     } else {
         &["NODE", "STATE", "REASON", "MESSAGE"]
     };
@@ -52,7 +52,7 @@ fn as_table(report: &Report, is_wide: bool) -> String {
     lines.extend(shown.iter().map(|row| {
         let mut cells = vec![row.node.clone(), row.state.text().to_owned()];
         if is_wide {
-            cells.push(row.run.map(|run| run.to_string()).unwrap_or_default());
+            cells.push(row.number.map(|run| run.to_string()).unwrap_or_default());
             cells.push(row.last.as_ref().map(last).unwrap_or_default());
             cells.push(row.pod.clone().unwrap_or_default());
         }
@@ -80,7 +80,7 @@ fn as_table(report: &Report, is_wide: bool) -> String {
 }
 
 fn last(last: &Entry) -> String {
-    format!("{} {}", last.outcome.word(), last.at)
+    format!("{} {}", last.outcome.word(), last.ended)
 }
 
 /// Columns as wide as what is in them; the last one as it is. An empty cell is a dash, so that columns can be counted.
@@ -133,7 +133,7 @@ fn as_json(report: &Report) -> Value {
         },
         "templateHash": report.template_hash,
         "newRun": report.begins,
-        "hold": report.hold.as_ref().map(|hold| json!({ "reason": hold.word, "message": hold.message })),
+        "hold": report.hold.as_ref().map(|hold| json!({ "reason": hold.cause.word(), "message": hold.message })),
         "allRun": report.all_run(),
         "counts": counts,
         "nodes": report.rows.iter().map(row_as_json).collect::<Vec<_>>(),
@@ -148,11 +148,11 @@ fn row_as_json(row: &Row) -> Value {
         "reason": row.reason,
         "message": row.message,
         "eligible": row.eligible,
-        "run": row.run,
+        "podNumber": row.number,
         "last": row.last.as_ref().map(|last| json!({
-            "run": last.run,
+            "podNumber": last.pod,
             "outcome": last.outcome.word(),
-            "time": last.at.to_string(),
+            "time": last.ended.to_string(),
             "templateHash": &*last.hash,
             "failures": last.failures,
         })),
@@ -194,9 +194,10 @@ mod tests {
     }
 
     fn some() -> Report {
-        let entry = "node-1 v1-x run=2 Succeeded failures=0 boot=- 2026-01-01T00:00:00Z".parse().unwrap();
-        let mut done = row("node-1", Word::Done, "Succeeded", "run 2");
-        (done.run, done.last, done.pod) = (Some(2), Some(entry), Some("a-abc-2".to_owned()));
+        let entry = "node=node-1 template=v1-x rollout=1 run=1 pod=2 outcome=Succeeded clear=true ended=2026-01-01T00:00:00Z"
+            .parse().unwrap();
+        let mut done = row("node-1", Word::Done, "Succeeded", "pod 2");
+        (done.number, done.last, done.pod) = (Some(2), Some(entry), Some("a-abc-2".to_owned()));
         report(vec![
             done,
             row("node-10", Word::WouldRun, "FirstRun", ""),
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(
             print(&[some()], Output::Table),
             "NODE      STATE      REASON      MESSAGE\n\
-             node-1    Done       Succeeded   run 2\n\
+             node-1    Done       Succeeded   pod 2\n\
              node-10   WouldRun   FirstRun    -\n\
              n         Skipped    Tainted     a taint [31mred\n\
              \n\
@@ -226,10 +227,10 @@ mod tests {
             text.lines().map(|line| line.split("   ").map(str::trim).collect()).collect();
         let cells =
             |at: usize| -> Vec<&str> { lines[at].iter().copied().filter(|cell| !cell.is_empty()).collect() };
-        assert_eq!(cells(0), ["NODE", "STATE", "RUN", "LAST", "POD", "REASON", "MESSAGE"]);
+        assert_eq!(cells(0), ["NODE", "STATE", "NUMBER", "LAST", "POD", "REASON", "MESSAGE"]);
         assert_eq!(
             cells(1),
-            ["node-1", "Done", "2", "Succeeded 2026-01-01T00:00:00Z", "a-abc-2", "Succeeded", "run 2"]
+            ["node-1", "Done", "2", "Succeeded 2026-01-01T00:00:00Z", "a-abc-2", "Succeeded", "pod 2"]
         );
         assert_eq!(cells(4), ["other", "NotSelected", "-", "-", "-", "NodeSelector", "no label"]);
         assert!(text.ends_with("1 node is not selected.\n"), "{text}");

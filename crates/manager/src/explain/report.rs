@@ -7,16 +7,17 @@ use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
+use quintet_daemonjob::eligibility::Placement;
+use quintet_daemonjob::history::Judged;
 use quintet_daemonjob::ledger::{Entry, Outcome};
-use quintet_daemonjob::nodes::{Verdict, Why};
+use quintet_daemonjob::node_state::{Cause, Reason, State, Surveyed, not_tolerated, occupants};
 use quintet_daemonjob::observe::World;
-use quintet_daemonjob::plan::plan;
-use quintet_daemonjob::survey::{
-    Judged, Reason, State, Survey, Surveyed, hash_of, not_tolerated, occupants, parallelism, survey,
-};
+use quintet_daemonjob::outcome::{DeletedFor, Rules};
+use quintet_daemonjob::removal::deletion_reason;
+use quintet_daemonjob::survey::{Survey, survey};
+use quintet_daemonjob::turns::parallelism;
 use quintet_kit::conditions::is_true;
-use quintet_kit::plan::{Action, NAME_TAKEN};
-use quintet_kit::resource::PODS;
+use quintet_kit::plan::NAME_TAKEN;
 use quintet_kit::types::{Node, Taint};
 use serde_json::Value;
 
@@ -67,9 +68,9 @@ pub struct Row {
     pub message: String,
     /// Whether the node may have a pod.
     pub eligible: bool,
-    /// The number of the run that would begin or goes on, else of the last one.
-    pub run: Option<u64>,
-    /// How the last run there ended.
+    /// The number of the pod that runs or would be made, else of the last one.
+    pub number: Option<u64>,
+    /// What is known of the last pod there.
     pub last: Option<Entry>,
     /// The node's pod: the running one, else the last one.
     pub pod: Option<String>,
@@ -164,8 +165,9 @@ pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) ->
         job,
         survey: &survey,
         pods: PodsOfNodes::new(&survey),
-        going: deleted_pods(job, world, now),
+        going: deleted_pods(job, world, &survey, now),
         refused: refused(job, &survey, origin),
+        placement: Placement::of(job.spec.template.spec()),
         is_open: parallelism(job, survey.desired()) != Some(0),
     };
     let mut rows: Vec<Row> = survey.nodes.iter().map(|surveyed| view.selected(surveyed)).collect();
@@ -178,7 +180,7 @@ pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) ->
         namespace: job.metadata.namespace.clone().unwrap_or_default(),
         name: job.metadata.name.clone().unwrap_or_default(),
         origin,
-        template_hash: survey.hash.to_string(),
+        template_hash: survey.key.hash.to_string(),
         begins: survey.begins && !view.is_ended(),
         hold: survey.hold.clone(),
         rows,
@@ -196,7 +198,7 @@ impl Row {
     }
 
     fn repeat(&mut self, state: Word, reason: &Reason) {
-        self.say(state, reason.word, reason.message.clone());
+        self.say(state, reason.cause.word(), reason.message.clone());
     }
 }
 
@@ -205,10 +207,12 @@ struct View<'a> {
     job: &'a DaemonJob,
     survey: &'a Survey<'a>,
     pods: PodsOfNodes<'a>,
-    /// UIDs of pods that would be deleted.
-    going: HashSet<String>,
+    /// Why pods would be deleted, by UID.
+    going: HashMap<&'a str, DeletedFor>,
     /// Nodes whose pods were refused: reason and message by name.
     refused: HashMap<&'a str, (&'a str, &'a str)>,
+    /// What the template says about nodes.
+    placement: Placement,
     /// Whether parallelism lets any pod run.
     is_open: bool,
 }
@@ -220,13 +224,13 @@ impl View<'_> {
 
     /// What is the same for every node.
     fn begin(&self, node: &Node) -> Row {
-        let (pod, history) = (self.pods.of(node), self.survey.histories.get(&*node.meta.uid));
-        let run = pod.filter(|judged| judged.pod.is_running()).map(|judged| judged.run);
+        let (pod, history) = (self.pods.of(node), self.survey.histories.nodes.get(&*node.meta.uid));
+        let run = pod.filter(|judged| judged.pod.is_running()).map(|judged| judged.number);
         Row {
             node: node.meta.name.to_string(),
-            run: run.or(history.map(|history| history.run).filter(|run| *run > 0)),
+            number: run.or(history.map(|history| history.number).filter(|run| *run > 0)),
             last: history.and_then(|history| history.latest.clone()),
-            is_going: pod.is_some_and(|judged| self.going.contains(&*judged.pod.meta.uid)),
+            is_going: pod.is_some_and(|judged| self.going.contains_key(&*judged.pod.meta.uid)),
             pod: pod.map(|judged| judged.pod.meta.name.to_string()),
             ..Row::default()
         }
@@ -235,10 +239,15 @@ impl View<'_> {
     /// A node that the survey knows.
     fn selected(&self, surveyed: &Surveyed<'_>) -> Row {
         let node = &**surveyed.node;
-        let (pod, history) = (self.pods.of(node), self.survey.histories.get(&*node.meta.uid));
+        let (pod, history) = (self.pods.of(node), self.survey.histories.nodes.get(&*node.meta.uid));
         let mut row = Row { eligible: surveyed.eligible, ..self.begin(node) };
         match &surveyed.state {
-            State::Done => done(&mut row, &self.survey.hash),
+            State::Done => {
+                done(&mut row, &self.survey.key.hash);
+                if let (false, Some(taint)) = (surveyed.eligible, self.taint(node)) {
+                    row.message = format!("{}; {}", row.message, not_tolerated(&taint));
+                }
+            }
             State::Failed(reason) => row.repeat(Word::Failed, reason),
             State::Starting(reason) => row.repeat(Word::Starting, reason),
             State::Skipped(reason) => row.repeat(Word::Skipped, reason),
@@ -257,22 +266,24 @@ impl View<'_> {
             }
             State::Waiting(reason) => {
                 row.repeat(Word::Waiting, reason);
-                row.is_queued = self.is_open && reason.word == "WaitingForTurn";
+                row.is_queued = self.is_open && reason.cause == Cause::WaitingForTurn;
                 if !pod.is_some_and(|judged| judged.pod.is_running()) {
-                    row.run = Some(history.map_or(1, |history| history.run + 1));
+                    row.number = Some(history.map_or(1, |history| history.number + 1));
                 }
             }
             State::Due(run) => {
-                row.run = Some(*run);
+                row.number = Some(*run);
                 match self.refused.get(&*node.meta.name) {
                     Some((reason, message)) => row.say(Word::Waiting, *reason, *message),
-                    None => due(&mut row, *run, &self.survey.hash),
+                    None => due(&mut row, *run, &self.survey.key.hash),
                 }
             }
         }
-        if let (true, Some(judged)) = (row.is_going, pod) {
+        if let Some(judged) = pod
+            && let Some(reason) = self.going.get(&*judged.pod.meta.uid)
+        {
             let message = format!("pod {} would be deleted", judged.pod.meta.name);
-            row.say(row.state, why_deleted(self.survey, judged, row.eligible), message);
+            row.say(row.state, reason.word(), message);
         }
         if self.is_ended() && matches!(row.state, Word::WouldRun | Word::Waiting) {
             row.say(Word::Waiting, "Terminating", "the DaemonJob is being deleted");
@@ -286,10 +297,6 @@ impl View<'_> {
         let mut row = self.begin(node);
         if node.meta.deleted.is_some() {
             row.say(Word::NotSelected, "NodeTerminating", "the Node is being deleted");
-        } else if let Some(taint) = self.taint(node) {
-            // One that is tainted and done: there is nothing left to do.
-            done(&mut row, &self.survey.hash);
-            row.message = format!("{}; {}", row.message, not_tolerated(&taint));
         } else {
             let (reason, message) = not_selected(self.job, node);
             row.say(Word::NotSelected, reason, message);
@@ -302,10 +309,7 @@ impl View<'_> {
 
     /// The taint that keeps pods away from a node.
     fn taint(&self, node: &Node) -> Option<Taint> {
-        match self.survey.placement.verdict(node) {
-            Verdict::Continue(Why::Taint(taint)) | Verdict::Refuse(Why::Taint(taint)) => Some(taint),
-            _ => None,
-        }
+        self.placement.verdict(node).taint().cloned()
     }
 }
 
@@ -313,32 +317,33 @@ fn done(row: &mut Row, hash: &str) {
     let message = match &row.last {
         Some(last) if last.outcome == Outcome::Succeeded => {
             let other = if *last.hash == *hash { "" } else { ", with another template" };
-            format!("run {} at {}{other}", last.run, last.at)
+            format!("pod {} at {}{other}", last.pod, last.ended)
         }
-        Some(last) => format!("in a run before {}, which was {}", last.run, last.outcome.word()),
+        Some(last) => format!("before pod {}, which was {}", last.pod, last.outcome.word()),
         None => String::new(),
     };
     row.say(Word::Done, "Succeeded", message);
 }
 
 /// Why a node would run now.
-fn due(row: &mut Row, run: u64, hash: &str) {
+fn due(row: &mut Row, number: u64, hash: &str) {
     let (reason, message) = match &row.last {
-        None if run > 1 => ("Retry", format!("run {run}")),
+        None if number > 1 => ("Retry", format!("pod {number}")),
         None => ("FirstRun", String::new()),
         Some(last) if *last.hash != *hash => {
-            ("TemplateChanged", format!("run {run}; run {} was of {}", last.run, last.hash))
+            ("TemplateChanged", format!("pod {number}; pod {} was of {}", last.pod, last.hash))
         }
-        Some(last) if last.outcome == Outcome::Succeeded => {
-            ("NodeRebooted", format!("run {run}; the node has booted since run {}", last.run))
-        }
+        Some(last) if last.has_succeeded() => (
+            "NodeChanged",
+            format!("pod {number}; the node was rebooted or installed again since pod {}", last.pod),
+        ),
         Some(last) => {
             let failures = match last.failures {
                 0 => String::new(),
                 1 => ", after 1 failure".to_owned(),
                 failures => format!(", after {failures} failures"),
             };
-            ("Retry", format!("run {run}; run {} was {}{failures}", last.run, last.outcome.word()))
+            ("Retry", format!("pod {number}; pod {} was {}{failures}", last.pod, last.outcome.word()))
         }
     };
     row.say(Word::WouldRun, reason, message);
@@ -376,10 +381,10 @@ struct PodsOfNodes<'s> {
 
 impl<'s> PodsOfNodes<'s> {
     fn new(survey: &'s Survey<'_>) -> Self {
-        // They are sorted by run.
+        // They are sorted by number.
         let of_home = |judged: &'s Judged<'s>| Some((&**judged.home?, judged));
-        let last = survey.pods.iter().filter_map(of_home).collect();
-        let running = occupants(&survey.pods);
+        let last = survey.pods().iter().filter_map(of_home).collect();
+        let running = occupants(survey.pods());
         Self { running, last }
     }
 
@@ -388,31 +393,18 @@ impl<'s> PodsOfNodes<'s> {
     }
 }
 
-/// UIDs of the pods that have not ended and that the controller would delete.
-fn deleted_pods(job: &DaemonJob, world: &World, now: Timestamp) -> HashSet<String> {
-    let counted: HashSet<&str> =
-        world.pods.iter().filter(|pod| pod.is_counted()).map(|pod| &*pod.meta.uid).collect();
-    let steps = plan(job, world, now).steps;
-    let deleted = steps.iter().flatten().filter_map(|action| match action {
-        Action::Delete { resource, uid, .. } if *resource == PODS => Some(&**uid),
-        _ => None,
-    });
-    deleted.filter(|uid| counted.contains(uid)).map(str::to_owned).collect()
-}
-
-/// Why the controller would delete a running pod.
-fn why_deleted(survey: &Survey<'_>, judged: &Judged<'_>, eligible: bool) -> &'static str {
-    let pod = judged.pod;
-    let is_doubled = judged.on.is_some_and(|name| survey.doubled.contains(&name));
-    match &survey.hold {
-        Some(hold) if survey.ending.is_some() || hold.word == "Suspended" => hold.word,
-        _ if !eligible => "Tainted",
-        _ if judged.exhausted => "BackoffLimitExceeded",
-        _ if judged.recorded || is_doubled => "Surplus",
-        _ if judged.home.is_none() => "NodeReplaced",
-        _ if hash_of(pod, &survey.hash) != &*survey.hash => "TemplateChanged",
-        _ => "PendingDeadlineExceeded",
-    }
+/// Why the manager would delete pods that have not ended, by pod UID.
+fn deleted_pods<'s>(
+    job: &DaemonJob,
+    world: &World,
+    survey: &'s Survey<'_>,
+    now: Timestamp,
+) -> HashMap<&'s str, DeletedFor> {
+    let rules = Rules::of(job);
+    let reason = |judged: &'s Judged<'_>| {
+        Some((&*judged.pod.meta.uid, deletion_reason(job, world, survey, &rules, judged, now)?))
+    };
+    survey.pods().iter().filter_map(reason).collect()
 }
 
 /// Nodes whose pods the API server did not take, as the manager has last said: reason and message by name.
@@ -421,10 +413,9 @@ fn refused<'a>(
     survey: &Survey<'_>,
     origin: Origin,
 ) -> HashMap<&'a str, (&'a str, &'a str)> {
-    let status = job
-        .status
-        .as_ref()
-        .filter(|status| origin != Origin::Changed && status.template_hash.as_deref() == Some(&*survey.hash));
+    let status = job.status.as_ref().filter(|status| {
+        origin != Origin::Changed && status.template_hash.as_deref() == Some(&*survey.key.hash)
+    });
     let pending = status.iter().flat_map(|status| &status.pending_nodes);
     pending
         .filter(|node| matches!(&*node.reason, "FailedCreate" | NAME_TAKEN))
@@ -454,7 +445,7 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
         return notes;
     }
     if let Some(hold) = &survey.hold {
-        notes.push(format!("No pods are made: {} ({}).", hold.message, hold.word));
+        notes.push(format!("No pods are made: {} ({}).", hold.message, hold.cause.word()));
     } else if survey.begins && report.origin != Origin::New {
         notes.push("A new run begins.".to_owned());
     }
@@ -462,9 +453,9 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
         notes.push("The template selects no node.".to_owned());
     }
     let homeless: Vec<&Judged<'_>> =
-        survey.pods.iter().filter(|judged| judged.home.is_none() && judged.pod.is_counted()).collect();
+        survey.pods().iter().filter(|judged| judged.home.is_none() && judged.pod.is_counted()).collect();
     if let Some(first) = homeless.first() {
-        let fate = if homeless.iter().all(|judged| going.contains(&*judged.pod.meta.uid)) {
+        let fate = if homeless.iter().all(|judged| going.contains_key(&*judged.pod.meta.uid)) {
             "; they would be deleted"
         } else {
             ""
@@ -474,9 +465,10 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     }
     let Some(status) = job.status.as_ref().filter(|_| report.origin != Origin::New) else { return notes };
     if report.origin != Origin::Changed {
-        for type_ in ["PodsRefused", "LedgerRefused"] {
+        for type_ in ["PodsRefused", "LedgerRefused", "Paused"] {
             let said = status.conditions.iter().find(|condition| condition.type_ == type_);
-            if let Some(said) = said.filter(|_| is_true(&status.conditions, type_)) {
+            let is_new = type_ != "Paused" || survey.hold.is_none();
+            if let Some(said) = said.filter(|_| is_new && is_true(&status.conditions, type_)) {
                 notes.push(format!("The manager says {type_}: {}.", said.message.trim_end_matches('.')));
             }
         }

@@ -1,5 +1,6 @@
 use super::*;
-use quintet_daemonjob::ledger::shard_of;
+use quintet_daemonjob::ledger::{SHARDS, shard_name, shard_of};
+use quintet_daemonjob::run::Ending;
 use rstest::rstest;
 use serde_json::json;
 use std::sync::Arc;
@@ -19,7 +20,9 @@ fn job(spec: &Value) -> DaemonJob {
     }
     let mut job: DaemonJob = serde_json::from_value(job).unwrap();
     let hash = job.spec.template.hash();
-    job.status.as_mut().unwrap().template_hash = Some(hash);
+    let status = job.status.as_mut().unwrap();
+    (status.template_hash, status.run) = (Some(hash), Some(1));
+    status.rollout = serde_json::from_value(json!({"number": 1})).unwrap();
     job
 }
 
@@ -43,7 +46,7 @@ fn node(name: &str, more: &Value) -> Value {
 fn pod(job: &DaemonJob, node: &str, run: u64, status: &Value) -> Value {
     json!({"metadata": {"name": format!("d-{node}-{run}"), "namespace": "ns", "uid": format!("pod-{node}-{run}"),
             "creationTimestamp": "2026-01-01T00:00:01Z",
-            "labels": {"dj.dysproz.io/node-uid": format!("uid-{node}"), "dj.dysproz.io/run": run.to_string(),
+            "labels": {"dj.dysproz.io/node-uid": format!("uid-{node}"), "dj.dysproz.io/pod-number": run.to_string(),
                 "dj.dysproz.io/template-hash": job.spec.template.hash()},
             "annotations": {"dj.dysproz.io/node-name": node, "dj.dysproz.io/boot-id": "b"},
             "ownerReferences": [{"apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "name": "d", "uid": "job",
@@ -73,9 +76,9 @@ fn world(nodes: Vec<Value>, pods: Vec<Value>) -> World {
 
 fn recorded(mut world: World, node: &str, line: &str) -> World {
     let uid = format!("uid-{node}");
-    let name = format!("d-ledger-{}", shard_of(&uid));
+    let name = shard_name("d", shard_of(&uid));
     let shard =
-        json!({"metadata": {"name": name, "labels": {"dj.dysproz.io/ledger": "v1"}}, "data": {uid: line}});
+        json!({"metadata": {"name": name, "labels": {"dj.dysproz.io/ledger": "v2"}}, "data": {uid: line}});
     world.ledger.push(Arc::new(serde_json::from_value(shard).unwrap()));
     world
 }
@@ -112,17 +115,19 @@ fn every_node_gets_a_line_and_a_reason() {
     let world = recorded(
         world,
         "done",
-        &format!("done {hash} run=2 Succeeded failures=0 boot=b 2026-01-01T00:00:30Z"),
+        &format!(
+            "node=done template={hash} rollout=1 run=1 pod=2 outcome=Succeeded clear=true ended=2026-01-01T00:00:30Z"
+        ),
     );
     let report = explain(&job, &world);
     let of = |name: &str| {
         let row = row(&report, name);
-        (row.state, row.reason.as_str(), row.run, row.message.as_str())
+        (row.state, row.reason.as_str(), row.number, row.message.as_str())
     };
     assert_eq!(of("due"), (Word::WouldRun, "FirstRun", Some(1), ""));
     assert_eq!(of("runs"), (Word::Running, "", Some(3), "since 2026-01-01T00:00:05Z"));
     assert_eq!(of("starts"), (Word::Starting, "Starting", Some(1), ""));
-    assert_eq!(of("done"), (Word::Done, "Succeeded", Some(2), "run 2 at 2026-01-01T00:00:30Z"));
+    assert_eq!(of("done"), (Word::Done, "Succeeded", Some(2), "pod 2 at 2026-01-01T00:00:30Z"));
     let (state, reason, ..) = of("failed");
     assert_eq!((state, reason), (Word::Failed, "BackoffLimitExceeded"));
     let (state, reason, _, message) = of("tainted");
@@ -170,7 +175,7 @@ fn turns_are_told_with_the_one_that_waits() {
     );
     assert_eq!(row(&report, "a").state, Word::WouldRun);
     let waits = row(&report, "b");
-    assert_eq!((waits.state, &*waits.reason, waits.run), (Word::Waiting, "WaitingForTurn", Some(1)));
+    assert_eq!((waits.state, &*waits.reason, waits.number), (Word::Waiting, "WaitingForTurn", Some(1)));
 }
 
 #[test]
@@ -178,7 +183,7 @@ fn a_new_file_finds_everything_new() {
     let report =
         report(&new(job(&json!({}))), &world(vec![node("a", &json!({}))], vec![]), Origin::New, now());
     assert!(report.begins);
-    assert_eq!((row(&report, "a").state, row(&report, "a").run), (Word::WouldRun, Some(1)));
+    assert_eq!((row(&report, "a").state, row(&report, "a").number), (Word::WouldRun, Some(1)));
     assert_eq!(report.notes.len(), 1);
     assert!(report.notes[0].contains("applying the file creates it"), "{:?}", report.notes);
 }
@@ -200,28 +205,24 @@ fn a_changed_file_runs_again_and_says_why() {
     let report = report(&after, &world, Origin::Changed, now());
     assert!(report.begins);
     let again = row(&report, "done");
-    assert_eq!((again.state, &*again.reason, again.run), (Word::WouldRun, "TemplateChanged", Some(2)));
-    // What has started goes on; what has not is replaced.
-    assert_eq!(row(&report, "runs").state, Word::Running);
+    assert_eq!((again.state, &*again.reason, again.number), (Word::WouldRun, "TemplateChanged", Some(2)));
+    // A pod that has started goes on; one that has not is replaced.
+    let runs = row(&report, "runs");
+    assert_eq!((runs.state, &*runs.reason, runs.is_going), (Word::Waiting, "OutdatedTemplate", false));
     let replaced = row(&report, "starts");
-    assert_eq!(
-        (replaced.state, &*replaced.reason, replaced.is_going),
-        (Word::Waiting, "TemplateChanged", true)
-    );
+    assert_eq!((replaced.state, &*replaced.reason, replaced.is_going), (Word::Waiting, "Outdated", true));
     assert!(replaced.message.contains("d-starts-1 would be deleted"), "{}", replaced.message);
     assert!(!report.all_run());
     assert_eq!(report.notes, ["Applying the file changes DaemonJob d in namespace ns.", "A new run begins."]);
 }
 
-/// What ended a run holds until the generation changes: a changed file is a new generation.
+/// An ending holds for its rollout: a changed template is another one.
 #[test]
 fn a_changed_file_begins_after_a_failure() {
     let mut failed = job(&json!({"activeDeadlineSeconds": 60}));
-    let status = failed.status.as_mut().unwrap();
-    status.conditions =
-        serde_json::from_value(json!([{"type": "Failed", "status": "True", "reason": "DeadlineExceeded",
-        "message": "", "lastTransitionTime": "2026-01-01T00:01:00Z", "observedGeneration": 1}]))
-        .unwrap();
+    let limits = Ending::Deadline.limits(&failed);
+    let rollout = failed.status.as_mut().unwrap().rollout.as_mut().unwrap();
+    (rollout.ended, rollout.ended_by) = (Some("DeadlineExceeded".into()), Some(limits));
     let world = world(vec![node("a", &json!({}))], vec![]);
     let held = explain(&failed, &world);
     assert_eq!((row(&held, "a").state, &*row(&held, "a").reason), (Word::Waiting, "DeadlineExceeded"));
@@ -238,10 +239,10 @@ fn pods_that_would_be_deleted_are_told() {
     let world = world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &running())]);
     let report = explain(&job, &world);
     let row = row(&report, "a");
-    assert_eq!((row.state, &*row.reason, row.is_going), (Word::Running, "Suspended", true));
+    assert_eq!((row.state, &*row.reason, row.is_going), (Word::Running, "Suspend", true));
     assert_eq!(row.message, "pod d-a-1 would be deleted");
     assert!(!report.all_run());
-    assert!(report.hold.is_some_and(|hold| hold.word == "Suspended"));
+    assert!(report.hold.is_some_and(|hold| hold.cause == Cause::Suspended));
 }
 
 #[test]
@@ -272,8 +273,8 @@ fn pods_on_nodes_that_may_not_have_them() {
     let tolerates = "the template does not tolerate the taint k:NoSchedule";
     let goes_on = format!("its pod goes on, and {tolerates}");
     assert_eq!(of("stays"), (Word::Running, "Tainted", false, goes_on.as_str()));
-    assert_eq!(of("goes"), (Word::Running, "Tainted", true, "pod d-goes-1 would be deleted"));
-    let done = format!("run 1 at 2026-01-01T00:00:10Z; {tolerates}");
+    assert_eq!(of("goes"), (Word::Running, "Misplaced", true, "pod d-goes-1 would be deleted"));
+    let done = format!("pod 1 at 2026-01-01T00:00:10Z; {tolerates}");
     assert_eq!(of("done"), (Word::Done, "Succeeded", false, done.as_str()));
     let (state, reason, is_going, message) = of("unselected");
     assert_eq!((state, reason, is_going), (Word::NotSelected, "NodeSelector", true));
@@ -290,22 +291,25 @@ fn why_a_node_runs_again() {
     let job = job(&json!({"rerunOn": ["NodeReboot"]}));
     let booted = node("a", &json!({"/status/nodeInfo/bootID": "c"}));
     let report = explain(&job, &world(vec![booted], vec![pod(&job, "a", 1, &ended("Succeeded"))]));
-    assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::WouldRun, "NodeRebooted"));
+    assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::WouldRun, "NodeChanged"));
     let report =
         explain(&job, &world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &ended("Failed"))]));
     let again = row(&report, "a");
     assert_eq!((again.state, &*again.reason), (Word::WouldRun, "Retry"));
-    assert_eq!(again.message, "run 2; run 1 was Failed, after 1 failure");
+    assert_eq!(again.message, "pod 2; pod 1 was Failed, after 1 failure");
 }
 
 #[test]
-fn a_node_that_is_done_by_an_earlier_success_says_so() {
+fn a_node_that_is_done_before_its_last_pod_says_so() {
     let job = job(&json!({}));
     let hash = job.spec.template.hash();
-    let line = format!("a v1-other run=2 Failed failures=1 success={hash}/b boot=b 2026-01-01T00:00:30Z");
+    let line = format!(
+        "node=a template=v1-other rollout=1 run=1 pod=2 outcome=Rejected attempt=Succeeded/{hash}/1 clear=true \
+         ended=2026-01-01T00:00:30Z"
+    );
     let report = explain(&job, &recorded(world(vec![node("a", &json!({}))], vec![]), "a", &line));
     let done = row(&report, "a");
-    assert_eq!((done.state, &*done.message), (Word::Done, "in a run before 2, which was Failed"));
+    assert_eq!((done.state, &*done.message), (Word::Done, "before pod 2, which was Rejected"));
 }
 
 #[test]
@@ -337,7 +341,7 @@ fn what_the_api_server_refused_is_taken_from_the_status() {
 #[test]
 fn a_lost_record_is_skipped() {
     let mut job = job(&json!({}));
-    job.status.as_mut().unwrap().ledger_shards = (0..8).collect();
+    job.status.as_mut().unwrap().ledger_shards = (0..SHARDS).collect();
     let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
     assert_eq!((row(&report, "a").state, &*row(&report, "a").reason), (Word::Skipped, "RecordLost"));
 }

@@ -22,6 +22,21 @@ pub struct Placement {
     tolerations: Vec<Toleration>,
 }
 
+/// The taints by which Kubernetes says that a node is not healthy.
+const CONDITION_TAINTS: [&str; 6] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/network-unavailable",
+    "node.kubernetes.io/out-of-service",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+    "node.cloudprovider.kubernetes.io/shutdown",
+];
+
+/// Whether Kubernetes put the taint on an unhealthy node, with an effect that keeps pods away.
+pub fn is_condition_taint(taint: &Taint) -> bool {
+    CONDITION_TAINTS.contains(&&*taint.key) && matches!(&*taint.effect, "NoSchedule" | "NoExecute")
+}
+
 /// Whether a node may have a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -40,6 +55,21 @@ pub enum Why {
     NotSelected,
     /// A taint is not tolerated.
     Taint(Taint),
+}
+
+impl Verdict {
+    /// Whether the template selects the node.
+    pub fn is_selected(&self) -> bool {
+        !matches!(self, Self::Continue(Why::NotSelected) | Self::Refuse(Why::NotSelected))
+    }
+
+    /// The taint that keeps pods away from the node.
+    pub fn taint(&self) -> Option<&Taint> {
+        match self {
+            Self::Continue(Why::Taint(taint)) | Self::Refuse(Why::Taint(taint)) => Some(taint),
+            _ => None,
+        }
+    }
 }
 
 /// What one node must satisfy, all of it; without anything to satisfy it matches no node.
@@ -149,6 +179,22 @@ impl Placement {
             }
         }
         verdict
+    }
+
+    /// The taints of a node that keep pods away.
+    fn untolerated<'n>(&self, node: &'n Node) -> impl Iterator<Item = &'n Taint> {
+        let keeps_away = |taint: &&Taint| matches!(&*taint.effect, "NoSchedule" | "NoExecute");
+        node.taints.iter().filter(keeps_away).filter(|taint| !self.tolerates(taint))
+    }
+
+    /// Whether one of Kubernetes' condition taints keeps pods away from a node.
+    pub fn is_unhealthy(&self, node: &Node) -> bool {
+        self.untolerated(node).any(is_condition_taint)
+    }
+
+    /// Whether any other taint keeps pods away from a node.
+    pub fn is_tainted(&self, node: &Node) -> bool {
+        self.untolerated(node).any(|taint| !is_condition_taint(taint))
     }
 
     fn tolerates(&self, taint: &Taint) -> bool {
@@ -261,7 +307,8 @@ fn selected_labels(selector: &Value) -> Option<Vec<(String, String)>> {
     labels.collect()
 }
 
-fn is_label_key(key: &str) -> bool {
+/// Whether a text is the key of a label or a taint, as the API server judges it.
+pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
 }

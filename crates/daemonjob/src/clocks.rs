@@ -1,0 +1,210 @@
+//! How long each node has been unwell, as this process has seen it.
+//!
+//! Timestamps on a Node come from the clocks of kubelets and of the node controller, so no rule uses them. The manager
+//! measures from the pass that saw the node unwell first; a new leader measures again from the beginning.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_kit::clock::whole_seconds;
+use quintet_kit::types::{Node, Pod};
+
+use crate::api::DaemonJob;
+use crate::eligibility::is_condition_taint;
+use crate::failure_policy::is_fleet_unhealthy;
+use crate::history::NODE_UID_LABEL;
+use crate::observe::World;
+use crate::outcome::Rules;
+
+/// Taints by which autoscalers announce that they delete a node.
+pub const DELETION_TAINTS: [&str; 2] = ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"];
+
+/// By how much the wall clock may differ from the steady clock before it counts as set.
+const JUMP: SignedDuration = SignedDuration::from_secs(1);
+
+/// What one process remembers for one DaemonJob.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Clocks {
+    /// Wall clock and steady clock of the last step.
+    last: Option<(Timestamp, SignedDuration)>,
+    /// Whether the clocks stood still at the last step.
+    stood_still: bool,
+    /// When this process first looked at the DaemonJob.
+    began: Option<Timestamp>,
+    /// When this process last wrote to the ledger.
+    flushed: Option<Timestamp>,
+    /// Since when the status of this generation and template tells no rollout.
+    untold: Option<Timestamp>,
+    /// By UID of a pod that has ended.
+    ends: HashMap<Arc<str>, Sight>,
+    /// By node UID; nodes that are well and stay are not in it.
+    nodes: HashMap<Arc<str>, NodeClock>,
+}
+
+/// How a pass first saw that a pod had ended. What happens later, before the ledger has the outcome, does not change what
+/// the pod counts for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sight {
+    /// When that was, by the manager's clock.
+    pub at: Timestamp,
+    /// Whether the pod was already deleted.
+    pub was_deleted: bool,
+    /// Whether its node was cordoned or tainted.
+    pub is_kept_away: bool,
+    /// Whether its node was Ready, then or in a later pass.
+    pub is_clear: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct NodeClock {
+    not_ready: Option<Timestamp>,
+    unhealthy: Option<Timestamp>,
+    is_leaving: bool,
+}
+
+impl Clocks {
+    /// Looks at the nodes, by the wall clock and by one that cannot be set. While the fleet is unhealthy as a whole, every
+    /// clock stands at its beginning.
+    pub fn step(&mut self, job: &DaemonJob, world: &World, (now, steady): (Timestamp, SignedDuration)) {
+        if let Some((before, steady_before)) = self.last {
+            let jump = now.duration_since(before) - (steady - steady_before);
+            if jump.abs() > JUMP {
+                self.shift(jump);
+            }
+        }
+        self.last = Some((now, steady));
+        self.began.get_or_insert(now);
+        self.untold = is_untold(job).then(|| self.untold.unwrap_or(now));
+        let is_unwell = |node: &Node| !node.ready || node.taints.iter().any(is_condition_taint);
+        let stand_still = world.nodes.iter().any(|node| is_unwell(node)) && is_fleet_unhealthy(job, world);
+        for node in &world.nodes {
+            if is_unwell(node) {
+                let clock = self.nodes.entry(node.meta.uid.clone()).or_default();
+                let stood_still = stand_still || self.stood_still;
+                let since = |before: Option<Timestamp>| before.filter(|_| !stood_still).unwrap_or(now);
+                clock.not_ready = (!node.ready).then(|| since(clock.not_ready));
+                let is_unhealthy = node.taints.iter().any(is_condition_taint);
+                clock.unhealthy = is_unhealthy.then(|| since(clock.unhealthy));
+            } else if let Some(clock) = self.nodes.get_mut(&node.meta.uid) {
+                (clock.not_ready, clock.unhealthy) = (None, None);
+            }
+            if node.ready {
+                let is_leaving = node.unschedulable
+                    || node.meta.deleted.is_some()
+                    || node.taints.iter().any(|taint| {
+                        let is_named = world.deletion_taints.iter().any(|key| **key == *taint.key);
+                        is_named || DELETION_TAINTS.contains(&&*taint.key)
+                    });
+                if is_leaving {
+                    self.nodes.entry(node.meta.uid.clone()).or_default().is_leaving = true;
+                } else if let Some(clock) = self.nodes.get_mut(&node.meta.uid) {
+                    clock.is_leaving = false;
+                }
+            }
+        }
+        self.stood_still = stand_still;
+        self.see_ends(job, world, now);
+        self.forget(world);
+    }
+
+    /// Remembers the pods that have ended, and of what kind their nodes are.
+    fn see_ends(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
+        if self.ends.len() > world.pods.len() {
+            let there: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();
+            self.ends.retain(|uid, _| there.contains(&**uid));
+        }
+        let has_ended = |pod: &Pod| !pod.is_running() || pod.node.is_none() && pod.meta.deleted.is_some();
+        let is_known = |pod: &Pod| self.ends.get(&pod.meta.uid).is_some_and(|sight| sight.is_clear);
+        let open: Vec<&Arc<Pod>> = world.pods.iter().filter(|pod| has_ended(pod) && !is_known(pod)).collect();
+        if open.is_empty() {
+            return;
+        }
+        let rules = Rules::of(job);
+        let nodes: HashMap<&str, &Node> = world.nodes.iter().map(|node| (&*node.meta.uid, &**node)).collect();
+        for pod in open {
+            let node = pod.label(NODE_UID_LABEL).and_then(|uid| nodes.get(uid));
+            let sight = self.ends.entry(pod.meta.uid.clone()).or_insert_with(|| Sight {
+                at: whole_seconds(now),
+                was_deleted: pod.meta.deleted.is_some(),
+                is_kept_away: node.is_some_and(|node| rules.keeps_away(node)),
+                is_clear: false,
+            });
+            sight.is_clear |= node.is_some_and(|node| node.ready);
+        }
+    }
+
+    /// How a pass first saw the end of a pod.
+    pub fn sight(&self, pod_uid: &str) -> Option<&Sight> {
+        self.ends.get(pod_uid)
+    }
+
+    /// Forgets the nodes that are well, and deleted ones of which nothing is left.
+    fn forget(&mut self, world: &World) {
+        if self.nodes.is_empty() {
+            return;
+        }
+        let there: HashSet<&str> = world.nodes.iter().map(|node| &*node.meta.uid).collect();
+        let of_pods: HashSet<&str> = world.pods.iter().filter_map(|pod| pod.label(NODE_UID_LABEL)).collect();
+        let is_known =
+            |uid: &str| of_pods.contains(uid) || world.shards().any(|shard| shard.entries.contains_key(uid));
+        self.nodes.retain(|uid, clock| {
+            *clock != NodeClock::default() && (there.contains(&**uid) || clock.is_leaving && is_known(uid))
+        });
+    }
+
+    fn shift(&mut self, jump: SignedDuration) {
+        let times = self.nodes.values_mut().flat_map(|clock| [&mut clock.not_ready, &mut clock.unhealthy]);
+        for sight in self.ends.values_mut() {
+            sight.at = sight.at.checked_add(jump).unwrap_or(sight.at);
+        }
+        for time in times.chain([&mut self.began, &mut self.flushed, &mut self.untold]) {
+            *time = time.map(|at| at.checked_add(jump).unwrap_or(at));
+        }
+    }
+
+    /// The ledger was written.
+    pub fn ledger_written(&mut self, now: Timestamp) {
+        self.flushed = Some(now);
+    }
+
+    /// When this process last wrote to the ledger.
+    pub fn flushed(&self) -> Option<Timestamp> {
+        self.flushed
+    }
+
+    /// Since when the status tells no rollout, although it is about this generation and template: the definition of
+    /// DaemonJobs is older than this program, and the API server drops the field.
+    pub fn untold_since(&self) -> Option<Timestamp> {
+        self.untold
+    }
+
+    /// When this process last wrote to the ledger, else when it first looked.
+    pub fn flushed_or_began(&self) -> Option<Timestamp> {
+        self.flushed.or(self.began)
+    }
+
+    /// Since when the node is not Ready at a stretch; `now` where this is the first look.
+    pub fn not_ready_since(&self, uid: &str, now: Timestamp) -> Timestamp {
+        self.nodes.get(uid).and_then(|clock| clock.not_ready).unwrap_or(now)
+    }
+
+    /// Since when the node has a condition taint at a stretch; `now` where this is the first look.
+    pub fn unhealthy_since(&self, uid: &str, now: Timestamp) -> Timestamp {
+        self.nodes.get(uid).and_then(|clock| clock.unhealthy).unwrap_or(now)
+    }
+
+    /// Whether the node was cordoned, or marked for deletion, when it was last Ready.
+    pub fn is_leaving(&self, uid: &str) -> bool {
+        self.nodes.get(uid).is_some_and(|clock| clock.is_leaving)
+    }
+}
+
+/// Whether a status of this format was written, and came back without its rollout.
+fn is_untold(job: &DaemonJob) -> bool {
+    job.status.as_ref().is_some_and(|status| {
+        status.rollout.is_none()
+            && status.observed_generation == job.metadata.generation
+            && status.template_hash.as_deref() == Some(&*job.spec.template.hash())
+    })
+}

@@ -1,0 +1,204 @@
+//! How many nodes have failed, and what that holds or ends.
+//!
+//! Failures are counted over every node of the rollout, whether or not it is eligible now: a broken node is the one that
+//! stops being eligible. Three kinds count. A recorded failure is final. A provisional one heals when the node can be
+//! tried again or is Ready. A failed node whose Node was deleted counts for 24 hours.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use quintet_kit::clock::whole_seconds;
+use quintet_kit::share::{Round, of_whole};
+
+use crate::api::{DaemonJob, FailurePolicyType};
+use crate::eligibility::Placement;
+use crate::history::{Histories, gone_count};
+use crate::node_state::{Cause, Failure, Reason, because};
+use crate::observe::World;
+use crate::run::{Key, rollout_before};
+
+/// How long a node may be not Ready after an attempt, where the spec does not say.
+const NODE_LOST_AFTER: i64 = 600;
+/// The smallest fleet that can be unhealthy as a whole.
+const SMALLEST_FLEET: usize = 3;
+
+/// The failed nodes of the rollout.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// Nodes that failed for good.
+    pub recorded: usize,
+    /// Nodes that count as failed until they can be tried again.
+    pub provisional: usize,
+    /// Of both, nodes that a taint or their labels keep away.
+    pub kept_away: usize,
+    /// Of the provisional ones, nodes that are not Ready since an attempt.
+    pub lost: usize,
+    /// Nodes whose Node was deleted.
+    pub gone: usize,
+    /// How many are tolerated.
+    pub max: usize,
+    type_: FailurePolicyType,
+}
+
+impl Failures {
+    /// All that count.
+    pub fn count(&self) -> usize {
+        self.recorded + self.provisional + self.gone
+    }
+
+    /// Whether failures hold the making of pods.
+    pub fn brakes(&self) -> bool {
+        self.type_ != FailurePolicyType::Continue && self.count() > self.max
+    }
+
+    /// Whether failures end the run: recorded ones alone, since the others may heal.
+    pub fn ends_run(&self) -> bool {
+        self.type_ == FailurePolicyType::FailFast && self.recorded > self.max
+    }
+
+    /// Whether a node that waits for its retry keeps its place.
+    pub fn retries_hold_places(&self) -> bool {
+        self.type_ != FailurePolicyType::Continue
+    }
+
+    /// Adds one existing node.
+    pub fn add(&mut self, failure: &Failure, is_kept_away: bool) {
+        match failure {
+            Failure::Recorded(_) => self.recorded += 1,
+            Failure::Provisional(reason) => {
+                self.provisional += 1;
+                self.lost += usize::from(reason.cause == Cause::NodeLost);
+            }
+        }
+        let is_lost = matches!(failure, Failure::Provisional(reason) if reason.cause == Cause::NodeLost);
+        self.kept_away += usize::from(is_kept_away && !is_lost);
+    }
+
+    /// The hold, in numbers and with the way out.
+    pub fn hold(&self) -> Option<Reason> {
+        self.brakes().then(|| because(Cause::MaxFailedNodesExceeded, self.message()))
+    }
+
+    /// How many nodes failed, and what the user can do.
+    pub fn message(&self) -> String {
+        let parts = [
+            (self.gone, "deleted"),
+            (self.lost, "lost"),
+            (self.kept_away, "tainted, unhealthy or deselected"),
+        ];
+        let parts: Vec<String> = parts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
+        let parts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
+        let (count, max) = (self.count(), self.max);
+        let nodes = if count == 1 { "node" } else { "nodes" };
+        format!(
+            "{count} {nodes} failed{parts}, maxFailedNodes allows {max}; fix the cause and set spec.retryToken to a new \
+             value, or raise maxFailedNodes"
+        )
+    }
+}
+
+/// The number of failed nodes that the failure policy tolerates, of a rollout to this number of nodes.
+pub fn max_failed(job: &DaemonJob, base: usize) -> usize {
+    let max = job.spec.failure_policy.as_ref().and_then(|policy| policy.max_failed_nodes.as_ref());
+    max.and_then(|max| of_whole(max, base, Round::Down)).unwrap_or(0)
+}
+
+/// Whether failed nodes may leave a DaemonJob Complete: only within a limit that the user set, under Continue.
+pub fn tolerates(job: &DaemonJob, failed: usize, base: usize) -> bool {
+    let policy = job.spec.failure_policy.as_ref();
+    policy.is_some_and(|policy| {
+        policy.type_ == FailurePolicyType::Continue
+            && policy.max_failed_nodes.is_some()
+            && failed <= max_failed(job, base)
+    })
+}
+
+/// How long a node may be not Ready after an attempt before it is lost.
+pub fn node_lost_after(job: &DaemonJob) -> SignedDuration {
+    let policy = job.spec.failure_policy.as_ref();
+    SignedDuration::from_secs(
+        policy.and_then(|policy| policy.node_lost_after_seconds).unwrap_or(NODE_LOST_AFTER),
+    )
+}
+
+/// The failures of deleted nodes, before the existing nodes are added. Time takes nothing off a brake that is on: deleted
+/// nodes are counted as of the time at which it came on.
+pub fn failures(
+    job: &DaemonJob,
+    world: &World,
+    histories: &Histories<'_>,
+    key: &Key,
+    base: usize,
+    now: Timestamp,
+) -> Failures {
+    let braked_since = rollout_before(job, key).and_then(|rollout| rollout.braked_since.as_ref());
+    let horizon = braked_since.map_or(now, |since| since.0.min(now));
+    Failures {
+        gone: gone_count(histories, world, key, horizon),
+        max: max_failed(job, base),
+        type_: job.spec.failure_policy.as_ref().map(|policy| policy.type_).unwrap_or_default(),
+        ..Failures::default()
+    }
+}
+
+/// Since when failures brake the rollout, for the next status.
+pub fn braked_since(job: &DaemonJob, key: &Key, failures: &Failures, now: Timestamp) -> Option<Time> {
+    let before = rollout_before(job, key).and_then(|rollout| rollout.braked_since.clone());
+    failures.brakes().then(|| before.unwrap_or(Time(whole_seconds(now))))
+}
+
+/// The nodes that the template selects, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fleet {
+    /// Nodes that are selected.
+    pub selected: usize,
+    /// Of these, nodes that were there when the run began.
+    pub members: usize,
+    /// Of these, nodes with a condition taint that the template does not tolerate.
+    pub unhealthy: usize,
+}
+
+impl Fleet {
+    /// Counts them, for a run with this start; None if it begins now.
+    pub fn of(placement: &Placement, world: &World, start: Option<Timestamp>) -> Self {
+        let mut fleet = Self::default();
+        for node in world.nodes.iter().filter(|node| node.meta.deleted.is_none()) {
+            if placement.verdict(node).is_selected() {
+                fleet.selected += 1;
+                // Every new node is not Ready at first: it says nothing of the others.
+                let has_joined =
+                    start.is_some_and(|start| node.meta.created.is_some_and(|created| created > start));
+                fleet.members += usize::from(!has_joined);
+                fleet.unhealthy += usize::from(!has_joined && placement.is_unhealthy(node));
+            }
+        }
+        fleet
+    }
+
+    /// Whether more than half of the nodes that were healthy when the run began are unhealthy: an outage of the network
+    /// or of the control plane rather than of nodes.
+    pub fn is_unhealthy(self, unhealthy_from_start: usize) -> bool {
+        let healthy = self.members.saturating_sub(unhealthy_from_start);
+        let fallen_ill = self.unhealthy.saturating_sub(unhealthy_from_start);
+        healthy >= SMALLEST_FLEET && fallen_ill * 2 > healthy
+    }
+}
+
+/// Whether the fleet is unhealthy as a whole, before a pass: a run that begins now begins with the fleet as it is.
+pub fn is_fleet_unhealthy(job: &DaemonJob, world: &World) -> bool {
+    let placement = Placement::of(job.spec.template.spec());
+    let start = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|start| start.0);
+    let fleet = Fleet::of(&placement, world, start);
+    fleet.is_unhealthy(unhealthy_from_start(job, false, fleet))
+}
+
+/// The smallest number of unhealthy nodes since the run began.
+pub fn unhealthy_from_start(job: &DaemonJob, begins: bool, fleet: Fleet) -> usize {
+    // A retry is another rollout of the same run.
+    let before = job.status.as_ref().and_then(|status| status.rollout.as_ref()).filter(|_| !begins);
+    let before = before.map(|rollout| usize::try_from(rollout.unhealthy_from_start).unwrap_or_default());
+    before.map_or(fleet.unhealthy, |before| before.min(fleet.unhealthy))
+}

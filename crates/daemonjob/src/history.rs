@@ -1,0 +1,430 @@
+//! What is known of each node: the ledger and the pods, folded together.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use quintet_kit::clock::whole_seconds;
+use quintet_kit::types::{Node, Phase, Pod};
+
+use crate::api::DaemonJob;
+use crate::clocks::Clocks;
+use crate::ledger::{Ended, Entry, MOST_PODS, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts};
+use crate::observe::World;
+use crate::outcome::{Fate, Rules};
+use crate::run::Key;
+
+/// Label: the UID of the node that the pod is for.
+pub const NODE_UID_LABEL: &str = "dj.dysproz.io/node-uid";
+/// Label: the hash of the template that the pod was made from.
+pub const HASH_LABEL: &str = "dj.dysproz.io/template-hash";
+/// Label: the number of the pod. Each node numbers its pods, from 1.
+pub const POD_NUMBER_LABEL: &str = "dj.dysproz.io/pod-number";
+/// Annotation: the number of the rollout that the pod is part of.
+pub const ROLLOUT_ANNOTATION: &str = "dj.dysproz.io/rollout";
+/// Annotation: the number of the run that the pod is part of.
+pub const RUN_ANNOTATION: &str = "dj.dysproz.io/run";
+/// Annotation: the name of the node that the pod is for.
+pub const NODE_NAME_ANNOTATION: &str = "dj.dysproz.io/node-name";
+/// Annotation: the node was Ready when the pod was made.
+pub const NODE_READY_ANNOTATION: &str = "dj.dysproz.io/node-ready";
+/// Annotation: the node's boot ID when the pod was made.
+pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
+/// Annotation: the node's machine ID when the pod was made.
+pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
+
+/// A pod, and what it means.
+#[derive(Clone, Debug)]
+pub struct Judged<'a> {
+    /// The pod.
+    pub pod: &'a Arc<Pod>,
+    /// The UID of the node that it counts for, of a node that exists.
+    pub home: Option<&'a Arc<str>>,
+    /// The name of the node that it was made for: as [`pinned_to`] has it; else, if the annotation was removed before the
+    /// pod was bound, that of the node that it counts for.
+    pub on: Option<&'a str>,
+    /// Its number.
+    pub number: u64,
+    /// The number of its rollout.
+    pub rollout: u64,
+    /// What has become of it.
+    pub fate: Fate,
+    /// Whether the ledger has its outcome.
+    pub recorded: bool,
+    /// Whether the kubelet has restarted its containers too often.
+    pub exhausted: bool,
+}
+
+impl Judged<'_> {
+    /// Whether it keeps its node's name occupied: it runs, or may yet.
+    pub fn occupies(&self) -> bool {
+        self.pod.is_running() && self.fate == Fate::Open
+    }
+
+    /// Whether containers of it may run, or may have run, on a node that was Ready when the pod was made.
+    fn makes_suspect(&self) -> bool {
+        self.occupies()
+            && is_bound(self.pod)
+            && self.pod.meta.annotations.get(NODE_READY_ANNOTATION).is_some()
+    }
+}
+
+/// Whether the pod was given to a node. A node that dies at once tells of no container that it started.
+fn is_bound(pod: &Pod) -> bool {
+    pod.node.is_some()
+}
+
+/// What is known of one node that exists, whether or not it is selected.
+#[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each tells another thing of a line that is missing")]
+pub struct History<'a> {
+    /// The node.
+    pub node: Option<&'a Arc<Node>>,
+    /// Its line in the ledger.
+    pub recorded: Option<&'a Entry>,
+    /// Ledger and pods together: the higher number wins.
+    pub latest: Option<Entry>,
+    /// Whether its line is lost or unreadable, and no pod tells enough.
+    pub lost: bool,
+    /// Whether its line, or its shard, is in a format of another version, and no pod tells enough.
+    pub unknown: bool,
+    /// Whether its line has a value that this version does not know: the line must stay as it is.
+    pub is_frozen: bool,
+    /// The greatest number of a pod so far.
+    pub number: u64,
+    /// The rollout of the pod that makes the node suspect while it runs.
+    pub risky_pod: Option<u64>,
+    /// Why the kubelet rejected the last pod, in its words.
+    pub rejection: Option<&'a str>,
+    /// Whether a pod tells all that is to be known: it runs, or has succeeded with the current template.
+    is_told: bool,
+}
+
+impl History<'_> {
+    /// The rollout of the attempt since which the node is not Ready; None where there is none.
+    pub fn suspect_rollout(&self) -> Option<u64> {
+        let is_ready = self.node.is_none_or(|node| node.ready);
+        if is_ready {
+            return None;
+        }
+        let unclear = || Some(self.latest.as_ref()?.unclear()?.rollout);
+        self.risky_pod.or_else(unclear)
+    }
+}
+
+/// A node whose Node object was deleted, and of which a pod or a line is left.
+#[derive(Clone, Debug, Default)]
+pub struct GoneNode<'a> {
+    /// Its line in the ledger.
+    pub recorded: Option<&'a Entry>,
+    /// Its line as it must be before its pods may be released; None where nothing is owed.
+    pub owed: Option<Entry>,
+    /// Since when it counts as failed in the current rollout.
+    pub counts_since: Option<Timestamp>,
+    /// Whether a pod of it is left.
+    pub has_pods: bool,
+    /// Whether its line must be dropped at once: a new leader would judge it otherwise.
+    pub must_settle: bool,
+}
+
+/// What is known of every node.
+#[derive(Debug, Default)]
+pub struct Histories<'a> {
+    /// Of the nodes that exist, by UID.
+    pub nodes: HashMap<&'a str, History<'a>>,
+    /// Of deleted nodes, by UID.
+    pub gone: HashMap<&'a str, GoneNode<'a>>,
+    /// The pods, by node and number.
+    pub pods: Vec<Judged<'a>>,
+}
+
+/// The name of the node that a pod was made for.
+pub fn pinned_to(pod: &Pod) -> Option<&str> {
+    pod.meta.annotations.get(NODE_NAME_ANNOTATION).or(pod.node.as_deref())
+}
+
+/// The number of a pod: its label, or the end of its name if the label was removed.
+pub fn number_of(pod: &Pod) -> u64 {
+    let named = || pod.meta.name.rsplit('-').next();
+    let believed = |number: &&str| number.parse().is_ok_and(|number: u64| number <= MOST_PODS);
+    let number = pod.label(POD_NUMBER_LABEL).filter(believed).or_else(|| named().filter(believed));
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The template that a pod was made from. A pod that has lost this label counts as one of the current template: better
+/// none than a second one.
+pub fn hash_of<'p>(pod: &'p Pod, current: &'p str) -> &'p str {
+    pod.label(HASH_LABEL).unwrap_or(current)
+}
+
+fn numbered(pod: &Pod, annotation: &str) -> Option<u64> {
+    pod.meta.annotations.get(annotation)?.parse().ok()
+}
+
+/// The rollout of a pod. A pod that has lost the annotation is of the current rollout if it has the current template.
+pub fn rollout_of(pod: &Pod, key: &Key) -> u64 {
+    let current = || if hash_of(pod, &key.hash) == &*key.hash { key.rollout } else { 0 };
+    numbered(pod, ROLLOUT_ANNOTATION).unwrap_or_else(current)
+}
+
+/// Judges every pod, and folds what the pods tell into what the ledger tells.
+pub fn histories<'a>(
+    job: &DaemonJob,
+    world: &'a World,
+    rules: &Rules<'_>,
+    key: &Key,
+    now: Timestamp,
+) -> Histories<'a> {
+    let mut all = Histories { pods: judged_pods(world, key), ..Histories::default() };
+    all.nodes = world
+        .nodes
+        .iter()
+        .map(|node| (&*node.meta.uid, History { node: Some(node), ..History::default() }))
+        .collect();
+    let known = world.shards().filter(|shard| shard.is_known_format());
+    for (uid, line) in known.flat_map(|shard| shard.entries.iter()) {
+        match (all.nodes.get_mut(&**uid), line) {
+            (Some(history), Ok(entry)) => (history.recorded, history.number) = (Some(entry), entry.pod),
+            (Some(history), Err(Unusable::Unreadable(_))) => history.lost = true,
+            (Some(history), Err(Unusable::Newer(_))) => {
+                (history.unknown, history.is_frozen) = (true, true);
+            }
+            (None, Ok(entry)) => {
+                let gone = GoneNode { recorded: Some(entry), ..GoneNode::default() };
+                all.gone.insert(uid, gone);
+            }
+            (None, Err(_)) => {}
+        }
+    }
+    mark_unread_shards(job, world, &mut all.nodes);
+    let Histories { nodes, gone, pods } = &mut all;
+    let mut homeless = History::default();
+    for judged in pods {
+        let history = match judged.home.and_then(|uid| nodes.get_mut(&**uid)) {
+            Some(history) => history,
+            None => &mut homeless,
+        };
+        fold(history, judged, rules, &world.clocks, key, now);
+        if judged.home.is_none()
+            && let Some(uid) = judged.pod.label(NODE_UID_LABEL)
+        {
+            let gone = gone.entry(uid).or_default();
+            fold_gone(gone, judged, rules, &world.clocks, key, now);
+        }
+    }
+    for history in nodes.values_mut() {
+        history.lost &= !history.is_told;
+        history.unknown &= !history.is_told;
+        if history.latest.is_none() {
+            history.latest = history.recorded.cloned();
+        }
+        if let (Some(latest), true) = (&mut history.latest, history.node.is_some_and(|node| node.ready))
+            && let Some(attempt) = &mut latest.attempt
+        {
+            attempt.clear = true;
+        }
+    }
+    for (uid, gone) in gone {
+        judge_gone(gone, world.clocks.is_leaving(uid), key, now);
+    }
+    all
+}
+
+/// The pods, by node and number, before anything is known of their fate.
+fn judged_pods<'a>(world: &'a World, key: &Key) -> Vec<Judged<'a>> {
+    let by_name: HashMap<&str, &Arc<Node>> =
+        world.nodes.iter().map(|node| (&*node.meta.name, node)).collect();
+    let by_uid: HashMap<&str, &Arc<Node>> = world.nodes.iter().map(|node| (&*node.meta.uid, node)).collect();
+    let judge = |pod: &'a Arc<Pod>| {
+        let uid = pod.label(NODE_UID_LABEL);
+        let own = uid.and_then(|uid| by_uid.get(uid));
+        let renewed = || {
+            let node = by_name.get(pinned_to(pod)?)?;
+            let is_its = match uid {
+                // A Node that was created again under its name: what ran on the new machine counts for it.
+                Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
+                None => pod.meta.created? >= node.meta.created?,
+            };
+            is_its.then_some(node)
+        };
+        let home = own.copied().or_else(|| renewed().copied());
+        Judged {
+            pod,
+            home: home.map(|node| &node.meta.uid),
+            on: pinned_to(pod).or_else(|| home.map(|node| &*node.meta.name)),
+            number: number_of(pod),
+            rollout: rollout_of(pod, key),
+            fate: Fate::Open,
+            recorded: false,
+            exhausted: false,
+        }
+    };
+    let mut pods: Vec<Judged<'_>> = world.pods.iter().map(judge).collect();
+    pods.sort_by(|one, other| one.home.cmp(&other.home).then(one.number.cmp(&other.number)));
+    pods
+}
+
+/// Judges one pod after those with lower numbers.
+fn fold<'a>(
+    history: &mut History<'a>,
+    judged: &mut Judged<'a>,
+    rules: &Rules<'_>,
+    clocks: &Clocks,
+    key: &Key,
+    now: Timestamp,
+) {
+    let is_ready = history.node.is_some_and(|node| node.ready);
+    let before = history.latest.as_ref().or(history.recorded);
+    let same = before.filter(|before| before.counts_on(judged.rollout));
+    let failures = same.map_or(0, |before| before.failures);
+    let is_kept_away = history.node.is_some_and(|node| rules.keeps_away(node));
+    judged.fate = fate(judged.pod, failures, is_kept_away, rules, clocks);
+    judged.recorded = history.recorded.is_some_and(|recorded| judged.number <= recorded.pod);
+    judged.exhausted = judged.fate == Fate::Open && rules.restarts_too_often(judged.pod, failures);
+    history.number = history.number.max(judged.number);
+    history.rejection = judged.pod.rejection.as_deref();
+    history.is_told |= match judged.fate {
+        Fate::Open => judged.pod.is_running(),
+        Fate::NeverRan => false,
+        Fate::Ended { outcome, .. } => {
+            outcome == Outcome::Succeeded && hash_of(judged.pod, &key.hash) == &*key.hash
+        }
+    };
+    if judged.recorded {
+        return;
+    }
+    if judged.makes_suspect() {
+        history.risky_pod = Some(judged.rollout);
+    }
+    if judged.home.is_some()
+        && let Some(ended) = ended(judged, is_ready, key, clocks, now)
+    {
+        history.latest = Some(Entry::after(before, ended));
+    }
+}
+
+/// What an ended pod tells; None if it has not ended or never ran. `is_ready`: its node is Ready.
+fn ended(judged: &Judged<'_>, is_ready: bool, key: &Key, clocks: &Clocks, now: Timestamp) -> Option<Ended> {
+    let Fate::Ended { outcome, failures, at } = judged.fate else { return None };
+    let pod = judged.pod;
+    let sight = clocks.sight(&pod.meta.uid);
+    let saw_ready = sight.is_some_and(|sight| sight.is_clear);
+    let id = |annotation| pod.meta.annotations.get(annotation).map(id_digest).unwrap_or_default();
+    let is_annotated = pod.meta.annotations.get(NODE_READY_ANNOTATION).is_some();
+    Some(Ended {
+        node: judged.on.unwrap_or_default().into(),
+        hash: hash_of(pod, &key.hash).into(),
+        rollout: judged.rollout,
+        run: numbered(pod, RUN_ANNOTATION).unwrap_or(key.run),
+        pod: judged.number,
+        outcome,
+        failures,
+        has_started: pod.started.is_some(),
+        boot: id(BOOT_ID_ANNOTATION),
+        machine: id(MACHINE_ID_ANNOTATION),
+        is_unclear: is_annotated && !is_ready && !saw_ready && is_bound(pod) && outcome != Outcome::Rejected,
+        may_have_run: is_bound(pod),
+        // The clock of a node may be ahead of the manager's.
+        ended: at.min(sight.map_or(whole_seconds(now), |sight| sight.at)),
+    })
+}
+
+/// What has become of a pod, as it was when a pass first saw its end: a deletion or a cordon that followed changes nothing.
+fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks: &Clocks) -> Fate {
+    let Some(sight) = clocks.sight(&pod.meta.uid) else { return rules.fate(pod, failures, is_kept_away) };
+    if sight.was_deleted || pod.meta.deleted.is_none() {
+        return rules.fate(pod, failures, sight.is_kept_away);
+    }
+    let mut as_seen = pod.clone();
+    as_seen.meta.deleted = None;
+    rules.fate(&as_seen, failures, sight.is_kept_away)
+}
+
+/// Folds a pod into what is known of its deleted node.
+fn fold_gone<'a>(
+    gone: &mut GoneNode<'a>,
+    judged: &mut Judged<'a>,
+    rules: &Rules<'_>,
+    clocks: &Clocks,
+    key: &Key,
+    now: Timestamp,
+) {
+    gone.has_pods = true;
+    judged.recorded = gone.recorded.is_some_and(|recorded| judged.number <= recorded.pod);
+    if gone.recorded.is_some_and(|recorded| recorded.gone.is_some()) {
+        judged.recorded = true;
+    }
+    if judged.recorded {
+        return;
+    }
+    let before = gone.owed.as_ref().or(gone.recorded);
+    let same = before.filter(|before| before.counts_on(judged.rollout));
+    let failures = same.map_or(0, |before| before.failures);
+    judged.fate = fate(judged.pod, failures, false, rules, clocks);
+    if judged.makes_suspect() {
+        let running = Fate::Ended { outcome: Outcome::NodeDeleted, failures: 0, at: now };
+        let told = Judged { fate: running, ..judged.clone() };
+        gone.owed = ended(&told, false, key, clocks, now).map(|ended| Entry::after(before, ended));
+    } else if let Some(ended) = ended(judged, false, key, clocks, now) {
+        gone.owed = Some(Entry::after(before, ended));
+    }
+}
+
+/// Whether a deleted node counts as failed, and what must be written because of that.
+fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, key: &Key, now: Timestamp) {
+    if let Some(recorded) = gone.recorded
+        && let Some(since) = recorded.gone
+    {
+        gone.owed = None;
+        gone.counts_since = Some(since).filter(|_| recorded.rollout == key.rollout);
+        return;
+    }
+    let latest = gone.owed.take().or_else(|| gone.recorded.cloned());
+    let is_suspect = |latest: &Entry| latest.unclear().is_some_and(|attempt| attempt.rollout == key.rollout);
+    let has_failed = |latest: &Entry| latest.has_failed_in(key.rollout);
+    gone.must_settle = latest.as_ref().is_some_and(|latest| is_suspect(latest) || has_failed(latest));
+    if let Some(mut latest) = latest.filter(|latest| has_failed(latest) || is_suspect(latest) && !is_leaving)
+    {
+        latest.gone = Some(whole_seconds(now));
+        latest.rollout = key.rollout;
+        gone.counts_since = latest.gone;
+        gone.owed = Some(latest);
+    }
+}
+
+/// Marks the nodes whose shard is missing, or has a format that this version does not read.
+fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut HashMap<&str, History<'_>>) {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let mut missing = [false; SHARDS as usize];
+    // A status without a rollout was written before this format.
+    let status = job.status.as_ref().filter(|status| status.rollout.is_some());
+    for shard in status.iter().flat_map(|status| &status.ledger_shards) {
+        if let Some(missing) = missing.get_mut(usize::from(*shard)) {
+            *missing = true;
+        }
+    }
+    let mut foreign = Vec::new();
+    for shard in world.shards() {
+        if let Some(number) = shard.number(name) {
+            missing[usize::from(number)] = false;
+        }
+        if !shard.is_known_format() {
+            foreign.push(shard);
+        }
+    }
+    if !missing.contains(&true) && foreign.is_empty() {
+        return;
+    }
+    for (uid, history) in nodes {
+        history.lost |= missing[usize::from(shard_of(uid))] && history.recorded.is_none();
+        history.unknown |= foreign.iter().any(|shard| shard.may_have(name, uid));
+    }
+}
+
+/// How many deleted nodes count as failed in the current rollout, as of `horizon`.
+pub fn gone_count(histories: &Histories<'_>, world: &World, key: &Key, horizon: Timestamp) -> usize {
+    let folded = world.shards().filter(|shard| shard.is_known_format() && shard.gone.rollout == key.rollout);
+    let folded: usize = folded.map(|shard| shard.gone.count(horizon)).sum();
+    let lines = histories.gone.values().filter_map(|gone| gone.counts_since);
+    folded + lines.filter(|since| still_counts(*since, horizon)).count()
+}

@@ -1,0 +1,614 @@
+//! The state of one node: done, failed, running, skipped, or the reason why it waits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::Resource as _;
+use quintet_kit::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled, whole_seconds};
+use quintet_kit::plan::{LABELS_MISSING, NAME_TAKEN, Refusal};
+use quintet_kit::types::{Node, Phase, Taint};
+use quintet_kit::{conditions, digest};
+
+use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
+use crate::eligibility::Verdict;
+use crate::failure_policy::node_lost_after;
+use crate::history::{History, Judged, hash_of};
+use crate::ledger::{Entry, Outcome, id_digest};
+use crate::observe::World;
+use crate::outcome::Rules;
+use crate::run::{Ending, Key};
+
+/// How long a run waits for an unhealthy node, where the spec does not say.
+const SKIP_AFTER: i64 = 300;
+
+/// The state of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is done.
+    Done,
+    /// It has failed.
+    Failed(Reason),
+    /// Its pod runs.
+    Running,
+    /// Its pod is there and has not started.
+    Starting(Reason),
+    /// It has no pod, or holds a place without a healthy one.
+    Waiting(Reason),
+    /// It gets a pod with this number.
+    Due(u64),
+    /// It gets no pod in this run.
+    Skipped(Reason),
+}
+
+impl State {
+    /// Whether the run has to wait for the node.
+    pub fn is_unfinished(&self) -> bool {
+        !matches!(self, Self::Done | Self::Failed(_) | Self::Skipped(_))
+    }
+
+    /// Whether the node is one of the desired nodes.
+    pub fn is_desired(&self) -> bool {
+        !matches!(self, Self::Skipped(reason) if reason.cause.is_a_taint())
+    }
+}
+
+/// Why a node is in its state, or why a run makes no pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "docs/daemonjob.md describes each word")]
+pub enum Cause {
+    BackingOff,
+    BackoffLimitExceeded,
+    ContainerWaiting,
+    Cordoned,
+    Creating,
+    DeadlineExceeded,
+    DefinitionOutdated,
+    DisruptionLimitExceeded,
+    FailedAndGone,
+    FailedCreate,
+    FleetUnhealthy,
+    Late,
+    LedgerFormat,
+    MaxFailedNodesExceeded,
+    NameTaken,
+    NamespaceTerminating,
+    NodeLost,
+    NotReady,
+    NotReadySinceAttempt,
+    OldJobPresent,
+    OutdatedTemplate,
+    Paused,
+    PendingDeadlineExceeded,
+    PodFailurePolicy,
+    PreviousPod,
+    PreviousPodTerminating,
+    RecordLost,
+    Rejected,
+    Scheduling,
+    Starting,
+    Suspended,
+    Tainted,
+    TemplateInvalid,
+    Unhealthy,
+    Unreachable,
+    Unschedulable,
+    WaitingForTurn,
+}
+
+impl Cause {
+    /// The word in a status.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::BackingOff => "BackingOff",
+            Self::BackoffLimitExceeded => "BackoffLimitExceeded",
+            Self::ContainerWaiting => "ContainerWaiting",
+            Self::Cordoned => "Cordoned",
+            Self::Creating => "Creating",
+            Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::DefinitionOutdated => "DefinitionOutdated",
+            Self::DisruptionLimitExceeded => "DisruptionLimitExceeded",
+            Self::FailedAndGone => "FailedAndGone",
+            Self::FailedCreate => "FailedCreate",
+            Self::FleetUnhealthy => "FleetUnhealthy",
+            Self::Late => "Late",
+            Self::LedgerFormat => "LedgerFormat",
+            Self::MaxFailedNodesExceeded => "MaxFailedNodesExceeded",
+            Self::NameTaken => NAME_TAKEN,
+            Self::NamespaceTerminating => "NamespaceTerminating",
+            Self::NodeLost => "NodeLost",
+            Self::NotReady => "NotReady",
+            Self::NotReadySinceAttempt => "NotReadySinceAttempt",
+            Self::OldJobPresent => "OldJobPresent",
+            Self::OutdatedTemplate => "OutdatedTemplate",
+            Self::Paused => "Paused",
+            Self::PendingDeadlineExceeded => "PendingDeadlineExceeded",
+            Self::PodFailurePolicy => "PodFailurePolicy",
+            Self::PreviousPod => "PreviousPod",
+            Self::PreviousPodTerminating => "PreviousPodTerminating",
+            Self::RecordLost => "RecordLost",
+            Self::Rejected => "Rejected",
+            Self::Scheduling => "Scheduling",
+            Self::Starting => "Starting",
+            Self::Suspended => "Suspended",
+            Self::Tainted => "Tainted",
+            Self::TemplateInvalid => "TemplateInvalid",
+            Self::Unhealthy => "Unhealthy",
+            Self::Unreachable => "Unreachable",
+            Self::Unschedulable => "Unschedulable",
+            Self::WaitingForTurn => "WaitingForTurn",
+        }
+    }
+
+    /// Whether a taint keeps pods away from the node: then it is not desired.
+    pub fn is_a_taint(self) -> bool {
+        matches!(self, Self::Tainted | Self::NotReady | Self::Unreachable | Self::Unhealthy)
+    }
+}
+
+impl From<Ending> for Cause {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Deadline => Self::DeadlineExceeded,
+            Ending::FailFast => Self::MaxFailedNodesExceeded,
+            Ending::FailJob => Self::PodFailurePolicy,
+        }
+    }
+}
+
+/// A cause, and what a person should know of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// In one word.
+    pub cause: Cause,
+    /// For a person.
+    pub message: String,
+}
+
+pub(crate) fn because(cause: Cause, message: impl Into<String>) -> Reason {
+    Reason { cause, message: message.into() }
+}
+
+/// Why a node counts as failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It exceeds a limit, or a rule of podFailurePolicy failed it.
+    Recorded(Reason),
+    /// It heals when the node can be tried again or is Ready.
+    Provisional(Reason),
+}
+
+impl Failure {
+    /// Why.
+    pub fn reason(&self) -> &Reason {
+        match self {
+            Self::Recorded(reason) | Self::Provisional(reason) => reason,
+        }
+    }
+}
+
+/// A node that is selected.
+#[derive(Clone, Debug)]
+pub struct Surveyed<'a> {
+    /// The node.
+    pub node: &'a Arc<Node>,
+    /// Whether it may have a pod: a taint may keep pods away from a node that is selected.
+    pub eligible: bool,
+    /// Its state.
+    pub state: State,
+    /// Since when it holds a place without a running pod: it gets its pod before nodes without a place.
+    pub holds_place: Option<Timestamp>,
+}
+
+/// The name of a node's pod: the same for whoever makes it, so that two makers collide at the API server.
+pub fn pod_name(job: &DaemonJob, node: &Node, number: u64) -> String {
+    let uid = job.meta().uid.as_deref().unwrap_or_default();
+    let name = job.meta().name.as_deref().unwrap_or_default();
+    format!("{}-{}-{number}", digest::cut(name, 40), digest::short(&[uid, &node.meta.uid], 10))
+}
+
+pub(crate) fn reruns_on(job: &DaemonJob, what: RerunOn) -> bool {
+    job.spec.rerun_on.as_ref().map_or(what == RerunOn::TemplateChange, |list| list.contains(&what))
+}
+
+/// Whether the node's last attempt is a success that still stands.
+pub(crate) fn is_done(history: &History<'_>, hash: &str, job: &DaemonJob, node: &Node) -> bool {
+    let Some(latest) = history.latest.as_ref().filter(|latest| latest.has_succeeded()) else { return false };
+    let Some(attempt) = &latest.attempt else { return false };
+    let is_current = *attempt.hash == *hash || !reruns_on(job, RerunOn::TemplateChange);
+    let changed = |what, then: &str, is: &str| {
+        !then.is_empty() && !is.is_empty() && node.ready && reruns_on(job, what) && *id_digest(is) != *then
+    };
+    is_current
+        && !changed(RerunOn::NodeReboot, &attempt.boot, &node.boot_id)
+        && !changed(RerunOn::MachineChange, &attempt.machine, &node.machine_id)
+}
+
+/// What every node is judged by.
+#[derive(Clone, Copy)]
+pub(crate) struct Judge<'s> {
+    pub job: &'s DaemonJob,
+    pub world: &'s World,
+    pub rules: &'s Rules<'s>,
+    pub key: &'s Key,
+    /// Whether the fleet is unhealthy as a whole: then no node is lost or skipped for its health.
+    pub is_fleet_unhealthy: bool,
+    /// When the current run started.
+    pub start: Timestamp,
+    pub now: Timestamp,
+}
+
+/// A node, and what is known of it before its pods are looked at.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub verdict: Verdict,
+    pub is_unhealthy: bool,
+    /// The rollout of the attempt since which it is not Ready.
+    pub suspect: Option<u64>,
+    /// Whether it was not Ready, or unhealthy, for so long that its pods hold no places.
+    pub is_written_off: bool,
+    /// Why it counts as failed in this rollout.
+    pub failure: Option<Failure>,
+    /// When time alone changes any of this.
+    pub again: Option<Timestamp>,
+}
+
+impl Standing {
+    /// Whether it is suspect and not lost: it keeps its place until it is Ready.
+    pub fn is_suspect(&self) -> bool {
+        self.suspect.is_some() && !self.is_written_off
+    }
+}
+
+/// Whether this time has passed since then; else when it will have.
+fn passed(since: Timestamp, after: SignedDuration, now: Timestamp) -> Result<(), Timestamp> {
+    let until = since.checked_add(after).unwrap_or(Timestamp::MAX);
+    if until <= now { Ok(()) } else { Err(until) }
+}
+
+impl Judge<'_> {
+    /// What is known of a node that exists.
+    pub fn standing(&self, node: &Node, history: &History<'_>) -> Standing {
+        let placement = self.rules.placement();
+        let verdict = placement.verdict(node);
+        let is_unhealthy = verdict.taint().is_some() && placement.is_unhealthy(node);
+        let suspect = history.suspect_rollout();
+        let mut standing =
+            Standing { verdict, is_unhealthy, suspect, is_written_off: false, failure: None, again: None };
+        let after = node_lost_after(self.job);
+        let uid = &*node.meta.uid;
+        let mut is_over = |since: Timestamp| {
+            let over = if self.is_fleet_unhealthy { None } else { Some(passed(since, after, self.now)) };
+            if let Some(Err(until)) = over {
+                standing.again = Some(standing.again.map_or(until, |already: Timestamp| already.min(until)));
+            }
+            over == Some(Ok(()))
+        };
+        let clocks = &self.world.clocks;
+        let is_lost = suspect.is_some() && is_over(clocks.not_ready_since(uid, self.now));
+        let is_long_unhealthy = is_unhealthy && is_over(clocks.unhealthy_since(uid, self.now));
+        // A pod on a node that is Ready again runs, although the taint is not removed yet.
+        standing.is_written_off = is_lost || is_long_unhealthy && !node.ready;
+        standing.failure = self.recorded_failure(history);
+        if standing.failure.is_none()
+            && is_lost
+            && suspect == Some(self.key.rollout)
+            && !clocks.is_leaving(uid)
+        {
+            let message = format!(
+                "not Ready for more than {} s since a pod ran here; it heals when the node is Ready",
+                after.as_secs()
+            );
+            standing.failure = Some(Failure::Provisional(because(Cause::NodeLost, message)));
+        }
+        let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
+        if standing.failure.is_none() && has_failed {
+            standing.failure = self.failed_and_gone(node, &standing, is_long_unhealthy);
+        }
+        standing
+    }
+
+    /// A failure that stands whatever becomes of the node.
+    fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
+        let latest = history.latest.as_ref()?;
+        if !latest.counts_on(self.key.rollout) {
+            return None;
+        }
+        let (cause, message) = if latest.outcome.is_final() {
+            let message = format!("podFailurePolicy takes the failure of pod {} for final", latest.pod);
+            (Cause::PodFailurePolicy, message)
+        } else if self.rules.exceeds_limit(latest.failures) {
+            let message = format!(
+                "{} failures exceed backoffLimit; the last one was pod {}",
+                latest.failures, latest.pod
+            );
+            (Cause::BackoffLimitExceeded, message)
+        } else if self.rules.exceeds_disruption_limit(latest.disruptions) {
+            let message = format!("{} disruptions in a row exceed disruptionLimit", latest.disruptions);
+            (Cause::DisruptionLimitExceeded, message)
+        } else {
+            return None;
+        };
+        Some(Failure::Recorded(because(cause, message)))
+    }
+
+    /// A node whose last attempt failed and that cannot be tried again now.
+    fn failed_and_gone(&self, node: &Node, standing: &Standing, is_long_unhealthy: bool) -> Option<Failure> {
+        let why = match &standing.verdict {
+            _ if node.meta.deleted.is_some() => "its Node is being deleted".to_owned(),
+            Verdict::Run => return None,
+            verdict if !verdict.is_selected() => "the template does not select the node any more".to_owned(),
+            _ if self.rules.placement().is_tainted(node) || is_long_unhealthy => {
+                not_tolerated(standing.verdict.taint()?)
+            }
+            _ => return None,
+        };
+        let message = format!("its last pod failed, and it cannot be tried again: {why}");
+        Some(Failure::Provisional(because(Cause::FailedAndGone, message)))
+    }
+
+    /// The state of a selected node. The second value is when time alone would change it.
+    pub fn state(
+        &self,
+        node: &Node,
+        history: &History<'_>,
+        standing: &Standing,
+        blocking: Option<&Judged<'_>>,
+    ) -> (State, Option<Timestamp>) {
+        let state = |state| (state, None);
+        if let Some(failure @ Failure::Provisional(reason)) = &standing.failure
+            && (reason.cause == Cause::NodeLost || blocking.is_none())
+        {
+            return state(State::Failed(failure.reason().clone()));
+        }
+        if standing.is_suspect() {
+            let counts =
+                standing.suspect == Some(self.key.rollout) && !self.world.clocks.is_leaving(&node.meta.uid);
+            return state(State::Waiting(self.suspect(history, blocking, counts)));
+        }
+        let is_done = is_done(history, &self.key.hash, self.job, node);
+        let blocking = blocking.filter(|judged| {
+            // What is left of the current template on a node that is done is superfluous.
+            !is_done || hash_of(judged.pod, &self.key.hash) != &*self.key.hash
+        });
+        if let Some(judged) = blocking {
+            if standing.is_written_off {
+                return state(State::Skipped(Self::kept_away(standing)));
+            }
+            return state(occupied(judged, &self.key.hash));
+        }
+        if is_done {
+            return state(State::Done);
+        }
+        if let Some(failure) = &standing.failure {
+            return state(State::Failed(failure.reason().clone()));
+        }
+        if let Some(skipped) = self.unrecorded(history) {
+            return state(State::Skipped(skipped));
+        }
+        if !self.rules.placement().is_tainted(node)
+            && let Some(reason) = self.late(node).or_else(|| self.given_up(history))
+        {
+            return state(State::Skipped(reason));
+        }
+        if standing.verdict != Verdict::Run {
+            let (state, until) = self.away(node, history, standing);
+            let is_tainted = self.rules.placement().is_tainted(node);
+            let given_up_at = self.rejected_until(history).filter(|_| !is_tainted);
+            return (state, until.into_iter().chain(given_up_at).min());
+        }
+        self.waits(node, history)
+    }
+
+    /// Why a suspect node waits.
+    fn suspect(&self, history: &History<'_>, blocking: Option<&Judged<'_>>, counts: bool) -> Reason {
+        let after = node_lost_after(self.job).as_secs();
+        let last = history.latest.as_ref().map_or(0, |latest| latest.pod);
+        let since = blocking.map_or_else(
+            || format!("since its pod {last} ran"),
+            |judged| format!("since {} runs here", judged.pod.meta.name),
+        );
+        let then = if counts { "counts as failed" } else { "gives up its place" };
+        because(
+            Cause::NotReadySinceAttempt,
+            format!("the node is not Ready {since}; it {then} after {after} s"),
+        )
+    }
+
+    /// A node that joined too late for this run. Every new node is not Ready at first: that makes no difference.
+    fn late(&self, node: &Node) -> Option<Reason> {
+        let is_late = node.meta.created.is_some_and(|created| created > self.start);
+        let is_ignored = is_late && self.job.spec.late_nodes == Some(LateNodes::Ignore);
+        is_ignored.then(|| because(Cause::Late, "the node was created after the run started"))
+    }
+
+    /// A node whose pod did not start in time in this run.
+    fn given_up(&self, history: &History<'_>) -> Option<Reason> {
+        let latest = history.latest.as_ref()?;
+        if latest.rollout != self.key.rollout || latest.run != self.key.run {
+            return None;
+        }
+        let rejected_until = self.rejected_until(history);
+        let message = if latest.outcome == Outcome::PendingDeadlineExceeded {
+            format!("pod {} did not start in time", latest.pod)
+        } else if rejected_until.is_some_and(|until| until <= self.now) {
+            "the kubelet rejected every pod in time".to_owned()
+        } else {
+            return None;
+        };
+        Some(because(Cause::PendingDeadlineExceeded, message))
+    }
+
+    /// When a node is skipped whose pods the kubelet rejected in this run.
+    fn rejected_until(&self, history: &History<'_>) -> Option<Timestamp> {
+        let latest = history.latest.as_ref()?;
+        let is_current = latest.rollout == self.key.rollout && latest.run == self.key.run;
+        self.rules.rejected_until(latest.rejected_since.filter(|_| is_current)?)
+    }
+
+    /// A node of which it is not known what ran there.
+    fn unrecorded(&self, history: &History<'_>) -> Option<Reason> {
+        let current = history.latest.as_ref().filter(|latest| latest.rollout == self.key.rollout);
+        if history.unknown {
+            return Some(because(
+                Cause::LedgerFormat,
+                "the record of this node is in a format of another version of Quintet: upgrade Quintet, or delete the \
+                 ConfigMap of an older format",
+            ));
+        }
+        if history.lost || current.is_some_and(|latest| latest.outcome == Outcome::RecordLost) {
+            return Some(because(
+                Cause::RecordLost,
+                "the record of this node is lost; set spec.retryToken to a new value to run it again",
+            ));
+        }
+        None
+    }
+
+    /// The state of a node that taints keep pods away from, and that has not failed.
+    fn away(&self, node: &Node, history: &History<'_>, standing: &Standing) -> (State, Option<Timestamp>) {
+        let reason = Self::kept_away(standing);
+        if self.rules.placement().is_tainted(node) {
+            return (State::Skipped(reason), None);
+        }
+        let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
+        if has_failed {
+            // It counts as failed once it was unhealthy for long.
+            return (State::Waiting(reason), None);
+        }
+        let rule = self.job.spec.unhealthy_nodes.as_ref();
+        let policy = rule.and_then(|rule| rule.policy).unwrap_or_default();
+        if policy == UnhealthyPolicy::Wait || self.is_fleet_unhealthy {
+            return (State::Waiting(reason), None);
+        }
+        let after = rule.and_then(|rule| rule.skip_after_seconds).unwrap_or(SKIP_AFTER);
+        let since = self.world.clocks.unhealthy_since(&node.meta.uid, self.now);
+        match passed(since, SignedDuration::from_secs(after), self.now) {
+            Ok(()) => (State::Skipped(reason), None),
+            Err(until) => (State::Waiting(reason), Some(until)),
+        }
+    }
+
+    fn kept_away(standing: &Standing) -> Reason {
+        let Some(taint) = standing.verdict.taint() else {
+            return because(Cause::Unhealthy, "the node is not Ready");
+        };
+        let cause = match &*taint.key {
+            "node.kubernetes.io/not-ready" => Cause::NotReady,
+            "node.kubernetes.io/unreachable" => Cause::Unreachable,
+            _ if standing.is_unhealthy => Cause::Unhealthy,
+            _ => Cause::Tainted,
+        };
+        because(cause, not_tolerated(taint))
+    }
+
+    /// The state of a node that may have a pod and has none.
+    fn waits(&self, node: &Node, history: &History<'_>) -> (State, Option<Timestamp>) {
+        let latest = history.latest.as_ref();
+        let current =
+            latest.filter(|latest| latest.rollout == self.key.rollout && latest.run == self.key.run);
+        let skipped_at = self.rejected_until(history);
+        if let Some(latest) = latest
+            && matches!(latest.outcome, Outcome::Disrupted | Outcome::Ignored)
+            && node.unschedulable
+        {
+            let message = format!("pod {} was disrupted and the node is cordoned", latest.pod);
+            return (State::Waiting(because(Cause::Cordoned, message)), skipped_at);
+        }
+        let sooner = |until: Timestamp| Some(skipped_at.map_or(until, |at| at.min(until)));
+        if let Some((reason, until)) = current.and_then(|latest| self.backs_off(latest, history)) {
+            return (State::Waiting(reason), sooner(until));
+        }
+        let number = history.number + 1;
+        if let Some(refusal) = self.refusal(node, number) {
+            let cause = if refusal.reason == NAME_TAKEN { Cause::NameTaken } else { Cause::FailedCreate };
+            let message = conditions::shorten(refusal.message.clone(), 256);
+            return (State::Waiting(because(cause, message)), sooner(refusal.until));
+        }
+        (State::Due(number), skipped_at)
+    }
+
+    /// Why a node waits for its next try, and until when.
+    fn backs_off(&self, latest: &Entry, history: &History<'_>) -> Option<(Reason, Timestamp)> {
+        let tries = latest.tries();
+        if tries == 0 || latest.outcome == Outcome::Succeeded {
+            return None;
+        }
+        let wait = doubled(FIRST_BACKOFF, tries - 1, LONGEST_BACKOFF);
+        let until = latest.ended.checked_add(wait).unwrap_or(self.now);
+        if until <= self.now {
+            return None;
+        }
+        let at = whole_seconds(until);
+        let reason = match (latest.outcome, &history.rejection) {
+            (Outcome::Rejected, Some(words)) => {
+                let message =
+                    format!("the kubelet rejected pod {}: {words}; tries again at {at}", latest.pod);
+                because(Cause::Rejected, conditions::shorten(message, 256))
+            }
+            (Outcome::Rejected, None) => because(
+                Cause::Rejected,
+                format!("the kubelet rejected pod {}; tries again at {at}", latest.pod),
+            ),
+            _ => because(Cause::BackingOff, format!("backs off until {at} after {tries} tries")),
+        };
+        Some((reason, until))
+    }
+
+    /// What keeps the API server from being asked for the pod now.
+    fn refusal(&self, node: &Node, number: u64) -> Option<&Refusal> {
+        let refusals = &self.world.refusals;
+        if refusals.is_empty() {
+            return None;
+        }
+        let own = refusals.of("create", &pod_name(self.job, node, number));
+        let own = own.filter(|refusal| refusal.reason != LABELS_MISSING && refusal.until > self.now);
+        own.or(refusals.creations.as_ref().filter(|stop| stop.until > self.now))
+    }
+}
+
+/// Why a taint keeps pods away, for a person.
+pub fn not_tolerated(taint: &Taint) -> String {
+    let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
+    format!("the template does not tolerate the taint {}{value}:{}", taint.key, taint.effect)
+}
+
+/// The state of a node that a pod keeps occupied.
+fn occupied(judged: &Judged<'_>, hash: &str) -> State {
+    let pod = judged.pod;
+    let outdated = hash_of(pod, hash) != hash;
+    if pod.meta.deleted.is_some() {
+        let message = format!("waits until {} has ended", pod.meta.name);
+        State::Waiting(because(Cause::PreviousPodTerminating, message))
+    } else if outdated && (pod.phase != Phase::Pending || pod.started.is_some()) {
+        let message = format!("{} runs an older template", pod.meta.name);
+        State::Waiting(because(Cause::OutdatedTemplate, message))
+    } else if outdated || judged.home.is_none() {
+        State::Waiting(because(Cause::PreviousPod, format!("{} is being replaced", pod.meta.name)))
+    } else if pod.phase != Phase::Pending {
+        State::Running
+    } else if let Some(message) = &pod.unschedulable {
+        State::Starting(because(Cause::Unschedulable, conditions::shorten(message.to_string(), 256)))
+    } else if let Some(waiting) = pod.held_up() {
+        State::Starting(because(Cause::ContainerWaiting, format!("{waiting} in {}", pod.meta.name)))
+    } else if pod.node.is_none() {
+        State::Starting(because(Cause::Scheduling, ""))
+    } else {
+        State::Starting(because(Cause::Starting, ""))
+    }
+}
+
+/// The pods that keep a node's name occupied, whichever node, template or number they were made for. Of several for one
+/// name, the one that is not terminating tells the node's state.
+pub fn occupants<'p, 'a>(pods: &'p [Judged<'a>]) -> HashMap<&'a str, &'p Judged<'a>> {
+    let mut occupants: HashMap<&str, &Judged<'_>> = HashMap::new();
+    for judged in pods.iter().filter(|judged| judged.occupies()) {
+        if let Some(name) = judged.on {
+            let told = occupants.entry(name).or_insert(judged);
+            if told.pod.meta.deleted.is_some() {
+                *told = judged;
+            }
+        }
+    }
+    occupants
+}

@@ -1,0 +1,507 @@
+//! How many nodes have failed, and what that holds: the event orders under which a bad template would go on.
+
+use super::scene::{Scene, cautious};
+use super::*;
+use rstest::rstest;
+
+const FOUR: [&str; 4] = ["a", "b", "c", "d"];
+
+/// What happens to the node that failed, before and after the pass that sees it.
+fn happens(scene: &mut Scene, what: &str) {
+    match what {
+        "unhealthy" => scene.kill("a"),
+        "tainted" => scene.taint("a"),
+        "deselected" => scene.edit_node("a", |node| node.meta.labels = [].into()),
+        "deleted" => scene.delete_node("a"),
+        "cordoned" => scene.edit_node("a", |node| node.unschedulable = true),
+        other => panic!("{other}"),
+    }
+}
+
+fn selecting(more: &Value) -> DaemonJob {
+    let mut spec = json!({"template": {"spec": {"restartPolicy": "Never", "nodeSelector": {"app": "v1"},
+        "containers": [{"name": "c", "image": "i"}]}}});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    cautious(&spec)
+}
+
+/// C1: whatever becomes of the failed node, the next node is not tried.
+#[rstest]
+#[case("unhealthy")]
+#[case("tainted")]
+#[case("deselected")]
+#[case("deleted")]
+#[case("cordoned")]
+fn a_failed_node_holds_the_rollout_whatever_becomes_of_it(#[case] what: &str) {
+    let mut scene = Scene::new(selecting(&json!({})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    assert!(scene.is_braked());
+    happens(&mut scene, what);
+    assert!(scene.is_braked(), "{:?}", scene.status().conditions);
+    for seconds in [60, 700, 3_600] {
+        assert!(scene.wait(seconds).is_empty(), "{what} after {seconds} s");
+    }
+    scene.change_leader();
+    assert!(scene.is_braked() && scene.passes().is_empty());
+}
+
+/// C1: Failed does not turn into Complete when the failed node goes away.
+#[rstest]
+#[case("unhealthy", true)]
+#[case("tainted", true)]
+#[case("cordoned", true)]
+#[case("deselected", false)]
+#[case("deleted", false)]
+fn failed_stays_failed_unless_the_node_is_gone(#[case] what: &str, #[case] stays: bool) {
+    let mut scene = Scene::new(
+        selecting(&json!({"failurePolicy": {"type": "Continue"}, "parallelism": null})),
+        &["a", "b"],
+    );
+    scene.passes();
+    scene.succeed("b");
+    scene.fail("a");
+    assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
+    happens(&mut scene, what);
+    for seconds in [60, 700] {
+        scene.wait(seconds);
+        assert_eq!((scene.condition("Failed").0, scene.condition("Complete").0), (stays, !stays), "{what}");
+    }
+}
+
+/// A1: with the default backoffLimit a node that failed once counts as soon as it cannot be tried again.
+#[rstest]
+#[case("tainted", 0)]
+#[case("deselected", 0)]
+#[case("deleted", 0)]
+#[case("unhealthy", 601)]
+fn a_failed_node_that_cannot_be_tried_again_counts(#[case] what: &str, #[case] after: i64) {
+    let mut scene = Scene::new(selecting(&json!({"backoffLimit": 6})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    assert!(!scene.is_braked());
+    assert_eq!(scene.reason("b"), Some("WaitingForTurn"), "H1: the node keeps its place while it backs off");
+    happens(&mut scene, what);
+    assert!(scene.wait(after).is_empty());
+    assert!(scene.is_braked(), "{:?}", scene.status());
+    for seconds in [60, 700, 3_600] {
+        assert!(scene.wait(seconds).is_empty(), "{what} after {seconds} s");
+    }
+    assert!(!scene.condition("Complete").0);
+}
+
+/// N10: such a failure heals when the node can be tried again.
+#[test]
+fn untainting_a_failed_node_lets_it_try_again() {
+    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    scene.taint("a");
+    assert_eq!(scene.reason("a"), Some("FailedAndGone"));
+    assert!(scene.is_braked());
+    scene.second += 60;
+    scene.untaint("a");
+    assert!(!scene.is_braked());
+    assert_eq!(scene.pod("a").meta.name, scene.pod("a").meta.name);
+    assert!(scene.pod("a").is_counted(), "a is tried again, and no other node is");
+    assert!(scene.world.pods.iter().all(|pod| pinned_to(pod) == Some("a")));
+}
+
+/// A2 and N3: a dead node that is deleted counts at once, and a new Node of its name does not heal it.
+#[test]
+fn a_deleted_suspect_node_counts_at_once() {
+    let mut scene = Scene::new(cautious(&json!({})), &FOUR);
+    scene.passes();
+    scene.run("a");
+    scene.kill("a");
+    assert!(!scene.is_braked());
+    scene.delete_node("a");
+    assert!(scene.is_braked(), "{:?}", scene.status());
+    scene.create_node("a", "uid-a-2");
+    assert!(scene.is_braked() && scene.passes().is_empty());
+    assert!(scene.wait(7_200).is_empty());
+    let message = &scene.status().conditions.iter().find(|one| one.type_ == "Paused").unwrap().message;
+    assert!(message.contains("1 node failed (1 deleted), maxFailedNodes allows 0"), "{message}");
+    assert!(message.contains("set spec.retryToken"), "{message}");
+}
+
+/// The record of a deleted node is written before its pod may go.
+#[test]
+fn a_deleted_suspect_node_is_recorded_before_its_pod_goes() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    scene.world.nodes.remove(0);
+    let plan = scene.pass();
+    assert!(
+        written(&plan)["uid-a"].contains("outcome=NodeDeleted attempt=Disrupted/"),
+        "{:?}",
+        written(&plan)
+    );
+    assert!(released(&plan).is_empty());
+    // The pod ends, goes, and the line is folded in one write.
+    scene.delete_node("a");
+    assert!(scene.world.pods.is_empty());
+    scene.wait(400);
+    let line = |uid| scene.line(uid);
+    assert_eq!(line("uid-a"), None);
+    let gone: usize = scene.world.ledger.iter().map(|shard| shard.gone.count(scene.now())).sum();
+    assert_eq!(gone, 1);
+    assert!(scene.is_braked());
+}
+
+/// A6 and N10: what may heal holds the rollout; it never ends it and deletes nothing.
+#[test]
+fn a_lost_node_holds_fail_fast_and_ends_nothing() {
+    let policy = json!({"failurePolicy": {"type": "FailFast"}, "parallelism": 2});
+    let mut scene = Scene::new(cautious(&policy), &FOUR);
+    scene.passes();
+    scene.run("a");
+    scene.run("b");
+    scene.kill("a");
+    scene.wait(601);
+    assert_eq!(scene.reason("a"), Some("NodeLost"));
+    assert!(scene.is_braked());
+    assert!(!scene.condition("Failed").0 && scene.pod("b").is_counted());
+    scene.heal("a");
+    assert!(!scene.is_braked());
+    scene.succeed("a");
+    scene.succeed("b");
+    assert_eq!(scene.status().succeeded, Some(2));
+}
+
+/// FailFast ends the run by recorded failures, and that holds until a limit changes.
+#[test]
+fn fail_fast_holds_although_the_failed_node_is_deleted() {
+    let mut scene = Scene::new(cautious(&json!({"failurePolicy": {"type": "FailFast"}})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    assert_eq!(scene.condition("Failed"), (true, "MaxFailedNodesExceeded"));
+    scene.delete_node("a");
+    scene.edit(|job| job.spec.parallelism = None);
+    assert_eq!(scene.condition("Failed"), (true, "MaxFailedNodesExceeded"), "another field lifts nothing");
+    assert!(!scene.condition("Complete").0);
+    scene.edit(|job| {
+        let policy = job.spec.failure_policy.as_mut().unwrap();
+        policy.max_failed_nodes = Some(serde_json::from_value(json!(1)).unwrap());
+    });
+    assert_eq!(scene.world.pods.iter().filter(|pod| pod.is_counted()).count(), 3);
+}
+
+/// A10: a resume, a reboot and a new node lift nothing.
+#[test]
+fn a_new_run_of_the_same_rollout_stays_held() {
+    let mut scene = Scene::new(cautious(&json!({"rerunOn": ["TemplateChange", "NodeReboot"]})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    scene.edit(|job| job.spec.suspend = Some(true));
+    scene.second += 60;
+    scene.edit(|job| job.spec.suspend = None);
+    assert!(scene.is_braked());
+    scene.edit_node("d", |node| node.boot_id = "two".into());
+    scene.create_node("e", "uid-e");
+    assert!(scene.is_braked() && scene.wait(7_200).is_empty());
+}
+
+/// What lifts the brake: a raised limit, another type, a new template, a new retryToken.
+#[rstest]
+#[case("limit")]
+#[case("type")]
+#[case("template")]
+#[case("token")]
+fn the_user_lifts_the_brake(#[case] what: &str) {
+    let mut scene = Scene::new(cautious(&json!({})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    scene.second += 60;
+    let before = scene.world.pods.len();
+    match what {
+        "template" => scene.use_template("other"),
+        "token" => scene.edit(|job| job.spec.retry_token = Some("1".into())),
+        "type" => scene.edit(|job| job.spec.failure_policy = None),
+        _ => scene.edit(|job| {
+            let max = serde_json::from_value(json!(1)).unwrap();
+            job.spec.failure_policy.as_mut().unwrap().max_failed_nodes = Some(max);
+        }),
+    }
+    assert!(!scene.is_braked());
+    assert_eq!(scene.world.pods.len(), before + 1, "{what}");
+}
+
+/// A9: the percentage is of the largest fleet, not of the nodes at this instant.
+#[test]
+fn a_percentage_is_of_the_largest_fleet() {
+    let policy = json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": "50%"}, "parallelism": null});
+    let mut scene = Scene::new(cautious(&policy), &FOUR);
+    assert_eq!(scene.status().rollout.as_ref().unwrap().base, 4);
+    scene.passes();
+    scene.fail("a");
+    scene.delete_node("d");
+    scene.delete_node("c");
+    scene.delete_node("b");
+    assert_eq!(scene.status().rollout.as_ref().unwrap().base, 4);
+    for name in ["e", "f", "g", "h"] {
+        scene.create_node(name, name);
+    }
+    assert_eq!(scene.status().rollout.as_ref().unwrap().base, 5);
+}
+
+/// A7: a node that was not Ready when its pod was made is no suspect, and a tolerated taint keeps nothing away.
+#[test]
+fn a_template_that_tolerates_not_ready_runs_on_such_nodes() {
+    let template = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}],
+        "tolerations": [{"key": super::scene::NOT_READY, "operator": "Exists"}]}}});
+    let mut scene = Scene::new(cautious(&template), &["a"]);
+    scene.kill("a");
+    assert!(scene.pod("a").is_counted());
+    scene.delete_pod("a");
+    scene.run("a");
+    scene.wait(700);
+    assert!(!scene.is_braked(), "{:?}", scene.status());
+    scene.succeed("a");
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+}
+
+/// A8 and N9: failed nodes that are repaired one a day do not add up, and time takes nothing off a brake that is on.
+#[test]
+fn deleted_nodes_count_for_a_day() {
+    let policy = json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": 1}});
+    let mut scene = Scene::new(cautious(&policy), &["a0"]);
+    scene.passes();
+    for day in 0..5 {
+        let (old, new) = (format!("a{day}"), format!("a{}", day + 1));
+        scene.fail(&old);
+        scene.create_node(&new, &new);
+        scene.delete_node(&old);
+        assert!(!scene.is_braked(), "day {day}: {:?}", scene.status());
+        scene.wait(24 * 3_600 + 1_800);
+        assert!(scene.pod(&new).is_counted(), "day {day}");
+    }
+    let gone: usize = scene.world.ledger.iter().map(|shard| shard.gone.to_string().len()).sum();
+    assert!(gone < 16 * 80, "{gone} bytes");
+    // Two in one day brake it, for good.
+    scene.fail("a5");
+    scene.create_node("b", "b");
+    scene.delete_node("a5");
+    scene.wait(60);
+    scene.fail("b");
+    assert!(scene.is_braked());
+    scene.create_node("c", "c");
+    scene.delete_node("b");
+    for _ in 0..4 {
+        assert!(scene.wait(20 * 3_600).is_empty());
+        assert!(scene.is_braked());
+    }
+}
+
+/// A18 and N7: a lost node is failed, whether or not it is done; it is never Complete first and Failed later.
+#[test]
+fn the_last_node_succeeds_and_dies() {
+    let mut scene = Scene::new(cautious(&json!({"failurePolicy": {"type": "Continue"}})), &["a", "b"]);
+    scene.passes();
+    scene.succeed("a");
+    scene.run("b");
+    let now = scene.now();
+    scene.edit_pod("b", |pod| (pod.phase, pod.finished) = (Phase::Succeeded, Some(now)));
+    scene.kill("b");
+    assert!(!scene.condition("Complete").0);
+    assert_eq!(scene.reason("b"), Some("NotReadySinceAttempt"));
+    scene.wait(601);
+    assert_eq!((scene.condition("Failed"), scene.reason("b")), ((true, "NodesFailed"), Some("NodeLost")));
+    assert_eq!((scene.status().succeeded, scene.status().failed), (Some(1), Some(1)));
+    scene.heal("b");
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+}
+
+/// N2: the suspicion survives a change of leader; a done node that breaks weeks later is not suspect.
+#[test]
+fn suspicion_survives_a_change_of_leader() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    let now = scene.now();
+    scene.edit_pod("a", |pod| (pod.phase, pod.finished) = (Phase::Succeeded, Some(now)));
+    scene.kill("a");
+    assert!(scene.wait(400).is_empty());
+    assert!(!scene.line("uid-a").unwrap().contains("clear"), "{:?}", scene.line("uid-a"));
+    scene.world.pods.clear();
+    scene.change_leader();
+    assert_eq!(scene.reason("a"), Some("NotReadySinceAttempt"));
+    assert!(scene.wait(400).is_empty(), "a new leader may wait once more");
+    scene.wait(300);
+    assert!(scene.is_braked());
+    scene.heal("a");
+    assert!(scene.line("uid-a").unwrap().contains("clear=true"));
+    scene.succeed("b");
+    assert!(scene.condition("Complete").0);
+    scene.second += 1_000_000;
+    scene.kill("a");
+    scene.wait(700);
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+}
+
+/// N4: a remediation operator taints each dead node within seconds.
+#[test]
+fn a_taint_on_a_dead_node_does_not_free_its_place() {
+    let mut scene = Scene::new(cautious(&json!({})), &FOUR);
+    scene.passes();
+    scene.run("a");
+    scene.kill("a");
+    scene.taint("a");
+    assert!(scene.wait(500).is_empty());
+    assert_eq!(scene.reason("a"), Some("NotReadySinceAttempt"));
+    assert!(scene.wait(200).is_empty());
+    assert!(scene.is_braked());
+}
+
+/// N5: a job that cordons, drains and reboots its node takes one node at a time, and no node counts as lost.
+#[test]
+fn a_job_that_cordons_and_reboots_takes_one_node_at_a_time() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    scene.edit_node("a", |node| node.unschedulable = true);
+    let now = scene.now();
+    scene.edit_pod("a", |pod| (pod.phase, pod.disrupted, pod.finished) = (Phase::Failed, true, Some(now)));
+    scene.kill("a");
+    assert!(scene.wait(590).is_empty(), "its place is held while it is down");
+    assert!(!scene.is_braked());
+    assert_eq!(scene.wait(20), ["b"], "not for ever");
+    assert!(!scene.is_braked(), "{:?}", scene.status());
+    scene.delete_node("a");
+    assert!(!scene.is_braked());
+}
+
+/// N8: three of four nodes die and are replaced: the replacements do not run.
+#[test]
+fn replacements_of_dead_nodes_do_not_all_run() {
+    let mut scene = Scene::new(cautious(&json!({"parallelism": 3})), &FOUR);
+    scene.passes();
+    for name in ["a", "b", "c"] {
+        scene.run(name);
+    }
+    for name in ["a", "b", "c"] {
+        scene.kill(name);
+    }
+    assert_eq!(scene.condition("Paused"), (true, "FleetUnhealthy"));
+    for name in ["a", "b", "c"] {
+        scene.delete_node(name);
+        scene.create_node(name, &format!("{name}-2"));
+    }
+    assert!(scene.is_braked() && scene.wait(3_600).is_empty());
+}
+
+/// N8: an outage of an hour counts nothing as lost or skipped, and turns nothing green.
+#[test]
+fn an_outage_changes_nothing() {
+    let mut scene = Scene::new(cautious(&json!({"parallelism": 1})), &FOUR);
+    scene.passes();
+    scene.run("a");
+    for name in FOUR {
+        scene.kill(name);
+    }
+    for _ in 0..6 {
+        assert!(scene.wait(600).is_empty());
+        assert_eq!(scene.condition("Paused"), (true, "FleetUnhealthy"));
+        assert!(!scene.condition("Complete").0 && !scene.condition("Failed").0);
+    }
+    for name in FOUR {
+        scene.heal(name);
+    }
+    assert!(!scene.condition("Paused").0);
+    scene.succeed("a");
+    assert!(scene.pod("b").is_counted());
+}
+
+/// N8: nodes that were offline before the run began hold nothing.
+#[test]
+fn a_fleet_that_is_half_offline_for_good_is_not_held() {
+    let mut scene = Scene { job: cautious(&json!({})), world: world(&FOUR, vec![]), second: 0 };
+    for name in ["b", "c", "d"] {
+        let at = scene.world.nodes.iter().position(|one| *one.meta.name == *name).unwrap();
+        let node = Arc::make_mut(&mut scene.world.nodes[at]);
+        node.ready = false;
+        let taint = json!([{"key": super::scene::NOT_READY, "effect": "NoSchedule"}]);
+        node.taints = serde_json::from_value(taint).unwrap();
+    }
+    assert_eq!(scene.passes(), ["a"]);
+    scene.succeed("a");
+    scene.wait(301);
+    assert_eq!(scene.condition("Complete"), (true, "NodesSkipped"));
+}
+
+/// N15: a node that is suspect from an older rollout holds its place and counts for no newer one.
+#[test]
+fn a_suspect_of_an_older_rollout_counts_for_no_newer_one() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    scene.kill("a");
+    scene.use_template("other");
+    assert!(scene.wait(500).is_empty(), "the place is held");
+    assert_eq!(scene.wait(200), ["b"]);
+    assert!(!scene.is_braked());
+    scene.delete_node("a");
+    assert!(!scene.is_braked());
+}
+
+/// Complete within a limit that the user set, under Continue alone.
+#[rstest]
+#[case(json!({"type": "Continue", "maxFailedNodes": 1}), true, "FailuresTolerated")]
+#[case(json!({"type": "Continue"}), false, "NodesFailed")]
+#[case(json!({"type": "Pause", "maxFailedNodes": 1}), false, "NodesFailed")]
+fn failures_are_tolerated_within_a_limit(#[case] policy: Value, #[case] complete: bool, #[case] why: &str) {
+    let mut scene = Scene::new(cautious(&json!({"failurePolicy": policy})), &["a", "b"]);
+    scene.passes();
+    scene.fail("a");
+    scene.wait(60);
+    scene.succeed("b");
+    assert_eq!(scene.condition("Complete"), (complete, why));
+    assert_eq!(scene.condition("Failed").0, !complete);
+}
+
+/// A node that was Ready after its pod ended is not suspect, although the ledger does not say so yet.
+#[rstest]
+#[case::deleted(true)]
+#[case::not_ready(false)]
+fn a_node_that_was_ready_after_its_pod_is_not_suspect(#[case] is_deleted: bool) {
+    let mut scene = Scene::new(cautious(&json!({})), &FOUR);
+    scene.passes();
+    scene.succeed("a");
+    assert_eq!(scene.line("uid-a"), None);
+    scene.second += 60;
+    if is_deleted {
+        scene.delete_node("a");
+    } else {
+        scene.kill("a");
+    }
+    assert!(!scene.is_braked(), "{:?}", scene.status());
+    scene.succeed("b");
+    assert!(scene.pod("c").is_counted(), "a holds no place");
+}
+
+/// A10: nodes that join raise the base of a percentage, but lift no brake.
+#[test]
+fn nodes_that_join_lift_no_brake() {
+    let policy = json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": "20%"}});
+    let mut scene = Scene::new(cautious(&policy), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    assert!(scene.is_braked());
+    scene.create_node("e", "uid-e");
+    assert!(scene.is_braked() && scene.wait(60).is_empty());
+}
+
+/// The message of a run that FailFast ended has the numbers and the way out.
+#[test]
+fn a_failed_run_says_how_to_go_on() {
+    let mut scene = Scene::new(cautious(&json!({"failurePolicy": {"type": "FailFast"}})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    let failed = scene.status().conditions.iter().find(|one| one.type_ == "Failed").unwrap();
+    assert!(
+        failed.message.contains("1 node failed, maxFailedNodes allows 0; fix the cause"),
+        "{}",
+        failed.message
+    );
+}

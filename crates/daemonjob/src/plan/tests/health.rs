@@ -1,0 +1,356 @@
+//! Nodes that are not healthy, what a run waits for, and when it begins.
+
+use super::scene::{Scene, cautious};
+use super::*;
+use rstest::rstest;
+
+/// H2: an undone node that blinks is waited for; it is skipped after a while, and that begins no run.
+#[rstest]
+#[case(json!(null), Some(300))]
+#[case(json!({"skipAfterSeconds": 20}), Some(20))]
+#[case(json!({"policy": "Wait"}), None)]
+fn an_unhealthy_node_is_waited_for(#[case] rule: Value, #[case] skipped_after: Option<i64>) {
+    let mut scene =
+        Scene::new(cautious(&json!({"unhealthyNodes": rule, "lateNodes": "Ignore"})), &["a", "b"]);
+    scene.passes();
+    scene.kill("b");
+    scene.succeed("a");
+    assert_eq!((scene.reason("b"), scene.condition("Complete").0), (Some("NotReady"), false));
+    assert_eq!((scene.status().desired, scene.status().pending), (Some(2), Some(1)));
+    let start = scene.status().start_time.clone();
+    match skipped_after {
+        None => {
+            scene.wait(100_000);
+            assert!(!scene.condition("Complete").0);
+        }
+        Some(seconds) => {
+            scene.wait(seconds - 1);
+            assert!(!scene.condition("Complete").0);
+            scene.wait(1);
+            assert_eq!(scene.condition("Complete"), (true, "NodesSkipped"));
+            assert_eq!(scene.status().desired, Some(1));
+        }
+    }
+    scene.heal("b");
+    assert_eq!(scene.status().start_time, start, "it joins the run");
+    scene.succeed("b");
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+}
+
+/// A24: the manager measures by itself; a new leader waits once more.
+#[test]
+fn a_new_leader_waits_once_more() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.kill("b");
+    scene.succeed("a");
+    scene.wait(299);
+    scene.change_leader();
+    scene.wait(299);
+    assert!(!scene.condition("Complete").0);
+    scene.wait(1);
+    assert!(scene.condition("Complete").0);
+}
+
+/// A24: setting the wall clock of the manager loses and skips nothing.
+#[test]
+fn setting_the_clock_skips_no_node() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a"]);
+    scene.kill("a");
+    let mut clocks = scene.world.clocks.clone();
+    let since = clocks.unhealthy_since("uid-a", scene.now());
+    clocks.step(&scene.job, &scene.world, (later(3_600), SignedDuration::from_secs(10)));
+    assert_eq!(clocks.unhealthy_since("uid-a", later(3_600)), since + SignedDuration::from_secs(3_590));
+}
+
+/// M2: a pod that is not bound goes when its node becomes unhealthy or tainted, and its successor waits.
+#[rstest]
+#[case(true)]
+#[case(false)]
+fn an_unbound_pod_of_an_unhealthy_node_goes(#[case] unhealthy: bool) {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    assert!(scene.pod("a").node.is_none());
+    if unhealthy {
+        scene.kill("a");
+    } else {
+        scene.taint("a");
+    }
+    assert!(scene.pod("b").is_counted(), "the place is free");
+    assert!(scene.world.pods.iter().all(|pod| pinned_to(pod) != Some("a")), "{:?}", scene.world.pods);
+    scene.succeed("b");
+    if unhealthy {
+        scene.heal("a");
+    } else {
+        scene.untaint("a");
+    }
+    assert_eq!(scene.reason("a"), Some("BackingOff"), "A39");
+    assert_eq!(scene.wait(10), ["a"]);
+}
+
+/// A25: nodes that are there when the run begins are not late, whatever the clocks say.
+#[test]
+fn no_node_is_late_because_of_a_clock() {
+    let mut scene =
+        Scene { job: cautious(&json!({"lateNodes": "Ignore"})), world: world(&["a"], vec![]), second: 0 };
+    let mut ahead = (*scene.world.nodes[0]).clone();
+    ahead.meta.created = Some(later(600));
+    scene.world.nodes[0] = Arc::new(ahead);
+    assert_eq!(scene.passes(), ["a"]);
+    assert_eq!(scene.status().start_time, Some(Time(later(600))));
+}
+
+/// A25: a node that was created while the run went on belongs to it, whenever it becomes eligible.
+#[test]
+fn a_node_that_joined_during_the_run_belongs_to_it() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a"]);
+    scene.passes();
+    scene.world.nodes[0] = node("a");
+    let run = scene.status().run;
+    scene.second += 10;
+    scene.create_node("b", "uid-b");
+    scene.taint("b");
+    scene.succeed("a");
+    assert!(scene.condition("Complete").0);
+    scene.untaint("b");
+    // It was created after the start and all was finished: a run begins for it.
+    assert_eq!(scene.status().run, run.map(|run| run + 1));
+}
+
+/// A23 and N14: the deadline counts the time in which the run works.
+#[test]
+fn the_deadline_stands_still_while_the_run_is_held() {
+    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    scene.wait(60);
+    scene.edit(|job| job.spec.paused = Some(true));
+    assert_eq!(scene.status().worked_seconds, Some(60));
+    scene.wait(3_600);
+    scene.edit(|job| job.spec.paused = None);
+    assert_eq!(scene.wait(39), [""; 0]);
+    assert!(scene.pod("a").is_counted());
+    scene.wait(1);
+    assert!(scene.pod("a").meta.deleted.is_some());
+    scene.fail("a");
+    assert_eq!(scene.condition("Failed"), (true, "DeadlineExceeded"));
+    scene.edit(|job| job.spec.retry_token = Some("1".into()));
+    assert_eq!((scene.condition("Failed").0, scene.status().worked_seconds), (false, Some(0)));
+    assert!(scene.pod("a").is_counted());
+}
+
+/// A23: the time of a node that is unhealthy alone does not count.
+#[test]
+fn the_deadline_stands_still_for_unhealthy_nodes() {
+    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a", "b"]);
+    scene.passes();
+    scene.kill("b");
+    scene.succeed("a");
+    scene.wait(290);
+    assert!(!scene.condition("Failed").0);
+    scene.heal("b");
+    assert!(scene.pod("b").is_counted());
+}
+
+/// M11: the wait before a retry rests on numbers, not on the clocks of manager and node.
+#[test]
+fn a_retry_waits_although_the_managers_clock_is_ahead() {
+    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &["a"]);
+    scene.passes();
+    scene.run("a");
+    // The node's clock is 5 s behind the start of the run.
+    scene.edit_pod("a", |pod| {
+        (pod.phase, pod.finished, pod.meta.created) = (Phase::Failed, Some(later(-5)), Some(later(-5)));
+    });
+    assert!(scene.passes().is_empty());
+    assert_eq!(scene.reason("a"), Some("BackingOff"));
+}
+
+/// A suspended and resumed run waits for nothing, but a limit that was exceeded stays exceeded.
+#[test]
+fn a_resumed_run_waits_for_nothing() {
+    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 1})), &["a"]);
+    scene.passes();
+    scene.fail("a");
+    scene.edit(|job| job.spec.suspend = Some(true));
+    scene.edit(|job| job.spec.suspend = None);
+    assert!(scene.pod("a").is_counted());
+    scene.fail("a");
+    assert_eq!(scene.reason("a"), Some("BackoffLimitExceeded"));
+}
+
+/// N1: a new retryToken, and its removal, leave done nodes done.
+#[test]
+fn a_retry_token_runs_failed_nodes_alone() {
+    let mut scene = Scene::new(
+        cautious(&json!({"failurePolicy": {"type": "Continue"}, "parallelism": null})),
+        &["a", "b"],
+    );
+    scene.passes();
+    scene.fail("a");
+    scene.succeed("b");
+    let before = (scene.status().run, scene.status().start_time.clone());
+    scene.second += 100;
+    scene.edit(|job| job.spec.retry_token = Some("1".into()));
+    assert!(scene.pod("a").is_counted() && !scene.pod("b").is_counted());
+    assert_eq!((scene.status().run, scene.status().start_time.clone()), before, "a retry is no new run");
+    assert_eq!(scene.status().rollout.as_ref().unwrap().number, 2);
+    scene.succeed("a");
+    for token in [None, Some("1".to_owned())] {
+        scene.edit(|job| job.spec.retry_token = token);
+        assert_eq!(scene.status().rollout.as_ref().unwrap().number, 2);
+        assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+    }
+}
+
+/// M7: a machine that is installed again under the same Node runs again where that is asked for.
+#[rstest]
+#[case(json!(["TemplateChange", "MachineChange"]), "one", "two", true)]
+#[case(json!(["TemplateChange", "MachineChange"]), "one", "one", false)]
+#[case(json!(["TemplateChange", "MachineChange"]), "", "two", false)]
+#[case(json!(["TemplateChange", "MachineChange"]), "one", "", false)]
+#[case(json!(["TemplateChange"]), "one", "two", false)]
+fn another_machine_runs_again(
+    #[case] rerun: Value,
+    #[case] old: &str,
+    #[case] new: &str,
+    #[case] runs: bool,
+) {
+    let mut scene =
+        Scene { job: cautious(&json!({"rerunOn": rerun})), world: world(&["a"], vec![]), second: 0 };
+    scene.edit_node("a", |node| node.machine_id = old.into());
+    scene.succeed("a");
+    let run = scene.status().run.unwrap();
+    scene.second += 10;
+    scene.edit_node("a", |node| node.machine_id = new.into());
+    assert_eq!(scene.pod("a").is_counted(), runs);
+    assert_eq!(scene.status().run, Some(run + i64::from(runs)));
+}
+
+/// A status that was lost does not begin the numbers again.
+#[test]
+fn numbers_survive_a_lost_status() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a"]);
+    scene.passes();
+    scene.succeed("a");
+    scene.use_template("other");
+    scene.succeed("a");
+    scene.job.status = None;
+    scene.world.pods.clear();
+    scene.passes();
+    assert_eq!(scene.status().rollout.as_ref().unwrap().number, 2);
+    assert!(scene.world.pods.is_empty() && scene.condition("Complete").0);
+}
+
+/// Every new node is not Ready at first: that does not make it part of a later run.
+#[test]
+fn a_late_node_is_late_although_it_is_not_ready_yet() {
+    let mut scene = Scene::new(cautious(&json!({"lateNodes": "Ignore"})), &["a"]);
+    scene.passes();
+    scene.succeed("a");
+    let run = scene.status().run;
+    scene.second += 10;
+    let mut new = (*node("b")).clone();
+    (new.meta.created, new.ready) = (Some(scene.now()), false);
+    let taint = json!([{"key": super::scene::NOT_READY, "effect": "NoSchedule"}]);
+    new.taints = serde_json::from_value(taint).unwrap();
+    scene.world.nodes.push(Arc::new(new));
+    scene.passes();
+    assert_eq!((scene.reason("b"), scene.status().run), (Some("Late"), run));
+    scene.heal("b");
+    assert_eq!((scene.reason("b"), scene.status().run), (Some("Late"), run));
+}
+
+/// A node that a tool has marked for deletion does not count as failed.
+#[rstest]
+#[case("karpenter.sh/disrupted", true)]
+#[case("example.com/going-away", true)]
+#[case("example.com/other", false)]
+fn a_node_that_is_marked_for_deletion_does_not_count(#[case] key: &str, #[case] is_exempt: bool) {
+    let mut scene = Scene { job: cautious(&json!({})), world: world(&["a", "b"], vec![]), second: 0 };
+    scene.world.deletion_taints = Arc::from(["example.com/going-away".to_owned()]);
+    scene.passes();
+    scene.run("a");
+    let taint = json!([{"key": key, "effect": "PreferNoSchedule"}]);
+    scene.edit_node("a", |node| node.taints = serde_json::from_value(taint).unwrap());
+    scene.kill("a");
+    scene.delete_node("a");
+    assert_eq!(scene.is_braked(), !is_exempt);
+}
+
+/// Every new node is not Ready at first: that says nothing of the others.
+#[test]
+fn joiners_that_are_not_ready_hold_no_run() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b", "c", "d"]);
+    scene.passes();
+    scene.run("a");
+    scene.second += 60;
+    for number in 0..6 {
+        let name = format!("n{number}");
+        let mut new = (*node(&name)).clone();
+        new.meta.created = Some(scene.now());
+        new.ready = false;
+        new.taints =
+            serde_json::from_value(json!([{"key": super::scene::NOT_READY, "effect": "NoSchedule"}]))
+                .unwrap();
+        scene.world.nodes.push(Arc::new(new));
+    }
+    scene.passes();
+    scene.succeed("a");
+    assert!(!scene.condition("Paused").0, "{:?}", scene.status().conditions);
+    assert!(scene.pod("b").is_counted());
+}
+
+/// A retry is no new run: it takes the outage for nothing else.
+#[test]
+fn a_retry_token_does_not_lift_fleet_unhealthy() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b", "c", "d"]);
+    scene.passes();
+    scene.fail("a");
+    for name in ["a", "b", "c"] {
+        scene.kill(name);
+    }
+    scene.edit(|job| job.spec.retry_token = Some("1".into()));
+    assert_eq!(scene.condition("Paused"), (true, "FleetUnhealthy"));
+}
+
+/// A run that is over has no deadline.
+#[test]
+fn a_lowered_deadline_fails_no_complete_run() {
+    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a"]);
+    scene.passes();
+    scene.run("a");
+    scene.wait(60);
+    scene.succeed("a");
+    assert!(scene.condition("Complete").0);
+    scene.edit(|job| job.spec.active_deadline_seconds = Some(50));
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"), "{:?}", scene.condition("Failed"));
+}
+
+/// A node that was given up does not make Complete False when it is not Ready.
+#[test]
+fn a_given_up_node_that_blinks_stays_skipped() {
+    let mut scene = Scene::new(cautious(&json!({"pendingDeadlineSeconds": 60})), &["a", "b"]);
+    scene.passes();
+    scene.succeed("a");
+    scene.wait(60);
+    assert_eq!((scene.reason("b"), scene.condition("Complete").0), (Some("PendingDeadlineExceeded"), true));
+    scene.kill("b");
+    assert!(scene.condition("Complete").0, "{:?}", scene.reason("b"));
+}
+
+/// With a definition that drops status.rollout the manager says what to do, and makes no pods.
+#[test]
+fn an_outdated_definition_is_named() {
+    let mut scene = Scene { job: cautious(&json!({})), world: world(&["a"], vec![]), second: 0 };
+    let mut plan = scene.pass();
+    for second in [0, 5, 10] {
+        scene.second = second;
+        let status = scene.job.status.as_mut().unwrap();
+        (status.rollout, status.run) = (None, None);
+        plan = scene.pass();
+        assert!(created(&plan).is_empty());
+    }
+    assert_eq!(scene.condition("Paused"), (true, "DefinitionOutdated"));
+    assert_eq!(plan.status.unwrap().pending_nodes[0].reason, "DefinitionOutdated");
+}

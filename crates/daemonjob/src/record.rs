@@ -1,0 +1,375 @@
+//! What is written to the ledger and when, and which pods wait for that.
+//!
+//! A line is owed before a pod may go, before a run counts as over, and before a failure could be forgotten. Everything
+//! else waits to be written along with it, at most five minutes. All waits are measured by the manager's own clock.
+
+use std::collections::{BTreeMap, HashSet};
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_kit::clock::whole_seconds;
+use quintet_kit::object::{Object as _, controller_reference};
+use quintet_kit::plan::Action;
+use quintet_kit::resource::{CONFIG_MAPS, Resource};
+use serde_json::{Map, Value, json};
+
+use crate::api::{DaemonJob, DaemonJobStatus};
+use crate::history::{Judged, NODE_UID_LABEL};
+use crate::ledger::{Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, shard_name, shard_of};
+use crate::observe::World;
+use crate::outcome::{DeletedFor, Fate};
+use crate::plan::{Actions, NAME_LABEL, UID_LABEL};
+use crate::run::rollout_before;
+use crate::survey::Survey;
+
+/// The shortest time between two writes of the ledger that only a pod waits for.
+const PACE: SignedDuration = SignedDuration::from_secs(1);
+/// How long the outcome of a pod that nothing waits for may be told by the pod alone.
+const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
+
+type Flags = [bool; SHARDS as usize];
+
+fn at(uid: &str) -> usize {
+    usize::from(shard_of(uid))
+}
+
+/// When the finalizer of a terminating pod is removed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Release {
+    /// Nothing is owed to it.
+    Now,
+    /// After this plan's ledger step.
+    Recorded,
+}
+
+/// The ledger step of a plan.
+pub(crate) struct Record<'a> {
+    /// Lines that the ledger does not have, by shard and node UID.
+    unrecorded: [BTreeMap<&'a str, Entry>; SHARDS as usize],
+    /// The shards that are written now.
+    flushed: Flags,
+    /// Shards that this version must not write, or not yet.
+    unwritable: Flags,
+    /// When a shard that is not written now is to be.
+    pub again: Option<Timestamp>,
+}
+
+impl<'a> Record<'a> {
+    /// What is owed, and what of it is written now.
+    pub(crate) fn of(job: &DaemonJob, world: &World, survey: &'a Survey<'_>, now: Timestamp) -> Self {
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let mut record = Self {
+            unrecorded: Default::default(),
+            flushed: [false; SHARDS as usize],
+            unwritable: [false; SHARDS as usize],
+            again: None,
+        };
+        for shard in world.shards().filter(|shard| !shard.is_known_format()) {
+            if let Some(number) = shard.number(name) {
+                record.unwritable[usize::from(number)] = true;
+            }
+        }
+        record.add_nodes(survey, now);
+        record.add_gone_nodes(survey);
+        for shard in &world.deleted_shards {
+            if let Some(number) = shard.number(name) {
+                let written = if shard.terminating() { &mut record.unwritable } else { &mut record.flushed };
+                written[usize::from(number)] = true;
+            }
+        }
+        record.flush_all_if_due(job, world, survey);
+        record.flush_what_pods_wait_for(world, survey, now);
+        record.flush_what_was_silent_for_long(world, survey, now);
+        record.withhold(name, world, now);
+        record
+    }
+
+    fn add_nodes(&mut self, survey: &'a Survey<'_>, now: Timestamp) {
+        for (uid, history) in &survey.histories.nodes {
+            if history.is_frozen {
+                continue;
+            }
+            let lost = history.lost.then(|| Entry {
+                node: history.node.map_or_else(|| "".into(), |node| node.meta.name.clone()),
+                hash: survey.key.hash.clone(),
+                rollout: survey.key.rollout,
+                run: survey.key.run,
+                pod: history.number,
+                outcome: Outcome::RecordLost,
+                failures: 0,
+                disruptions: 0,
+                ignored: 0,
+                rejected_since: None,
+                attempt: None,
+                gone: None,
+                ended: whole_seconds(now),
+                unknown: Box::default(),
+            });
+            // A record that is lost is written down at once: once the shard exists again, nothing else tells of the loss.
+            self.flushed[at(uid)] |= lost.is_some();
+            let entry = lost.or_else(|| history.latest.clone());
+            if let Some(entry) = entry.filter(|entry| history.recorded != Some(entry)) {
+                self.unrecorded[at(uid)].insert(uid, entry);
+            }
+        }
+    }
+
+    fn add_gone_nodes(&mut self, survey: &'a Survey<'_>) {
+        for (uid, gone) in &survey.histories.gone {
+            if gone.has_pods
+                && let Some(owed) = gone.owed.clone()
+            {
+                self.unrecorded[at(uid)].insert(uid, owed);
+            }
+            // What a deleted node counts for is written before anything is forgotten of it.
+            self.flushed[at(uid)] |= gone.owed.is_some() || gone.must_settle && !gone.has_pods;
+        }
+    }
+
+    /// Everything is written when the run is over or held, when the spec changes, and when the process ends.
+    fn flush_all_if_due(&mut self, job: &DaemonJob, world: &World, survey: &Survey<'_>) {
+        let before = job.status.as_ref();
+        let changed = before.is_some_and(|before| before.observed_generation != job.metadata.generation);
+        let all = world.stopping
+            || changed
+            || job.spec.suspend == Some(true)
+            || survey.ending.is_some()
+            || survey.is_finished();
+        for shard in 0..usize::from(SHARDS) {
+            self.flushed[shard] |= all && !self.unrecorded[shard].is_empty();
+        }
+    }
+
+    /// A pod waits that is terminating, or that ended while a reason to delete it was written on it: that reason must
+    /// not decide later. A node waits that was suspect and is Ready.
+    fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
+        let mut waits = [false; SHARDS as usize];
+        for judged in survey.pods().iter().filter(|judged| !judged.recorded) {
+            let waiting = judged.pod.meta.deleted.is_some() || DeletedFor::of(judged.pod).is_some();
+            if let (Fate::Ended { .. }, Some(uid), true) = (&judged.fate, judged.home, waiting) {
+                waits[at(uid)] = true;
+            }
+        }
+        for (uid, history) in &survey.histories.nodes {
+            let was_suspect = history.recorded.is_some_and(|recorded| recorded.unclear().is_some());
+            waits[at(uid)] |= was_suspect && history.node.is_some_and(|node| node.ready);
+        }
+        let until = world.clocks.flushed().and_then(|last| last.checked_add(PACE).ok());
+        let until = until.filter(|until| *until > now);
+        match until {
+            Some(until) if waits != [false; SHARDS as usize] => self.look_again(until),
+            Some(_) => {}
+            None => self.flushed.iter_mut().zip(waits).for_each(|(flushed, waits)| *flushed |= waits),
+        }
+    }
+
+    fn flush_what_was_silent_for_long(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
+        let last = world.clocks.flushed_or_began().unwrap_or(now);
+        let until = last.checked_add(LONGEST_SILENCE).unwrap_or(now);
+        let mut waits = self.unrecorded.each_ref().map(|lines| !lines.is_empty());
+        for (uid, gone) in &survey.histories.gone {
+            // A deleted node without pods needs no line of its own.
+            waits[at(uid)] |= gone.recorded.is_some() && !gone.has_pods;
+        }
+        for (flushed, waits) in self.flushed.iter_mut().zip(waits) {
+            *flushed |= waits && until <= now;
+        }
+        if until > now && waits.contains(&true) {
+            self.look_again(until);
+        }
+    }
+
+    /// A write that was refused lately is not tried. Until it goes through, nothing is done that needs it.
+    fn withhold(&mut self, name: &str, world: &World, now: Timestamp) {
+        for number in 0..SHARDS {
+            let shard = usize::from(number);
+            self.flushed[shard] &= !self.unwritable[shard];
+            if !self.flushed[shard] || world.refusals.is_empty() {
+                continue;
+            }
+            let name = shard_name(name, number);
+            let refused = ["create", "merge"].iter().filter_map(|verb| world.refusals.of(verb, &name));
+            if let Some(until) = refused.map(|refusal| refusal.until).max().filter(|until| *until > now) {
+                self.flushed[shard] = false;
+                self.look_again(until);
+            }
+        }
+    }
+
+    fn look_again(&mut self, at: Timestamp) {
+        self.again = Some(self.again.map_or(at, |already| already.min(at)));
+    }
+
+    /// Whether the finalizer of a terminating pod may be removed.
+    pub(crate) fn release(&self, world: &World, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Release> {
+        match (&judged.fate, judged.home) {
+            (Fate::Open, _) => None,
+            (Fate::NeverRan, _) => Some(Release::Now),
+            (Fate::Ended { .. }, Some(uid)) => self.when_recorded(uid, !judged.recorded, world),
+            // What it counts for depends on the rollout: the status must tell first that it has changed.
+            (Fate::Ended { .. }, None) if survey.changes => None,
+            (Fate::Ended { .. }, None) => {
+                let uid = judged.pod.label(NODE_UID_LABEL).unwrap_or_default();
+                let owed = survey.histories.gone.get(uid).is_some_and(|gone| gone.owed.is_some());
+                self.when_recorded(uid, owed && !judged.recorded, world)
+            }
+        }
+    }
+
+    fn when_recorded(&self, uid: &str, is_owed: bool, world: &World) -> Option<Release> {
+        if !is_owed || world.refusals.namespace_terminating {
+            return Some(Release::Now);
+        }
+        self.flushed[at(uid)].then_some(Release::Recorded)
+    }
+
+    /// Ended pods that are not needed any more, and whose outcomes the ledger has or gets in this plan.
+    pub(crate) fn unneeded<'s>(
+        &self,
+        survey: &'s Survey<'_>,
+        superseded: &HashSet<&str>,
+        is_expired: bool,
+    ) -> impl Iterator<Item = &'s Judged<'s>> {
+        let flushed = self.flushed;
+        survey.pods().iter().filter(move |judged| {
+            let over = matches!(judged.fate, Fate::Ended { .. }) && judged.pod.meta.deleted.is_none();
+            let safe = judged.recorded || judged.home.is_none_or(|uid| flushed[at(uid)]);
+            over && safe && (is_expired || superseded.contains(&*judged.pod.meta.uid))
+        })
+    }
+
+    /// The writes of the ledger step: one for each shard.
+    pub(crate) fn writes(
+        &self,
+        job: &DaemonJob,
+        world: &World,
+        survey: &Survey<'_>,
+        now: Timestamp,
+    ) -> Actions {
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        let numbers = (0..SHARDS).filter(|shard| self.flushed[usize::from(*shard)]);
+        numbers.filter_map(|number| self.write(job, world, survey, name, number, now)).collect()
+    }
+
+    fn write(
+        &self,
+        job: &DaemonJob,
+        world: &World,
+        survey: &Survey<'_>,
+        name: &str,
+        number: u8,
+        now: Timestamp,
+    ) -> Option<Action<DaemonJobStatus>> {
+        let present = world.ledger.iter().find(|shard| shard.number(name) == Some(number));
+        let deleted = world.deleted_shards.iter().find(|shard| shard.number(name) == Some(number));
+        let unrecorded = &self.unrecorded[usize::from(number)];
+        let mut data: Map<String, Value> = unrecorded
+            .iter()
+            .map(|(uid, entry)| ((*uid).to_owned(), Value::from(entry.to_string())))
+            .collect();
+        let old = present.or(deleted);
+        // While the status does not tell that the rollout has changed, the failures of the earlier one may still count.
+        let (dropped, gone) = if survey.changes {
+            (Vec::new(), old.map(|shard| shard.gone.clone()).unwrap_or_default())
+        } else {
+            let dropped: Vec<&str> = old.map(|shard| dropped(shard, survey)).unwrap_or_default();
+            let gone = folded(job, old.map(|shard| &shard.gone), &dropped, survey, now);
+            (dropped, gone)
+        };
+        let had = old.is_some_and(|shard| shard.gone != Gone::default());
+        if let Some(shard) = present {
+            data.extend(dropped.into_iter().map(|uid| (uid.to_owned(), Value::Null)));
+            if gone != shard.gone {
+                let line = if gone.is_empty() { Value::Null } else { gone.to_string().into() };
+                if had || !line.is_null() {
+                    data.insert(GONE.to_owned(), line);
+                }
+            }
+            return (!data.is_empty()).then(|| amend(shard, &data));
+        }
+        if let Some(shard) = deleted {
+            let seen = shard.entries.iter().filter(|(uid, _)| !dropped.contains(&&***uid));
+            for (uid, entry) in seen.filter_map(|(uid, entry)| Some((uid, entry.as_ref().ok()?))) {
+                data.entry(uid.to_string()).or_insert_with(|| entry.to_string().into());
+            }
+        } else if data.is_empty() {
+            return None;
+        }
+        if !gone.is_empty() {
+            data.insert(GONE.to_owned(), gone.to_string().into());
+        }
+        Some(begin(job, number, &data))
+    }
+}
+
+/// Node UIDs in a shard whose Node is deleted and of which no pod is left.
+fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
+    let histories = &survey.histories;
+    let is_dropped = |uid: &&str| {
+        !survey.changes
+            && !histories.nodes.contains_key(uid)
+            && !histories.gone.get(uid).is_some_and(|gone| gone.has_pods)
+    };
+    shard.entries.keys().map(|uid| &**uid).filter(is_dropped).collect()
+}
+
+/// The counts of deleted nodes, with those whose lines are dropped in the same write.
+fn folded(
+    job: &DaemonJob,
+    before: Option<&Gone>,
+    dropped: &[&str],
+    survey: &Survey<'_>,
+    now: Timestamp,
+) -> Gone {
+    if survey.changes {
+        // The next pass folds, once the status tells the new rollout.
+        return before.cloned().unwrap_or_default();
+    }
+    let rollout = survey.key.rollout;
+    let before = before.filter(|before| before.rollout == rollout).cloned();
+    let mut gone = before.unwrap_or_else(|| Gone::new(rollout));
+    // Time takes nothing off a brake that is on.
+    let braked = rollout_before(job, &survey.key).and_then(|rollout| rollout.braked_since.as_ref());
+    gone.forget_before(braked.map_or(now, |since| since.0.min(now)));
+    for uid in dropped {
+        if let Some(at) = survey.histories.gone.get(uid).and_then(|gone| gone.counts_since) {
+            gone.add(at);
+        }
+    }
+    gone
+}
+
+fn amend(shard: &Shard, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
+    Action::Merge {
+        resource: CONFIG_MAPS,
+        namespace: shard.meta.namespace.clone(),
+        name: shard.meta.name.clone(),
+        body: json!({
+            "metadata": { "uid": &*shard.meta.uid, "resourceVersion": &*shard.meta.resource_version },
+            "data": data,
+        }),
+    }
+}
+
+fn begin(job: &DaemonJob, number: u8, data: &Map<String, Value>) -> Action<DaemonJobStatus> {
+    let meta = &job.metadata;
+    let (name, uid) = (meta.name.as_deref().unwrap_or_default(), meta.uid.as_deref().unwrap_or_default());
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let name_of_shard = shard_name(name, number);
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name_of_shard,
+            "namespace": namespace,
+            "labels": { LEDGER_LABEL: FORMAT, NAME_LABEL: name, UID_LABEL: uid },
+            "ownerReferences": [controller_reference(&Resource::of::<DaemonJob>(), meta)],
+        },
+        "data": data,
+    });
+    Action::Create {
+        resource: CONFIG_MAPS,
+        namespace: namespace.into(),
+        name: name_of_shard,
+        body: body.into(),
+    }
+}

@@ -1,0 +1,215 @@
+//! Which pods go before they end, and which ended pods are not needed any more.
+
+use std::collections::{HashMap, HashSet};
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_kit::conditions;
+use quintet_kit::plan::Action;
+use quintet_kit::resource::PODS;
+use quintet_kit::types::{Phase, Pod};
+use serde_json::json;
+
+use crate::api::{DaemonJob, DaemonJobStatus};
+use crate::eligibility::Verdict;
+use crate::history::{Judged, hash_of};
+use crate::observe::World;
+use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, Fate, Rules};
+use crate::run::Ending;
+use crate::survey::Survey;
+
+/// Failed pods that are kept for a person to look at.
+const KEPT_FAILED_PODS: usize = 100;
+
+/// What happens to a pod before it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// It stays; perhaps only until then.
+    Keep(Option<Timestamp>),
+    /// The reason is written on it, and it is deleted next.
+    Mark(DeletedFor),
+    /// A reason is written on it that does not hold any more.
+    Unmark,
+    /// It is deleted: the reason is written on it.
+    Delete,
+    /// It is deleted unless it changes: it was not bound to a node and never ran.
+    DeleteUnbound,
+}
+
+impl Removal {
+    /// The write.
+    pub(crate) fn action(self, pod: &Pod) -> Option<Action<DaemonJobStatus>> {
+        match self {
+            Self::Keep(_) => None,
+            Self::Mark(reason) => Some(mark(pod, Some(reason))),
+            Self::Unmark => Some(mark(pod, None)),
+            Self::Delete => Some(delete(pod, false)),
+            Self::DeleteUnbound => Some(delete(pod, true)),
+        }
+    }
+}
+
+/// What happens to a pod before it ends.
+pub(crate) fn removal(
+    job: &DaemonJob,
+    world: &World,
+    survey: &Survey<'_>,
+    rules: &Rules<'_>,
+    judged: &Judged<'_>,
+    now: Timestamp,
+) -> Removal {
+    let pod = judged.pod;
+    let is_settled = !pod.is_counted() || world.old_job;
+    let reason = deletion_reason(job, world, survey, rules, judged, now);
+    // The word decides what an unbound pod counts for, where it counts for anything.
+    let counts = pod.node.is_some()
+        || reason == Some(DeletedFor::PendingDeadline)
+        || reason == Some(DeletedFor::Misplaced) && judged.home.is_some();
+    match (reason, DeletedFor::of(pod)) {
+        _ if is_settled => Removal::Keep(None),
+        (Some(reason), Some(marked)) if reason == marked => Removal::Delete,
+        (Some(reason), _) if counts => Removal::Mark(reason),
+        (Some(_), _) => Removal::DeleteUnbound,
+        (None, Some(_)) => Removal::Unmark,
+        (None, None) => Removal::Keep(rules.pending_until(pod)),
+    }
+}
+
+/// Why the manager deletes a pod before it ends, if it does.
+pub fn deletion_reason(
+    job: &DaemonJob,
+    world: &World,
+    survey: &Survey<'_>,
+    rules: &Rules<'_>,
+    judged: &Judged<'_>,
+    now: Timestamp,
+) -> Option<DeletedFor> {
+    if !judged.pod.is_counted() || world.old_job {
+        return None;
+    }
+    let is_late = rules.pending_until(judged.pod).is_some_and(|until| until <= now);
+    reason(job, survey, rules, judged).or(is_late.then_some(DeletedFor::PendingDeadline))
+}
+
+/// Why a pod that has not ended is deleted, whatever the time.
+fn reason(
+    job: &DaemonJob,
+    survey: &Survey<'_>,
+    rules: &Rules<'_>,
+    judged: &Judged<'_>,
+) -> Option<DeletedFor> {
+    let pod = judged.pod;
+    if job.spec.suspend == Some(true) {
+        return Some(DeletedFor::Suspend);
+    }
+    if let Some(ending) = survey.ending {
+        return Some(match ending {
+            Ending::Deadline => DeletedFor::Deadline,
+            Ending::FailFast => DeletedFor::FailFast,
+            Ending::FailJob => DeletedFor::FailJob,
+        });
+    }
+    let node = judged.home.and_then(|uid| survey.histories.nodes.get(&**uid)?.node);
+    // No other controller deletes a pod that is pinned to a node that does not exist. A new Node of that name would get
+    // it.
+    let Some(node) = node else { return Some(DeletedFor::Misplaced) };
+    let verdict = rules.placement().verdict(node);
+    let is_misplaced = match verdict {
+        Verdict::Run => false,
+        // Of a pod that was not bound, nothing goes on.
+        Verdict::Continue(_) => pod.node.is_none(),
+        Verdict::Refuse(_) => true,
+    };
+    let has_started = pod.started.is_some() || pod.phase != Phase::Pending;
+    let hangs = pod.crashed.is_some() && !pod.has_running_container;
+    let is_outdated = hash_of(pod, &survey.key.hash) != &*survey.key.hash;
+    if is_misplaced {
+        Some(DeletedFor::Misplaced)
+    } else if judged.recorded || is_doubled(survey, judged) {
+        // A predecessor made it that did not know the record, or made another one.
+        Some(DeletedFor::Superfluous)
+    } else if judged.exhausted {
+        Some(DeletedFor::Exhausted)
+    } else if is_outdated && (!has_started || hangs || survey.replaced.contains(&*pod.meta.uid)) {
+        Some(DeletedFor::Outdated)
+    } else {
+        None
+    }
+}
+
+/// Whether another counted pod for the same node name goes before this one: one that has started, else the one with the
+/// higher number.
+fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
+    let order =
+        |judged: &Judged<'_>| (judged.pod.started.is_some(), judged.number, judged.pod.meta.uid.clone());
+    let Some(name) = judged.on.filter(|name| survey.doubled.contains(name)) else { return false };
+    let others = survey.pods().iter().filter(|other| other.pod.is_counted() && other.on == Some(name));
+    others.map(order).max() > Some(order(judged))
+}
+
+/// Writes on a pod why it is deleted, or removes that, if the pod has not changed.
+fn mark(pod: &Pod, reason: Option<DeletedFor>) -> Action<DaemonJobStatus> {
+    Action::Merge {
+        resource: PODS,
+        namespace: pod.meta.namespace.clone(),
+        name: pod.meta.name.clone(),
+        body: json!({ "metadata": {
+            "uid": &*pod.meta.uid,
+            "resourceVersion": &*pod.meta.resource_version,
+            "annotations": { DELETED_FOR_ANNOTATION: reason.map(DeletedFor::word) },
+        }}),
+    }
+}
+
+pub(crate) fn delete(pod: &Pod, if_unchanged: bool) -> Action<DaemonJobStatus> {
+    Action::Delete {
+        resource: PODS,
+        namespace: pod.meta.namespace.clone(),
+        name: pod.meta.name.clone(),
+        uid: pod.meta.uid.clone(),
+        resource_version: if_unchanged.then(|| pod.meta.resource_version.clone()),
+    }
+}
+
+/// UIDs of pods that have ended and are of no interest any more. Of each node the last pod and the last failed one are
+/// kept; of failed ones a hundred in all, the latest.
+pub(crate) fn superseded<'s>(survey: &'s Survey<'_>) -> HashSet<&'s str> {
+    let ended = survey.pods().iter().filter_map(|judged| match judged.fate {
+        Fate::Ended { at, .. } => Some((judged, at)),
+        _ => None,
+    });
+    let uid = |judged: &'s Judged<'_>| &*judged.pod.meta.uid;
+    let has_failed = |judged: &Judged<'_>| judged.pod.phase == Phase::Failed;
+    // Pods are sorted by node and number: the later one replaces the earlier.
+    let mut last: HashMap<(&str, bool), (&Judged<'_>, Timestamp)> = HashMap::new();
+    for (judged, at) in ended.clone() {
+        let home = judged.home.map_or("", |uid| uid);
+        last.insert((home, false), (judged, at));
+        if has_failed(judged) {
+            last.insert((home, true), (judged, at));
+        }
+    }
+    let mut kept: HashSet<&str> = last.values().map(|(judged, _)| uid(judged)).collect();
+    let mut failed: Vec<_> = ended
+        .clone()
+        .filter(|(judged, _)| has_failed(judged) && kept.contains(uid(judged)))
+        .map(|(judged, at)| (std::cmp::Reverse(at), uid(judged)))
+        .collect();
+    failed.sort_unstable();
+    for (_, uid) in failed.iter().skip(KEPT_FAILED_PODS) {
+        kept.remove(uid);
+    }
+    ended.map(|(judged, _)| uid(judged)).filter(|uid| !kept.contains(uid)).collect()
+}
+
+/// When the pods of a run that is over are deleted. The status tells that first.
+pub(crate) fn expiry(job: &DaemonJob, survey: &Survey<'_>) -> Option<Timestamp> {
+    let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
+    let before = job.status.as_ref()?;
+    let is_over =
+        !survey.begins && job.spec.suspend != Some(true) && (survey.is_finished() || survey.ending.is_some());
+    let ended = before.conditions.iter().find(|one| one.type_ == "Failed" && one.status == "True");
+    let complete =
+        before.completion_time.as_ref().filter(|_| conditions::is_true(&before.conditions, "Complete"));
+    let at = complete.or(ended.map(|failed| &failed.last_transition_time)).filter(|_| is_over)?;
+    at.0.checked_add(ttl).ok()
+}

@@ -1,0 +1,468 @@
+//! What must hold of a rollout: the brake, the places, Complete and Failed. It is judged by the events that the manager
+//! had seen when it made a plan, and never by the numbers of the plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, FailurePolicyType, RerunOn};
+use quintet_daemonjob::eligibility::{Placement, Verdict};
+use quintet_daemonjob::failure_policy::{max_failed, node_lost_after};
+use quintet_daemonjob::history::{NODE_NAME_ANNOTATION, NODE_UID_LABEL};
+use quintet_daemonjob::turns::parallelism;
+use quintet_kit::conditions::is_true;
+use quintet_kit::types::{Node, Pod};
+
+use crate::machines::{End, Machine, machines, rollout_of};
+use crate::manager::Pass;
+use crate::server::Server;
+use crate::truth::{Judgement, Truth, annotation, label, occupies, reruns_on};
+
+/// Failures that may be had where the spec does not say.
+const BACKOFF_LIMIT: i64 = 6;
+/// A deleted node surely counts for this long.
+const GONE_SURELY_COUNTS: SignedDuration = SignedDuration::from_hours(22);
+
+/// How long one process has seen a node unwell at a stretch, in true time.
+#[derive(Clone, Copy, Default)]
+struct Unwell {
+    /// Not Ready, while the fleet was surely well.
+    not_ready: Option<Timestamp>,
+    /// With a condition taint, while the fleet was surely well.
+    unhealthy: Option<Timestamp>,
+    /// Either of them.
+    any: Option<Timestamp>,
+}
+
+/// What goes from one pass to the next.
+#[derive(Default)]
+pub struct Memory {
+    /// Whether the fleet was surely well in the last pass.
+    is_well: bool,
+    /// By node UID; the present process alone.
+    unwell: BTreeMap<String, Unwell>,
+    /// By node UID: when a pass saw first that the Node was deleted.
+    gone: BTreeMap<String, Timestamp>,
+    /// The rollout that is surely braked, and since when.
+    braked: Option<(u64, Timestamp)>,
+    /// The largest number of nodes at one time.
+    most_nodes: usize,
+    /// What was last written as failed: the events that its planner had seen, and the generation.
+    failed: Option<(u64, Option<i64>)>,
+}
+
+/// What a manager can know when it begins a pass.
+pub struct View {
+    pub machines: BTreeMap<String, Machine>,
+    unwell: BTreeMap<String, Unwell>,
+    gone: BTreeMap<String, Timestamp>,
+    horizon: Timestamp,
+    now: Timestamp,
+    most_nodes: usize,
+    /// The events of both caches before this revision are seen.
+    seen_until: u64,
+    /// UIDs of the pods that this pass has made.
+    made: BTreeSet<String>,
+}
+
+fn policy_type(job: &DaemonJob) -> FailurePolicyType {
+    job.spec.failure_policy.as_ref().map(|policy| policy.type_).unwrap_or_default()
+}
+
+fn backoff_limit(job: &DaemonJob) -> i64 {
+    job.spec.backoff_limit.map_or(BACKOFF_LIMIT, i64::from)
+}
+
+/// Whether a failure is sure, by the end of the last attempt; a node that is being tried has not failed.
+fn is_occupied(pass: &Pass, name: &str) -> bool {
+    pass.world.pods.iter().any(|pod| occupies(pod) && annotation(pod, NODE_NAME_ANNOTATION) == name)
+}
+
+pub fn selected<'p>(pass: &'p Pass, placement: &Placement) -> Vec<(&'p Node, Verdict)> {
+    let nodes = pass.world.nodes.iter().map(|node| (&**node, placement.verdict(node)));
+    nodes.filter(|(node, verdict)| verdict.is_selected() && node.meta.deleted.is_none()).collect()
+}
+
+pub fn rollout_number(status: Option<&DaemonJobStatus>) -> Option<u64> {
+    u64::try_from(status?.rollout.as_ref()?.number).ok()
+}
+
+/// Whether the fleet may be unhealthy as a whole: whatever it was when the run began, more than half of the nodes that
+/// were there then are unhealthy now.
+fn may_be_unhealthy(pass: &Pass, placement: &Placement) -> bool {
+    let start = |status: Option<&DaemonJobStatus>| Some(status?.start_time.as_ref()?.0);
+    let starts = [start(pass.job.status.as_ref()), start(pass.plan.status.as_ref()), None];
+    starts.into_iter().any(|start| {
+        let mut nodes = selected(pass, placement);
+        nodes.retain(|(node, _)| {
+            start.is_none_or(|start| node.meta.created.is_none_or(|created| created <= start))
+        });
+        let unhealthy = nodes.iter().filter(|(node, _)| placement.is_unhealthy(node)).count();
+        nodes.len() >= 3 && unhealthy * 2 > nodes.len()
+    })
+}
+
+impl Memory {
+    /// Another process leads, or the leader's process has started again.
+    pub fn restarted(self) -> Self {
+        Self { unwell: BTreeMap::new(), ..self }
+    }
+
+    fn look(&mut self, pass: &Pass, placement: &Placement, now: Timestamp) {
+        let was_well = std::mem::replace(&mut self.is_well, !may_be_unhealthy(pass, placement));
+        let is_well = was_well && self.is_well;
+        let before = std::mem::take(&mut self.unwell);
+        for node in &pass.world.nodes {
+            let uid = node.meta.uid.to_string();
+            let mut unwell = before.get(&uid).copied().unwrap_or_default();
+            let is_unhealthy = node.taints.iter().any(quintet_daemonjob::eligibility::is_condition_taint);
+            let since = |is: bool, keeps: bool, before: Option<Timestamp>| {
+                is.then(|| before.filter(|_| keeps).unwrap_or(now))
+            };
+            unwell.not_ready = since(!node.ready, is_well, unwell.not_ready);
+            unwell.unhealthy = since(is_unhealthy, is_well, unwell.unhealthy);
+            unwell.any = since(!node.ready || is_unhealthy, true, unwell.any);
+            self.unwell.insert(uid, unwell);
+        }
+    }
+}
+
+impl View {
+    /// What the manager knows that begins this pass, having seen the events of pods and nodes before these revisions.
+    pub fn of(
+        server: &Server,
+        truth: &mut Truth,
+        memory: &mut Memory,
+        pass: &Pass,
+        seen: (u64, u64),
+    ) -> Self {
+        let placement = Placement::of(pass.job.spec.template.spec());
+        memory.look(pass, &placement, server.now);
+        memory.most_nodes = memory.most_nodes.max(pass.world.nodes.len());
+        for node in pass.world.nodes.iter().filter(|node| node.ready) {
+            let of_node = |pod: &&std::sync::Arc<Pod>| label(pod, NODE_UID_LABEL) == &*node.meta.uid;
+            let pods = || pass.world.pods.iter().filter(of_node);
+            let ended = pods().filter(|pod| !pod.is_running());
+            if let Some(number) = ended.map(|pod| quintet_daemonjob::history::number_of(pod)).max() {
+                truth.clears(&node.meta.uid, number);
+            }
+        }
+        for pod in pass.world.pods.iter().filter(|pod| !pod.is_running() && pod.meta.deleted.is_none()) {
+            truth.sights(pod);
+        }
+        let machines = machines(server, truth, seen.0, seen.1);
+        for (uid, _) in machines.iter().filter(|(_, machine)| machine.gone.is_some()) {
+            memory.gone.entry(uid.clone()).or_insert(server.now);
+        }
+        let rollout =
+            rollout_number(pass.plan.status.as_ref().or(pass.job.status.as_ref())).unwrap_or_default();
+        let since = memory.braked.filter(|(braked, _)| *braked == rollout).map(|(_, since)| since);
+        let view = Self {
+            machines,
+            unwell: memory.unwell.clone(),
+            gone: memory.gone.clone(),
+            horizon: since.unwrap_or(server.now),
+            now: server.now,
+            most_nodes: memory.most_nodes,
+            seen_until: seen.0.min(seen.1).min(server.revision + 1),
+            made: BTreeSet::new(),
+        };
+        let is_braked = policy_type(&pass.job) != FailurePolicyType::Continue
+            && view.sure_failures(pass, rollout).len() > max_failed(&pass.job, view.most_nodes);
+        memory.braked = is_braked.then(|| (rollout, since.unwrap_or(server.now)));
+        view
+    }
+
+    pub fn machine(&self, node: &Node) -> Machine {
+        self.machines.get(&*node.meta.uid).cloned().unwrap_or_default()
+    }
+
+    fn has_been(&self, since: Option<Timestamp>, job: &DaemonJob) -> bool {
+        since.is_some_and(|since| self.now.duration_since(since) >= node_lost_after(job))
+    }
+
+    fn unwell(&self, uid: &str) -> Unwell {
+        self.unwell.get(uid).copied().unwrap_or_default()
+    }
+
+    /// Whether the places of a node's pods may be free, since it was unwell for too long.
+    pub fn may_be_written_off(&self, node: &Node, job: &DaemonJob) -> bool {
+        !node.ready && self.has_been(self.unwell(&node.meta.uid).any, job)
+    }
+
+    /// Whether the node is done, by the events.
+    pub fn is_done(&self, node: &Node, job: &DaemonJob) -> bool {
+        let machine = self.machine(node);
+        let Some(last) = &machine.last else { return false };
+        let is_other = |what, then: &str, is: &str| {
+            node.ready && reruns_on(job, what) && !then.is_empty() && !is.is_empty() && then != is
+        };
+        machine.is_done(job)
+            && !is_other(RerunOn::NodeReboot, &last.boot, &node.boot_id)
+            && !is_other(RerunOn::MachineChange, &last.machine, &node.machine_id)
+    }
+
+    /// The names of nodes that surely count as failed.
+    fn sure_failures(&self, pass: &Pass, rollout: u64) -> Vec<String> {
+        let job = &pass.job;
+        let placement = Placement::of(job.spec.template.spec());
+        let mut failed = Vec::new();
+        for node in &pass.world.nodes {
+            let machine = self.machine(node);
+            let unwell = self.unwell(&node.meta.uid);
+            let is_tried = is_occupied(pass, &node.meta.name);
+            let is_recorded = machine.rollout == rollout
+                && !machine.ended_well
+                && i64::from(machine.failures) > backoff_limit(job);
+            let is_lost = machine.suspect_rollout() == Some(rollout)
+                && !machine.was_leaving
+                && self.has_been(unwell.not_ready, job);
+            let is_kept_away = node.meta.deleted.is_some()
+                || !placement.verdict(node).is_selected()
+                || placement.is_tainted(node)
+                || placement.is_unhealthy(node) && self.has_been(unwell.unhealthy, job);
+            let is_gone = machine.has_failed_in(rollout) && is_kept_away;
+            if !machine.is_odd && (is_lost || is_recorded || is_gone && !is_tried) {
+                failed.push(node.meta.name.to_string());
+            }
+        }
+        let still_counts = |uid: &str| {
+            let seen = self.gone.get(uid).copied().unwrap_or(self.now);
+            self.horizon.duration_since(seen) < GONE_SURELY_COUNTS
+        };
+        let gone = self.machines.iter().filter(|(uid, machine)| {
+            !machine.is_odd && machine.gone == Some((rollout, true)) && still_counts(uid)
+        });
+        failed.extend(gone.map(|(uid, machine)| format!("{} ({uid}, deleted)", machine.name)));
+        failed
+    }
+
+    /// How many nodes may count as failed: `recorded` alone, or those that may heal as well.
+    fn possible_failures(&self, pass: &Pass, rollout: u64, recorded: bool) -> usize {
+        let job = &pass.job;
+        let placement = Placement::of(job.spec.template.spec());
+        let limits = (backoff_limit(job), job.spec.disruption_limit.map(i64::from));
+        let existing = pass.world.nodes.iter().filter(|node| {
+            let machine = self.machine(node);
+            let last = machine.last.as_ref().filter(|last| last.rollout == rollout);
+            let has_failed = last.is_some_and(|last| matches!(last.end, End::Failed | End::Unsure));
+            let has_run = last.is_some() || machine.bound == Some(rollout);
+            machine.may_have_failed(rollout, limits.0, limits.1)
+                || !recorded && !node.ready && has_run
+                || !recorded
+                    && has_failed
+                    && (placement.verdict(node) != Verdict::Run || node.meta.deleted.is_some())
+        });
+        let gone = self.machines.values().filter(|machine| {
+            machine.node.is_none()
+                && (machine.is_odd
+                    || machine.bound == Some(rollout)
+                    || machine.gone.is_some_and(|(of, _)| of == rollout))
+        });
+        existing.count() + if recorded { 0 } else { gone.count() }
+    }
+
+    /// The names of nodes that surely hold a place and have no pod.
+    fn holders(&self, pass: &Pass, rollout: u64) -> Vec<&str> {
+        let job = &pass.job;
+        let placement = Placement::of(job.spec.template.spec());
+        let status = pass.plan.status.as_ref();
+        let is_over = |node: &Node| {
+            let lists = status.map(|status| [&status.failed_nodes, &status.skipped_nodes]);
+            lists.into_iter().flatten().flatten().any(|listed| listed.node == *node.meta.name)
+        };
+        let mut holders = Vec::new();
+        for node in &pass.world.nodes {
+            let verdict = placement.verdict(node);
+            let machine = self.machines.get(&*node.meta.uid);
+            let Some(machine) = machine.filter(|machine| !machine.is_odd) else { continue };
+            let is_suspect = machine.suspect_rollout().is_some() && !self.may_be_written_off(node, job);
+            let retries = policy_type(job) != FailurePolicyType::Continue
+                && verdict == Verdict::Run
+                && machine.has_failed_in(rollout)
+                && node.meta.deleted.is_none()
+                && !is_over(node);
+            if (is_suspect || retries) && !is_occupied(pass, &node.meta.name) {
+                holders.push(&*machine.name);
+            }
+        }
+        holders
+    }
+
+    /// Whether the leader may make this pod: while nodes have failed beyond the limit it may make none, and a pod must
+    /// not raise running pods and held places above parallelism.
+    pub fn may_make(&mut self, server: &Server, pass: &Pass, pod: &Pod) -> Judgement {
+        let job = &pass.job;
+        self.made.insert(pod.meta.uid.to_string());
+        let rollout = rollout_of(pod);
+        let (failed, max) = (self.sure_failures(pass, rollout), max_failed(job, self.most_nodes));
+        if policy_type(job) != FailurePolicyType::Continue && failed.len() > max {
+            return Err(format!("brake: {} is made, but {failed:?} failed and {max} may", pod.meta.name));
+        }
+        let told = pass.plan.status.as_ref().or(job.status.as_ref()).and_then(|status| status.desired);
+        let Some(limit) = parallelism(job, usize::try_from(told.unwrap_or_default()).unwrap()) else {
+            return Ok(());
+        };
+        let may_be_free = |pod: &Pod| {
+            let nodes = &mut pass.world.nodes.iter();
+            let node = nodes.find(|node| &*node.meta.name == annotation(pod, NODE_NAME_ANNOTATION));
+            node.is_some_and(|node| self.may_be_written_off(node, job))
+        };
+        let is_seen =
+            |uid: &str| self.made.contains(uid) || pass.world.pods.iter().any(|pod| &*pod.meta.uid == uid);
+        let pods = server.pods.objects.values().map(|pod| &*pod.seen);
+        let running: Vec<&Pod> = pods.filter(|pod| occupies(pod) && is_seen(&pod.meta.uid)).collect();
+        let names: BTreeSet<&str> = running.iter().map(|pod| annotation(pod, NODE_NAME_ANNOTATION)).collect();
+        let running = running.iter().filter(|pod| !may_be_free(pod)).count();
+        let mut holders = self.holders(pass, rollout);
+        holders.retain(|name| !names.contains(name));
+        // A node whose last attempt may have failed may use the place that it holds.
+        let machine = self.machines.get(label(pod, NODE_UID_LABEL)).cloned().unwrap_or_default();
+        let may_hold = machine.is_odd
+            || policy_type(job) != FailurePolicyType::Continue
+                && machine.last.is_some_and(|last| {
+                    last.rollout == rollout && matches!(last.end, End::Failed | End::Unsure)
+                });
+        let held = if may_hold { 0 } else { holders.len() };
+        if running + held > limit {
+            return Err(format!(
+                "places: {} is made: {running} pods run, {holders:?} hold places, and parallelism is {limit}",
+                pod.meta.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether Complete, the brake and the end of a run are as they must be.
+    pub fn outcome_is_true(&self, pass: &Pass, status: &DaemonJobStatus) -> Judgement {
+        let job = &pass.job;
+        let rollout = rollout_number(Some(status)).unwrap_or_default();
+        let max = |base: i32| max_failed(job, usize::try_from(base).unwrap_or_default());
+        let base = status.rollout.as_ref().map_or(0, |rollout| rollout.base);
+        let held = status.conditions.iter().find(|one| one.type_ == "Paused" && one.status == "True");
+        match held.map(|held| held.reason.as_str()) {
+            Some("MaxFailedNodesExceeded") if self.possible_failures(pass, rollout, false) <= max(base) => {
+                return Err("brake: no pods are made, but too few nodes have failed".to_owned());
+            }
+            Some("FleetUnhealthy") => {
+                let placement = Placement::of(job.spec.template.spec());
+                if !may_be_unhealthy(pass, &placement) {
+                    return Err("brake: FleetUnhealthy, but most nodes are healthy".to_owned());
+                }
+            }
+            _ => {}
+        }
+        let ended = |status: Option<&DaemonJobStatus>| status?.rollout.as_ref()?.ended.clone();
+        let is_new = ended(job.status.as_ref()) != ended(Some(status));
+        if is_new
+            && ended(Some(status)).as_deref() == Some("MaxFailedNodesExceeded")
+            && self.possible_failures(pass, rollout, true) <= max(base)
+        {
+            return Err("brake: FailFast ends the run, but too few nodes have failed for good".to_owned());
+        }
+        if is_true(&status.conditions, "Complete") { self.is_complete(pass, status, rollout) } else { Ok(()) }
+    }
+
+    fn is_complete(&self, pass: &Pass, status: &DaemonJobStatus, rollout: u64) -> Judgement {
+        let job = &pass.job;
+        let placement = Placement::of(job.spec.template.spec());
+        let wrong = |name: &str, why: &str| Err(format!("complete: {name} {why}"));
+        let policy = job.spec.failure_policy.as_ref();
+        let tolerates = policy.is_some_and(|policy| {
+            policy.type_ == FailurePolicyType::Continue && policy.max_failed_nodes.is_some()
+        });
+        let sure = self.sure_failures(pass, rollout);
+        let failed: BTreeSet<&str> = status.failed_nodes.iter().map(|failed| failed.node.as_str()).collect();
+        let is_tolerated = tolerates && failed.len() <= max_failed(job, self.most_nodes);
+        if !failed.is_empty() && !is_tolerated {
+            return Err(format!("complete: {failed:?} failed and may not"));
+        }
+        for (node, verdict) in selected(pass, &placement) {
+            let name = &*node.meta.name;
+            let machine = self.machine(node);
+            let is_skipped = status.skipped_nodes.iter().any(|skipped| skipped.node == name);
+            if machine.is_odd {
+                continue;
+            }
+            if machine.suspect_rollout().is_some() && !self.may_be_written_off(node, job) {
+                return wrong(name, "is not Ready since its attempt");
+            }
+            if failed.contains(name) {
+                continue;
+            }
+            if sure.iter().any(|failed| failed == name) {
+                return wrong(name, "has failed and is not counted");
+            }
+            if verdict == Verdict::Run && !is_skipped && !self.is_done(node, job) {
+                return wrong(name, "is not done");
+            }
+        }
+        if let Some(pod) = pass.world.pods.iter().find(|pod| {
+            let nodes = &mut pass.world.nodes.iter();
+            let node = nodes.find(|node| &*node.meta.name == annotation(pod, NODE_NAME_ANNOTATION));
+            pod.is_counted() && !node.is_some_and(|node| self.may_be_written_off(node, job))
+        }) {
+            return wrong(&pod.meta.name, "runs");
+        }
+        if is_true(&status.conditions, "Failed") || status.completion_time.is_none() {
+            return Err("complete: and Failed, or without completionTime".to_owned());
+        }
+        Ok(())
+    }
+
+    /// A status is written: Failed turns into Complete only for a reason. `seen`: whether records may be lost.
+    pub fn was_written(
+        &self,
+        server: &Server,
+        memory: &mut Memory,
+        job: &DaemonJob,
+        status: &DaemonJobStatus,
+    ) -> Judgement {
+        let is = |type_| is_true(&status.conditions, type_);
+        if is("Failed") {
+            memory.failed = Some((self.seen_until, job.metadata.generation));
+            return Ok(());
+        }
+        let Some((since, generation)) = memory.failed else { return Ok(()) };
+        if !is("Complete") {
+            return Ok(());
+        }
+        let is_excused = generation != job.metadata.generation
+            || self.machines.values().any(|machine| machine.is_odd)
+            || has_healed(server, since);
+        memory.failed = None;
+        if is_excused {
+            Ok(())
+        } else {
+            Err("unfailed: Failed turns into Complete without a reason".to_owned())
+        }
+    }
+}
+
+/// Whether a node was deleted, deselected, or made fit for a pod, or an attempt began, since this revision.
+fn has_healed(server: &Server, since: u64) -> bool {
+    let starts = server.pods.log.iter().filter(|change| change.revision >= since);
+    let mut pods = starts.filter_map(|change| change.object.as_ref());
+    if pods.any(|pod| pod.started.is_some() || !pod.is_running()) {
+        return true;
+    }
+    let mut before: BTreeMap<&str, &Node> = BTreeMap::new();
+    for change in &server.nodes.log {
+        let Some(node) = change.object.as_deref() else {
+            before.remove(&*change.name);
+            if change.revision >= since {
+                return true;
+            }
+            continue;
+        };
+        if let Some(before) = before.insert(&change.name, node)
+            && change.revision >= since
+            && (node.ready && !before.ready
+                || before.taints.iter().any(|taint| !node.taints.contains(taint))
+                || node.meta.labels != before.meta.labels
+                || node.meta.deleted.is_some())
+        {
+            return true;
+        }
+    }
+    false
+}

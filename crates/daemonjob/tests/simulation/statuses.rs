@@ -1,0 +1,225 @@
+//! What must hold of a status: each selected node is told of once, with a reason that is true, and the counts agree.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use quintet_daemonjob::api::{DaemonJobStatus, NodeReason};
+use quintet_daemonjob::eligibility::{Placement, Verdict};
+use quintet_daemonjob::history::NODE_NAME_ANNOTATION;
+use quintet_daemonjob::turns::parallelism;
+use quintet_kit::conditions::is_true;
+use quintet_kit::types::Node;
+
+use crate::machines::End;
+use crate::manager::Pass;
+use crate::rollout::{View, rollout_number, selected};
+use crate::truth::{Judgement, annotation, occupies};
+
+/// Reasons for which a node is pending although it is done.
+const DONE_AND_PENDING: [&str; 4] =
+    ["NotReadySinceAttempt", "OutdatedTemplate", "PreviousPod", "PreviousPodTerminating"];
+/// Reasons for which a skipped node is not desired.
+const NOT_DESIRED: [&str; 4] = ["Tainted", "NotReady", "Unreachable", "Unhealthy"];
+/// Reasons for which no node gets a pod: a condition has the same one.
+const HOLDS: [&str; 6] = [
+    "DeadlineExceeded",
+    "FleetUnhealthy",
+    "MaxFailedNodesExceeded",
+    "Paused",
+    "PodFailurePolicy",
+    "Suspended",
+];
+
+fn count(number: Option<i32>) -> usize {
+    usize::try_from(number.unwrap_or_default()).unwrap()
+}
+
+fn wrong<T>(what: &str) -> Result<T, String> {
+    Err(format!("status: {what}"))
+}
+
+/// What the status says of one node.
+#[derive(PartialEq)]
+enum Told<'s> {
+    Nothing,
+    Failed(&'s NodeReason),
+    Pending(&'s NodeReason),
+    Skipped(&'s NodeReason),
+}
+
+fn told<'s>(status: &'s DaemonJobStatus, name: &str) -> Result<Told<'s>, String> {
+    let of = |list: &'s [NodeReason]| list.iter().find(|one| one.node == name);
+    let found = [
+        of(&status.failed_nodes).map(Told::Failed),
+        of(&status.pending_nodes).map(Told::Pending),
+        of(&status.skipped_nodes).map(Told::Skipped),
+    ];
+    let mut found = found.into_iter().flatten();
+    let first = found.next();
+    if found.next().is_some() {
+        wrong(&format!("{name} is in two lists"))
+    } else {
+        Ok(first.unwrap_or(Told::Nothing))
+    }
+}
+
+/// What a status says is true by what its planner saw.
+pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Judgement {
+    let placement = Placement::of(pass.job.spec.template.spec());
+    let nodes = selected(pass, &placement);
+    let mut undesired = 0;
+    let (mut done, mut least_done) = (0, 0);
+    for (node, verdict) in &nodes {
+        let told = told(status, &node.meta.name)?;
+        if let Told::Skipped(why) = &told {
+            undesired += usize::from(NOT_DESIRED.contains(&why.reason.as_str()));
+        }
+        node_is_true(view, pass, status, (node, verdict), &told)?;
+        if told == Told::Nothing {
+            let is_odd = view.machine(node).is_odd;
+            let is_done = view.is_done(node, &pass.job);
+            done += usize::from(is_odd || is_done);
+            least_done += usize::from(!is_odd && is_done && occupant(pass, &node.meta.name).is_none());
+        }
+    }
+    let names: BTreeSet<&str> = nodes.iter().map(|(node, _)| &*node.meta.name).collect();
+    let mut listed =
+        [&status.failed_nodes, &status.pending_nodes, &status.skipped_nodes].into_iter().flatten();
+    if let Some(stranger) = listed.find(|one| !names.contains(one.node.as_str())) {
+        return wrong(&format!("{stranger:?} is listed and not selected"));
+    }
+    let elsewhere: BTreeSet<&str> = pass
+        .world
+        .pods
+        .iter()
+        .filter(|pod| occupies(pod))
+        .map(|pod| annotation(pod, NODE_NAME_ANNOTATION))
+        .filter(|name| !names.contains(name))
+        .collect();
+    let may_be_written_off = |name: &&&str| {
+        let node = pass.world.nodes.iter().find(|node| *node.meta.name == ***name);
+        node.is_some_and(|node| view.may_be_written_off(node, &pass.job))
+    };
+    let least = elsewhere.len() - elsewhere.iter().filter(may_be_written_off).count();
+    let here = nodes.len() - undesired;
+    let within = |what: &str, told: Option<i32>, least: usize, most: usize| {
+        if (least..=most).contains(&count(told)) {
+            Ok(())
+        } else {
+            wrong(&format!("{what} is told as {told:?} and is {least} to {most}"))
+        }
+    };
+    within("desired", status.desired, here + least, here + elsewhere.len())?;
+    within("succeeded", status.succeeded, least_done, done)?;
+    let active = pass.world.pods.iter().filter(|pod| pod.is_counted()).count();
+    within("active", status.active, active, active)?;
+    let going = pass.world.pods.iter().filter(|pod| occupies(pod) && pod.meta.deleted.is_some()).count();
+    within("terminating", status.terminating, going, going)?;
+    for (what, told, list) in [
+        ("failed", status.failed, &status.failed_nodes),
+        ("pending", status.pending, &status.pending_nodes),
+        ("skipped", status.skipped, &status.skipped_nodes),
+    ] {
+        within(what, told, list.len(), list.len())?;
+    }
+    has_reasons(pass, status)
+}
+
+fn occupant<'p>(pass: &'p Pass, name: &str) -> Option<&'p quintet_kit::types::Pod> {
+    let mut pods = pass.world.pods.iter().map(|pod| &**pod);
+    pods.find(|pod| occupies(pod) && annotation(pod, NODE_NAME_ANNOTATION) == name)
+}
+
+fn node_is_true(
+    view: &View,
+    pass: &Pass,
+    status: &DaemonJobStatus,
+    (node, verdict): (&Node, &Verdict),
+    told: &Told<'_>,
+) -> Judgement {
+    let (job, name) = (&pass.job, &node.meta.name);
+    let machine = view.machine(node);
+    let is_done = view.is_done(node, job);
+    let has_pod = occupant(pass, name).is_some();
+    let rollout = rollout_number(Some(status)).unwrap_or_default();
+    let limit = job.spec.backoff_limit.map_or(6, i64::from);
+    if machine.is_odd {
+        return Ok(());
+    }
+    let has_failed = machine.rollout == rollout && !machine.ended_well && i64::from(machine.failures) > limit;
+    if has_failed && node.ready && !has_pod && !matches!(told, Told::Failed(_)) {
+        return wrong(&format!("{name} has failed and is not listed"));
+    }
+    match told {
+        Told::Nothing if is_done || has_pod => Ok(()),
+        Told::Nothing => wrong(&format!("{name} is neither done nor listed, and no pod runs there")),
+        Told::Pending(why) if is_done && !DONE_AND_PENDING.contains(&why.reason.as_str()) => {
+            wrong(&format!("{why:?}, but it is done"))
+        }
+        Told::Skipped(why) if is_done && !has_pod => wrong(&format!("{why:?} is skipped, but it is done")),
+        Told::Failed(why) => {
+            let last = machine.last.as_ref().filter(|last| last.rollout == rollout);
+            let may_have_failed = last.is_some_and(|last| matches!(last.end, End::Failed | End::Unsure));
+            let is_true = match why.reason.as_str() {
+                "BackoffLimitExceeded" => machine.may_have_failed(rollout, limit, None),
+                "DisruptionLimitExceeded" => {
+                    machine.may_have_failed(rollout, i64::MAX, job.spec.disruption_limit.map(i64::from))
+                }
+                "NodeLost" => !node.ready,
+                "FailedAndGone" => may_have_failed && *verdict != Verdict::Run,
+                _ => false,
+            };
+            if is_true { Ok(()) } else { wrong(&format!("{why:?} is not so")) }
+        }
+        Told::Pending(_) | Told::Skipped(_) => Ok(()),
+    }
+}
+
+/// No hold without a condition, and no place without a holder that is told of.
+fn has_reasons(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
+    let is = |type_| is_true(&status.conditions, type_);
+    let conditions: BTreeSet<&str> =
+        status.conditions.iter().filter(|one| one.status == "True").map(|one| one.reason.as_str()).collect();
+    let is_idle = !pass.world.pods.iter().any(|pod| occupies(pod));
+    let waits =
+        |one: &Condition| one.type_ == "Complete" && one.message.contains("is not Ready since its pod ran");
+    let is_told = status.conditions.iter().any(waits)
+        || is("Complete")
+        || is("Failed")
+        || is("Suspended")
+        || is("Paused");
+    if is_idle && !is_told && status.pending_nodes.is_empty() {
+        return Err("reason: nothing runs, and nothing says why".to_owned());
+    }
+    for pending in &status.pending_nodes {
+        let reason = pending.reason.as_str();
+        let waits_for_end = reason == "MaxFailedNodesExceeded" && !is_idle || reason == "DeadlineExceeded";
+        if reason.is_empty() || HOLDS.contains(&reason) && !conditions.contains(reason) && !waits_for_end {
+            return Err(format!("reason: {pending:?}, and no condition says so: {conditions:?}"));
+        }
+    }
+    let limit = parallelism(&pass.job, count(status.desired)).unwrap_or(usize::MAX);
+    if status.pending_nodes.iter().any(|one| one.reason == "WaitingForTurn") {
+        let running: BTreeSet<&str> = pass
+            .world
+            .pods
+            .iter()
+            .filter(|pod| occupies(pod))
+            .map(|pod| annotation(pod, NODE_NAME_ANNOTATION))
+            .collect();
+        let holds = |one: &&NodeReason| {
+            let is_new = !running.contains(one.node.as_str());
+            is_new && (one.message.contains("holds 1 of") || one.reason == "Creating")
+        };
+        let pods = pass.world.pods.iter().filter(|pod| occupies(pod)).count();
+        let listed = status.pending_nodes.iter().chain(&status.failed_nodes).filter(holds).count();
+        // Of the holders that are in no list, the first is named.
+        let told = status.pending_nodes.iter().find(|one| one.reason == "WaitingForTurn");
+        let is_named = told.is_some_and(|one| one.message.contains("holds one of them"));
+        let held = if is_named { limit } else { pods + listed };
+        if held < limit {
+            return Err(format!("reason: nodes wait for places, and {held} of {limit} are held"));
+        }
+    }
+    Ok(())
+}

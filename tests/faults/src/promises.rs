@@ -1,0 +1,433 @@
+//! What a DaemonJob promises for safety, judged at every write of every plan.
+//!
+//! The judge looks at what the API server has, so it knows more than the caches of a manager. If a plan delays the views or
+//! the writes of a manager, the judge leaves out what the manager could not know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use quintet_daemonjob::eligibility::Placement;
+use quintet_fake_apiserver::Commit;
+use quintet_fake_apiserver::store::State;
+use serde_json::Value;
+
+const FINALIZER: &str = "dj.dysproz.io/ledger";
+/// How long a manager may not know of a change.
+const LAG: SignedDuration = SignedDuration::from_secs(5);
+/// `failurePolicy.nodeLostAfterSeconds`, where the spec does not say.
+const NODE_LOST_AFTER: i64 = 600;
+/// Reasons of failed nodes that heal.
+const PROVISIONAL: [&str; 2] = ["NodeLost", "FailedAndGone"];
+
+/// What a plan lets a manager know.
+#[derive(Clone, Copy, Debug)]
+pub struct Knowledge {
+    /// The manager sees every change within [`LAG`].
+    pub is_exact: bool,
+    /// A write may arrive after its sender has given it up.
+    pub is_late: bool,
+}
+
+/// A brake that no time and no node takes off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Brake {
+    rollout: i64,
+    generation: i64,
+}
+
+#[derive(Clone, Debug)]
+struct NodeTrack {
+    /// When it was created, or its labels changed.
+    since: Timestamp,
+    not_ready: Option<Timestamp>,
+}
+
+/// The last attempt on a node that failed.
+#[derive(Clone, Debug)]
+struct FailedAttempt {
+    at: Timestamp,
+    rollout: String,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Judge {
+    /// By UID of the DaemonJob.
+    brakes: BTreeMap<String, Brake>,
+    /// By UID of the Node.
+    nodes: BTreeMap<String, NodeTrack>,
+    /// Successes: UID of the DaemonJob, UID of the node, template.
+    done: BTreeSet<(String, String, String)>,
+    /// By UIDs of DaemonJob and Node.
+    failed: BTreeMap<(String, String), FailedAttempt>,
+    /// Pods that ran when their Node was deleted.
+    left: BTreeSet<String>,
+    /// How many changes there were that may turn Failed into Complete.
+    acts: usize,
+    /// Failed DaemonJobs by UID: the generation, the acts, and whether a node failed provisionally.
+    failures: BTreeMap<String, (i64, usize, bool)>,
+}
+
+fn text<'v>(value: &'v Value, path: &str) -> &'v str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, path: &str) -> i64 {
+    value.pointer(path).and_then(Value::as_i64).unwrap_or_default()
+}
+
+fn annotation<'v>(pod: &'v Value, key: &str) -> &'v str {
+    text(pod, &format!("/metadata/annotations/dj.dysproz.io~1{key}"))
+}
+
+fn label<'v>(pod: &'v Value, key: &str) -> &'v str {
+    text(pod, &format!("/metadata/labels/dj.dysproz.io~1{key}"))
+}
+
+fn has_ended(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
+}
+
+fn has_finalizer(pod: &Value) -> bool {
+    pod["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|one| one == FINALIZER))
+}
+
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+/// The reason of a condition that is True.
+pub fn true_condition<'v>(object: &'v Value, type_: &str) -> Option<&'v str> {
+    let conditions = object["status"]["conditions"].as_array();
+    let mut all = conditions.into_iter().flatten();
+    all.find(|one| one["type"] == type_ && one["status"] == "True").map(|one| text(one, "/reason"))
+}
+
+fn failed_nodes(job: &Value) -> impl Iterator<Item = &Value> {
+    job["status"]["failedNodes"].as_array().into_iter().flatten()
+}
+
+/// The tolerated failures; None if the DaemonJob does not brake.
+fn limit(job: &Value) -> Option<i64> {
+    let policy = &job["spec"]["failurePolicy"];
+    if !matches!(policy["type"].as_str(), Some("Pause" | "FailFast")) {
+        return None;
+    }
+    Some(match &policy["maxFailedNodes"] {
+        Value::String(share) => {
+            let percent: i64 = share.trim_end_matches('%').parse().unwrap_or(0);
+            number(job, "/status/rollout/base") * percent / 100
+        }
+        count => count.as_i64().unwrap_or(0),
+    })
+}
+
+/// How many deleted nodes the ledger counts as failed in this rollout.
+fn deleted(state: &State, job: &Value, rollout: i64) -> i64 {
+    let uid = text(job, "/metadata/uid");
+    let shards = state.objects("configmaps").filter(|shard| label(shard, "daemonjob-uid") == uid);
+    let mut count = 0;
+    for (key, line) in shards.flat_map(|shard| shard["data"].as_object().into_iter().flatten()) {
+        let words: Vec<&str> = line.as_str().unwrap_or_default().split(' ').collect();
+        if !words.contains(&format!("rollout={rollout}").as_str()) {
+            continue;
+        }
+        if key == "gone" {
+            let hours = words.iter().filter(|word| word.starts_with("hour-"));
+            let counts = hours.filter_map(|word| word.rsplit_once('=')?.1.parse::<i64>().ok());
+            count += counts.sum::<i64>();
+        } else {
+            count += i64::from(words.iter().any(|word| word.starts_with("gone=")));
+        }
+    }
+    count
+}
+
+impl Judge {
+    /// Judges one write. Returns the violations.
+    pub fn committed(&mut self, commit: &Commit<'_>, knows: Knowledge) -> Vec<String> {
+        let is_manager = commit.who.starts_with(crate::watcher::MANAGER);
+        match commit.resource.split('.').next().unwrap_or_default() {
+            "nodes" => {
+                self.node(commit);
+                Vec::new()
+            }
+            "pods" => {
+                let mut wrong = Vec::new();
+                if let (None, Some(pod), true) = (commit.old, commit.new, is_manager) {
+                    wrong.extend(self.creation(commit, pod, knows));
+                }
+                if let (Some(pod), true) = (commit.old, is_manager) {
+                    wrong.extend(self.release(commit, pod, knows));
+                }
+                self.pod(commit);
+                wrong
+            }
+            "daemonjobs" => match (commit.old, commit.new) {
+                (Some(old), Some(new)) if is_manager && old["status"] != new["status"] => {
+                    self.status(commit, old, new, knows)
+                }
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+
+    fn node(&mut self, commit: &Commit<'_>) {
+        let Some(node) = commit.new else {
+            self.acts += 1;
+            let uid = commit.old.map(|old| text(old, "/metadata/uid")).unwrap_or_default();
+            self.nodes.remove(uid);
+            let ran = |pod: &&std::sync::Arc<Value>| {
+                label(pod, "node-uid") == uid
+                    && !has_ended(pod)
+                    && !text(pod, "/spec/nodeName").is_empty()
+                    && !annotation(pod, "node-ready").is_empty()
+            };
+            let left = commit.state.objects("pods").filter(ran);
+            self.left.extend(left.map(|pod| text(pod, "/metadata/uid").to_owned()));
+            return;
+        };
+        let uid = text(node, "/metadata/uid").to_owned();
+        let is_changed = commit.old.is_none_or(|old| old["metadata"]["labels"] != node["metadata"]["labels"]);
+        self.acts += usize::from(is_changed);
+        let fresh = NodeTrack { since: commit.now, not_ready: None };
+        let track = self.nodes.entry(uid).or_insert(fresh);
+        if is_changed {
+            track.since = commit.now;
+        }
+        track.not_ready = if is_ready(node) { None } else { track.not_ready.or(Some(commit.now)) };
+    }
+
+    fn pod(&mut self, commit: &Commit<'_>) {
+        let Some(pod) = commit.new else { return };
+        let job = label(pod, "daemonjob-uid").to_owned();
+        if job.is_empty() {
+            return;
+        }
+        self.acts += usize::from(commit.old.is_none());
+        if commit.old.is_some_and(has_ended) || !has_ended(pod) {
+            return;
+        }
+        let key = (job.clone(), label(pod, "node-uid").to_owned());
+        if text(pod, "/status/phase") == "Succeeded" {
+            self.acts += 1;
+            self.failed.remove(&key);
+            self.done.insert((job, key.1, label(pod, "template-hash").to_owned()));
+        } else if text(pod, "/metadata/deletionTimestamp").is_empty() {
+            let rollout = annotation(pod, "rollout").to_owned();
+            self.failed.insert(key, FailedAttempt { at: commit.now, rollout });
+        }
+    }
+
+    /// No pod is made under the brake, or beyond `parallelism`.
+    fn creation(&self, commit: &Commit<'_>, pod: &Value, knows: Knowledge) -> Vec<String> {
+        let uid = label(pod, "daemonjob-uid");
+        let mut jobs = commit.state.objects("daemonjobs.dj.dysproz.io");
+        let Some(job) = jobs.find(|job| text(job, "/metadata/uid") == uid) else { return Vec::new() };
+        let name = text(pod, "/metadata/name");
+        let mut wrong = Vec::new();
+        if knows.is_late {
+            return wrong;
+        }
+        if let Some(brake) = self.brakes.get(uid)
+            && annotation(pod, "rollout") == brake.rollout.to_string()
+            && number(job, "/metadata/generation") == brake.generation
+        {
+            wrong.push(format!("{name} is made while too many nodes have failed"));
+        }
+        let is_known = number(job, "/metadata/generation") == number(job, "/status/observedGeneration");
+        if let (Some(most), true) = (job["spec"]["parallelism"].as_i64(), is_known) {
+            let (running, holders) = self.places(commit, job, pod, knows);
+            if running + holders > most {
+                wrong.push(format!(
+                    "{name} is made: {running} pods run, {holders} more nodes hold places, parallelism is {most}"
+                ));
+            }
+        }
+        wrong
+    }
+
+    /// Pods that have not ended, and nodes that hold a place without one.
+    fn places(&self, commit: &Commit<'_>, job: &Value, made: &Value, knows: Knowledge) -> (i64, i64) {
+        let uid = text(job, "/metadata/uid");
+        let lost_after = &job["spec"]["failurePolicy"]["nodeLostAfterSeconds"];
+        let lost_after = SignedDuration::from_secs(lost_after.as_i64().unwrap_or(NODE_LOST_AFTER));
+        let unready_for = |node: &str| {
+            let since = self.nodes.get(node).and_then(|track| track.not_ready)?;
+            Some(commit.now.duration_since(since))
+        };
+        let pods = commit.state.objects("pods").filter(|pod| label(pod, "daemonjob-uid") == uid);
+        let running: BTreeSet<&str> =
+            pods.filter(|pod| !has_ended(pod)).map(|pod| label(pod, "node-uid")).collect();
+        let running: BTreeSet<&str> = running
+            .into_iter()
+            .filter(|node| unready_for(node).is_none_or(|time| time < lost_after))
+            .collect();
+        let waits_for_retry =
+            matches!(job["spec"]["failurePolicy"]["type"].as_str(), Some("Pause" | "FailFast"));
+        let target = label(made, "node-uid");
+        let is_failed = |node: &str| {
+            let mut nodes = commit.state.objects("nodes");
+            let name = nodes.find(|one| text(one, "/metadata/uid") == node);
+            let name = name.map(|one| text(one, "/metadata/name")).unwrap_or_default();
+            name.is_empty() || failed_nodes(job).any(|failed| text(failed, "/node") == name)
+        };
+        let holds = |(of, node): &(String, String), attempt: &FailedAttempt| {
+            let is_suspect = unready_for(node).is_some_and(|time| {
+                time > LAG && time < lost_after && commit.now.duration_since(attempt.at) < time
+            });
+            let waits = waits_for_retry
+                && attempt.rollout == annotation(made, "rollout")
+                && commit.now.duration_since(attempt.at) > LAG;
+            of == uid
+                && node != target
+                && !running.contains(node.as_str())
+                && !is_failed(node)
+                && (is_suspect || waits)
+        };
+        let holders =
+            self.failed.iter().filter(|(key, attempt)| knows.is_exact && holds(key, attempt)).count();
+        (i64::try_from(running.len()).unwrap_or(i64::MAX), i64::try_from(holders).unwrap_or(i64::MAX))
+    }
+
+    /// The ledger counts a deleted node before its pod is released.
+    fn release(&self, commit: &Commit<'_>, pod: &Value, knows: Knowledge) -> Vec<String> {
+        // A pod that goes with its last finalizer is told as it was last, without it.
+        let was_released = commit.new.is_none_or(|new| has_finalizer(pod) && !has_finalizer(new));
+        let is_owed = self.left.contains(text(pod, "/metadata/uid"))
+            && text(pod, "/status/phase") != "Succeeded"
+            && annotation(pod, "deleted-for") != "Superfluous";
+        if !(was_released && is_owed && knows.is_exact) {
+            return Vec::new();
+        }
+        let uid = label(pod, "daemonjob-uid");
+        let mut jobs = commit.state.objects("daemonjobs.dj.dysproz.io");
+        let job = jobs.find(|job| text(job, "/metadata/uid") == uid);
+        let Some(job) = job.filter(|job| text(job, "/metadata/deletionTimestamp").is_empty()) else {
+            return Vec::new();
+        };
+        let rollout = number(job, "/status/rollout/number");
+        let is_current = annotation(pod, "rollout") == rollout.to_string();
+        if is_current && deleted(commit.state, job, rollout) == 0 {
+            let name = text(pod, "/metadata/name");
+            return vec![format!(
+                "{name} ran on a node that was deleted; it is released before the ledger counts that"
+            )];
+        }
+        Vec::new()
+    }
+
+    fn status(&mut self, commit: &Commit<'_>, old: &Value, new: &Value, knows: Knowledge) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let before = number(old, "/status/rollout/number");
+        let after = number(new, "/status/rollout/number");
+        let is_same = text(old, "/status/templateHash") == text(new, "/status/templateHash")
+            && old["status"]["rollout"]["retryToken"] == new["status"]["rollout"]["retryToken"];
+        if before > 0 && (after < before || is_same != (after == before)) {
+            wrong.push(format!("rollout {before} is followed by {after}, the same: {is_same}"));
+        }
+        wrong.extend(self.brake(commit, new));
+        wrong.extend(self.complete(commit, new, knows));
+        wrong.extend(self.healed(old, new));
+        wrong.extend(unexplained(new));
+        wrong
+    }
+
+    /// A brake that is on by failures that do not heal stays on until the spec changes.
+    fn brake(&mut self, commit: &Commit<'_>, job: &Value) -> Option<String> {
+        let uid = text(job, "/metadata/uid").to_owned();
+        let (rollout, generation) =
+            (number(job, "/status/rollout/number"), number(job, "/metadata/generation"));
+        let now = Brake { rollout, generation };
+        if number(job, "/status/observedGeneration") != generation {
+            return None;
+        }
+        let is_on = !job["status"]["rollout"]["brakedSince"].is_null();
+        if self.brakes.get(&uid) == Some(&now) {
+            return (!is_on).then(|| "the brake comes off without a change of the spec".to_owned());
+        }
+        self.brakes.remove(&uid);
+        let lasting = failed_nodes(job).filter(|node| !PROVISIONAL.contains(&text(node, "/reason"))).count();
+        let count = i64::try_from(lasting).unwrap_or(i64::MAX) + deleted(commit.state, job, rollout);
+        if is_on && limit(job).is_some_and(|limit| count > limit) {
+            self.brakes.insert(uid, now);
+        }
+        None
+    }
+
+    /// Complete: every selected node is done, skipped by name, or failed within the tolerated number.
+    fn complete(&self, commit: &Commit<'_>, job: &Value, knows: Knowledge) -> Vec<String> {
+        let Some(reason) = true_condition(job, "Complete") else { return Vec::new() };
+        let mut wrong = Vec::new();
+        let failed = number(job, "/status/failed");
+        let tolerated = &job["spec"]["failurePolicy"]["maxFailedNodes"];
+        let is_tolerated = reason == "FailuresTolerated" && !tolerated.is_null();
+        let most = tolerated.as_i64().filter(|_| is_tolerated);
+        if failed > 0 && (!is_tolerated || most.is_some_and(|most| failed > most)) {
+            wrong.push(format!("Complete with {failed} failed nodes"));
+        }
+        let is_current = number(job, "/status/observedGeneration") == number(job, "/metadata/generation");
+        let reruns = job["spec"]["rerunOn"].as_array();
+        let has_more = reruns.is_some_and(|all| all.iter().any(|one| one != "TemplateChange"));
+        let Some(template) = job["spec"]["template"]["spec"].as_object() else { return wrong };
+        if !knows.is_exact || knows.is_late || !is_current || has_more {
+            return wrong;
+        }
+        let (uid, hash) = (text(job, "/metadata/uid"), text(job, "/status/templateHash"));
+        let placement = Placement::of(template);
+        let any_template = reruns.is_some();
+        for node in commit.state.objects("nodes") {
+            let node_uid = text(node, "/metadata/uid");
+            let is_new =
+                self.nodes.get(node_uid).is_none_or(|track| commit.now.duration_since(track.since) < LAG);
+            let Ok(parsed) = serde_json::from_value(Value::clone(node)) else { continue };
+            if is_new || !placement.verdict(&parsed).is_selected() {
+                continue;
+            }
+            let name = text(node, "/metadata/name");
+            let listed = |list: &str| {
+                let nodes = job["status"][list].as_array();
+                nodes.into_iter().flatten().any(|one| text(one, "/node") == name)
+            };
+            let is_done = self
+                .done
+                .iter()
+                .any(|(of, on, with)| of == uid && on == node_uid && (any_template || with == hash));
+            if !(is_done || listed("skippedNodes") || listed("failedNodes")) {
+                wrong.push(format!("Complete, and node {name} is neither done nor skipped nor failed"));
+            }
+        }
+        wrong
+    }
+
+    /// Failed does not turn into Complete of its own.
+    fn healed(&mut self, old: &Value, new: &Value) -> Option<String> {
+        let uid = text(new, "/metadata/uid").to_owned();
+        let generation = number(new, "/metadata/generation");
+        if true_condition(new, "Failed").is_some() {
+            let heals = failed_nodes(new).any(|node| PROVISIONAL.contains(&text(node, "/reason")));
+            self.failures.insert(uid, (generation, self.acts, heals));
+            return None;
+        }
+        let failure = self.failures.remove(&uid)?;
+        let is_complete =
+            true_condition(new, "Complete").is_some() && true_condition(old, "Failed").is_some();
+        (is_complete && failure == (generation, self.acts, false))
+            .then(|| "Failed turns into Complete, and nothing has happened that allows it".to_owned())
+    }
+}
+
+/// What holds a run must be told: by a condition, or by a pending node with its reason.
+pub fn unexplained(job: &Value) -> Option<String> {
+    let is_told = ["Complete", "Failed", "Suspended", "Paused", "OldJobPresent"]
+        .iter()
+        .any(|type_| true_condition(job, type_).is_some());
+    let has_pods = number(job, "/status/active") + number(job, "/status/terminating") > 0;
+    let pending = job["status"]["pendingNodes"].as_array();
+    let has_reason = pending.is_some_and(|nodes| nodes.iter().any(|node| !text(node, "/reason").is_empty()));
+    let is_new = job["status"]["conditions"].is_null();
+    (!is_told && !has_pods && !has_reason && !is_new)
+        .then(|| "a run makes no progress, and neither a condition nor a pending node says why".to_owned())
+}

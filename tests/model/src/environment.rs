@@ -1,0 +1,528 @@
+//! What may happen next: to nodes, pods, the spec, the leader and the time.
+//!
+//! Repairs and progress are always possible. Disturbances take from a budget that is part of the state, so the states are
+//! finite. Time passes only while the leader has nothing to do: it is faster than every wait.
+
+use std::fmt;
+
+use quintet_daemonjob::api::FailurePolicyType;
+use quintet_kit::conditions::is_true;
+
+use crate::invariants;
+use crate::state::{
+    Attempt, Budget, Deletion, Memory, NAMES, NODES, Node, NodeId, Outcome, Phase, Pod, Shard, Spec, State,
+    Truth, Write,
+};
+use crate::world::{DAY, MARKS, Pass, Variant, Worlds, name_of};
+
+/// A kind of disturbance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Break,
+    Taint,
+    Cordon,
+    Delete,
+    Fail,
+    Reject,
+    Kill,
+    Act,
+    Leader,
+    Day,
+}
+
+/// A pod, by node and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodRef(NodeId, u8);
+
+/// One step from a state to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Break(u8),
+    Recover(u8),
+    Taint(u8),
+    Untaint(u8),
+    Cordon(u8),
+    Uncordon(u8),
+    DeleteNode(u8),
+    CreateNode(u8),
+    Bind(PodRef),
+    Start(PodRef),
+    Reject(PodRef),
+    Succeed(PodRef),
+    Fail(PodRef),
+    /// The kubelet ends a pod that is being deleted.
+    Stop(PodRef),
+    /// A user deletes a pod.
+    Kill(PodRef),
+    /// The garbage collector fails and deletes a pod of a deleted node.
+    Collect(PodRef),
+    ChangeTemplate,
+    RaiseMax,
+    Suspend,
+    Resume,
+    Pass,
+    /// A pass whose status is written later: the executor limits the pace of status writes.
+    PassWithoutStatus,
+    /// A pass whose leader dies after this number of writes. `is_in_flight`: the writes that run side by side with the
+    /// next one may still arrive.
+    NewLeader {
+        written: u8,
+        is_in_flight: bool,
+    },
+    Land,
+    Drop,
+    Wait,
+    Day,
+}
+
+impl Event {
+    /// The order of events while all goes well: repairs first, time last. None for a disturbance.
+    pub fn heals(self) -> Option<u8> {
+        Some(match self {
+            Self::Drop => 0,
+            Self::Recover(_) => 1,
+            Self::Untaint(_) => 2,
+            Self::Uncordon(_) => 3,
+            Self::Pass => 4,
+            Self::Collect(_) => 5,
+            Self::Stop(_) => 6,
+            Self::Bind(_) => 7,
+            Self::Start(_) => 8,
+            Self::Succeed(_) => 9,
+            Self::Wait => 10,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for PodRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(node, number) = self;
+        write!(f, "pod {number} of node {}", name_of(node.name))?;
+        if node.generation > 0 { write!(f, " (created again)") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Break(name) => write!(f, "node {} becomes not Ready", name_of(*name)),
+            Self::Recover(name) => write!(f, "node {} becomes Ready", name_of(*name)),
+            Self::Taint(name) => write!(f, "an administrator taints node {}", name_of(*name)),
+            Self::Untaint(name) => write!(f, "an administrator untaints node {}", name_of(*name)),
+            Self::Cordon(name) => write!(f, "an administrator cordons node {}", name_of(*name)),
+            Self::Uncordon(name) => write!(f, "an administrator uncordons node {}", name_of(*name)),
+            Self::DeleteNode(name) => write!(f, "Node {} is deleted", name_of(*name)),
+            Self::CreateNode(name) => write!(f, "Node {} is created again", name_of(*name)),
+            Self::Bind(pod) => write!(f, "the scheduler binds {pod}"),
+            Self::Start(pod) => write!(f, "the kubelet starts {pod}"),
+            Self::Reject(pod) => write!(f, "the kubelet rejects {pod}"),
+            Self::Succeed(pod) => write!(f, "{pod} succeeds"),
+            Self::Fail(pod) => write!(f, "{pod} fails"),
+            Self::Stop(pod) => write!(f, "the kubelet stops {pod}, which is being deleted"),
+            Self::Kill(pod) => write!(f, "a user deletes {pod}"),
+            Self::Collect(pod) => write!(f, "the garbage collector fails and deletes {pod}"),
+            Self::ChangeTemplate => write!(f, "a user changes the template to the other one of two"),
+            Self::RaiseMax => write!(f, "a user raises maxFailedNodes by 1"),
+            Self::Suspend => write!(f, "a user suspends"),
+            Self::Resume => write!(f, "a user resumes"),
+            Self::Pass => write!(f, "a pass of the leader"),
+            Self::PassWithoutStatus => write!(f, "a pass of the leader, whose status is written later"),
+            Self::NewLeader { written, is_in_flight } => {
+                let rest =
+                    if *is_in_flight { "; the writes beside the next one may still arrive" } else { "" };
+                write!(f, "the leader dies after {written} writes of a pass{rest}")
+            }
+            Self::Land => write!(f, "writes of the deposed leader arrive"),
+            Self::Drop => write!(f, "writes of the deposed leader are lost"),
+            Self::Wait => write!(f, "time passes, until it would change the plan"),
+            Self::Day => write!(f, "a day passes"),
+        }
+    }
+}
+
+/// The first state: Nodes, and a DaemonJob that no manager has seen.
+pub fn initial(variant: Variant, budget: Budget) -> State {
+    let mut nodes = [Node::created(0); NAMES];
+    for node in nodes.iter_mut().skip(usize::from(variant.nodes)) {
+        node.exists = false;
+    }
+    State {
+        nodes,
+        pods: Vec::new(),
+        shards: [Shard::default(); NODES],
+        spec: Spec::default(),
+        status: 0,
+        memory: Memory::default(),
+        in_flight: Vec::new(),
+        truth: Truth::default(),
+        budget,
+    }
+}
+
+/// The states that may follow.
+pub struct Successors<'w> {
+    worlds: &'w mut Worlds,
+    from: &'w State,
+    found: Vec<(Event, State)>,
+}
+
+/// Every event that may happen now. An error is a broken invariant, and the event that breaks it.
+pub fn successors(worlds: &mut Worlds, from: &State) -> Result<Vec<(Event, State)>, (Event, String)> {
+    let pass = worlds.pass(from);
+    invariants::of_pass(worlds, from, &pass).map_err(|broken| (Event::Pass, broken))?;
+    let mut all = Successors { worlds, from, found: Vec::new() };
+    all.nodes();
+    all.pods();
+    all.acts();
+    all.leaders(&pass);
+    for (event, state) in &mut all.found {
+        state.sort();
+        invariants::of_state(state).map_err(|broken| (*event, broken))?;
+    }
+    Ok(all.found)
+}
+
+impl Successors<'_> {
+    fn add(&mut self, event: Event, change: impl FnOnce(&mut State)) {
+        let mut state = self.from.clone();
+        change(&mut state);
+        self.found.push((event, state));
+    }
+
+    /// Adds a disturbance, if the budget allows it.
+    fn disturb(&mut self, fault: Fault, event: Event, change: impl FnOnce(&mut State)) {
+        let Budget { all, each } = self.from.budget;
+        if all > 0 && each[fault as usize] > 0 {
+            self.add(event, |state| {
+                state.budget.all -= 1;
+                state.budget.each[fault as usize] -= 1;
+                change(state);
+            });
+        }
+    }
+
+    /// Whether the node may need one more pod.
+    fn may_retry(&self, id: NodeId) -> bool {
+        let recorded = self.worlds.line(self.from.shards[id.slot()].line).map_or(0, |line| line.pod);
+        let pods = self.from.pods.iter().filter(|pod| pod.node == id).map(|pod| u64::from(pod.number));
+        pods.chain([recorded]).max() < Some(self.worlds.variant.attempts.into())
+    }
+
+    /// Whether the node may need one more pod if those that have not started are deleted.
+    fn may_lose_unstarted(&self, id: NodeId) -> bool {
+        let has_not_started = |pod: &Pod| pod.node == id && pod.phase == Phase::Unbound;
+        !self.from.pods.iter().any(has_not_started) || self.may_retry(id)
+    }
+
+    fn nodes(&mut self) {
+        for (name, node) in (0..self.worlds.variant.nodes).zip(self.from.nodes) {
+            let id = NodeId { name, generation: node.generation };
+            let at = usize::from(name);
+            if !node.exists {
+                if id.has_next() {
+                    self.add(Event::CreateNode(name), |state| {
+                        state.nodes[at] = Node::created(node.generation + 1);
+                    });
+                }
+                continue;
+            }
+            let is_free = self.may_lose_unstarted(id);
+            if !node.is_ready {
+                self.add(Event::Recover(name), |state| {
+                    state.nodes[at].is_ready = true;
+                    state.truth.is_convicted = false;
+                });
+            } else if is_free {
+                self.disturb(Fault::Break, Event::Break(name), |state| state.nodes[at].is_ready = false);
+            }
+            if node.is_tainted {
+                self.add(Event::Untaint(name), |state| {
+                    state.nodes[at].is_tainted = false;
+                    state.truth.is_convicted = false;
+                });
+            } else if is_free {
+                self.disturb(Fault::Taint, Event::Taint(name), |state| state.nodes[at].is_tainted = true);
+            }
+            if node.is_cordoned {
+                self.add(Event::Uncordon(name), |state| state.nodes[at].is_cordoned = false);
+            } else {
+                self.disturb(Fault::Cordon, Event::Cordon(name), |state| {
+                    state.nodes[at].is_cordoned = true;
+                    state.truth.nodes[id.slot()].was_cordoned = true;
+                });
+            }
+            self.disturb(Fault::Delete, Event::DeleteNode(name), |state| {
+                state.count_deleted(id);
+                state.nodes[at].exists = false;
+                state.truth.is_convicted = false;
+            });
+        }
+    }
+
+    fn pods(&mut self) {
+        for (at, pod) in self.from.pods.iter().enumerate() {
+            let this = PodRef(pod.node, pod.number);
+            let node = self.from.nodes[usize::from(pod.node.name)];
+            let is_going = pod.deletion != Deletion::None;
+            let may_retry = self.may_retry(pod.node);
+            if !is_going && (may_retry || pod.phase.has_ended()) {
+                self.disturb(Fault::Kill, Event::Kill(this), |state| state.delete_pod(at));
+            }
+            if !node.exists && pod.phase != Phase::Unbound && !(is_going && pod.phase.has_ended()) {
+                self.add(Event::Collect(this), |state| state.collect(at));
+            }
+            if !node.is_up() {
+                continue;
+            }
+            match pod.phase {
+                Phase::Unbound if !is_going && !node.is_tainted => self.add(Event::Bind(this), |state| {
+                    state.pods[at].phase = Phase::Bound;
+                    state.truth.nodes[pod.node.slot()].tried = Some(pod.truth);
+                }),
+                Phase::Bound if is_going => {
+                    self.add(Event::Stop(this), |state| state.end(at, Phase::Failed, None));
+                }
+                Phase::Bound => {
+                    self.add(Event::Start(this), |state| {
+                        state.pods[at].phase = Phase::Running;
+                        state.pods[at].started_on = Some(node.generation);
+                    });
+                    if may_retry {
+                        self.disturb(Fault::Reject, Event::Reject(this), |state| {
+                            state.end(at, Phase::Rejected, None);
+                        });
+                    }
+                }
+                Phase::Running => {
+                    self.add(Event::Succeed(this), |state| {
+                        state.end(at, Phase::Succeeded, Some(Outcome::Succeeded));
+                    });
+                    if is_going {
+                        let stopped = Some(Outcome::Disrupted);
+                        self.add(Event::Stop(this), |state| state.end(at, Phase::Failed, stopped));
+                    } else if may_retry {
+                        let failed = Some(Outcome::Failed);
+                        self.disturb(Fault::Fail, Event::Fail(this), |state| {
+                            state.end(at, Phase::Failed, failed);
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn acts(&mut self) {
+        if self.from.spec.is_suspended {
+            self.add(Event::Resume, |state| state.edit(|spec| spec.is_suspended = false));
+            return;
+        }
+        if self.worlds.variant.policy != FailurePolicyType::Continue && !self.from.spec.has_raised_max {
+            self.disturb(Fault::Act, Event::RaiseMax, |state| state.edit(|spec| spec.has_raised_max = true));
+        }
+        let all_may_retry = self.from.existing().all(|(id, _)| self.may_retry(id));
+        if all_may_retry {
+            self.disturb(Fault::Act, Event::ChangeTemplate, |state| state.edit(|spec| spec.template ^= 1));
+            self.disturb(Fault::Act, Event::Suspend, |state| state.edit(|spec| spec.is_suspended = true));
+        }
+    }
+
+    fn leaders(&mut self, pass: &Pass) {
+        let writes: Vec<Write> = pass.steps.iter().flatten().copied().collect();
+        let without_status: Vec<Write> =
+            writes.iter().filter(|write| !matches!(write, Write::Status { .. })).copied().collect();
+        let whole = passed(self.worlds, self.from, pass, &writes);
+        let is_idle = whole == *self.from;
+        if !is_idle {
+            self.found.push((Event::Pass, whole));
+        }
+        if !without_status.is_empty() && without_status.len() < writes.len() {
+            let state = passed(self.worlds, self.from, pass, &without_status);
+            self.found.push((Event::PassWithoutStatus, state));
+        }
+        self.new_leader(pass, &writes);
+        if !self.from.in_flight.is_empty() {
+            self.add(Event::Drop, |state| state.in_flight.clear());
+            let mut landed = State { in_flight: Vec::new(), ..self.from.clone() };
+            for write in &self.from.in_flight {
+                write_once(self.worlds, &mut landed, write);
+            }
+            // A status that arrives late judges what was.
+            landed.truth.is_convicted &= self.from.truth.is_convicted;
+            self.found.push((Event::Land, landed));
+        } else if is_idle {
+            if let Some(seconds) = pass.again {
+                let state = self.worlds.wait(self.from, seconds);
+                self.found.push((Event::Wait, state));
+            }
+            if self.worlds.counts_deleted_nodes(self.from) {
+                let mut later = self.worlds.wait(self.from, DAY);
+                if is_true(&pass.status.conditions, "Failed") || !invariants::is_braked(&pass.status) {
+                    later.truth.gone = 0;
+                }
+                self.disturb(Fault::Day, Event::Day, |state| state.replace(later));
+            }
+        }
+    }
+
+    /// The leader dies before any of its writes, and perhaps while some are on their way.
+    fn new_leader(&mut self, pass: &Pass, writes: &[Write]) {
+        let mut end_of_step = 0;
+        let mut ends = Vec::new();
+        for step in &pass.steps {
+            end_of_step += step.len();
+            ends.extend(step.iter().map(|_| end_of_step));
+        }
+        for written in 0..writes.len().max(1) {
+            let mut state = passed(self.worlds, self.from, pass, &writes[..written]);
+            state.memory = Memory::default();
+            let end = ends.get(written).copied().unwrap_or(written);
+            for is_in_flight in [false, true] {
+                let rest: Vec<Write> = writes[written..end].iter().map(|write| late(*write)).collect();
+                if is_in_flight && rest.is_empty() {
+                    continue;
+                }
+                let event =
+                    Event::NewLeader { written: u8::try_from(written).unwrap_or(u8::MAX), is_in_flight };
+                let state = state.clone();
+                self.disturb(Fault::Leader, event, |next| {
+                    next.replace(state);
+                    next.in_flight = if is_in_flight { rest } else { Vec::new() };
+                });
+            }
+        }
+    }
+}
+
+fn late(write: Write) -> Write {
+    match write {
+        Write::Create(pod) => Write::Create(Pod { is_late: true, ..pod }),
+        write => write,
+    }
+}
+
+/// The state after these writes of a pass.
+fn passed(worlds: &Worlds, from: &State, pass: &Pass, writes: &[Write]) -> State {
+    let mut state = from.clone();
+    state.memory = pass.memory;
+    for (id, node) in from.existing() {
+        if node.is_ready {
+            state.truth.nodes[id.slot()].unclear = None;
+        }
+    }
+    for write in writes {
+        write_once(worlds, &mut state, write);
+        if matches!(write, Write::Record { .. }) {
+            state.memory.began = None;
+            state.memory.flushed = Some(0);
+        }
+    }
+    state
+}
+
+/// One write, and what it makes true.
+fn write_once(worlds: &Worlds, state: &mut State, write: &Write) {
+    let before = state.status;
+    state.apply(write);
+    if state.status == before {
+        return;
+    }
+    let Some(status) = worlds.status(state.status) else { return };
+    if worlds.status(before).and_then(|before| before.run) != status.run {
+        state.nodes.iter_mut().for_each(|node| node.is_new = false);
+    }
+    let template = Some(state.spec.template);
+    if state.truth.template != template {
+        state.truth = Truth {
+            rollout: state.truth.rollout + 1,
+            template,
+            gone: 0,
+            nodes: state.truth.nodes,
+            is_convicted: false,
+        };
+    }
+    state.truth.is_convicted |= is_true(&status.conditions, "Failed");
+}
+
+impl State {
+    /// Becomes another state, and keeps the budget.
+    fn replace(&mut self, other: Self) {
+        let budget = self.budget;
+        *self = other;
+        self.budget = budget;
+    }
+
+    fn edit(&mut self, change: fn(&mut Spec)) {
+        change(&mut self.spec);
+        self.spec.generation += 1;
+        self.truth.is_convicted = false;
+    }
+
+    /// A pod ends, by a kubelet that its node has. `outcome`: how the attempt ended, if it was one.
+    fn end(&mut self, at: usize, phase: Phase, outcome: Option<Outcome>) {
+        let pod = &mut self.pods[at];
+        pod.phase = phase;
+        pod.age = 0;
+        let pod = *pod;
+        let node = self.nodes[usize::from(pod.node.name)];
+        let is_renewed = outcome == Some(Outcome::Succeeded) && pod.started_on == Some(node.generation);
+        // The mark says that it was no attempt.
+        let is_superfluous = pod.mark.is_some_and(|mark| MARKS[usize::from(mark)] == "Superfluous");
+        let outcome = outcome.filter(|outcome| *outcome == Outcome::Succeeded || !is_superfluous);
+        // A pod with a mark may fail on its own, and be deleted afterwards. Of a pod that is deleted before it starts, nobody
+        // knows what ran if its node is not Ready after that.
+        let is_open = pod.mark.is_some() && outcome == Some(Outcome::Failed);
+        self.truth.nodes[pod.node.slot()].is_ambiguous |=
+            is_open || outcome.is_none() && phase == Phase::Failed;
+        let home = if is_renewed { NodeId { generation: node.generation, ..pod.node } } else { pod.node };
+        let truth = &mut self.truth.nodes[home.slot()];
+        truth.tried = Some(pod.truth);
+        if pod.has_node_ready && phase != Phase::Rejected {
+            truth.unclear = Some(pod.truth);
+        }
+        if let Some(outcome) = outcome {
+            if truth.rollout != pod.truth {
+                (truth.failures, truth.possible_failures) = (0, 0);
+            }
+            truth.rollout = pod.truth;
+            truth.last = Some(Attempt { outcome, template: pod.template, rollout: pod.truth });
+            match outcome {
+                Outcome::Succeeded => (truth.failures, truth.possible_failures) = (0, 0),
+                Outcome::Failed => {
+                    truth.possible_failures += 1;
+                    truth.failures += u8::from(pod.mark.is_none() && !pod.is_late);
+                }
+                Outcome::Disrupted => {}
+            }
+        }
+        self.truth.is_convicted = false;
+        self.settle_pod(at);
+    }
+
+    /// The garbage collector fails a pod whose node is gone, and deletes it at once.
+    fn collect(&mut self, at: usize) {
+        let pod = &mut self.pods[at];
+        if !pod.phase.has_ended() {
+            pod.phase = Phase::Collected;
+            pod.age = 0;
+        }
+        self.delete_pod(at);
+    }
+
+    /// Counts a node that is about to be deleted.
+    fn count_deleted(&mut self, id: NodeId) {
+        let rollout = self.truth.rollout;
+        let truth = self.truth.nodes[id.slot()];
+        let has_failed = truth.last.is_some_and(|last| {
+            last.outcome == Outcome::Failed && last.rollout == rollout && !truth.is_ambiguous
+        });
+        // The mark of a superfluous pod says that it was no attempt.
+        let runs = self.pods.iter().any(|pod| {
+            let is_attempt = pod.has_node_ready && !pod.is_late && pod.mark.is_none() && pod.truth == rollout;
+            pod.node == id && pod.phase == Phase::Running && is_attempt
+        });
+        let is_suspect = runs || truth.unclear == Some(rollout) && !self.nodes[usize::from(id.name)].is_ready;
+        self.truth.gone += u8::from(has_failed || is_suspect && !truth.was_cordoned);
+    }
+}

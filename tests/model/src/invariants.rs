@@ -1,0 +1,281 @@
+//! The invariants of the DaemonJob page, section Proof, judged by what happened and not by what the plan says of it.
+//!
+//! Where the rules leave it open whether something counts (a write on its way, a failure that met a deletion), an invariant
+//! that demands takes the reading with fewer failures, and one that forbids takes the reading with more.
+
+use quintet_daemonjob::api::{DaemonJobStatus, FailurePolicyType, NodeReason};
+use quintet_kit::conditions::is_true;
+
+use crate::state::{NodeId, Outcome, Phase, Pod, State};
+use crate::world::{Pass, Worlds, name_of};
+
+/// A broken invariant, in words.
+type Judgement = Result<(), String>;
+
+/// When a suspect node is lost.
+const LOST: u16 = 600;
+
+fn has_reason(status: &DaemonJobStatus, type_: &str, reason: &str) -> bool {
+    let holds = |one: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| {
+        one.type_ == type_ && one.status == "True" && one.reason == reason
+    };
+    status.conditions.iter().find(holds).is_some()
+}
+
+/// Whether failed nodes hold the making of pods.
+pub fn is_braked(status: &DaemonJobStatus) -> bool {
+    has_reason(status, "Paused", "MaxFailedNodesExceeded")
+}
+
+/// What no state may be.
+pub fn of_state(state: &State) -> Judgement {
+    for (at, pod) in state.pods.iter().enumerate() {
+        let is_other = |other: &&Pod| other.occupies() && !other.is_late && other.node.name == pod.node.name;
+        if pod.occupies() && !pod.is_late && state.pods[at + 1..].iter().any(|other| is_other(&other)) {
+            return Err(format!("two pods run on node {}", name_of(pod.node.name)));
+        }
+    }
+    Ok(())
+}
+
+/// What no run of events may end in, when nothing is left to happen.
+pub fn of_rest(worlds: &Worlds, state: &State) -> Judgement {
+    let Some(status) = worlds.status(state.status) else { return Err("5: there is no status".to_owned()) };
+    let is = |type_| is_true(&status.conditions, type_);
+    let has_ended = is("Complete") || is("Failed") || is("Suspended") || is_braked(status);
+    has_ended.then_some(()).ok_or_else(|| {
+        "5: all goes well, and the DaemonJob is neither Complete nor Failed nor held for a user".to_owned()
+    })
+}
+
+/// What no pass may do.
+pub fn of_pass(worlds: &Worlds, state: &State, pass: &Pass) -> Judgement {
+    let facts = Facts { worlds, state, pass };
+    facts.creations()?;
+    facts.lists()?;
+    if is_true(&pass.status.conditions, "Complete") {
+        facts.complete()?;
+    }
+    facts.reasons()
+}
+
+/// What is true before a pass, and what the leader knows that no event shows: for how long nodes are not Ready.
+struct Facts<'s> {
+    worlds: &'s Worlds,
+    state: &'s State,
+    pass: &'s Pass,
+}
+
+impl Facts<'_> {
+    /// The rollout that this pass is about.
+    fn rollout(&self) -> u8 {
+        let truth = self.state.truth;
+        truth.rollout + u8::from(truth.template != Some(self.state.spec.template))
+    }
+
+    /// The deleted nodes that count as failed by every reading of the rules.
+    fn gone(&self) -> u8 {
+        let truth = self.state.truth;
+        if self.rollout() == truth.rollout { truth.gone } else { 0 }
+    }
+
+    /// Whether a pod of this rollout was bound to the node.
+    fn was_tried(&self, id: NodeId) -> bool {
+        self.state.truth.nodes[id.slot()].tried == Some(self.rollout())
+    }
+
+    fn last(&self, id: NodeId, outcome: Outcome) -> bool {
+        let last = self.state.truth.nodes[id.slot()].last;
+        last.is_some_and(|last| last.outcome == outcome && last.rollout == self.rollout())
+    }
+
+    fn is_done(&self, id: NodeId) -> bool {
+        let last = self.state.truth.nodes[id.slot()].last;
+        last.is_some_and(|last| {
+            last.outcome == Outcome::Succeeded && last.template == self.state.spec.template
+        })
+    }
+
+    /// Whether the leader may judge the last attempt on the node otherwise.
+    fn is_ambiguous(&self, id: NodeId) -> bool {
+        self.state.truth.nodes[id.slot()].is_ambiguous
+    }
+
+    /// Whether the node has more failures than it may have, by their number so far.
+    fn exceeds(&self, id: NodeId, failures: u8) -> bool {
+        let is_current = self.state.truth.nodes[id.slot()].rollout == self.rollout();
+        is_current && failures > self.worlds.variant.backoff_limit
+    }
+
+    /// For how long the leader has seen the node not Ready.
+    fn has_been_down(&self, id: NodeId) -> bool {
+        self.pass.memory.nodes[id.slot()].not_ready.is_some_and(|age| age >= LOST)
+    }
+
+    /// The nodes that count as failed by every reading of the rules.
+    fn failed(&self) -> u8 {
+        let rollout = self.rollout();
+        let failed = self.state.existing().filter(|(id, node)| {
+            let truth = self.state.truth.nodes[id.slot()];
+            let is_free = !self.state.is_occupied(id.name);
+            let is_recorded = is_free && self.exceeds(*id, truth.failures);
+            let is_kept_away = is_free && node.is_tainted && self.last(*id, Outcome::Failed);
+            let is_suspect = !node.is_ready && self.state.is_suspect(*id, |of| of == rollout);
+            let is_lost = is_suspect && self.has_been_down(*id) && !truth.was_cordoned;
+            !self.is_ambiguous(*id) && (is_recorded || is_kept_away) || is_lost
+        });
+        u8::try_from(failed.count()).unwrap_or(u8::MAX).saturating_add(self.gone())
+    }
+
+    /// Whether the node counts as failed by some reading of the rules.
+    fn may_have_failed(&self, id: NodeId) -> bool {
+        let Some(node) = self.state.node_of(id) else { return false };
+        let is_kept_away = node.is_tainted || self.has_been_down(id);
+        self.exceeds(id, self.state.truth.nodes[id.slot()].possible_failures)
+            || self.last(id, Outcome::Failed) && is_kept_away
+            || !node.is_ready && self.has_been_down(id) && self.was_tried(id)
+    }
+
+    /// Invariants 1 and 2, and *once*.
+    fn creations(&self) -> Judgement {
+        let made = &self.pass.creations;
+        if made.is_empty() {
+            return Ok(());
+        }
+        let Facts { worlds, state, .. } = self;
+        let (failed, max) = (self.failed(), worlds.max_failed(state.spec));
+        if worlds.variant.policy != FailurePolicyType::Continue && failed > max {
+            return Err(format!("1: a pod is made while {failed} nodes have failed and {max} may"));
+        }
+        if state.spec.is_suspended || state.truth.template != Some(state.spec.template) {
+            return Err("a pod is made while suspended, or before the status tells the rollout".to_owned());
+        }
+        for pod in made {
+            let name = name_of(pod.node.name);
+            if state.node_of(pod.node).is_none_or(|node| node.is_tainted || !node.is_ready) {
+                return Err(format!("a pod is made for node {name}, which may not have one"));
+            }
+            if self.is_done(pod.node) && !self.is_ambiguous(pod.node) {
+                return Err(format!("once: node {name} succeeded with this template and runs again"));
+            }
+            if pod.number > worlds.variant.attempts + 1 {
+                return Err(format!("pod {} of node {name}, which had no reason for so many", pod.number));
+            }
+        }
+        self.places(made)
+    }
+
+    fn places(&self, made: &[Pod]) -> Judgement {
+        let state = self.state;
+        let is_written_off = |name: u8| {
+            let down = |(id, _): (NodeId, _)| id.name == name && self.has_been_down(id);
+            state.existing().any(down)
+        };
+        let runs = |pod: &&Pod| pod.occupies() && !is_written_off(pod.node.name);
+        let running = state.pods.iter().filter(runs).count() + made.len();
+        let is_holder = |id: NodeId| {
+            let is_ready = state.node_of(id).is_some_and(|node| node.is_ready);
+            let is_suspect = !is_ready && state.is_suspect(id, |_| true);
+            let truth = state.truth.nodes[id.slot()];
+            let is_tainted = state.node_of(id).is_some_and(|node| node.is_tainted);
+            let retries = self.worlds.variant.policy != FailurePolicyType::Continue
+                && self.last(id, Outcome::Failed)
+                && !self.is_ambiguous(id)
+                && !self.exceeds(id, truth.possible_failures)
+                && !is_tainted;
+            (is_suspect || retries) && !is_written_off(id.name)
+        };
+        let idle = |id: NodeId| !state.is_occupied(id.name) && !made.iter().any(|pod| pod.node == id);
+        let held = state.existing().filter(|(id, _)| is_holder(*id) && idle(*id)).count();
+        let all_hold = made.iter().all(|pod| is_holder(pod.node));
+        let limit = usize::from(self.worlds.variant.parallelism);
+        if running > limit || !all_hold && running + held > limit {
+            return Err(format!(
+                "2: {running} pods run, {held} more places are held, parallelism is {limit}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn listed(&self, list: &[NodeReason], id: NodeId) -> Option<String> {
+        list.iter().find(|told| told.node == name_of(id.name)).map(|told| told.reason.clone())
+    }
+
+    /// What the status says of failures is true.
+    fn lists(&self) -> Judgement {
+        let status = &self.pass.status;
+        for (id, _) in self.state.existing() {
+            if let Some(reason) = self.listed(&status.failed_nodes, id)
+                && !self.may_have_failed(id)
+            {
+                return Err(format!(
+                    "node {} is listed as failed, {reason}, and has not failed",
+                    name_of(id.name)
+                ));
+            }
+            if let Some(reason) = self.listed(&status.skipped_nodes, id)
+                && self.last(id, Outcome::Failed)
+                && !self.is_ambiguous(id)
+            {
+                return Err(format!("node {} has failed and is skipped, {reason}", name_of(id.name)));
+            }
+        }
+        let failed = self.state.existing().filter(|(id, _)| self.may_have_failed(*id)).count();
+        let failed = failed + self.state.deleted().filter(|id| self.was_tried(*id)).count();
+        if is_braked(status) && failed <= usize::from(self.worlds.max_failed(self.state.spec)) {
+            return Err(format!("the brake is on, and {failed} nodes have failed"));
+        }
+        Ok(())
+    }
+
+    /// Invariants 3 and 4.
+    fn complete(&self) -> Judgement {
+        let Facts { worlds, state, pass } = self;
+        if state.truth.is_convicted {
+            return Err("4: Failed becomes Complete, and nothing has happened that allows it".to_owned());
+        }
+        let mut failed = 0;
+        for (id, node) in state.existing() {
+            let name = name_of(id.name);
+            if !node.is_ready && state.is_suspect(id, |_| true) && !self.has_been_down(id) {
+                return Err(format!("3: Complete, and node {name} is suspect"));
+            }
+            let is_lost = self.listed(&pass.status.failed_nodes, id).is_some();
+            failed += u8::from(is_lost);
+            let is_told = is_lost || self.listed(&pass.status.skipped_nodes, id).is_some();
+            if !self.is_done(id) && !self.is_ambiguous(id) && !is_told {
+                return Err(format!("3: Complete, and node {name} is neither done nor listed"));
+            }
+        }
+        let tolerated = match worlds.variant.policy {
+            FailurePolicyType::Continue => worlds.max_failed(state.spec),
+            _ => 0,
+        };
+        if failed > tolerated {
+            return Err(format!("3: Complete, {failed} nodes have failed and {tolerated} may"));
+        }
+        Ok(())
+    }
+
+    /// Invariant 6: who waits is told why.
+    fn reasons(&self) -> Judgement {
+        let status = &self.pass.status;
+        let is = |type_| is_true(&status.conditions, type_);
+        for (id, _) in self.state.existing() {
+            let runs = |pod: &Pod| pod.node.name == id.name && pod.phase == Phase::Running;
+            let pending = self.listed(&status.pending_nodes, id);
+            let is_listed = self.listed(&status.failed_nodes, id).is_some()
+                || self.listed(&status.skipped_nodes, id).is_some();
+            let is_told = pending.is_some() || is_listed || self.state.pods.iter().any(runs);
+            if !is_told && !self.is_done(id) && !self.is_ambiguous(id) {
+                return Err(format!("6: node {} waits without a reason", name_of(id.name)));
+            }
+            let is_held = is("Paused") || is("Suspended") || is("Complete") || is("Failed");
+            let begins = !self.pass.steps.is_empty();
+            if pending.as_deref() == Some("Creating") && !is_held && !begins {
+                return Err(format!("6: node {} gets no pod, and nothing holds it", name_of(id.name)));
+            }
+        }
+        Ok(())
+    }
+}

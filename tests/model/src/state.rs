@@ -1,0 +1,415 @@
+//! The state of the model: everything that the plan reads, and the truth that the invariants are judged by.
+//!
+//! A state is small and has no clock. Every time in it is an age: the time since the event, rounded down to the last
+//! threshold that it has passed. Ledger lines and statuses are numbers of interned values, see [`crate::world`].
+
+/// The most node names.
+pub const NAMES: usize = 3;
+/// Nodes of one name, one after the other: a Node is deleted and created again once.
+const GENERATIONS: usize = 2;
+/// More than the pods that one node may have.
+const MOST_PODS: usize = 5;
+/// Node objects that may exist in one search.
+pub const NODES: usize = NAMES * GENERATIONS;
+
+/// One Node object: its name, and which one of that name it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId {
+    pub name: u8,
+    pub generation: u8,
+}
+
+impl NodeId {
+    /// Where it is in arrays of [`NODES`].
+    pub fn slot(self) -> usize {
+        usize::from(self.name) * GENERATIONS + usize::from(self.generation)
+    }
+
+    /// The inverse of [`Self::slot`].
+    pub fn at(slot: usize) -> Self {
+        let part = |part: usize| u8::try_from(part).unwrap_or_default();
+        Self { name: part(slot / GENERATIONS), generation: part(slot % GENERATIONS) }
+    }
+
+    /// Whether another Node may be created under its name.
+    pub fn has_next(self) -> bool {
+        usize::from(self.generation) + 1 < GENERATIONS
+    }
+}
+
+/// The Node of one name, as it is now or as it was last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "a node has independent conditions")]
+pub struct Node {
+    pub generation: u8,
+    pub exists: bool,
+    /// A node that is not Ready has the taint not-ready.
+    pub is_ready: bool,
+    pub is_tainted: bool,
+    pub is_cordoned: bool,
+    /// Created since the run began.
+    pub is_new: bool,
+}
+
+impl Node {
+    pub fn created(generation: u8) -> Self {
+        Self {
+            generation,
+            exists: true,
+            is_ready: true,
+            is_tainted: false,
+            is_cordoned: false,
+            is_new: generation > 0,
+        }
+    }
+
+    /// Whether its kubelet can start and end pods.
+    pub fn is_up(self) -> bool {
+        self.exists && self.is_ready
+    }
+}
+
+/// How far a pod has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    Unbound,
+    /// Bound to its node; no container has started.
+    Bound,
+    Running,
+    Succeeded,
+    Failed,
+    /// Rejected by the kubelet.
+    Rejected,
+    /// Failed because the garbage collector found its node deleted.
+    Collected,
+}
+
+impl Phase {
+    pub fn has_ended(self) -> bool {
+        self >= Self::Succeeded
+    }
+}
+
+/// Whether and when the deletion of a pod was requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Deletion {
+    None,
+    BeforeItsEnd,
+    AfterItsEnd,
+}
+
+/// A pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "a pod has independent annotations")]
+pub struct Pod {
+    pub node: NodeId,
+    pub number: u8,
+    pub template: u8,
+    pub rollout: u8,
+    pub run: u8,
+    pub phase: Phase,
+    /// The annotation node-ready.
+    pub has_node_ready: bool,
+    /// The Node of its name where its container started.
+    pub started_on: Option<u8>,
+    /// The annotation deleted-for, as an index into [`crate::world::MARKS`].
+    pub mark: Option<u8>,
+    pub deletion: Deletion,
+    pub has_finalizer: bool,
+    /// Seconds since it ended. The leader has seen the end before the time passes, so a later deletion changes nothing.
+    pub age: u8,
+    /// The rollout by the count of [`Truth::rollout`].
+    pub truth: u8,
+    /// A write of a deposed leader made it, after its successor made or recorded another one.
+    pub is_late: bool,
+}
+
+impl Pod {
+    /// A pod that was just made.
+    pub fn of(node: NodeId, number: u8) -> Self {
+        Self {
+            node,
+            number,
+            template: 0,
+            rollout: 0,
+            run: 0,
+            phase: Phase::Unbound,
+            has_node_ready: false,
+            started_on: None,
+            mark: None,
+            deletion: Deletion::None,
+            has_finalizer: false,
+            age: 0,
+            truth: 0,
+            is_late: false,
+        }
+    }
+
+    /// Whether its containers run, or may yet.
+    pub fn occupies(&self) -> bool {
+        !self.phase.has_ended() && (self.deletion == Deletion::None || self.phase != Phase::Unbound)
+    }
+
+    /// A bit for its node and number.
+    pub fn bit(&self) -> u32 {
+        1 << (self.node.slot() * MOST_PODS + usize::from(self.number) % MOST_PODS)
+    }
+
+    /// The same pod, by what its name and UID are made of.
+    pub fn is(&self, other: &Self) -> bool {
+        (self.node, self.number, self.is_late) == (other.node, other.number, other.is_late)
+    }
+}
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Spec {
+    pub generation: u8,
+    pub template: u8,
+    pub has_raised_max: bool,
+    pub is_suspended: bool,
+}
+
+/// What one process remembers of a node: ages in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NodeMemory {
+    pub not_ready: Option<u16>,
+    pub unhealthy: Option<u16>,
+    pub is_leaving: bool,
+}
+
+/// What the leader remembers: the values of `Clocks`, as ages in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Memory {
+    /// Since it first looked.
+    pub began: Option<u16>,
+    /// Since it wrote to the ledger.
+    pub flushed: Option<u16>,
+    /// Whether the clocks stood still, because the fleet was unhealthy as a whole.
+    pub stood_still: bool,
+    /// The pods that it saw ended, by [`Pod::bit`]; of these: which were already deleted, on cordoned or tainted nodes, and
+    /// on nodes that it saw Ready.
+    pub ends: [u32; 4],
+    pub nodes: [NodeMemory; NODES],
+}
+
+/// A node's ConfigMap: the model's UIDs are in different shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Shard {
+    /// Whether the ConfigMap exists.
+    pub exists: bool,
+    /// The node's line; 0 for none.
+    pub line: u16,
+    /// The line `gone`; 0 for none.
+    pub gone: u16,
+}
+
+/// One write, with what it expects to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Write {
+    Create(Pod),
+    Mark { pod: Pod, mark: Option<u8> },
+    Delete { pod: Pod, if_unchanged: bool },
+    Release(Pod),
+    Record { slot: u8, before: Shard, after: Shard },
+    Status { before: (Spec, u16), after: u16 },
+}
+
+/// How the last attempt on a node ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    Succeeded,
+    Failed,
+    Disrupted,
+}
+
+/// The last attempt on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    pub outcome: Outcome,
+    pub template: u8,
+    pub rollout: u8,
+}
+
+/// What happened on a node, whatever the manager knows of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NodeTruth {
+    /// The rollout that the counts are about.
+    pub rollout: u8,
+    /// Failures since the last success that every reading of the rules counts.
+    pub failures: u8,
+    /// Failures since the last success that some reading of the rules counts.
+    pub possible_failures: u8,
+    pub last: Option<Attempt>,
+    /// The rollout of an attempt since whose end no pass saw the node Ready.
+    pub unclear: Option<u8>,
+    pub was_cordoned: bool,
+    /// Whether the rules leave it open how the last attempt counts, or a late write made another pod for the node.
+    pub is_ambiguous: bool,
+    /// The rollout of the last pod that was bound.
+    pub tried: Option<u8>,
+}
+
+/// What happened, whatever the manager knows of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Truth {
+    /// Counts the rollouts that the manager has seen.
+    pub rollout: u8,
+    /// The template of that rollout.
+    pub template: Option<u8>,
+    /// Nodes deleted while they were suspect or failed, by every reading of the rules.
+    pub gone: u8,
+    /// The status said Failed, and nothing has happened since that may make the DaemonJob Complete.
+    pub is_convicted: bool,
+    pub nodes: [NodeTruth; NODES],
+}
+
+/// Disturbances that are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Budget {
+    /// In all.
+    pub all: u8,
+    /// Of each [`crate::environment::Fault`].
+    pub each: [u8; FAULTS],
+}
+
+/// Kinds of disturbances.
+pub const FAULTS: usize = 10;
+
+/// A state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    pub nodes: [Node; NAMES],
+    /// Sorted.
+    pub pods: Vec<Pod>,
+    pub shards: [Shard; NODES],
+    pub spec: Spec,
+    /// The status; 0 for none.
+    pub status: u16,
+    pub memory: Memory,
+    /// Writes of a deposed leader that may still arrive.
+    pub in_flight: Vec<Write>,
+    pub truth: Truth,
+    pub budget: Budget,
+}
+
+impl State {
+    /// The Node of a name, if it exists.
+    pub fn node_of(&self, id: NodeId) -> Option<&Node> {
+        let node = &self.nodes[usize::from(id.name)];
+        (node.exists && node.generation == id.generation).then_some(node)
+    }
+
+    /// The Nodes that were deleted.
+    pub fn deleted(&self) -> impl Iterator<Item = NodeId> {
+        let ids = (0..NODES).map(NodeId::at);
+        ids.filter(|id| {
+            let node = &self.nodes[usize::from(id.name)];
+            id.generation < node.generation || id.generation == node.generation && !node.exists
+        })
+    }
+
+    /// The Nodes that exist.
+    pub fn existing(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        let nodes = self.nodes.iter().zip(0..).filter(|(node, _)| node.exists);
+        nodes.map(|(node, name)| (NodeId { name, generation: node.generation }, node))
+    }
+
+    /// Whether a pod keeps the node's name occupied.
+    pub fn is_occupied(&self, name: u8) -> bool {
+        self.pods.iter().any(|pod| pod.node.name == name && pod.occupies())
+    }
+
+    /// Whether an attempt of such a rollout makes the node suspect while it is not Ready, or gone. Pods of late writes do
+    /// not count: the ledger may know later ones.
+    pub fn is_suspect(&self, id: NodeId, of: impl Fn(u8) -> bool) -> bool {
+        let runs = |pod: &Pod| {
+            pod.node == id
+                && matches!(pod.phase, Phase::Bound | Phase::Running)
+                && pod.has_node_ready
+                && !pod.is_late
+        };
+        self.truth.nodes[id.slot()].unclear.is_some_and(&of)
+            || self.pods.iter().any(|pod| runs(pod) && of(pod.truth))
+    }
+
+    /// Puts the pods into their order.
+    pub fn sort(&mut self) {
+        self.pods.sort_unstable();
+    }
+
+    /// A pod is gone. A later one of its name has another UID: no request and no memory is about that one.
+    pub fn remove_pod(&mut self, at: usize) {
+        let pod = self.pods.remove(at);
+        self.memory.ends = self.memory.ends.map(|bits| bits & !pod.bit());
+        let target = |write: &Write| match write {
+            Write::Mark { pod, .. } | Write::Delete { pod, .. } | Write::Release(pod) => Some(*pod),
+            _ => None,
+        };
+        self.in_flight.retain(|write| !target(write).is_some_and(|target| target.is(&pod)));
+    }
+
+    /// Removes a pod that nothing holds any more.
+    pub fn settle_pod(&mut self, at: usize) {
+        let pod = self.pods[at];
+        let is_over = pod.phase.has_ended() || pod.phase == Phase::Unbound;
+        if is_over && pod.deletion != Deletion::None && !pod.has_finalizer {
+            self.remove_pod(at);
+        }
+    }
+
+    /// A request to delete a pod.
+    pub fn delete_pod(&mut self, at: usize) {
+        let pod = &mut self.pods[at];
+        if pod.deletion == Deletion::None {
+            let has_ended = pod.phase.has_ended();
+            pod.deletion = if has_ended { Deletion::AfterItsEnd } else { Deletion::BeforeItsEnd };
+        }
+        self.settle_pod(at);
+    }
+
+    /// Carries out a write of the leader, or one of a deposed leader that arrives late.
+    pub fn apply(&mut self, write: &Write) {
+        let found = |pods: &[Pod], pod: &Pod| pods.iter().position(|other| other.is(pod));
+        match write {
+            Write::Create(pod) => {
+                let exists = |other: &Pod| (other.node, other.number) == (pod.node, pod.number);
+                if !self.pods.iter().any(exists) {
+                    let has_others = self.pods.iter().any(|other| other.node.name == pod.node.name);
+                    let is_late = pod.is_late && (has_others || self.shards[pod.node.slot()].line != 0);
+                    self.truth.nodes[pod.node.slot()].is_ambiguous |= is_late;
+                    self.pods.push(Pod { is_late, ..*pod });
+                }
+            }
+            Write::Mark { pod, mark } => {
+                if let Some(at) = found(&self.pods, pod).filter(|at| self.pods[*at] == *pod) {
+                    self.pods[at].mark = *mark;
+                }
+            }
+            Write::Delete { pod, if_unchanged } => {
+                if let Some(at) = found(&self.pods, pod).filter(|at| !if_unchanged || self.pods[*at] == *pod)
+                {
+                    self.delete_pod(at);
+                }
+            }
+            Write::Release(pod) => {
+                if let Some(at) = found(&self.pods, pod) {
+                    self.pods[at].has_finalizer = false;
+                    self.settle_pod(at);
+                }
+            }
+            Write::Record { slot, before, after } => {
+                let shard = &mut self.shards[usize::from(*slot)];
+                if shard == before {
+                    *shard = *after;
+                }
+            }
+            Write::Status { before, after } => {
+                if (self.spec, self.status) == *before {
+                    self.status = *after;
+                }
+            }
+        }
+        self.sort();
+    }
+}
