@@ -137,7 +137,9 @@ struct Standing {
 fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     let done = survey.count(|state| *state == State::Done);
     let failed = survey.count(|state| matches!(state, State::Failed(_)));
-    let skipped = survey.count(|state| matches!(state, State::Skipped(_)));
+    // A tainted node that the template does not tolerate is none of the run's, as for a DaemonSet.
+    let skipped =
+        survey.count(|state| matches!(state, State::Skipped(reason) if reason.cause != Cause::Tainted));
     let desired = survey.desired();
     let hold = survey.hold.as_ref();
     let is_idle = hold.is_some_and(|hold| matches!(hold.cause, Cause::OldJobPresent | Cause::Suspended));
