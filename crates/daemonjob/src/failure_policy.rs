@@ -2,7 +2,8 @@
 //!
 //! Failures are counted over every node of the rollout, whether or not it is eligible now: a broken node is the one that
 //! stops being eligible. Three kinds count. A recorded failure is final. A provisional one heals when the node can be
-//! tried again or is Ready. A failed node whose Node was deleted counts for 24 hours.
+//! tried again or is Ready. A failed node whose Node was deleted counts for 24 hours. While the brake is on, a lost record
+//! counts as a failed node: losing records does not lift the brake.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -11,7 +12,7 @@ use quintet_kit::share::{Round, of_whole};
 
 use crate::api::{DaemonJob, FailurePolicyType};
 use crate::eligibility::Placement;
-use crate::history::{Histories, gone_count};
+use crate::history::{Histories, gone_count, unusable_gone_lines};
 use crate::node_state::{Cause, Failure, Reason, because};
 use crate::observe::World;
 use crate::run::{Key, rollout_before};
@@ -34,6 +35,8 @@ pub struct Failures {
     pub lost: usize,
     /// Nodes whose Node was deleted.
     pub gone: usize,
+    /// Lost records, while a brake is on: any of them may have told of a failed node.
+    pub unrecorded: usize,
     /// How many are tolerated.
     pub max: usize,
     type_: FailurePolicyType,
@@ -42,7 +45,7 @@ pub struct Failures {
 impl Failures {
     /// All that count.
     pub fn count(&self) -> usize {
-        self.recorded + self.provisional + self.gone
+        self.recorded + self.provisional + self.gone + self.unrecorded
     }
 
     /// Whether failures hold the making of pods.
@@ -82,6 +85,7 @@ impl Failures {
     pub fn message(&self) -> String {
         let parts = [
             (self.gone, "deleted"),
+            (self.unrecorded, "without a record"),
             (self.lost, "lost"),
             (self.kept_away, "tainted, unhealthy or deselected"),
         ];
@@ -138,6 +142,7 @@ pub fn failures(
     let horizon = braked_since.map_or(now, |since| since.0.min(now));
     Failures {
         gone: gone_count(histories, world, key, horizon),
+        unrecorded: if braked_since.is_some() { unusable_gone_lines(world) } else { 0 },
         max: max_failed(job, base),
         type_: job.spec.failure_policy.as_ref().map(|policy| policy.type_).unwrap_or_default(),
         ..Failures::default()

@@ -101,6 +101,12 @@ pub struct History<'a> {
 }
 
 impl History<'_> {
+    /// Whether what this rollout did on the node is not known any more.
+    pub fn is_record_lost(&self, rollout: u64) -> bool {
+        let is_lost = |latest: &Entry| latest.outcome == Outcome::RecordLost && latest.rollout == rollout;
+        self.lost || self.latest.as_ref().is_some_and(is_lost)
+    }
+
     /// The rollout of the attempt since which the node is not Ready; None where there is none.
     pub fn suspect_rollout(&self) -> Option<u64> {
         let is_ready = self.node.is_none_or(|node| node.ready);
@@ -123,6 +129,8 @@ pub struct GoneNode<'a> {
     pub counts_since: Option<Timestamp>,
     /// Whether a pod of it is left.
     pub has_pods: bool,
+    /// Whether its line has a value that this version does not know: the line must stay as it is.
+    pub is_frozen: bool,
     /// Whether its line must be dropped at once: a new leader would judge it otherwise.
     pub must_settle: bool,
 }
@@ -193,7 +201,10 @@ pub fn histories<'a>(
                 let gone = GoneNode { recorded: Some(entry), ..GoneNode::default() };
                 all.gone.insert(uid, gone);
             }
-            (None, Err(_)) => {}
+            (None, Err(unusable)) => {
+                let is_frozen = matches!(unusable, Unusable::Newer(_));
+                all.gone.insert(uid, GoneNode { is_frozen, ..GoneNode::default() });
+            }
         }
     }
     mark_unread_shards(job, world, &mut all.nodes);
@@ -392,6 +403,11 @@ fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, key: &Key, now: Timesta
     }
 }
 
+/// How many lines that count deleted nodes are not usable: each may tell of failed ones.
+pub fn unusable_gone_lines(world: &World) -> usize {
+    world.shards().filter(|shard| shard.is_known_format() && shard.gone.is_err()).count()
+}
+
 /// Marks the nodes whose shard is missing, or has a format that this version does not read.
 fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut HashMap<&str, History<'_>>) {
     let name = job.metadata.name.as_deref().unwrap_or_default();
@@ -423,8 +439,10 @@ fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut HashMap<&str, 
 
 /// How many deleted nodes count as failed in the current rollout, as of `horizon`.
 pub fn gone_count(histories: &Histories<'_>, world: &World, key: &Key, horizon: Timestamp) -> usize {
-    let folded = world.shards().filter(|shard| shard.is_known_format() && shard.gone.rollout == key.rollout);
-    let folded: usize = folded.map(|shard| shard.gone.count(horizon)).sum();
+    let known = world.shards().filter(|shard| shard.is_known_format());
+    let folded =
+        known.filter_map(|shard| shard.gone.as_ref().ok()).filter(|gone| gone.rollout == key.rollout);
+    let folded: usize = folded.map(|gone| gone.count(horizon)).sum();
     let lines = histories.gone.values().filter_map(|gone| gone.counts_since);
     folded + lines.filter(|since| still_counts(*since, horizon)).count()
 }

@@ -406,7 +406,6 @@ impl FromStr for Entry {
     type Err = Unusable;
 
     fn from_str(line: &str) -> Result<Self, Unusable> {
-        let short = || quintet_kit::conditions::shorten(line.to_owned(), 200).into();
         let words: Option<Vec<(&str, String)>> = line
             .split_ascii_whitespace()
             .map(|word| {
@@ -414,8 +413,9 @@ impl FromStr for Entry {
                 Some((key, decoded(value)?)).filter(|_| !key.is_empty())
             })
             .collect();
-        let words = words.filter(|words| !words.is_empty()).ok_or_else(|| Unusable::Unreadable(short()))?;
-        parse(&words).ok_or_else(|| Unusable::Newer(short()))
+        let words =
+            words.filter(|words| !words.is_empty()).ok_or_else(|| Unusable::Unreadable(line.into()))?;
+        parse(&words).ok_or_else(|| Unusable::Newer(line.into()))
     }
 }
 
@@ -488,6 +488,8 @@ pub struct Gone {
     pub rollout: u64,
     /// How many, by the beginning of the hour.
     hours: BTreeMap<Timestamp, u32>,
+    /// Words of newer versions.
+    unknown: Box<[Box<str>]>,
 }
 
 const HOUR_WORD: &str = "hour-";
@@ -499,7 +501,7 @@ fn hour_of(at: Timestamp) -> Timestamp {
 impl Gone {
     /// None yet, in this rollout.
     pub fn new(rollout: u64) -> Self {
-        Self { rollout, hours: BTreeMap::new() }
+        Self { rollout, ..Self::default() }
     }
 
     /// Whether it counts none.
@@ -536,6 +538,9 @@ impl fmt::Display for Gone {
         for (hour, count) in &self.hours {
             write!(f, " {HOUR_WORD}{hour}={count}")?;
         }
+        for word in &self.unknown {
+            write!(f, " {word}")?;
+        }
         Ok(())
     }
 }
@@ -545,31 +550,33 @@ impl FromStr for Gone {
 
     fn from_str(line: &str) -> Result<Self, Unusable> {
         let read = || {
-            let mut gone = Self::default();
+            let (mut rollout, mut hours, mut unknown) = (None, BTreeMap::new(), Vec::new());
             for word in line.split_ascii_whitespace() {
                 let (key, value) = word.split_once('=')?;
                 if key == "rollout" {
-                    gone.rollout = value.parse().ok()?;
+                    rollout = Some(value.parse().ok()?);
                 } else if let Some(hour) = key.strip_prefix(HOUR_WORD) {
-                    gone.hours.insert(hour.parse().ok()?, value.parse().ok()?);
+                    hours.insert(hour.parse().ok()?, value.parse().ok()?);
+                } else {
+                    unknown.push(word.into());
                 }
             }
-            Some(gone)
+            Some(Self { rollout: rollout?, hours, unknown: unknown.into() })
         };
         read().ok_or_else(|| Unusable::Unreadable(line.into()))
     }
 }
 
 /// One ConfigMap of a ledger, decoded once.
-#[derive(Clone, Debug, PartialEq, Default, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(from = "WireShard")]
 pub struct Shard {
     /// Metadata.
     pub meta: Meta,
     /// Lines by node UID; one that is not usable is there all the same.
     pub entries: BTreeMap<Arc<str>, Result<Entry, Unusable>>,
-    /// Failed nodes whose Node was deleted.
-    pub gone: Gone,
+    /// Failed nodes whose Node was deleted. A line that is not usable stays as it is.
+    pub gone: Result<Gone, Unusable>,
 }
 
 impl Shard {
@@ -610,7 +617,7 @@ impl From<WireShard> for Shard {
         let mut meta = Meta::from(wire.metadata);
         meta.annotations = Pairs::default();
         let mut lines = wire.data.unwrap_or_default();
-        let gone = lines.remove(GONE).and_then(|line| line.parse().ok()).unwrap_or_default();
+        let gone = lines.remove(GONE).map_or_else(|| Ok(Gone::default()), |line| line.parse());
         Self { meta, entries: lines.into_iter().map(|(uid, line)| (uid, line.parse())).collect(), gone }
     }
 }
@@ -796,6 +803,20 @@ mod tests {
         assert_eq!(gone.to_string(), "rollout=3 hour-2026-01-01T01:00:00Z=2");
     }
 
+    #[rstest]
+    #[case::scribble("scribble")]
+    #[case::no_rollout("hour-2026-01-01T00:00:00Z=1")]
+    #[case::newer_value("rollout=1 hour-2026-01-01T00:00:00Z=many")]
+    fn a_line_of_deleted_nodes_that_is_not_understood_is_no_count(#[case] line: &str) {
+        assert!(line.parse::<Gone>().is_err());
+    }
+
+    #[test]
+    fn words_of_newer_versions_stay_in_the_line_of_deleted_nodes() {
+        let line = "rollout=3 hour-2026-01-01T00:00:00Z=1 wave=2";
+        assert_eq!(line.parse::<Gone>().unwrap().to_string(), line);
+    }
+
     #[test]
     fn a_bad_line_spoils_itself_alone() {
         let shard: Shard = serde_json::from_value(json!({
@@ -808,7 +829,7 @@ mod tests {
         assert_eq!(shard.number("e"), None);
         assert!(shard.is_known_format());
         assert!(shard.entries["a"].is_ok() && shard.entries["b"].is_err());
-        assert_eq!((shard.entries.len(), shard.gone.count(at())), (2, 1));
+        assert_eq!((shard.entries.len(), shard.gone.unwrap().count(at())), (2, 1));
     }
 
     #[rstest]

@@ -14,7 +14,9 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::history::{Judged, NODE_UID_LABEL};
-use crate::ledger::{Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, shard_name, shard_of};
+use crate::ledger::{
+    Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, Unusable, shard_name, shard_of,
+};
 use crate::observe::World;
 use crate::outcome::{DeletedFor, Fate};
 use crate::plan::{Actions, NAME_LABEL, UID_LABEL};
@@ -114,7 +116,7 @@ impl<'a> Record<'a> {
     }
 
     fn add_gone_nodes(&mut self, survey: &'a Survey<'_>) {
-        for (uid, gone) in &survey.histories.gone {
+        for (uid, gone) in survey.histories.gone.iter().filter(|(_, gone)| !gone.is_frozen) {
             if gone.has_pods
                 && let Some(owed) = gone.owed.clone()
             {
@@ -202,6 +204,9 @@ impl<'a> Record<'a> {
     /// Whether the finalizer of a terminating pod may be removed.
     pub(crate) fn release(&self, world: &World, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Release> {
         match (&judged.fate, judged.home) {
+            (Fate::Ended { .. }, _) if survey.is_line_frozen(judged) => {
+                world.refusals.namespace_terminating.then_some(Release::Now)
+            }
             (Fate::Open, _) => None,
             (Fate::NeverRan, _) => Some(Release::Now),
             (Fate::Ended { .. }, Some(uid)) => self.when_recorded(uid, !judged.recorded, world),
@@ -233,7 +238,9 @@ impl<'a> Record<'a> {
         survey.pods().iter().filter(move |judged| {
             let over = matches!(judged.fate, Fate::Ended { .. }) && judged.pod.meta.deleted.is_none();
             let safe = judged.recorded || judged.home.is_none_or(|uid| flushed[at(uid)]);
-            over && safe && (is_expired || superseded.contains(&*judged.pod.meta.uid))
+            over && safe
+                && !survey.is_line_frozen(judged)
+                && (is_expired || superseded.contains(&*judged.pod.meta.uid))
         })
     }
 
@@ -268,28 +275,36 @@ impl<'a> Record<'a> {
             .collect();
         let old = present.or(deleted);
         // While the status does not tell that the rollout has changed, the failures of the earlier one may still count.
-        let (dropped, gone) = if survey.changes {
-            (Vec::new(), old.map(|shard| shard.gone.clone()).unwrap_or_default())
-        } else {
-            let dropped: Vec<&str> = old.map(|shard| dropped(shard, survey)).unwrap_or_default();
-            let gone = folded(job, old.map(|shard| &shard.gone), &dropped, survey, now);
-            (dropped, gone)
+        // A line that counts deleted nodes and is not usable stays, and so do the lines that would be added to it.
+        let before = old.map_or_else(|| Some(Gone::default()), |shard| shard.gone.clone().ok());
+        let (dropped, gone) = match &before {
+            Some(before) if !survey.changes => {
+                let dropped: Vec<&str> = old.map(|shard| dropped(shard, survey)).unwrap_or_default();
+                let gone = folded(job, before, &dropped, survey, now);
+                (dropped, gone)
+            }
+            _ => (Vec::new(), before.clone().unwrap_or_default()),
         };
-        let had = old.is_some_and(|shard| shard.gone != Gone::default());
         if let Some(shard) = present {
             data.extend(dropped.into_iter().map(|uid| (uid.to_owned(), Value::Null)));
-            if gone != shard.gone {
+            if before.is_some_and(|before| before != gone && !(before == Gone::default() && gone.is_empty()))
+            {
                 let line = if gone.is_empty() { Value::Null } else { gone.to_string().into() };
-                if had || !line.is_null() {
-                    data.insert(GONE.to_owned(), line);
-                }
+                data.insert(GONE.to_owned(), line);
             }
             return (!data.is_empty()).then(|| amend(shard, &data));
         }
         if let Some(shard) = deleted {
             let seen = shard.entries.iter().filter(|(uid, _)| !dropped.contains(&&***uid));
-            for (uid, entry) in seen.filter_map(|(uid, entry)| Some((uid, entry.as_ref().ok()?))) {
-                data.entry(uid.to_string()).or_insert_with(|| entry.to_string().into());
+            for (uid, entry) in seen {
+                let line = || match entry {
+                    Ok(entry) => Some(entry.to_string()),
+                    Err(Unusable::Newer(line)) => Some(line.to_string()),
+                    Err(Unusable::Unreadable(_)) => None,
+                };
+                if let Some(line) = line().filter(|_| !data.contains_key(&**uid)) {
+                    data.insert(uid.to_string(), line.into());
+                }
             }
         } else if data.is_empty() {
             return None;
@@ -307,26 +322,15 @@ fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
     let is_dropped = |uid: &&str| {
         !survey.changes
             && !histories.nodes.contains_key(uid)
-            && !histories.gone.get(uid).is_some_and(|gone| gone.has_pods)
+            && !histories.gone.get(uid).is_some_and(|gone| gone.has_pods || gone.is_frozen)
     };
     shard.entries.keys().map(|uid| &**uid).filter(is_dropped).collect()
 }
 
 /// The counts of deleted nodes, with those whose lines are dropped in the same write.
-fn folded(
-    job: &DaemonJob,
-    before: Option<&Gone>,
-    dropped: &[&str],
-    survey: &Survey<'_>,
-    now: Timestamp,
-) -> Gone {
-    if survey.changes {
-        // The next pass folds, once the status tells the new rollout.
-        return before.cloned().unwrap_or_default();
-    }
+fn folded(job: &DaemonJob, before: &Gone, dropped: &[&str], survey: &Survey<'_>, now: Timestamp) -> Gone {
     let rollout = survey.key.rollout;
-    let before = before.filter(|before| before.rollout == rollout).cloned();
-    let mut gone = before.unwrap_or_else(|| Gone::new(rollout));
+    let mut gone = if before.rollout == rollout { before.clone() } else { Gone::new(rollout) };
     // Time takes nothing off a brake that is on.
     let braked = rollout_before(job, &survey.key).and_then(|rollout| rollout.braked_since.as_ref());
     gone.forget_before(braked.map_or(now, |since| since.0.min(now)));

@@ -11,7 +11,7 @@ use quintet_kit::types::Node;
 use crate::api::DaemonJob;
 use crate::eligibility::Verdict;
 use crate::failure_policy::{Failures, Fleet, failures, unhealthy_from_start};
-use crate::history::{Histories, Judged, histories};
+use crate::history::{Histories, Judged, NODE_UID_LABEL, histories};
 use crate::node_state::{Cause, Failure, Judge, Reason, Standing, State, Surveyed, because, occupants};
 use crate::observe::World;
 use crate::outcome::Rules;
@@ -75,6 +75,15 @@ impl<'a> Survey<'a> {
     /// The pods, by node and number.
     pub fn pods(&self) -> &[Judged<'a>] {
         &self.histories.pods
+    }
+
+    /// Whether the line of the pod's node must stay as it is: then nothing of the pod can be recorded.
+    pub fn is_line_frozen(&self, judged: &Judged<'_>) -> bool {
+        let uid = judged.home.map(|uid| &**uid).or_else(|| judged.pod.label(NODE_UID_LABEL));
+        uid.is_some_and(|uid| {
+            self.histories.nodes.get(uid).is_some_and(|history| history.is_frozen)
+                || self.histories.gone.get(uid).is_some_and(|gone| gone.is_frozen)
+        })
     }
 
     /// How many selected nodes are in such a state.
@@ -263,6 +272,8 @@ fn look_at_nodes(
         now,
     };
     let occupants = occupants(survey.pods());
+    let is_braked = rollout_before(job, &survey.key).is_some_and(|rollout| rollout.braked_since.is_some());
+    let mut unrecorded = 0;
     let mut nodes = Vec::new();
     let mut again = None;
     let mut written_off = HashSet::new();
@@ -284,8 +295,10 @@ fn look_at_nodes(
         if standing.is_written_off {
             written_off.insert(&*node.meta.name);
         }
-        if let Some(failure) = &standing.failure {
-            counted.push((failure.clone(), standing.verdict != Verdict::Run));
+        match &standing.failure {
+            Some(failure) => counted.push((failure.clone(), standing.verdict != Verdict::Run)),
+            None if is_braked && history.is_record_lost(survey.key.rollout) => unrecorded += 1,
+            None => {}
         }
         again = again.into_iter().chain(standing.again).min();
         if node.meta.deleted.is_none() && standing.verdict.is_selected() {
@@ -309,6 +322,7 @@ fn look_at_nodes(
     for (failure, is_kept_away) in counted {
         survey.failures.add(&failure, is_kept_away);
     }
+    survey.failures.unrecorded += unrecorded;
     survey.suspects_elsewhere = suspects_elsewhere;
     survey.elsewhere = elsewhere;
     survey.doubled = doubled;

@@ -6,7 +6,7 @@ use quintet_kit::template::RawTemplate;
 use std::sync::Arc;
 
 use crate::history::{number_of, pinned_to};
-use crate::ledger::{GONE, Shard, shard_name, shard_of};
+use crate::ledger::{GONE, Gone, Shard, shard_name, shard_of};
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor};
 use jiff::SignedDuration;
 use quintet_kit::types::{Phase, Pod};
@@ -92,11 +92,12 @@ fn recorded(job: &DaemonJob, mut world: World, plan: &Plan<DaemonJobStatus>) -> 
         let old = world.ledger.iter().find(|shard| *shard.meta.name == *name).cloned();
         assert_eq!(old.is_none(), whole, "{name} is made once");
         world.ledger.retain(|shard| *shard.meta.name != *name);
-        let mut shard: Shard = old.map(|old| (*old).clone()).unwrap_or_default();
+        let mut shard: Shard =
+            old.map_or_else(|| serde_json::from_value(json!({})).unwrap(), |old| (*old).clone());
         shard.meta.name = name.as_str().into();
         for (uid, line) in data.as_object().unwrap() {
             if uid == GONE {
-                shard.gone = line.as_str().map(|line| line.parse().unwrap()).unwrap_or_default();
+                shard.gone = line.as_str().map_or_else(|| Ok(Gone::default()), str::parse);
                 continue;
             }
             match line.as_str() {

@@ -145,9 +145,46 @@ fn a_deleted_suspect_node_is_recorded_before_its_pod_goes() {
     scene.wait(400);
     let line = |uid| scene.line(uid);
     assert_eq!(line("uid-a"), None);
-    let gone: usize = scene.world.ledger.iter().map(|shard| shard.gone.count(scene.now())).sum();
+    let gone: usize = scene.gone_lines().map(|gone| gone.count(scene.now())).sum();
     assert_eq!(gone, 1);
     assert!(scene.is_braked());
+}
+
+/// A line of deleted nodes that is not usable stays as it is, and does not lift the brake.
+#[test]
+fn an_unusable_line_of_deleted_nodes_keeps_the_brake() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.fail("a");
+    scene.delete_node("a");
+    scene.wait(400);
+    assert!(scene.is_braked() && scene.line("uid-a").is_none());
+    let at = scene.world.ledger.iter().position(|shard| shard.gone != Ok(Gone::default())).unwrap();
+    let scribble: Result<Gone, _> = "scribble".parse();
+    Arc::make_mut(&mut scene.world.ledger[at]).gone = scribble.clone();
+    assert!(scene.wait(4_000).is_empty());
+    assert!(scene.is_braked());
+    assert_eq!(scene.world.ledger[at].gone, scribble, "untouched");
+    scene.edit(|job| job.spec.retry_token = Some("again".into()));
+    scene.passes();
+    assert!(!scene.is_braked() && scene.pod("b").is_counted());
+}
+
+/// A brake stays on when the record of the node that failed is lost.
+#[test]
+fn a_lost_record_keeps_the_brake() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.fail("a");
+    scene.wait(400);
+    assert!(scene.is_braked() && scene.line("uid-a").is_some());
+    scene.world.pods.clear();
+    scene.world.ledger.clear();
+    assert!(scene.wait(4_000).is_empty());
+    assert!(scene.is_braked());
+    assert_eq!(scene.reason("a"), Some("RecordLost"));
+    let message = &scene.status().conditions.iter().find(|one| one.type_ == "Paused").unwrap().message;
+    assert!(message.contains("1 node failed (1 without a record), maxFailedNodes allows 0"), "{message}");
 }
 
 /// A6 and N10: what may heal holds the rollout; it never ends it and deletes nothing.
@@ -277,7 +314,7 @@ fn deleted_nodes_count_for_a_day() {
         scene.wait(24 * 3_600 + 1_800);
         assert!(scene.pod(&new).is_counted(), "day {day}");
     }
-    let gone: usize = scene.world.ledger.iter().map(|shard| shard.gone.to_string().len()).sum();
+    let gone: usize = scene.gone_lines().map(|gone| gone.to_string().len()).sum();
     assert!(gone < 16 * 80, "{gone} bytes");
     // Two in one day brake it, for good.
     scene.fail("a5");

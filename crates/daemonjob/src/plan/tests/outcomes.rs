@@ -268,6 +268,32 @@ fn a_line_of_a_newer_version_is_untouched() {
     assert!(scene.world.ledger[at].entries["uid-a"].is_err());
 }
 
+/// A pod whose line is of a newer version keeps its finalizer, on a node that exists and on a deleted one: nothing of it
+/// can be recorded.
+#[rstest]
+#[case::node_exists(false)]
+#[case::node_is_deleted(true)]
+fn a_pod_whose_line_is_of_a_newer_version_is_kept(#[case] is_node_deleted: bool) {
+    let mut scene = Scene::new(cautious(&json!({"ttlSecondsAfterFinished": 10})), &["a", "b"]);
+    scene.passes();
+    let newer = "node=a template=v1-x rollout=1 run=1 pod=0 outcome=Postponed";
+    scene.end("a", Phase::Failed);
+    let shard = json!({
+        "metadata": {"name": shard_name("d", shard_of("uid-a"))},
+        "data": {"uid-a": newer},
+    });
+    scene.world.ledger.retain(|shard| shard.number("d") != Some(shard_of("uid-a")));
+    scene.world.ledger.push(Arc::new(serde_json::from_value(shard).unwrap()));
+    if is_node_deleted {
+        scene.world.nodes.remove(0);
+    }
+    scene.delete_pod("a");
+    scene.wait(4_000);
+    assert_eq!(scene.world.pods.iter().filter(|pod| pinned_to(pod) == Some("a")).count(), 1);
+    let shard = scene.world.ledger.iter().find(|shard| shard.entries.contains_key("uid-a")).unwrap();
+    assert!(shard.entries["uid-a"].is_err(), "untouched");
+}
+
 /// A41: the template's mistake is shown in the server's words, and no node is tried meanwhile.
 #[test]
 fn no_pod_is_made_of_an_invalid_template() {

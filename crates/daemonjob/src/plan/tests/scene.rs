@@ -272,6 +272,11 @@ impl Scene {
     }
 
     /// The line of a node in the ledger.
+    /// The lines that count deleted nodes.
+    pub fn gone_lines(&self) -> impl Iterator<Item = &Gone> {
+        self.world.ledger.iter().map(|shard| shard.gone.as_ref().unwrap())
+    }
+
     pub fn line(&self, uid: &str) -> Option<String> {
         let entry = self.world.ledger.iter().find_map(|shard| shard.entries.get(uid))?;
         Some(entry.as_ref().unwrap().to_string())
