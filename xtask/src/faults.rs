@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::{protoc, run, test};
+use crate::{paths, protoc, run, test};
 
 /// `cargo xtask faults`.
 #[derive(Debug, clap::Args)]
@@ -46,16 +46,23 @@ pub struct Args {
     /// The soak on a real control plane instead, on a cluster of its own: kube-apiserver, etcd and managers are killed under load
     #[arg(long, requires = "soak", conflicts_with = "filter")]
     real: bool,
+    /// Every state that a small DaemonJob can reach, in place of plans: more disturbances than `cargo xtask test` allows.
+    /// Adds a line to tests/model/log.txt
+    #[arg(long, conflicts_with_all = ["filter", "fault", "plan", "list", "transitions", "bytes", "soak"])]
+    exhaustive: bool,
     /// Print the names of the plans and run none
     #[arg(long)]
     list: bool,
     /// Break the program in each of the ways in xtask/src/mutants.rs, and show that a plan notices
-    #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes", "soak"])]
+    #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes", "soak", "exhaustive"])]
     mutants: bool,
 }
 
 /// Runs the stories.
 pub fn run(args: &Args) -> Result<()> {
+    if args.exhaustive {
+        return exhaustive();
+    }
     if args.mutants {
         return crate::mutants::run(args.filter.as_deref());
     }
@@ -97,6 +104,26 @@ pub fn run(args: &Args) -> Result<()> {
             cargo.arg(flag);
         }
     }
+    let mut child = cargo.spawn()?;
+    if run::wait(&mut child, || ())?.success() { Ok(()) } else { Err(test::Failed.into()) }
+}
+
+/// The long tier of the exhaustive search.
+fn exhaustive() -> Result<()> {
+    let mut cargo = run::cargo();
+    protoc::tell(&mut cargo);
+    cargo.args([
+        "run",
+        "--quiet",
+        "--profile",
+        "faults",
+        "--package",
+        "quintet-model",
+        "--",
+        "--long",
+        "--log",
+    ]);
+    cargo.arg(paths::workspace().join("tests/model/log.txt"));
     let mut child = cargo.spawn()?;
     if run::wait(&mut child, || ())?.success() { Ok(()) } else { Err(test::Failed.into()) }
 }

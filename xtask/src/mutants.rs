@@ -18,8 +18,8 @@ struct Mutant {
     file: &'static str,
     /// What becomes what; each text is there once.
     edits: &'static [(&'static str, &'static str)],
-    /// What must notice it.
-    catcher: Catcher,
+    /// What must notice it: each of them.
+    catchers: &'static [Catcher],
 }
 
 /// What must notice a mutant.
@@ -29,6 +29,8 @@ enum Catcher {
     Plans(&'static str, &'static str),
     /// Tests of a package: the package, and what their names contain. They pass while nothing is broken.
     Tests(&'static str, &'static str),
+    /// The exhaustive search.
+    Search,
 }
 
 const MUTANTS: &[Mutant] = &[
@@ -39,7 +41,7 @@ const MUTANTS: &[Mutant] = &[
             "digest::short(&[uid, &number.to_string()], 10)",
             "digest::short(&[uid, &number.to_string(), &format!(\"{:?}\", std::time::Instant::now())], 10)",
         )],
-        catcher: Catcher::Plans("podset-create", "/late"),
+        catchers: &[Catcher::Plans("podset-create", "/late")],
     },
     Mutant {
         name: "no gate before writes",
@@ -51,7 +53,7 @@ const MUTANTS: &[Mutant] = &[
                 "Some(Term { until: until.max(Instant::now() + Duration::from_secs(20)), ..term })",
             ),
         ],
-        catcher: Catcher::Plans("podset-scale", "/cut-off"),
+        catchers: &[Catcher::Plans("podset-scale", "/cut-off")],
     },
     Mutant {
         name: "a lease that is taken before it has expired",
@@ -60,19 +62,19 @@ const MUTANTS: &[Mutant] = &[
             "self.at.is_some() && self.expiry(settings) <= Instant::now()",
             "self.at.is_some() && settings.lease > Duration::ZERO",
         )],
-        catcher: Catcher::Plans("podset-create", "/cut-off"),
+        catchers: &[Catcher::Plans("podset-create", "/cut-off")],
     },
     Mutant {
         name: "deletions that are not told",
         file: "crates/kit/src/informer.rs",
         edits: &[("            self.tell(&Change::Deleted { old });\n", "            let _ = old;\n")],
-        catcher: Catcher::Plans("podset-pod-lost", "event:pods"),
+        catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
     },
     Mutant {
         name: "a list that sweeps nothing",
         file: "crates/kit/src/informer.rs",
         edits: &[("for key in &gone {\n            self.delete(key);\n        }", "drop(gone);")],
-        catcher: Catcher::Plans("podset-node-lost", "/dropped"),
+        catchers: &[Catcher::Plans("podset-node-lost", "/dropped")],
     },
     Mutant {
         name: "lists that may be old",
@@ -81,7 +83,7 @@ const MUTANTS: &[Mutant] = &[
             "&resourceVersionMatch=NotOlderThan&timeoutSeconds=60",
             "&resourceVersionMatch=NotOlderThan&resourceVersion=0&timeoutSeconds=60",
         )],
-        catcher: Catcher::Plans("daemonjob-ttl", "/stale-server"),
+        catchers: &[Catcher::Plans("daemonjob-ttl", "/stale-server")],
     },
     Mutant {
         name: "410 that is not understood",
@@ -90,7 +92,7 @@ const MUTANTS: &[Mutant] = &[
             "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
             "self.code() == Some(1)",
         )],
-        catcher: Catcher::Plans("podset-create", "event:pods"),
+        catchers: &[Catcher::Plans("podset-create", "event:pods")],
     },
     Mutant {
         name: "no reading of one's own writes",
@@ -99,7 +101,7 @@ const MUTANTS: &[Mutant] = &[
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
         )],
-        catcher: Catcher::Plans("daemonjob-retry", "/delayed"),
+        catchers: &[Catcher::Plans("daemonjob-retry", "/delayed")],
     },
     Mutant {
         name: "a stranger's pod taken for one's own",
@@ -108,7 +110,7 @@ const MUTANTS: &[Mutant] = &[
             "Some(meta) if meta.is_controlled_by(owner) => {",
             "Some(meta) if !meta.uid.is_empty() => {",
         )],
-        catcher: Catcher::Plans("podset-create", "/stranger"),
+        catchers: &[Catcher::Plans("podset-create", "/stranger")],
     },
     Mutant {
         name: "a refusal that is forgotten at once",
@@ -117,7 +119,7 @@ const MUTANTS: &[Mutant] = &[
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);",
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::ZERO;",
         )],
-        catcher: Catcher::Plans("podset-create", "/stranger"),
+        catchers: &[Catcher::Plans("podset-create", "/stranger")],
     },
     Mutant {
         name: "a failed pass that is not repeated",
@@ -126,7 +128,7 @@ const MUTANTS: &[Mutant] = &[
             "(\"error\", Ended::Failed)",
             "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
         )],
-        catcher: Catcher::Plans("book-status-changed", "/error"),
+        catchers: &[Catcher::Plans("book-status-changed", "/error")],
     },
     Mutant {
         name: "finalizers taken off before the ledger is written",
@@ -135,7 +137,7 @@ const MUTANTS: &[Mutant] = &[
             "for mut step in [first, ledger, last, creations] {",
             "for mut step in [first, last, ledger, creations] {",
         )],
-        catcher: Catcher::Plans("daemonjob-done-deleted", "/crash-"),
+        catchers: &[Catcher::Plans("daemonjob-done-deleted", "/crash-")],
     },
     Mutant {
         name: "a line that is said before it is claimed",
@@ -144,7 +146,7 @@ const MUTANTS: &[Mutant] = &[
             "        plan.steps.push(vec![Action::Claim { status, token }]);\n        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);",
             "        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);\n        plan.steps.push(vec![Action::Claim { status, token }]);",
         )],
-        catcher: Catcher::Plans("greeting-life", "/crash-"),
+        catchers: &[Catcher::Plans("greeting-life", "/crash-")],
     },
     Mutant {
         name: "ledger lines that are not read",
@@ -153,7 +155,7 @@ const MUTANTS: &[Mutant] = &[
             "(if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);",
             "let _ = (is_going, shard);",
         )],
-        catcher: Catcher::Plans("daemonjob-ttl", "/crash-"),
+        catchers: &[Catcher::Plans("daemonjob-ttl", "/crash-")],
     },
     Mutant {
         name: "pods that wake nobody",
@@ -162,28 +164,28 @@ const MUTANTS: &[Mutant] = &[
             "pods.subscribe(move |change| waker.wake_owner(change, &resource));",
             "let _ = (waker, resource);",
         )],
-        catcher: Catcher::Plans("podset-pod-lost", "event:pods"),
+        catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
     },
     Mutant {
         name: "a take-over without looking at what is there",
         file: "crates/kit/src/gate.rs",
         edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
-        catcher: Catcher::Plans("podset-pod-lost", "/take-over-blind"),
+        catchers: &[Catcher::Plans("podset-pod-lost", "/take-over-blind")],
     },
     Mutant {
         name: "deletes what has another UID by now",
         file: "crates/kit/src/executor.rs",
         edits: &[("let mut preconditions = json!({ \"uid\": uid });", "let mut preconditions = json!({});")],
-        catcher: Catcher::Plans("podset-scale-back", "delete-pods"),
+        catchers: &[Catcher::Plans("podset-scale-back", "delete-pods")],
     },
     Mutant {
         name: "a brake that counts eligible nodes alone",
         file: "crates/daemonjob/src/survey.rs",
         edits: &[(
-            "if let Some(failure) = &standing.failure {",
-            "if let (Some(failure), Verdict::Run) = (&standing.failure, &standing.verdict) {",
+            "Some(failure) => counted.push(",
+            "Some(failure) if standing.verdict == Verdict::Run => counted.push(",
         )],
-        catcher: Catcher::Plans("daemonjob-brake", "/"),
+        catchers: &[Catcher::Plans("daemonjob-brake", "/"), Catcher::Search],
     },
     Mutant {
         name: "a node that waits for its retry under Pause and frees its place",
@@ -193,7 +195,7 @@ const MUTANTS: &[Mutant] = &[
             "let is_unready = |one: &&crate::node_state::Surveyed<'_>| one.holds_place.is_some() && !one.node.ready;\n    \
              let holders = survey.nodes.iter().filter(is_unready);",
         )],
-        catcher: Catcher::Plans("daemonjob-brake-and-retry", "/"),
+        catchers: &[Catcher::Plans("daemonjob-brake-and-retry", "/"), Catcher::Search],
     },
     Mutant {
         name: "a deleted suspect node that is forgotten",
@@ -202,7 +204,7 @@ const MUTANTS: &[Mutant] = &[
             "has_failed(latest) || is_suspect(latest) && !is_leaving",
             "has_failed(latest) && !is_leaving",
         )],
-        catcher: Catcher::Plans("daemonjob-node-deleted", "/"),
+        catchers: &[Catcher::Plans("daemonjob-node-deleted", "/"), Catcher::Search],
     },
     Mutant {
         name: "Failed that turns into Complete by a taint",
@@ -211,7 +213,7 @@ const MUTANTS: &[Mutant] = &[
             "        if let Some(failure) = &standing.failure {\n            return state(State::Failed(failure.reason().clone()));",
             "        if let (Some(failure), Verdict::Run) = (&standing.failure, &standing.verdict) {\n            return state(State::Failed(failure.reason().clone()));",
         )],
-        catcher: Catcher::Plans("daemonjob-failed-node-tainted", "/"),
+        catchers: &[Catcher::Plans("daemonjob-failed-node-tainted", "/"), Catcher::Search],
     },
     Mutant {
         name: "a rejected pod that counts as an attempt",
@@ -220,7 +222,7 @@ const MUTANTS: &[Mutant] = &[
             "if pod.rejection.is_some() => ended(Outcome::Rejected, 0),",
             "if pod.rejection.is_some() => ended(Outcome::Failed, 1),",
         )],
-        catcher: Catcher::Tests("quintet-daemonjob", "a_rejected_pod"),
+        catchers: &[Catcher::Tests("quintet-daemonjob", "a_rejected_pod"), Catcher::Search],
     },
     Mutant {
         name: "a pod that the manager deleted and that counts as a failure",
@@ -229,7 +231,7 @@ const MUTANTS: &[Mutant] = &[
             "                DeletedFor::Superfluous => Fate::NeverRan,\n                _ => ended(Outcome::Ignored, 0),",
             "                DeletedFor::Superfluous => Fate::NeverRan,\n                _ => ended(Outcome::Failed, 1),",
         )],
-        catcher: Catcher::Tests("quintet-daemonjob", "the_reason_on_a_deleted_pod"),
+        catchers: &[Catcher::Tests("quintet-daemonjob", "the_reason_on_a_deleted_pod"), Catcher::Search],
     },
     Mutant {
         name: "a rollback that skips half-done nodes",
@@ -238,7 +240,10 @@ const MUTANTS: &[Mutant] = &[
             "let attempt = match result {",
             "let attempt = match result.filter(|result| *result == AttemptResult::Succeeded || !before.is_some_and(Self::has_succeeded)) {",
         )],
-        catcher: Catcher::Tests("quintet-daemonjob", "only_an_attempt_replaces_a_success"),
+        catchers: &[
+            Catcher::Tests("quintet-daemonjob", "only_an_attempt_replaces_a_success"),
+            Catcher::Search,
+        ],
     },
     Mutant {
         name: "a plan that makes no pods",
@@ -247,7 +252,7 @@ const MUTANTS: &[Mutant] = &[
             "State::Due(number) => Some((surveyed.node, number)),",
             "State::Due(number) if number == u64::MAX => Some((surveyed.node, number)),",
         )],
-        catcher: Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"),
+        catchers: &[Catcher::Tests("quintet-daemonjob", "keeps_its_invariants"), Catcher::Search],
     },
 ];
 
@@ -279,25 +284,24 @@ fn try_all(workspace: &Path, copy: &Path, filter: &str, built: &mut BTreeSet<Pat
         let step = Step::start_long(format!("trying {}", mutant.name));
         let noticed = try_one(workspace, copy, mutant, built)?;
         step.done();
-        let line = match &noticed {
-            Some(plan) => format!("{:<52} {plan}", mutant.name),
-            None => format!("{:<52} NOT CAUGHT", mutant.name),
-        };
-        println!("{line}");
-        caught += usize::from(noticed.is_some());
-        table.push(line);
+        for noticed in &noticed {
+            let line = format!("{:<52} {}", mutant.name, noticed.as_deref().unwrap_or("NOT CAUGHT"));
+            println!("{line}");
+            table.push(line);
+        }
+        caught += usize::from(noticed.iter().all(Option::is_some));
     }
     println!("\n{}\n{caught} of {} mutants caught", table.join("\n"), tried.len());
     if caught == tried.len() { Ok(()) } else { Err(test::Failed.into()) }
 }
 
-/// The first plan or test that notices. What the build made of the copy is added to `built`.
+/// What each catcher notices first. What the build made of the copy is added to `built`.
 fn try_one(
     workspace: &Path,
     copy: &Path,
     mutant: &Mutant,
     built: &mut BTreeSet<PathBuf>,
-) -> Result<Option<String>> {
+) -> Result<Vec<Option<String>>> {
     for part in ["Cargo.toml", "Cargo.lock", "crates", "tests", "xtask"] {
         sync(&workspace.join(part), &copy.join(part))
             .with_context(|| format!("{part} cannot be copied to {}", copy.display()))?;
@@ -315,28 +319,44 @@ fn try_one(
         text = text.replace(from, to);
     }
     fs::write(&file, text)?;
-    match mutant.catcher {
+    mutant.catchers.iter().map(|catcher| notices(copy, mutant.name, *catcher, built)).collect()
+}
+
+fn notices(
+    copy: &Path,
+    name: &str,
+    catcher: Catcher,
+    built: &mut BTreeSet<PathBuf>,
+) -> Result<Option<String>> {
+    let mut build = |what: &[&str]| build(copy, what, built).with_context(|| format!("{name:?}"));
+    let first =
+        |programs: Vec<PathBuf>| programs.into_iter().next().context("cargo does not say what it has built");
+    match catcher {
         Catcher::Plans(stories, fault) => {
-            let programs = build(copy, &["--package", "quintet-faults", "--test", "faults"], built)
-                .with_context(|| format!("{:?}", mutant.name))?;
-            let program = programs.first().context("cargo does not say what it has built")?;
-            plan_that_notices(copy, program, mutant.name, (stories, fault))
+            let programs = build(&["test", "--package", "quintet-faults", "--test", "faults", "--no-run"])?;
+            plan_that_notices(copy, &first(programs)?, name, (stories, fault))
         }
         Catcher::Tests(package, filter) => {
-            let programs =
-                build(copy, &["--package", package], built).with_context(|| format!("{:?}", mutant.name))?;
+            let programs = build(&["test", "--package", package, "--no-run"])?;
             test_that_notices(copy, &programs, (package, filter))
+        }
+        Catcher::Search => {
+            let program = first(build(&["build", "--package", "quintet-model"])?)?;
+            let output = run::output(&mut Command::new(program), None)?;
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let broken = said.lines().find_map(|line| line.split_once(" broken: "));
+            Ok(broken.map(|(_, why)| format!("the exhaustive search: {why}")))
         }
     }
 }
 
-/// Builds tests of the copy. Returns their programs; every file that the build makes of the copy is added to `built`.
+/// Builds a part of the copy. Returns its programs; every file that the build makes of the copy is added to `built`.
 fn build(copy: &Path, what: &[&str], built: &mut BTreeSet<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut cargo = run::cargo();
     // The dependencies are those of the workspace. Nothing of the copy is kept that would make its next build faster.
     cargo.current_dir(copy).env("CARGO_TARGET_DIR", paths::target()).env("CARGO_INCREMENTAL", "0");
     protoc::tell(&mut cargo);
-    cargo.args(["test", "--quiet"]).args(what).args(["--no-run", "--message-format", "json"]);
+    cargo.args(what).args(["--quiet", "--message-format", "json"]);
     let mut programs = Vec::new();
     for line in run::stdout(&mut cargo)?.lines() {
         let Ok(message) = serde_json::from_str::<Value>(line) else { continue };

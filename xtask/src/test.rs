@@ -230,7 +230,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// What takes too long for every run and is run by hand.
 const LONG_TIER: &str = "the benches (cargo xtask bench --help), half an hour each, of which three are run in small, without kopf and \
-                         OpenKruise; all plans of the faults (cargo xtask faults, of which a part is among the workspace's tests) and their mutants (cargo xtask faults --mutants), a quarter of an hour each";
+                         OpenKruise; all plans of the faults (cargo xtask faults, of which a part is among the workspace's tests), their mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask faults --exhaustive), a quarter of an hour each";
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
@@ -272,6 +272,9 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
             ]))?;
         }
         Ok(counts)
+    })?;
+    report.part("exhaustive search", minutes(4), || {
+        check(cargo().args(["run", "--quiet", "--package", "quintet-model"]))
     })?;
     if fast {
         for (name, budget) in

@@ -298,7 +298,7 @@ fn look_at_nodes(
         match &standing.failure {
             Some(failure) => counted.push((failure.clone(), standing.verdict != Verdict::Run)),
             None if is_braked && history.is_record_lost(survey.key.rollout) => unrecorded += 1,
-            None => {}
+            _ => {}
         }
         again = again.into_iter().chain(standing.again).min();
         if node.meta.deleted.is_none() && standing.verdict.is_selected() {

@@ -27,6 +27,10 @@ pub fn is_braked(status: &DaemonJobStatus) -> bool {
     has_reason(status, "Paused", "MaxFailedNodesExceeded")
 }
 
+fn listed(list: &[NodeReason], id: NodeId) -> Option<String> {
+    list.iter().find(|told| told.node == name_of(id.name)).map(|told| told.reason.clone())
+}
+
 /// What no state may be.
 pub fn of_state(state: &State) -> Judgement {
     for (at, pod) in state.pods.iter().enumerate() {
@@ -197,15 +201,11 @@ impl Facts<'_> {
         Ok(())
     }
 
-    fn listed(&self, list: &[NodeReason], id: NodeId) -> Option<String> {
-        list.iter().find(|told| told.node == name_of(id.name)).map(|told| told.reason.clone())
-    }
-
     /// What the status says of failures is true.
     fn lists(&self) -> Judgement {
         let status = &self.pass.status;
         for (id, _) in self.state.existing() {
-            if let Some(reason) = self.listed(&status.failed_nodes, id)
+            if let Some(reason) = listed(&status.failed_nodes, id)
                 && !self.may_have_failed(id)
             {
                 return Err(format!(
@@ -213,7 +213,7 @@ impl Facts<'_> {
                     name_of(id.name)
                 ));
             }
-            if let Some(reason) = self.listed(&status.skipped_nodes, id)
+            if let Some(reason) = listed(&status.skipped_nodes, id)
                 && self.last(id, Outcome::Failed)
                 && !self.is_ambiguous(id)
             {
@@ -240,9 +240,9 @@ impl Facts<'_> {
             if !node.is_ready && state.is_suspect(id, |_| true) && !self.has_been_down(id) {
                 return Err(format!("3: Complete, and node {name} is suspect"));
             }
-            let is_lost = self.listed(&pass.status.failed_nodes, id).is_some();
+            let is_lost = listed(&pass.status.failed_nodes, id).is_some();
             failed += u8::from(is_lost);
-            let is_told = is_lost || self.listed(&pass.status.skipped_nodes, id).is_some();
+            let is_told = is_lost || listed(&pass.status.skipped_nodes, id).is_some();
             if !self.is_done(id) && !self.is_ambiguous(id) && !is_told {
                 return Err(format!("3: Complete, and node {name} is neither done nor listed"));
             }
@@ -263,9 +263,9 @@ impl Facts<'_> {
         let is = |type_| is_true(&status.conditions, type_);
         for (id, _) in self.state.existing() {
             let runs = |pod: &Pod| pod.node.name == id.name && pod.phase == Phase::Running;
-            let pending = self.listed(&status.pending_nodes, id);
-            let is_listed = self.listed(&status.failed_nodes, id).is_some()
-                || self.listed(&status.skipped_nodes, id).is_some();
+            let pending = listed(&status.pending_nodes, id);
+            let is_listed =
+                listed(&status.failed_nodes, id).is_some() || listed(&status.skipped_nodes, id).is_some();
             let is_told = pending.is_some() || is_listed || self.state.pods.iter().any(runs);
             if !is_told && !self.is_done(id) && !self.is_ambiguous(id) {
                 return Err(format!("6: node {} waits without a reason", name_of(id.name)));

@@ -6,11 +6,6 @@
 //! is 1.
 //!
 //! `--long` allows more disturbances in one run. `--log FILE` adds a line with date, commit and counts to a file.
-#![allow(
-    clippy::pedantic,
-    unfulfilled_lint_expectations,
-    reason = "a search that is still under construction"
-)]
 
 mod environment;
 mod invariants;
@@ -69,12 +64,12 @@ const CASES: [(usize, FailurePolicyType, u8, u8, Faults, Tiers); 24] = [
     (0, Continue, 1, 1, ACTS, [3, 3]),
     (0, Pause, 1, 0, NODES, [2, 4]),
     (0, Pause, 2, 1, NODES, [2, 3]),
-    (0, FailFast, 2, 1, NODES, [2, 3]),
+    (0, FailFast, 2, 1, NODES, [1, 3]),
     (0, Continue, 1, 0, NODES, [2, 4]),
     (0, Pause, 1, 0, LEADERS, [2, 3]),
-    (0, Pause, 1, 1, ALL, [2, 3]),
-    (0, FailFast, 1, 0, ALL, [2, 3]),
-    (0, Continue, 1, 1, ALL, [2, 3]),
+    (0, Pause, 1, 1, ALL, [1, 3]),
+    (0, FailFast, 1, 0, ALL, [1, 3]),
+    (0, Continue, 1, 1, ALL, [1, 3]),
     (1, Pause, 1, 1, PODS, [2, 4]),
     (1, FailFast, 1, 1, PODS, [2, 4]),
     (1, Continue, 1, 1, PODS, [2, 4]),
@@ -83,8 +78,8 @@ const CASES: [(usize, FailurePolicyType, u8, u8, Faults, Tiers); 24] = [
     (1, Pause, 2, 0, ALL, [1, 2]),
     (1, FailFast, 2, 1, ALL, [1, 2]),
     (1, Continue, 2, 1, ALL, [1, 2]),
-    (1, Pause, 1, 0, NODES, [2, 3]),
-    (1, Continue, 1, 0, NODES, [2, 3]),
+    (1, Pause, 1, 0, NODES, [1, 3]),
+    (1, Continue, 1, 0, NODES, [1, 3]),
 ];
 
 fn cases(tier: usize, faults: Option<u8>) -> Vec<Case> {

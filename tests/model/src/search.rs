@@ -141,7 +141,9 @@ impl Search {
                 }
                 at = healed;
             }
-            path.into_iter().for_each(|at| rests[at] = true);
+            for at in path {
+                rests[at] = true;
+            }
         }
         None
     }
@@ -159,7 +161,7 @@ impl Search {
         let mut lines = Vec::new();
         for event in events {
             let is_pass = matches!(event, Event::Pass | Event::PassWithoutStatus | Event::NewLeader { .. });
-            let pass = if is_pass { self.pass(&state) } else { Default::default() };
+            let pass = if is_pass { self.pass(&state) } else { String::new() };
             lines.push(format!("{event}{pass}"));
             let found = successors(&mut self.worlds, &state).unwrap_or_default();
             if let Some((_, next)) = found.into_iter().find(|(other, _)| *other == event) {

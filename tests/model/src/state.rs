@@ -100,7 +100,6 @@ pub enum Deletion {
 
 /// A pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[expect(clippy::struct_excessive_bools, reason = "a pod has independent annotations")]
 pub struct Pod {
     pub node: NodeId,
     pub number: u8,

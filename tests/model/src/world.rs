@@ -254,7 +254,9 @@ impl Worlds {
                 Some(hour) => {
                     *hours.entry(aged(hour, seconds, &GONE_AGES)).or_default() += value.parse().unwrap_or(0);
                 }
-                None => line.push_str(&format!("{key}={value}")),
+                None => {
+                    let _ = write!(line, "{key}={value}");
+                }
             }
         }
         for (hour, count) in hours {
@@ -573,7 +575,7 @@ impl Worlds {
                 .map(|entry| (uid.clone(), Ok(entry.clone())))
                 .into_iter()
                 .collect(),
-            gone: gone.get(shard.gone).cloned().unwrap_or_default(),
+            gone: Ok(gone.get(shard.gone).cloned().unwrap_or_default()),
         })
     }
 
