@@ -1,4 +1,4 @@
-//! The DaemonJob custom resource: the post's fields, those that Quintet adds, and what the status says of them.
+//! The DaemonJob custom resource: the tutorial's fields, Quintet's own, and the status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
     .message(
         "podFailurePolicy needs template.spec.restartPolicy Never: only a pod that is not restarted shows how it failed"
     ),
-    // The list in a list binds the names: looked up anew for each rule they would cost more than the API server allows.
+    // The list in a list binds the names: looked up for each rule they would cost more than the API server allows.
     validation = Rule::new(
         "!has(self.podFailurePolicy) || !has(self.template.spec) \
          || [self.template.spec.containers.map(container, container.name) + \
@@ -409,10 +409,12 @@ pub struct DaemonJobStatus {
     /// Skipped nodes that are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_skipped_nodes: Option<i32>,
-    /// Complete: every eligible node is done or skipped. Failed: the run ended otherwise. Suspended: spec.suspend is
-    /// set. Paused: no further pods are made. PodsRefused: the API server does not take some pods. LedgerLost: what
-    /// was recorded of some nodes is gone. LedgerRefused: the API server does not take the ledger. SelectorIgnored:
-    /// selector or manualSelector is given. OldJobPresent: the Job of the post's operator is still there.
+    /// Complete: every selected node is done, skipped, or failed within maxFailedNodes. Failed: the run ended
+    /// otherwise. Suspended: spec.suspend is set. Paused: no further pods are made (spec.paused,
+    /// MaxFailedNodesExceeded, FleetUnhealthy, DefinitionOutdated). PodsRefused: the API server refuses pods
+    /// (TemplateInvalid: all pods of this template). LedgerLost: the record of some nodes is lost or in an unknown
+    /// format. LedgerRefused: the API server refuses the ledger. SelectorIgnored: selector or manualSelector is
+    /// given. OldJobPresent: the Job of the tutorial's operator still exists.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",

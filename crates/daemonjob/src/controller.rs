@@ -238,7 +238,7 @@ impl DaemonJobs {
         Ok(found.filter(is_ours).map(Arc::new))
     }
 
-    /// Whether the Job that the post's operator made for this DaemonJob is still there. Asked until something was
+    /// Whether the Job that the tutorial's operator made for this DaemonJob is still there. Asked until something was
     /// begun here.
     async fn has_old_job(&self, object: &DaemonJob, key: &Key) -> Result<bool, Error> {
         let has_begun = object.status.as_ref().is_some_and(|status| status.template_hash.is_some());

@@ -1,9 +1,9 @@
 //! DaemonJob: run a pod to completion once on every eligible node.
 //!
-//! Pods are made directly, one for each node and run, pinned by node affinity; their names are functions of the
-//! DaemonJob's and the node's UIDs and a run number, so that a repeated creation meets AlreadyExists. The truth is
-//! what the pods say together with the ledger, which keeps it when pods go: a finalizer holds every pod until
-//! then. A node is done when its last success was made from the current template.
+//! The plan makes each node's pods directly, pinned by node affinity. A pod's name follows from the UIDs of the
+//! DaemonJob and the node and from the pod's number, so a repeated creation meets AlreadyExists. Pods tell what
+//! happened while they exist; the ledger keeps it afterwards, and a finalizer holds every pod until then. A node is
+//! done when its last attempt succeeded and was made from the current template.
 
 pub mod api;
 pub mod clocks;
@@ -32,7 +32,7 @@ pub use controller::register;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "daemonjob";
 
-/// The finalizer on every pod of a DaemonJob: taken off when the ledger has the pod's outcome, or nobody needs it.
+/// The finalizer on every pod of a DaemonJob: removed when the ledger has the pod's outcome, or when no outcome is needed.
 pub const FINALIZER: &str = "dj.dysproz.io/ledger";
 
 /// What this kind may do.
@@ -77,7 +77,7 @@ pub const RULES: &[Rule] = &[
         group: "batch",
         resources: &["jobs"],
         verbs: &["get"],
-        why: "A DaemonJob waits until the Job that the post's operator made for it is gone.",
+        why: "A DaemonJob waits until the Job that the tutorial's operator made for it is gone.",
     },
 ];
 

@@ -148,7 +148,7 @@ fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actio
         world.unlabelled.pods.iter().map(|pod| restore(PODS, &pod.meta, json!({ KIND_LABEL: "DaemonJob" })));
     let shards = world.unlabelled.shards.iter();
     let shards = shards.map(|shard| restore(CONFIG_MAPS, &shard.meta, json!({ LEDGER_LABEL: FORMAT })));
-    // One that was unlabelled while nobody looked: it stands where a pod was to be made.
+    // A pod that lost its label while no manager ran: it has the name of a pod that is due.
     let met = survey.nodes.iter().filter_map(|surveyed| match surveyed.state {
         State::Due(run) if !world.refusals.is_empty() => {
             let name = pod_name(job, surveyed.node, run);

@@ -1,5 +1,5 @@
-//! The sweeper: takes our finalizer off pods whose outcome nobody will record, so that no pod, drain, namespace or
-//! uninstall waits for it.
+//! The sweeper: removes the finalizer from pods whose outcome will not be recorded, so that no pod, drain, namespace
+//! or uninstall waits for it.
 //!
 //! It always runs, whatever kinds are enabled. Pods of a DaemonJob that lives and is served are left to its plan, which
 //! takes the finalizer off once the ledger has the outcome.

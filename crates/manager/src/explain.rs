@@ -83,7 +83,7 @@ pub struct Explained {
 
 /// Finds out.
 pub async fn run(args: &Args) -> Result<Explained> {
-    // What was typed or written wrongly is said without asking a cluster.
+    // Mistakes in arguments and files are reported before a cluster is asked.
     let wanted = match &args.filename {
         Some(file) => file::read(file)?.into_iter().map(|job| Wanted::Spec(Box::new(job))).collect(),
         None => vec![Wanted::Named(target(&args.target)?)],
@@ -269,7 +269,7 @@ async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     Ok(())
 }
 
-/// Whether the Job of the post's operator is there: asked, as by the controller, until something was begun.
+/// Whether the Job of the tutorial's operator is there: asked, as by the controller, until something was begun.
 async fn read_old_job(cluster: &Cluster, subject: &mut Subject) {
     let key = subject.job.key();
     if subject.job.status.as_ref().is_some_and(|status| status.template_hash.is_some()) {
@@ -281,7 +281,7 @@ async fn read_old_job(cluster: &Cluster, subject: &mut Subject) {
             subject.world.old_job = job.is_some_and(|job| job.0.is_controlled_by(&key));
         }
         Err(error) => {
-            let what = format!("Whether a Job {name} of the post's operator is in the way is not known");
+            let what = format!("Whether a Job {name} of the tutorial's operator is in the way is not known");
             subject.remark = Some(format!("{}.", cluster.sorry(&what, &error)));
         }
     }

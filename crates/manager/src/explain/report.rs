@@ -1,4 +1,4 @@
-//! What is said of one DaemonJob: a pure function of what was read.
+//! The report on one DaemonJob: a pure function of what was read.
 //!
 //! The states are those of [`quintet_daemonjob::survey`], the function that the controller acts upon, and what becomes of
 //! pods is read off its plan; here they only get words, and the nodes that the survey leaves out get a line too.
@@ -34,7 +34,7 @@ pub enum Origin {
     Unchanged,
 }
 
-/// What is said of one DaemonJob.
+/// The report on one DaemonJob.
 #[derive(Debug)]
 pub struct Report {
     /// Its namespace.
@@ -55,7 +55,7 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// What is said of one node.
+/// The row of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     /// Its name.
