@@ -354,3 +354,16 @@ fn an_outdated_definition_is_named() {
     assert_eq!(scene.condition("Paused"), (true, "DefinitionOutdated"));
     assert_eq!(plan.status.unwrap().pending_nodes[0].reason, "DefinitionOutdated");
 }
+
+/// A node that the template does not tolerate, such as a control plane node, is none of the run's: it is listed, and the
+/// run does not count as one that left nodes out.
+#[test]
+fn a_tainted_node_does_not_make_a_run_incomplete() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.taint("b");
+    scene.passes();
+    scene.succeed("a");
+    scene.passes();
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+    assert_eq!((scene.status().desired, scene.reason("b")), (Some(1), Some("Tainted")));
+}
