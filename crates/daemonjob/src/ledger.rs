@@ -395,11 +395,15 @@ impl fmt::Display for Entry {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     /// It is not a list of words: its record is lost.
-    #[error("not a line of a ledger: {0}")]
+    #[error("not a line of a ledger: {}", short(.0))]
     Unreadable(Box<str>),
     /// It has a value that this version does not know: the line stays as it is.
-    #[error("a line of a newer version: {0}")]
+    #[error("a line of a newer version: {}", short(.0))]
     Newer(Box<str>),
+}
+
+fn short(line: &str) -> String {
+    quintet_kit::conditions::shorten(line.to_owned(), 200)
 }
 
 impl FromStr for Entry {

@@ -168,6 +168,14 @@ fn is_running(pod: &Value) -> bool {
     !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
+/// Whether a container has started: the pod is an attempt.
+fn has_started(pod: &Value) -> bool {
+    let states = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let mut states =
+        states.flat_map(|container| ["running", "terminated"].map(|state| &container["state"][state]));
+    states.any(|state| state["startedAt"].is_string())
+}
+
 fn is_counted(pod: &Value) -> bool {
     is_running(pod) && text(pod, "/metadata/deletionTimestamp").is_empty()
 }
@@ -581,10 +589,13 @@ impl Watcher {
                     wrong.push(what);
                 }
             }
+            // A success stands until there is an attempt with another template.
+            if has_started(pod) {
+                let (uid, on, hash) = &done;
+                inner.succeeded.retain(|(of, node, with)| of != uid || node != on || with == hash);
+            }
             match text(pod, "/status/phase") {
                 "Succeeded" if commit.old.is_none_or(|old| text(old, "/status/phase") != "Succeeded") => {
-                    // The ledger has the last success.
-                    inner.succeeded.retain(|(of, on, _)| *of != done.0 || *on != done.1);
                     inner.succeeded.insert(done);
                 }
                 "Failed" => {
