@@ -589,8 +589,8 @@ impl Watcher {
                     wrong.push(what);
                 }
             }
-            // A success stands until there is an attempt with another template.
-            if has_started(pod) {
+            // A success stands until an attempt with another template begins.
+            if has_started(pod) && !commit.old.is_some_and(has_started) {
                 let (uid, on, hash) = &done;
                 inner.succeeded.retain(|(of, node, with)| of != uid || node != on || with == hash);
             }
