@@ -100,7 +100,7 @@ fn failures_back_off_and_end_at_the_limit() {
         job["metadata"]["name"] == "tries" && word(job, "pendingNodes", a) == "BackingOff"
     });
     let (_, message) = told(&job, "pendingNodes", a).unwrap();
-    assert!(message.contains("backs off until ") && message.contains(" after 1 tries"), "{message}");
+    assert!(message.contains("tries again at ") && message.contains(", after 1 try"), "{message}");
     let second = running(&arena, "tries", a, 2);
     let at = |pod: &str, path: &str| {
         let pod = arena.get("pod", pod).unwrap();
@@ -115,7 +115,7 @@ fn failures_back_off_and_end_at_the_limit() {
     assert_eq!(condition(&job, "Failed").1, "NodesFailed");
     let (word, message) = told(&job, "failedNodes", a).unwrap();
     assert_eq!(word, "BackoffLimitExceeded");
-    assert!(message.starts_with("2 failures exceed backoffLimit"), "{message}");
+    assert!(message.starts_with("2 failures, backoffLimit allows 1"), "{message}");
     assert_eq!((&job["status"]["failed"], &job["status"]["succeeded"]), (&json!(1), &json!(1)));
     assert!(
         ledger(&arena, "tries")[a].contains(" pod=2 outcome=Failed failures=2 "),

@@ -182,8 +182,8 @@ const MUTANTS: &[Mutant] = &[
         name: "a brake that counts eligible nodes alone",
         file: "crates/daemonjob/src/survey.rs",
         edits: &[(
-            "Some(failure) => counted.push(",
-            "Some(failure) if standing.verdict == Verdict::Run => counted.push(",
+            "        if let Some(failure) = &standing.failure {\n            counted.push(",
+            "        if let (Some(failure), Verdict::Run) = (&standing.failure, &standing.verdict) {\n            counted.push(",
         )],
         catchers: &[Catcher::Plans("daemonjob-brake", "/"), Catcher::Search],
     },
@@ -202,7 +202,7 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/daemonjob/src/history.rs",
         edits: &[(
             "has_failed(latest) || is_suspect(latest) && !is_leaving",
-            "has_failed(latest) && !is_leaving",
+            "has_failed(latest) || is_suspect(latest) && is_leaving && !is_leaving",
         )],
         catchers: &[Catcher::Plans("daemonjob-node-deleted", "/"), Catcher::Search],
     },
@@ -210,8 +210,8 @@ const MUTANTS: &[Mutant] = &[
         name: "Failed that turns into Complete by a taint",
         file: "crates/daemonjob/src/node_state.rs",
         edits: &[(
-            "        if let Some(failure) = &standing.failure {\n            return state(State::Failed(failure.reason().clone()));",
-            "        if let (Some(failure), Verdict::Run) = (&standing.failure, &standing.verdict) {\n            return state(State::Failed(failure.reason().clone()));",
+            "Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),",
+            "Some(Failure::Recorded(_)) => !is_done && blocking.is_none() && standing.verdict == Verdict::Run,",
         )],
         catchers: &[Catcher::Plans("daemonjob-failed-node-tainted", "/"), Catcher::Search],
     },

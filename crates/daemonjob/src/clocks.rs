@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::clock::whole_seconds;
-use quintet_kit::types::{Node, Pod};
+use quintet_kit::types::{Node, Phase, Pod};
 
 use crate::api::DaemonJob;
-use crate::eligibility::is_condition_taint;
+use crate::eligibility::{Placement, is_condition_taint};
 use crate::failure_policy::is_fleet_unhealthy;
 use crate::history::NODE_UID_LABEL;
 use crate::observe::World;
@@ -34,10 +34,12 @@ pub struct Clocks {
     began: Option<Timestamp>,
     /// When this process last wrote to the ledger.
     flushed: Option<Timestamp>,
-    /// Since when the status of this generation and template tells no rollout.
+    /// Since when the status of this generation and template has no rollout.
     untold: Option<Timestamp>,
     /// By UID of a pod that has ended.
     ends: HashMap<Arc<str>, Sight>,
+    /// By UID of a pod that is Pending: when this process first saw it, where a deadline needs that.
+    pending: HashMap<Arc<str>, Timestamp>,
     /// By node UID; nodes that are well and stay are not in it.
     nodes: HashMap<Arc<str>, NodeClock>,
 }
@@ -64,11 +66,13 @@ struct NodeClock {
 }
 
 impl Clocks {
-    /// Looks at the nodes, by the wall clock and by one that cannot be set. While the fleet is unhealthy as a whole, every
-    /// clock stands at its beginning.
+    /// Looks at the nodes, by the wall clock and by one that cannot be set. While the fleet is unhealthy as a whole, the
+    /// clocks of the nodes stand still.
     pub fn step(&mut self, job: &DaemonJob, world: &World, (now, steady): (Timestamp, SignedDuration)) {
+        let mut passed = SignedDuration::ZERO;
         if let Some((before, steady_before)) = self.last {
-            let jump = now.duration_since(before) - (steady - steady_before);
+            passed = steady - steady_before;
+            let jump = now.duration_since(before) - passed;
             if jump.abs() > JUMP {
                 self.shift(jump);
             }
@@ -77,21 +81,26 @@ impl Clocks {
         self.began.get_or_insert(now);
         self.untold = is_untold(job).then(|| self.untold.unwrap_or(now));
         let is_unwell = |node: &Node| !node.ready || node.taints.iter().any(is_condition_taint);
-        let stand_still = world.nodes.iter().any(|node| is_unwell(node)) && is_fleet_unhealthy(job, world);
+        let placement = world.nodes.iter().any(|node| is_unwell(node)).then(|| {
+            // Parsed only where it is needed: in most passes every node is well.
+            Placement::of(job.spec.template.spec())
+        });
+        let stand_still =
+            placement.as_ref().is_some_and(|placement| is_fleet_unhealthy(job, placement, world));
+        let stalled = if stand_still || self.stood_still { passed } else { SignedDuration::ZERO };
+        let since = |before: Option<Timestamp>| {
+            before.map_or(now, |before| before.checked_add(stalled).unwrap_or(now).min(now))
+        };
         for node in &world.nodes {
-            if is_unwell(node) {
+            if let Some(placement) = placement.as_ref().filter(|_| is_unwell(node)) {
                 let clock = self.nodes.entry(node.meta.uid.clone()).or_default();
-                let stood_still = stand_still || self.stood_still;
-                let since = |before: Option<Timestamp>| before.filter(|_| !stood_still).unwrap_or(now);
                 clock.not_ready = (!node.ready).then(|| since(clock.not_ready));
-                let is_unhealthy = node.taints.iter().any(is_condition_taint);
-                clock.unhealthy = is_unhealthy.then(|| since(clock.unhealthy));
+                clock.unhealthy = placement.is_unhealthy(node).then(|| since(clock.unhealthy));
             } else if let Some(clock) = self.nodes.get_mut(&node.meta.uid) {
                 (clock.not_ready, clock.unhealthy) = (None, None);
             }
             if node.ready {
                 let is_leaving = node.unschedulable
-                    || node.meta.deleted.is_some()
                     || node.taints.iter().any(|taint| {
                         let is_named = world.deletion_taints.iter().any(|key| **key == *taint.key);
                         is_named || DELETION_TAINTS.contains(&&*taint.key)
@@ -105,7 +114,22 @@ impl Clocks {
         }
         self.stood_still = stand_still;
         self.see_ends(job, world, now);
+        self.see_pending(job, world, now);
         self.forget(world);
+    }
+
+    /// Remembers since when pods are Pending, if there is a deadline for that.
+    fn see_pending(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
+        if job.spec.pending_deadline_seconds.is_none() {
+            self.pending.clear();
+            return;
+        }
+        let pods = world.pods.iter().filter(|pod| pod.phase == Phase::Pending);
+        let seen = pods.map(|pod| {
+            let since = self.pending.get(&pod.meta.uid).copied();
+            (pod.meta.uid.clone(), since.unwrap_or(now))
+        });
+        self.pending = seen.collect();
     }
 
     /// Remembers the pods that have ended, and of what kind their nodes are.
@@ -158,6 +182,9 @@ impl Clocks {
         for sight in self.ends.values_mut() {
             sight.at = sight.at.checked_add(jump).unwrap_or(sight.at);
         }
+        for since in self.pending.values_mut() {
+            *since = since.checked_add(jump).unwrap_or(*since);
+        }
         for time in times.chain([&mut self.began, &mut self.flushed, &mut self.untold]) {
             *time = time.map(|at| at.checked_add(jump).unwrap_or(at));
         }
@@ -173,7 +200,7 @@ impl Clocks {
         self.flushed
     }
 
-    /// Since when the status tells no rollout, although it is about this generation and template: the definition of
+    /// Since when the status has no rollout, although it is about this generation and template: the definition of
     /// DaemonJobs is older than this program, and the API server drops the field.
     pub fn untold_since(&self) -> Option<Timestamp> {
         self.untold
@@ -189,9 +216,19 @@ impl Clocks {
         self.nodes.get(uid).and_then(|clock| clock.not_ready).unwrap_or(now)
     }
 
-    /// Since when the node has a condition taint at a stretch; `now` where this is the first look.
+    /// Since when the node is unhealthy at a stretch; `now` where this is the first look.
     pub fn unhealthy_since(&self, uid: &str, now: Timestamp) -> Timestamp {
         self.nodes.get(uid).and_then(|clock| clock.unhealthy).unwrap_or(now)
+    }
+
+    /// Since when the pod is Pending; `now` where this is the first look.
+    pub fn pending_since(&self, pod_uid: &str, now: Timestamp) -> Timestamp {
+        self.pending.get(pod_uid).copied().unwrap_or(now)
+    }
+
+    /// When this process first looked at the DaemonJob in its present term.
+    pub fn began(&self) -> Option<Timestamp> {
+        self.began
     }
 
     /// Whether the node was cordoned, or marked for deletion, when it was last Ready.

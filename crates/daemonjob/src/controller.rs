@@ -9,6 +9,7 @@ use quintet_kit::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_kit::controller::{Controller, Reconciler, Waker};
 use quintet_kit::departed::Departed;
 use quintet_kit::executor::{Carried, Error, Executor};
+use quintet_kit::gate::Gate;
 use quintet_kit::informer::{Change, Informer};
 use quintet_kit::object::{Key, Meta, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
@@ -40,12 +41,22 @@ struct DaemonJobs {
     deletion_taints: Arc<[String]>,
     /// What the steady clock is measured from.
     origin: Instant,
+    /// Without a term, no pass is made.
+    gate: Gate,
     /// By UID of the DaemonJob.
-    clocks: Mutex<HashMap<Arc<str>, Clocks>>,
+    memories: Mutex<HashMap<Arc<str>, Memory>>,
     /// By UID of the DaemonJob: its last template that was tried.
     trials: Mutex<HashMap<Arc<str>, Trial>>,
     /// UIDs of DaemonJobs for which the tutorial's operator has left no Job behind.
     without_old_job: Mutex<HashSet<Arc<str>>>,
+}
+
+/// What this process saw of one DaemonJob in one term.
+#[derive(Default)]
+struct Memory {
+    /// When the term began.
+    term: Option<Instant>,
+    clocks: Clocks,
 }
 
 /// What the API server said to a pod of a template, without creating it.
@@ -116,9 +127,9 @@ impl Reconciler for DaemonJobs {
     fn carried(&self, key: &Key, carried: &Carried) {
         self.metrics.count(carried);
         if carried.done.iter().any(|(_, kind, _)| *kind == CONFIG_MAPS.kind)
-            && let Some(clocks) = self.clocks().get_mut(&key.uid)
+            && let Some(memory) = self.memories().get_mut(&key.uid)
         {
-            clocks.ledger_written(self.clock.now());
+            memory.clocks.ledger_written(self.clock.now());
         }
     }
 
@@ -130,7 +141,7 @@ impl Reconciler for DaemonJobs {
         self.departed_pods.forget(key);
         self.departed_shards.forget(key);
         self.without_old_job().remove(&key.uid);
-        self.clocks().remove(&key.uid);
+        self.memories().remove(&key.uid);
         self.trials().remove(&key.uid);
     }
 }
@@ -179,17 +190,22 @@ impl DaemonJobs {
         invalid.map(|(message, _, until)| (message, until))
     }
 
-    fn clocks(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Clocks>> {
-        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memories(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Memory>> {
+        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at every node's clock, and copies what this process remembers.
+    /// Looks at every node's clock, and copies what this process remembers. What it saw in an earlier term says nothing of
+    /// what happened while another manager led.
     fn step_clocks(&self, object: &DaemonJob, key: &Key, world: &World) -> Clocks {
         let steady = SignedDuration::try_from(self.origin.elapsed()).unwrap_or(SignedDuration::MAX);
-        let mut clocks = self.clocks();
-        let clocks = clocks.entry(key.uid.clone()).or_default();
-        clocks.step(object, world, (self.clock.now(), steady));
-        clocks.clone()
+        let term = self.gate.term().map(|term| term.since);
+        let mut memories = self.memories();
+        let memory = memories.entry(key.uid.clone()).or_default();
+        if term.is_some() && memory.term != term {
+            *memory = Memory { term, ..Memory::default() };
+        }
+        memory.clocks.step(object, world, (self.clock.now(), steady));
+        memory.clocks.clone()
     }
 
     /// The shards that the cache shows, and what has become of those that it should show and does not.
@@ -317,9 +333,10 @@ pub fn register(
         metrics,
         stop: shared.stop.clone(),
         clock: shared.clock,
+        gate: shared.gate.clone(),
         deletion_taints: deletion_taints.iter().filter(|key| !key.is_empty()).cloned().collect(),
         origin: Instant::now(),
-        clocks: Mutex::default(),
+        memories: Mutex::default(),
         trials: Mutex::default(),
         without_old_job: Mutex::default(),
     };

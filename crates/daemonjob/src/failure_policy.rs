@@ -142,7 +142,7 @@ pub fn failures(
     let horizon = braked_since.map_or(now, |since| since.0.min(now));
     Failures {
         gone: gone_count(histories, world, key, horizon),
-        unrecorded: if braked_since.is_some() { unusable_gone_lines(world) } else { 0 },
+        unrecorded: if braked_since.is_some() { unusable_gone_lines(job, world) } else { 0 },
         max: max_failed(job, base),
         type_: job.spec.failure_policy.as_ref().map(|policy| policy.type_).unwrap_or_default(),
         ..Failures::default()
@@ -193,10 +193,9 @@ impl Fleet {
 }
 
 /// Whether the fleet is unhealthy as a whole, before a pass: a run that begins now begins with the fleet as it is.
-pub fn is_fleet_unhealthy(job: &DaemonJob, world: &World) -> bool {
-    let placement = Placement::of(job.spec.template.spec());
+pub fn is_fleet_unhealthy(job: &DaemonJob, placement: &Placement, world: &World) -> bool {
     let start = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|start| start.0);
-    let fleet = Fleet::of(&placement, world, start);
+    let fleet = Fleet::of(placement, world, start);
     fleet.is_unhealthy(unhealthy_from_start(job, false, fleet))
 }
 

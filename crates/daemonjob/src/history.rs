@@ -69,7 +69,7 @@ impl Judged<'_> {
     }
 }
 
-/// Whether the pod was given to a node. A node that dies at once tells of no container that it started.
+/// Whether the pod was bound to a node. A node that dies at once does not report the containers that it started.
 fn is_bound(pod: &Pod) -> bool {
     pod.node.is_some()
 }
@@ -101,9 +101,11 @@ pub struct History<'a> {
 }
 
 impl History<'_> {
-    /// Whether what this rollout did on the node is not known any more.
-    pub fn is_record_lost(&self, rollout: u64) -> bool {
-        let is_lost = |latest: &Entry| latest.outcome == Outcome::RecordLost && latest.rollout == rollout;
+    /// Whether the record of what this rollout did on the node was lost at or after this time.
+    pub fn is_record_lost_since(&self, since: Timestamp, rollout: u64) -> bool {
+        let is_lost = |latest: &Entry| {
+            latest.outcome == Outcome::RecordLost && latest.rollout == rollout && latest.ended >= since
+        };
         self.lost || self.latest.as_ref().is_some_and(is_lost)
     }
 
@@ -236,7 +238,7 @@ pub fn histories<'a>(
         }
     }
     for (uid, gone) in gone {
-        judge_gone(gone, world.clocks.is_leaving(uid), key, now);
+        judge_gone(gone, world.clocks.is_leaving(uid), rules, key, now);
     }
     all
 }
@@ -335,8 +337,8 @@ fn ended(judged: &Judged<'_>, is_ready: bool, key: &Key, clocks: &Clocks, now: T
         machine: id(MACHINE_ID_ANNOTATION),
         is_unclear: is_annotated && !is_ready && !saw_ready && is_bound(pod) && outcome != Outcome::Rejected,
         may_have_run: is_bound(pod),
-        // The clock of a node may be ahead of the manager's.
-        ended: at.min(sight.map_or(whole_seconds(now), |sight| sight.at)),
+        // By the manager's clock: those of the node and of the API server may differ.
+        ended: sight.map_or_else(|| at.min(whole_seconds(now)), |sight| sight.at),
     })
 }
 
@@ -382,7 +384,7 @@ fn fold_gone<'a>(
 }
 
 /// Whether a deleted node counts as failed, and what must be written because of that.
-fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, key: &Key, now: Timestamp) {
+fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, rules: &Rules<'_>, key: &Key, now: Timestamp) {
     if let Some(recorded) = gone.recorded
         && let Some(since) = recorded.gone
     {
@@ -392,7 +394,8 @@ fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, key: &Key, now: Timesta
     }
     let latest = gone.owed.take().or_else(|| gone.recorded.cloned());
     let is_suspect = |latest: &Entry| latest.unclear().is_some_and(|attempt| attempt.rollout == key.rollout);
-    let has_failed = |latest: &Entry| latest.has_failed_in(key.rollout);
+    let has_failed =
+        |latest: &Entry| latest.has_failed_in(key.rollout) || rules.exceeded(latest, key.rollout).is_some();
     gone.must_settle = latest.as_ref().is_some_and(|latest| is_suspect(latest) || has_failed(latest));
     if let Some(mut latest) = latest.filter(|latest| has_failed(latest) || is_suspect(latest) && !is_leaving)
     {
@@ -403,13 +406,21 @@ fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, key: &Key, now: Timesta
     }
 }
 
-/// How many lines that count deleted nodes are not usable: each may tell of failed ones.
-pub fn unusable_gone_lines(world: &World) -> usize {
-    world.shards().filter(|shard| shard.is_known_format() && shard.gone.is_err()).count()
+/// How many lines that count deleted nodes are not usable, or lost with a shard of which no node is left: each may tell of
+/// failed ones. A node of a lost shard counts by itself.
+pub fn unusable_gone_lines(job: &DaemonJob, world: &World) -> usize {
+    let unusable = world.shards().filter(|shard| shard.is_known_format() && shard.gone.is_err()).count();
+    let mut missing = missing_shards(job, world);
+    if missing.contains(&true) {
+        for node in &world.nodes {
+            missing[usize::from(shard_of(&node.meta.uid))] = false;
+        }
+    }
+    unusable + missing.into_iter().filter(|is_missing| *is_missing).count()
 }
 
-/// Marks the nodes whose shard is missing, or has a format that this version does not read.
-fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut HashMap<&str, History<'_>>) {
+/// The shards that the status names and that are not there.
+fn missing_shards(job: &DaemonJob, world: &World) -> [bool; SHARDS as usize] {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let mut missing = [false; SHARDS as usize];
     // A status without a rollout was written before this format.
@@ -419,15 +430,17 @@ fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut HashMap<&str, 
             *missing = true;
         }
     }
-    let mut foreign = Vec::new();
-    for shard in world.shards() {
-        if let Some(number) = shard.number(name) {
-            missing[usize::from(number)] = false;
-        }
-        if !shard.is_known_format() {
-            foreign.push(shard);
-        }
+    for number in world.shards().filter_map(|shard| shard.number(name)) {
+        missing[usize::from(number)] = false;
     }
+    missing
+}
+
+/// Marks the nodes whose shard is missing, or has a format that this version does not read.
+fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut HashMap<&str, History<'_>>) {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let missing = missing_shards(job, world);
+    let foreign: Vec<_> = world.shards().filter(|shard| !shard.is_known_format()).collect();
     if !missing.contains(&true) && foreign.is_empty() {
         return;
     }

@@ -241,7 +241,7 @@ impl Entry {
         let earlier = before.and_then(|before| before.attempt.clone());
         let result = match ended.outcome.implies() {
             None if ended.has_started => Some(AttemptResult::Disrupted),
-            // A node that died before its kubelet could report the start tells of no container.
+            // A node that died at once does not report the containers that it started.
             None if ended.may_have_run && ended.is_unclear && !is_rejected => Some(AttemptResult::Disrupted),
             result => result,
         };
@@ -291,11 +291,12 @@ impl Entry {
         self.attempt.as_ref().is_some_and(|attempt| attempt.result == AttemptResult::Succeeded)
     }
 
-    /// Whether the last attempt failed, in this rollout.
+    /// Whether an attempt failed in this rollout, and none has succeeded since. A retry that was disrupted, or that the
+    /// manager deleted, takes nothing back.
     pub fn has_failed_in(&self, rollout: u64) -> bool {
-        self.attempt
-            .as_ref()
-            .is_some_and(|attempt| attempt.result == AttemptResult::Failed && attempt.rollout == rollout)
+        let last_failed =
+            |attempt: &Attempt| attempt.result == AttemptResult::Failed && attempt.rollout == rollout;
+        self.attempt.as_ref().is_some_and(last_failed) || self.counts_on(rollout) && self.failures > 0
     }
 
     /// The last attempt, while the node was not seen Ready since.

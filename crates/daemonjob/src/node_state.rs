@@ -16,8 +16,8 @@ use crate::failure_policy::node_lost_after;
 use crate::history::{History, Judged, hash_of};
 use crate::ledger::{Entry, Outcome, id_digest};
 use crate::observe::World;
-use crate::outcome::Rules;
-use crate::run::{Ending, Key};
+use crate::outcome::{Exceeded, Rules};
+use crate::run::{Ending, Key, rollout_before, was_finished};
 
 /// How long a run waits for an unhealthy node, where the spec does not say.
 const SKIP_AFTER: i64 = 300;
@@ -165,6 +165,15 @@ pub struct Reason {
     pub message: String,
 }
 
+/// A number of things, in the singular or the plural.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    match (count, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{count} {stem}ies"),
+        (_, None) => format!("{count} {noun}s"),
+    }
+}
+
 pub(crate) fn because(cause: Cause, message: impl Into<String>) -> Reason {
     Reason { cause, message: message.into() }
 }
@@ -216,8 +225,10 @@ pub(crate) fn is_done(history: &History<'_>, hash: &str, job: &DaemonJob, node: 
     let Some(latest) = history.latest.as_ref().filter(|latest| latest.has_succeeded()) else { return false };
     let Some(attempt) = &latest.attempt else { return false };
     let is_current = *attempt.hash == *hash || !reruns_on(job, RerunOn::TemplateChange);
+    // A change begins a run only while the node is Ready. In a run that goes on, it counts even if the node is not.
+    let is_known = node.ready || !was_finished(job);
     let changed = |what, then: &str, is: &str| {
-        !then.is_empty() && !is.is_empty() && node.ready && reruns_on(job, what) && *id_digest(is) != *then
+        !then.is_empty() && !is.is_empty() && is_known && reruns_on(job, what) && *id_digest(is) != *then
     };
     is_current
         && !changed(RerunOn::NodeReboot, &attempt.boot, &node.boot_id)
@@ -277,73 +288,100 @@ impl Judge<'_> {
             Standing { verdict, is_unhealthy, suspect, is_written_off: false, failure: None, again: None };
         let after = node_lost_after(self.job);
         let uid = &*node.meta.uid;
-        let mut is_over = |since: Timestamp| {
-            let over = if self.is_fleet_unhealthy { None } else { Some(passed(since, after, self.now)) };
-            if let Some(Err(until)) = over {
-                standing.again = Some(standing.again.map_or(until, |already: Timestamp| already.min(until)));
+        let mut is_over = |since: Timestamp| match passed(since, after, self.now) {
+            Ok(()) => true,
+            // While the fleet is unhealthy as a whole, the clocks stand still.
+            Err(_) if self.is_fleet_unhealthy => false,
+            Err(until) => {
+                standing.again = standing.again.into_iter().chain([until]).min();
+                false
             }
-            over == Some(Ok(()))
         };
         let clocks = &self.world.clocks;
         let is_lost = suspect.is_some() && is_over(clocks.not_ready_since(uid, self.now));
         let is_long_unhealthy = is_unhealthy && is_over(clocks.unhealthy_since(uid, self.now));
         // A pod on a node that is Ready again runs, although the taint is not removed yet.
         standing.is_written_off = is_lost || is_long_unhealthy && !node.ready;
+        let inherited = self.inherits_brake(after);
         standing.failure = self.recorded_failure(history);
         if standing.failure.is_none()
-            && is_lost
+            && (is_lost || inherited && suspect.is_some())
             && suspect == Some(self.key.rollout)
             && !clocks.is_leaving(uid)
         {
-            let message = format!(
-                "not Ready for more than {} s since a pod ran here; it heals when the node is Ready",
-                after.as_secs()
-            );
+            let message = if is_lost {
+                format!("not Ready for more than {} s since a pod ran here", after.as_secs())
+            } else {
+                "not Ready since a pod ran here, and maxFailedNodes was exceeded before this manager led"
+                    .to_owned()
+            };
+            let message = format!("{message}; it heals when the node is Ready");
             standing.failure = Some(Failure::Provisional(because(Cause::NodeLost, message)));
         }
         let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
         if standing.failure.is_none() && has_failed {
-            standing.failure = self.failed_and_gone(node, &standing, is_long_unhealthy);
+            let is_gone = is_long_unhealthy || inherited && is_unhealthy;
+            standing.failure = self.failed_and_gone(node, history, &standing, is_gone);
+            let until = self.rejected_until(history);
+            standing.again = standing.again.into_iter().chain(until.filter(|until| *until > self.now)).min();
         }
         standing
+    }
+
+    /// Whether the brake is on since before this process led, which cannot know yet how long nodes are not Ready: until
+    /// it has looked for as long as a node needs to be lost, those that may be lost count.
+    fn inherits_brake(&self, after: SignedDuration) -> bool {
+        let rollout = rollout_before(self.job, self.key);
+        let is_braked = rollout.is_some_and(|rollout| rollout.braked_since.is_some());
+        let began = self.world.clocks.began().filter(|_| is_braked);
+        began.is_some_and(|began| passed(began, after, self.now).is_err())
     }
 
     /// A failure that stands whatever becomes of the node.
     fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
         let latest = history.latest.as_ref()?;
-        if !latest.counts_on(self.key.rollout) {
-            return None;
-        }
-        let (cause, message) = if latest.outcome.is_final() {
-            let message = format!("podFailurePolicy takes the failure of pod {} for final", latest.pod);
-            (Cause::PodFailurePolicy, message)
-        } else if self.rules.exceeds_limit(latest.failures) {
-            let message = format!(
-                "{} failures exceed backoffLimit; the last one was pod {}",
-                latest.failures, latest.pod
-            );
-            (Cause::BackoffLimitExceeded, message)
-        } else if self.rules.exceeds_disruption_limit(latest.disruptions) {
-            let message = format!("{} disruptions in a row exceed disruptionLimit", latest.disruptions);
-            (Cause::DisruptionLimitExceeded, message)
-        } else {
-            return None;
+        let (cause, message) = match self.rules.exceeded(latest, self.key.rollout)? {
+            Exceeded::Rule => (
+                Cause::PodFailurePolicy,
+                format!("a rule of podFailurePolicy failed the node at pod {}", latest.pod),
+            ),
+            Exceeded::BackoffLimit(limit) => (
+                Cause::BackoffLimitExceeded,
+                format!(
+                    "{}, backoffLimit allows {limit}; the last pod was {}",
+                    counted(u64::from(latest.failures), "failure"),
+                    latest.pod
+                ),
+            ),
+            Exceeded::DisruptionLimit(limit) => (
+                Cause::DisruptionLimitExceeded,
+                format!(
+                    "{} in a row, disruptionLimit allows {limit}",
+                    counted(u64::from(latest.disruptions), "disruption")
+                ),
+            ),
         };
         Some(Failure::Recorded(because(cause, message)))
     }
 
     /// A node whose last attempt failed and that cannot be tried again now.
-    fn failed_and_gone(&self, node: &Node, standing: &Standing, is_long_unhealthy: bool) -> Option<Failure> {
+    fn failed_and_gone(
+        &self,
+        node: &Node,
+        history: &History<'_>,
+        standing: &Standing,
+        is_long_unhealthy: bool,
+    ) -> Option<Failure> {
         let why = match &standing.verdict {
             _ if node.meta.deleted.is_some() => "its Node is being deleted".to_owned(),
-            Verdict::Run => return None,
+            Verdict::Run => self.given_up(history)?.message,
             verdict if !verdict.is_selected() => "the template does not select the node any more".to_owned(),
             _ if self.rules.placement().is_tainted(node) || is_long_unhealthy => {
                 not_tolerated(standing.verdict.taint()?)
             }
             _ => return None,
         };
-        let message = format!("its last pod failed, and it cannot be tried again: {why}");
+        let message = format!("a pod failed here, and the node cannot be tried again: {why}");
         Some(Failure::Provisional(because(Cause::FailedAndGone, message)))
     }
 
@@ -356,9 +394,13 @@ impl Judge<'_> {
         blocking: Option<&Judged<'_>>,
     ) -> (State, Option<Timestamp>) {
         let state = |state| (state, None);
-        if let Some(failure @ Failure::Provisional(reason)) = &standing.failure
-            && (reason.cause == Cause::NodeLost || blocking.is_none())
-        {
+        let is_done = is_done(history, &self.key.hash, self.job, node);
+        let shows = match &standing.failure {
+            Some(Failure::Provisional(reason)) => reason.cause == Cause::NodeLost || blocking.is_none(),
+            Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),
+            None => false,
+        };
+        if let Some(failure) = standing.failure.as_ref().filter(|_| shows) {
             return state(State::Failed(failure.reason().clone()));
         }
         if standing.is_suspect() {
@@ -366,7 +408,6 @@ impl Judge<'_> {
                 standing.suspect == Some(self.key.rollout) && !self.world.clocks.is_leaving(&node.meta.uid);
             return state(State::Waiting(self.suspect(history, blocking, counts)));
         }
-        let is_done = is_done(history, &self.key.hash, self.job, node);
         let blocking = blocking.filter(|judged| {
             // What is left of the current template on a node that is done is superfluous.
             !is_done || hash_of(judged.pod, &self.key.hash) != &*self.key.hash
@@ -379,9 +420,6 @@ impl Judge<'_> {
         }
         if is_done {
             return state(State::Done);
-        }
-        if let Some(failure) = &standing.failure {
-            return state(State::Failed(failure.reason().clone()));
         }
         if let Some(skipped) = self.unrecorded(history) {
             return state(State::Skipped(skipped));
@@ -406,12 +444,12 @@ impl Judge<'_> {
         let last = history.latest.as_ref().map_or(0, |latest| latest.pod);
         let since = blocking.map_or_else(
             || format!("since its pod {last} ran"),
-            |judged| format!("since {} runs here", judged.pod.meta.name),
+            |judged| format!("while {} runs here", judged.pod.meta.name),
         );
         let then = if counts { "counts as failed" } else { "gives up its place" };
         because(
             Cause::NotReadySinceAttempt,
-            format!("the node is not Ready {since}; it {then} after {after} s"),
+            format!("the node has not been Ready {since}; it {then} after {after} s"),
         )
     }
 
@@ -432,7 +470,7 @@ impl Judge<'_> {
         let message = if latest.outcome == Outcome::PendingDeadlineExceeded {
             format!("pod {} did not start in time", latest.pod)
         } else if rejected_until.is_some_and(|until| until <= self.now) {
-            "the kubelet rejected every pod in time".to_owned()
+            "the kubelet rejected every pod for pendingDeadlineSeconds".to_owned()
         } else {
             return None;
         };
@@ -550,7 +588,10 @@ impl Judge<'_> {
                 Cause::Rejected,
                 format!("the kubelet rejected pod {}; tries again at {at}", latest.pod),
             ),
-            _ => because(Cause::BackingOff, format!("backs off until {at} after {tries} tries")),
+            _ => because(
+                Cause::BackingOff,
+                format!("tries again at {at}, after {}", counted(u64::from(tries), "try")),
+            ),
         };
         Some((reason, until))
     }
@@ -578,7 +619,7 @@ fn occupied(judged: &Judged<'_>, hash: &str) -> State {
     let pod = judged.pod;
     let outdated = hash_of(pod, hash) != hash;
     if pod.meta.deleted.is_some() {
-        let message = format!("waits until {} has ended", pod.meta.name);
+        let message = format!("{} is terminating; the node waits for its end", pod.meta.name);
         State::Waiting(because(Cause::PreviousPodTerminating, message))
     } else if outdated && (pod.phase != Phase::Pending || pod.started.is_some()) {
         let message = format!("{} runs an older template", pod.meta.name);

@@ -81,7 +81,7 @@ mod tests {
     #[case::was_deleted_and_then_recorded("Succeeded", Some("n"), true, true, false)]
     #[case::never_had_a_node("Pending", None, true, true, false)]
     #[case::somebody_took_our_finalizer_off("Running", Some("n"), true, false, false)]
-    fn only_of_a_pod_that_we_did_not_let_go_it_is_asked_whether_it_is_gone(
+    fn looks_up_only_pods_it_has_not_released(
         #[case] phase: &str,
         #[case] node: Option<&str>,
         #[case] is_terminating: bool,

@@ -8,7 +8,7 @@ use quintet_kit::types::{Node, Phase, Pod};
 
 use crate::api::{DaemonJob, ExitCodeOperator, PodFailureAction, PodFailurePolicy, PodFailureRule};
 use crate::eligibility::Placement;
-use crate::ledger::Outcome;
+use crate::ledger::{Entry, Outcome};
 
 /// Failures that a node may have where the spec says nothing: the Job's default.
 const BACKOFF_LIMIT: i32 = 6;
@@ -88,6 +88,17 @@ pub struct Rules<'a> {
     placement: Placement,
 }
 
+/// Why a node is not tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exceeded {
+    /// A rule of podFailurePolicy.
+    Rule,
+    /// backoffLimit, which is this.
+    BackoffLimit(i64),
+    /// disruptionLimit, which is this.
+    DisruptionLimit(i64),
+}
+
 /// What has become of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -128,14 +139,23 @@ impl<'a> Rules<'a> {
         node.unschedulable || self.placement.is_tainted(node)
     }
 
-    /// Whether a node with this number of failures is not tried again.
-    pub fn exceeds_limit(&self, failures: u32) -> bool {
-        i64::from(failures) > self.limit
+    /// Which limit a node exceeds in this rollout: it is not tried again.
+    pub fn exceeded(&self, latest: &Entry, rollout: u64) -> Option<Exceeded> {
+        if !latest.counts_on(rollout) {
+            return None;
+        }
+        if latest.outcome.is_final() {
+            Some(Exceeded::Rule)
+        } else if self.exceeds_limit(latest.failures) {
+            Some(Exceeded::BackoffLimit(self.limit))
+        } else {
+            let limit = self.disruption_limit.filter(|limit| i64::from(latest.disruptions) > *limit)?;
+            Some(Exceeded::DisruptionLimit(limit))
+        }
     }
 
-    /// Whether a node with this number of disruptions in a row is not tried again.
-    pub fn exceeds_disruption_limit(&self, disruptions: u32) -> bool {
-        self.disruption_limit.is_some_and(|limit| i64::from(disruptions) > limit)
+    fn exceeds_limit(&self, failures: u32) -> bool {
+        i64::from(failures) > self.limit
     }
 
     /// Whether the kubelet has restarted the containers of a pod too often, together with the failures before it: Job's
@@ -149,10 +169,10 @@ impl<'a> Rules<'a> {
         since.checked_add(self.pending_deadline?).ok()
     }
 
-    /// When a pod that is still Pending is given up; its init containers may have run.
-    pub fn pending_until(&self, pod: &Pod) -> Option<Timestamp> {
-        let created = pod.meta.created.filter(|_| pod.phase == Phase::Pending)?;
-        created.checked_add(self.pending_deadline?).ok()
+    /// When a pod that is Pending since then is given up; its init containers may have run.
+    pub fn pending_until(&self, pod: &Pod, since: Timestamp) -> Option<Timestamp> {
+        let deadline = self.pending_deadline.filter(|_| pod.phase == Phase::Pending)?;
+        since.checked_add(deadline).ok()
     }
 
     /// What has become of a pod, after this number of failures of its node in the same rollout. `is_kept_away`: the node
@@ -197,7 +217,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// What the first rule that matches says. How a container ended that was made to go tells nothing.
+    /// What the first rule that matches says. It ignores the exit codes of a deleted pod: the deletion can cause them.
     fn action(&self, pod: &Pod, made_to_go: bool) -> Option<PodFailureAction> {
         let matches = |rule: &&PodFailureRule| {
             let by_exit = rule.on_exit_codes.as_ref().is_some_and(|wanted| {

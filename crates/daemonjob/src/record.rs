@@ -25,7 +25,7 @@ use crate::survey::Survey;
 
 /// The shortest time between two writes of the ledger that only a pod waits for.
 const PACE: SignedDuration = SignedDuration::from_secs(1);
-/// How long the outcome of a pod that nothing waits for may be told by the pod alone.
+/// The longest time for which an outcome that nothing waits for is stored on the pod alone.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
 type Flags = [bool; SHARDS as usize];

@@ -70,7 +70,9 @@ pub(crate) fn removal(
         (Some(reason), _) if counts => Removal::Mark(reason),
         (Some(_), _) => Removal::DeleteUnbound,
         (None, Some(_)) => Removal::Unmark,
-        (None, None) => Removal::Keep(rules.pending_until(pod)),
+        (None, None) => {
+            Removal::Keep(rules.pending_until(pod, world.clocks.pending_since(&pod.meta.uid, now)))
+        }
     }
 }
 
@@ -86,7 +88,8 @@ pub fn deletion_reason(
     if !judged.pod.is_counted() || world.old_job {
         return None;
     }
-    let is_late = rules.pending_until(judged.pod).is_some_and(|until| until <= now);
+    let since = world.clocks.pending_since(&judged.pod.meta.uid, now);
+    let is_late = rules.pending_until(judged.pod, since).is_some_and(|until| until <= now);
     reason(job, survey, rules, judged).or(is_late.then_some(DeletedFor::PendingDeadline))
 }
 

@@ -14,7 +14,7 @@ use quintet_kit::{conditions, digest};
 use crate::api::{DaemonJob, DaemonJobStatus, RerunOn, Rollout};
 use crate::history::{ROLLOUT_ANNOTATION, RUN_ANNOTATION, hash_of};
 use crate::ledger::Outcome;
-use crate::node_state::reruns_on;
+use crate::node_state::{is_done, reruns_on};
 use crate::observe::World;
 use crate::survey::Survey;
 
@@ -121,21 +121,30 @@ pub fn begins(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> bool {
         Some(hash) => *hash != *survey.key.hash && reruns_on(job, RerunOn::TemplateChange),
         None => true,
     };
-    let was_finished = conditions::is_true(&before.conditions, "Complete")
-        || before.conditions.iter().any(|one| one.type_ == "Failed" && one.reason == "NodesFailed");
     let has_new_work = || {
         survey.nodes.iter().filter(|surveyed| surveyed.state.is_unfinished()).any(|surveyed| {
             let is_new = surveyed.node.meta.created.is_some_and(|created| created > start.0);
             let history = survey.histories.nodes.get(&*surveyed.node.meta.uid);
             let latest = history.and_then(|history| history.latest.as_ref());
-            let is_changed = latest.is_some_and(|latest| {
+            let has_succeeded = latest.is_some_and(|latest| {
                 latest.has_succeeded()
                     && latest.attempt.as_ref().is_some_and(|attempt| attempt.hash == survey.key.hash)
             });
+            // A done node that is suspect, or whose name another pod keeps, waits; it does not run again.
+            let is_changed = has_succeeded
+                && history.is_some_and(|history| !is_done(history, &survey.key.hash, job, surveyed.node));
             is_new || is_changed
         })
     };
-    is_other_template || survey.ending.is_none() && was_finished && has_new_work()
+    is_other_template || survey.ending.is_none() && was_finished(job) && has_new_work()
+}
+
+/// Whether the last status says that every node was finished.
+pub fn was_finished(job: &DaemonJob) -> bool {
+    job.status.as_ref().is_some_and(|before| {
+        conditions::is_true(&before.conditions, "Complete")
+            || before.conditions.iter().any(|one| one.type_ == "Failed" && one.reason == "NodesFailed")
+    })
 }
 
 /// The start of a run that begins now: not before the creation of a Node that is there, whatever the clocks say.
@@ -182,8 +191,8 @@ pub fn ending(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Option<En
 /// When the run has worked for too long, if it works on without a hold.
 pub fn deadline(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Option<Timestamp> {
     let limit = job.spec.active_deadline_seconds?;
-    let before = job.status.as_ref().filter(|_| !survey.begins && !survey.retries)?;
-    let since = before.working_since.as_ref().map_or(now, |since| since.0);
+    let before = job.status.as_ref().filter(|_| !survey.begins && !survey.changes)?;
+    let since = before.working_since.as_ref().map_or(now, |since| since.0.max(survey.led_since));
     let left = limit.saturating_sub(before.worked_seconds.unwrap_or_default());
     // A start in the future was written by a manager whose clock is ahead.
     since.min(now).checked_add(SignedDuration::from_secs(left)).ok()
@@ -200,8 +209,10 @@ pub fn worked(
         return (None, None);
     }
     let now = whole_seconds(now);
-    let starts_again = survey.begins || survey.retries;
-    let since = before.working_since.as_ref().map(|since| since.0).filter(|_| !starts_again);
+    let starts_again = survey.begins || survey.changes;
+    let since = before.working_since.as_ref().filter(|_| !starts_again);
+    // Another manager's clock may differ, and the user may have held the run while no manager looked.
+    let since = since.map(|since| since.0.max(survey.led_since));
     let worked = before.worked_seconds.filter(|_| !starts_again).unwrap_or_default();
     match (since, survey.works()) {
         (since, true) => (Some(worked), Some(Time(since.unwrap_or(now)))),

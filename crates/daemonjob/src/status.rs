@@ -10,7 +10,7 @@ use quintet_kit::plan::{Event, EventType, LABELS_MISSING, NAME_TAKEN, Refusal};
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::failure_policy::{braked_since, max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
-use crate::node_state::{Cause, Reason, State, Surveyed, because, pod_name};
+use crate::node_state::{Cause, Reason, State, Surveyed, because, counted, pod_name};
 use crate::observe::World;
 use crate::run::{Ending, worked};
 use crate::survey::Survey;
@@ -55,7 +55,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     let start = (!is_suspended).then_some(Time(survey.start));
     let complete = wanted.iter().any(|wanted| wanted.type_ == "Complete" && wanted.status == Some(true));
     let (worked_seconds, working_since) = worked(&before, survey, is_suspended, now);
-    DaemonJobStatus {
+    let mut status = DaemonJobStatus {
         observed_generation: job.metadata.generation,
         desired: number(survey.desired()),
         active: number(survey.pods().iter().filter(|judged| judged.pod.is_counted()).count()),
@@ -89,7 +89,15 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
             job.metadata.generation,
             now,
         ),
+    };
+    if let Some(since) = status.working_since.clone().filter(|_| status != before) {
+        // A successor counts only the time that a status tells.
+        let now = whole_seconds(now);
+        let more = now.duration_since(since.0).as_secs().max(0);
+        status.worked_seconds = status.worked_seconds.map(|worked| worked.saturating_add(more));
+        status.working_since = Some(Time(since.0.max(now)));
     }
+    status
 }
 
 fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
@@ -176,7 +184,7 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     } else if let Some(hold) = hold {
         (hold.cause.word(), format!("{}; {so_far}.", hold.message))
     } else if let Some(suspect) = suspect {
-        ("NodesPending", format!("{so_far}; {} is not Ready since its pod ran", suspect.node.meta.name))
+        ("NodesPending", format!("{so_far}; {} has not been Ready since its pod ran", suspect.node.meta.name))
     } else {
         let waits = survey.nodes.iter().find_map(|surveyed| match &surveyed.state {
             State::Starting(reason) | State::Waiting(reason) if reason.cause != Cause::WaitingForTurn => {
@@ -318,7 +326,8 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
     if after.failed > before.failed.or(Some(0)) {
         let first = after.failed_nodes.iter().find(|node| !before.failed_nodes.contains(node));
         let first = first.map(|node| format!("; {}: {}", node.node, node.message)).unwrap_or_default();
-        let note = format!("{} nodes have failed{first}", after.failed.unwrap_or_default());
+        let count = u64::try_from(after.failed.unwrap_or_default()).unwrap_or_default();
+        let note = format!("{} failed{first}", counted(count, "node"));
         events.push(Event { type_: EventType::Warning, reason: "NodeFailed", action: "Run", note });
     }
     let invalid = |conditions: &[Condition]| -> Option<String> {
@@ -331,13 +340,14 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
     }
     let unlabelled = world.unlabelled.pods.len() + world.unlabelled.shards.len();
     if unlabelled > 0 {
-        let note =
-            format!("{unlabelled} pods or ConfigMaps have lost a label that Quintet needs; it is put back");
+        let note = format!(
+            "{unlabelled} pods or ConfigMaps lost a label that the manager watches by; the manager restored it"
+        );
         events.push(Event { type_: EventType::Warning, reason: "LabelsRestored", action: "Label", note });
     }
     if world.deleted_shards.iter().any(|shard| !shard.terminating()) {
         let note =
-            "A ConfigMap of the ledger was deleted; it is made again from what was last seen".to_owned();
+            "A ConfigMap of the ledger was deleted; the manager created it again from its cache".to_owned();
         events.push(Event { type_: EventType::Warning, reason: "LedgerRestored", action: "Record", note });
     }
     events

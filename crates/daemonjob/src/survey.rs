@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 
 use jiff::{SignedDuration, Timestamp};
+use quintet_kit::clock::whole_seconds;
 use quintet_kit::conditions;
 use quintet_kit::types::Node;
 
@@ -39,8 +40,6 @@ pub struct Survey<'a> {
     pub begins: bool,
     /// Whether the rollout changes now. The status tells its number before anything is done.
     pub changes: bool,
-    /// Whether the rollout changes by a new retryToken alone.
-    pub retries: bool,
     /// The selected nodes, in the order in which they get their pods.
     pub nodes: Vec<Surveyed<'a>>,
     /// What is known of the nodes and the pods.
@@ -61,6 +60,10 @@ pub struct Survey<'a> {
     pub unhealthy_from_start: usize,
     /// UIDs of running pods of an older template that are replaced now.
     pub replaced: HashSet<&'a str>,
+    /// Whether a pod runs, or may yet, on a node that is healthy and not suspect.
+    pub has_working_pod: bool,
+    /// Since when this process leads: times before that are another manager's.
+    pub led_since: Timestamp,
     /// Whether a node waits for a place.
     pub waits_for_turn: bool,
     /// Why the run ends, or has ended.
@@ -114,14 +117,13 @@ impl<'a> Survey<'a> {
     /// Whether a pod runs on a healthy node, or may be made: then the time of the run passes.
     pub fn works(&self) -> bool {
         self.hold.is_none()
-            && (self.nodes.iter().any(|one| matches!(one.state, State::Due(_)))
-                || self.pods().iter().any(|judged| holds_place(self, judged)))
+            && (self.has_working_pod || self.nodes.iter().any(|one| matches!(one.state, State::Due(_))))
     }
 
     /// Names a pod that holds a place and is in no list, since its node is gone or not selected.
     pub(crate) fn elsewhere_message(&self) -> String {
         if let Some(node) = self.suspects_elsewhere.first() {
-            return format!("; {node}, which is not Ready since its pod ran, holds one of them");
+            return format!("; {node} has not been Ready since its pod ran and holds a place");
         }
         if self.elsewhere == 0 {
             return String::new();
@@ -132,7 +134,7 @@ impl<'a> Survey<'a> {
             .iter()
             .filter(|judged| holds_place(self, judged) && !judged.on.is_some_and(|name| told.contains(name)));
         holders.next().map_or_else(String::new, |judged| {
-            format!("; {} on {} is one of them", judged.pod.meta.name, judged.on.unwrap_or("no node"))
+            format!("; {} on {} holds a place", judged.pod.meta.name, judged.on.unwrap_or("no node"))
         })
     }
 
@@ -153,14 +155,12 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     // Nodes that join raise the base, but lift no brake that is on.
     let is_braked = rollout.is_some_and(|rollout| rollout.braked_since.is_some());
     let base = if is_braked { base } else { base.max(fleet.selected) };
-    let is_same_template = before.and_then(|before| before.template_hash.as_deref()) == Some(&*key.hash);
     let mut survey = Survey {
         histories: histories(job, world, &rules, &key, now),
         // While suspended no node is late.
         start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
         begins: false,
         changes: rollout.is_none(),
-        retries: rollout.is_none() && is_same_template,
         nodes: Vec::new(),
         doubled: Vec::new(),
         written_off: HashSet::new(),
@@ -170,6 +170,8 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         base,
         unhealthy_from_start: unhealthy_from_start(job, false, fleet),
         replaced: HashSet::new(),
+        has_working_pod: false,
+        led_since: world.clocks.began().map_or(Timestamp::MIN, whole_seconds),
         waits_for_turn: false,
         ending: None,
         hold: None,
@@ -237,8 +239,8 @@ fn hold(
     }
     if fleet.is_unhealthy(survey.unhealthy_from_start) && survey.unfinished() > 0 {
         let message = format!(
-            "{} of {} selected nodes are unhealthy, {} of them since before the run began; pods are made again when half \
-             of the others are healthy, or are deleted",
+            "{} of {} selected nodes are unhealthy, {} of them since before the run began; the manager creates pods again \
+             when half of the other nodes are healthy: repair or delete nodes",
             fleet.unhealthy, fleet.members, survey.unhealthy_from_start
         );
         return Some(because(Cause::FleetUnhealthy, message));
@@ -272,7 +274,10 @@ fn look_at_nodes(
         now,
     };
     let occupants = occupants(survey.pods());
-    let is_braked = rollout_before(job, &survey.key).is_some_and(|rollout| rollout.braked_since.is_some());
+    let braked_since = rollout_before(job, &survey.key)
+        .and_then(|rollout| rollout.braked_since.as_ref())
+        .map(|since| since.0);
+    let mut has_working_pod = false;
     let mut unrecorded = 0;
     let mut nodes = Vec::new();
     let mut again = None;
@@ -295,11 +300,14 @@ fn look_at_nodes(
         if standing.is_written_off {
             written_off.insert(&*node.meta.name);
         }
-        match &standing.failure {
-            Some(failure) => counted.push((failure.clone(), standing.verdict != Verdict::Run)),
-            None if is_braked && history.is_record_lost(survey.key.rollout) => unrecorded += 1,
-            _ => {}
+        if let Some(failure) = &standing.failure {
+            counted.push((failure.clone(), standing.verdict != Verdict::Run));
+        } else {
+            let is_lost = |since| history.is_record_lost_since(since, survey.key.rollout);
+            unrecorded += usize::from(braked_since.is_some_and(is_lost));
         }
+        let is_well = !standing.is_unhealthy && standing.suspect.is_none();
+        has_working_pod |= blocking.is_some() && is_well;
         again = again.into_iter().chain(standing.again).min();
         if node.meta.deleted.is_none() && standing.verdict.is_selected() {
             let (state, until) = judge.state(node, history, &standing, blocking);
@@ -325,6 +333,7 @@ fn look_at_nodes(
     survey.failures.unrecorded += unrecorded;
     survey.suspects_elsewhere = suspects_elsewhere;
     survey.elsewhere = elsewhere;
+    survey.has_working_pod = has_working_pod;
     survey.doubled = doubled;
     survey.written_off = written_off;
     survey.nodes = nodes;

@@ -12,7 +12,7 @@ use quintet_kit::share::{Round, of_whole};
 
 use crate::api::{DaemonJob, OutdatedPods};
 use crate::history::Judged;
-use crate::node_state::{Cause, State, because, occupants};
+use crate::node_state::{Cause, State, because, counted, occupants};
 use crate::survey::Survey;
 
 /// The number of pods that may run at one time; None if nothing limits them.
@@ -93,16 +93,15 @@ fn give_turns(survey: &mut Survey<'_>, places: &mut Places) {
         }
         let Places { limit, running, held, made } = *places;
         let message = if made >= MOST_CREATIONS {
-            "its pod is made with the next ones".to_owned()
+            format!("this pass creates {MOST_CREATIONS} pods; this one follows in the next")
         } else if limit == 0 {
             "parallelism is 0".to_owned()
         } else if held > running {
-            format!(
-                "parallelism allows {limit}; {running} pods run and {} more nodes hold places{told}",
-                held - running
-            )
+            let pods = counted(running as u64, "pod");
+            let nodes = counted((held - running) as u64, "node");
+            format!("parallelism allows {limit}; running: {pods}, places held by {nodes} without a pod{told}")
         } else {
-            format!("{running} pods run and parallelism allows {limit}{told}")
+            format!("parallelism allows {limit}; running: {}{told}", counted(running as u64, "pod"))
         };
         surveyed.state = State::Waiting(because(Cause::WaitingForTurn, message));
         survey.waits_for_turn = true;

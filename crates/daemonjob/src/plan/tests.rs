@@ -710,8 +710,11 @@ fn a_pod_that_never_ran_is_let_go_and_leaves_no_trace() {
 #[test]
 fn a_pod_that_does_not_start_in_time_is_given_up_for_this_run() {
     let job = with(&json!({"pendingDeadlineSeconds": 30}));
-    let waiting = world(&["a", "b"], vec![pod(&job, "a", 1, "Pending"), pod(&job, "b", 1, "Running")]);
+    let mut waiting = world(&["a", "b"], vec![pod(&job, "a", 1, "Pending"), pod(&job, "b", 1, "Running")]);
     let job = told(job, &waiting, now());
+    let mut clocks = waiting.clocks.clone();
+    clocks.step(&job, &waiting, (now(), SignedDuration::ZERO));
+    waiting.clocks = clocks;
     assert_eq!(plan(&job, &waiting, now()).again, Some(later(30)));
     // It is marked before it is deleted, since clocks differ; and what has started meanwhile stays, and loses the mark.
     let first = plan(&job, &waiting, later(30));
@@ -720,6 +723,7 @@ fn a_pod_that_does_not_start_in_time_is_given_up_for_this_run() {
     assert_eq!(body["metadata"]["resourceVersion"], "1");
     let with_mark = |phase: &str| marked(pod(&job, "a", 1, phase), DeletedFor::PendingDeadline);
     let mut again = world(&["a", "b"], vec![with_mark("Pending"), pod(&job, "b", 1, "Running")]);
+    again.clocks = waiting.clocks.clone();
     assert_eq!(deleted(&plan(&job, &again, later(30))), ["a-1"]);
     again.pods[0] = Arc::new(with_mark("Running"));
     let started = plan(&job, &again, later(30));
@@ -1155,7 +1159,7 @@ fn a_taint_does_not_hide_that_a_pod_does_not_end() {
     // A node that is gone is in no list: who waits names the pod.
     world.nodes.remove(0);
     let status = plan(&job, &world, now()).status.unwrap();
-    assert!(status.pending_nodes[0].message.contains("a-1 on a is one of them"), "{status:?}");
+    assert!(status.pending_nodes[0].message.contains("a-1 on a holds a place"), "{status:?}");
 }
 
 #[test]

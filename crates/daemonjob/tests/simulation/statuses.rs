@@ -181,8 +181,9 @@ fn has_reasons(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
     let conditions: BTreeSet<&str> =
         status.conditions.iter().filter(|one| one.status == "True").map(|one| one.reason.as_str()).collect();
     let is_idle = !pass.world.pods.iter().any(|pod| occupies(pod));
-    let waits =
-        |one: &Condition| one.type_ == "Complete" && one.message.contains("is not Ready since its pod ran");
+    let waits = |one: &Condition| {
+        one.type_ == "Complete" && one.message.contains("has not been Ready since its pod ran")
+    };
     let is_told = status.conditions.iter().any(waits)
         || is("Complete")
         || is("Failed")

@@ -4,6 +4,7 @@ use super::scene::{Scene, cautious};
 use super::*;
 use rstest::rstest;
 
+const SEVEN: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 const FOUR: [&str; 4] = ["a", "b", "c", "d"];
 
 /// What happens to the node that failed, before and after the pass that sees it.
@@ -541,4 +542,203 @@ fn a_failed_run_says_how_to_go_on() {
         "{}",
         failed.message
     );
+}
+
+/// A brake that rests on a lost node outlives the process that saw the node fall silent.
+#[test]
+fn a_new_leader_keeps_the_brake_of_a_lost_node() {
+    let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &FOUR);
+    scene.passes();
+    scene.run("a");
+    scene.kill("a");
+    scene.wait(601);
+    scene.succeed("b");
+    assert!(scene.is_braked());
+    let since = scene.status().rollout.as_ref().unwrap().braked_since.clone();
+    scene.change_leader();
+    for seconds in [0, 300, 300, 300] {
+        assert!(scene.wait(seconds).is_empty() && scene.is_braked(), "{:?}", scene.status());
+    }
+    assert_eq!(scene.reason("a"), Some("NodeLost"));
+    assert_eq!(scene.status().rollout.as_ref().unwrap().braked_since, since);
+    scene.change_leader();
+    scene.heal("a");
+    assert!(!scene.is_braked() && scene.pod("c").is_counted());
+}
+
+/// The same for a failed node that is unhealthy for too long to be tried again.
+#[test]
+fn a_new_leader_keeps_the_brake_of_an_unhealthy_failed_node() {
+    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    scene.kill("a");
+    scene.wait(601);
+    assert!(scene.is_braked());
+    scene.change_leader();
+    assert!(scene.wait(300).is_empty() && scene.is_braked(), "{:?}", scene.status());
+}
+
+/// The clocks stand still in an outage: it heals no node that was lost before.
+#[test]
+fn an_outage_heals_no_lost_node() {
+    let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &SEVEN);
+    scene.passes();
+    scene.run("a");
+    scene.kill("a");
+    scene.wait(601);
+    scene.succeed("b");
+    assert!(scene.is_braked());
+    for name in &SEVEN[2..6] {
+        scene.kill(name);
+    }
+    assert!(scene.wait(60).is_empty());
+    for name in &SEVEN[2..6] {
+        scene.heal(name);
+    }
+    assert!(scene.wait(60).is_empty() && scene.is_braked(), "{:?}", scene.status());
+    assert_eq!(scene.reason("a"), Some("NodeLost"));
+}
+
+/// The time before an outage counts, and the outage does not.
+#[test]
+fn the_clocks_stand_still_in_an_outage() {
+    let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &SEVEN);
+    scene.passes();
+    scene.run("a");
+    scene.kill("a");
+    scene.wait(300);
+    for name in &SEVEN[2..6] {
+        scene.kill(name);
+    }
+    assert_eq!(scene.condition("Paused"), (true, "FleetUnhealthy"));
+    scene.wait(3_600);
+    for name in &SEVEN[2..6] {
+        scene.heal(name);
+    }
+    scene.wait(299);
+    assert_eq!(scene.reason("a"), Some("NotReadySinceAttempt"));
+    scene.wait(2);
+    assert_eq!(scene.reason("a"), Some("NodeLost"));
+}
+
+/// A2: a node that exceeded disruptionLimit counts after its Node was deleted.
+#[rstest]
+#[case::evicted(false)]
+#[case::rejected(true)]
+fn a_deleted_node_over_its_disruption_limit_counts(#[case] is_rejected: bool) {
+    let mut scene = Scene::new(cautious(&json!({"disruptionLimit": 1})), &["a"]);
+    scene.passes();
+    for _ in 0..2 {
+        scene.wait(600);
+        if is_rejected {
+            scene.reject("a");
+        } else {
+            scene.evict("a");
+        }
+    }
+    assert_eq!(scene.reason("a"), Some("DisruptionLimitExceeded"));
+    scene.create_node("b", "uid-b");
+    scene.delete_node("a");
+    assert!(scene.is_braked() && scene.wait(3_600).is_empty(), "{:?}", scene.status());
+}
+
+/// A1: a node that failed once, and whose retry does not start in time, has failed.
+#[rstest]
+#[case::pending(false)]
+#[case::rejected(true)]
+fn a_failed_node_whose_retry_does_not_start_has_failed(#[case] is_rejected: bool) {
+    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6, "pendingDeadlineSeconds": 60})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    assert_eq!(scene.wait(10), ["a"]);
+    if is_rejected {
+        scene.reject("a");
+    }
+    for _ in 0..8 {
+        assert!(scene.wait(10).iter().all(|name| name == "a"));
+    }
+    assert!(scene.is_braked(), "{:?}", scene.status());
+    assert_eq!(scene.reason("a"), Some("FailedAndGone"));
+    assert!(scene.wait(3_600).is_empty() && !scene.condition("Complete").0);
+}
+
+/// A retry that the manager deletes, or that is evicted, takes the failure before it not back.
+#[test]
+fn deleting_a_retry_takes_no_failure_back() {
+    let mut scene = Scene::new(selecting(&json!({"backoffLimit": 6})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    scene.wait(10);
+    scene.run("a");
+    happens(&mut scene, "deselected");
+    assert_eq!(DeletedFor::of(scene.pod("a")), Some(DeletedFor::Misplaced));
+    assert!(scene.is_braked());
+    scene.fail("a");
+    assert!(scene.is_braked() && scene.wait(3_600).is_empty(), "{:?}", scene.status());
+}
+
+/// N10: one failure of six, and a node that blinks: neither Failed nor an end of the run.
+#[rstest]
+#[case("Continue")]
+#[case("FailFast")]
+#[case("Pause")]
+fn a_failed_node_that_blinks_is_tried_again(#[case] type_: &str) {
+    let mut scene =
+        Scene::new(cautious(&json!({"backoffLimit": 6, "failurePolicy": {"type": type_}})), &["a"]);
+    scene.passes();
+    scene.fail("a");
+    scene.kill("a");
+    scene.wait(20);
+    assert!(!scene.condition("Failed").0 && !scene.is_braked(), "{:?}", scene.status());
+    scene.heal("a");
+    assert!(scene.pod("a").is_counted());
+    scene.succeed("a");
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+}
+
+/// N4: the place stays held too if the pod has ended.
+#[test]
+fn a_taint_on_a_suspect_node_without_a_pod_frees_no_place() {
+    let mut scene = Scene::new(cautious(&json!({})), &FOUR);
+    scene.passes();
+    scene.run("a");
+    scene.kill("a");
+    scene.taint("a");
+    scene.evict("a");
+    assert!(scene.wait(500).is_empty());
+    assert_eq!(scene.reason("a"), Some("NotReadySinceAttempt"));
+}
+
+/// Of a lost shard nothing is left but the count of deleted nodes: the brake stays on.
+#[test]
+fn a_lost_count_of_deleted_nodes_keeps_the_brake() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.fail("a");
+    scene.delete_node("a");
+    scene.wait(400);
+    assert!(scene.is_braked() && scene.gone_lines().any(|gone| !gone.is_empty()));
+    scene.world.ledger.clear();
+    scene.change_leader();
+    assert!(scene.is_braked() && scene.wait(3_600).is_empty(), "{:?}", scene.status());
+}
+
+/// A record that was lost before the brake came on does not keep it on.
+#[test]
+fn an_older_lost_record_does_not_keep_the_brake() {
+    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &["a", "b"]);
+    scene.passes();
+    scene.succeed("a");
+    scene.wait(400);
+    scene.world.pods.retain(|pod| pinned_to(pod) != Some("a"));
+    scene.world.ledger.clear();
+    scene.wait(60);
+    assert_eq!(scene.reason("a"), Some("RecordLost"));
+    scene.second += 10;
+    scene.fail("b");
+    scene.taint("b");
+    assert!(scene.is_braked());
+    scene.untaint("b");
+    assert!(!scene.is_braked(), "{:?}", scene.status());
 }

@@ -100,20 +100,22 @@ fn no_node_is_late_because_of_a_clock() {
     assert_eq!(scene.status().start_time, Some(Time(later(600))));
 }
 
-/// A25: a node that was created while the run went on belongs to it, whenever it becomes eligible.
+/// A25: a node that was created while the run went on belongs to it while it goes on; it begins a run if it becomes eligible
+/// after that.
 #[test]
-fn a_node_that_joined_during_the_run_belongs_to_it() {
+fn a_joiner_that_is_eligible_late_begins_a_run() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.passes();
-    scene.world.nodes[0] = node("a");
     let run = scene.status().run;
     scene.second += 10;
     scene.create_node("b", "uid-b");
-    scene.taint("b");
+    scene.create_node("c", "uid-c");
+    scene.taint("c");
     scene.succeed("a");
+    scene.succeed("b");
     assert!(scene.condition("Complete").0);
-    scene.untaint("b");
-    // It was created after the start and all was finished: a run begins for it.
+    assert_eq!(scene.status().run, run, "b joined the run that went on");
+    scene.untaint("c");
     assert_eq!(scene.status().run, run.map(|run| run + 1));
 }
 
@@ -366,4 +368,141 @@ fn a_tainted_node_does_not_make_a_run_incomplete() {
     scene.passes();
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
     assert_eq!((scene.status().desired, scene.reason("b")), (Some(1), Some("Tainted")));
+}
+
+/// A new leader that does not know how long a node is not Ready begins no run because of that.
+#[test]
+fn a_new_leader_begins_no_run() {
+    let spec = json!({"failurePolicy": {"type": "Continue"}, "parallelism": null, "lateNodes": "Ignore"});
+    let mut scene = Scene::new(cautious(&spec), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    let now = scene.now();
+    scene.edit_pod("a", |pod| (pod.phase, pod.finished) = (Phase::Succeeded, Some(now)));
+    scene.kill("a");
+    scene.succeed("b");
+    scene.wait(601);
+    assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
+    let run = scene.status().run;
+    scene.change_leader();
+    assert_eq!(scene.status().run, run);
+}
+
+/// A23: while the only pod is on a node that is not Ready, the time of the run does not pass.
+#[test]
+fn the_deadline_stands_still_while_the_only_pod_is_on_an_unhealthy_node() {
+    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 120})), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    scene.wait(60);
+    scene.kill("a");
+    scene.wait(300);
+    assert_eq!((scene.condition("Failed").0, scene.status().worked_seconds), (false, Some(60)));
+    scene.heal("a");
+    scene.wait(59);
+    assert!(scene.pod("a").is_counted());
+    scene.wait(1);
+    assert!(scene.pod("a").meta.deleted.is_some());
+}
+
+/// A23: a run that was over does not use time until a node joins.
+#[test]
+fn a_node_that_joins_a_failed_run_later_gets_time() {
+    let mut scene = Scene::new(
+        cautious(&json!({"activeDeadlineSeconds": 100, "failurePolicy": {"type": "Continue"}})),
+        &["a"],
+    );
+    scene.passes();
+    scene.fail("a");
+    assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
+    scene.wait(100_000);
+    scene.create_node("b", "uid-b");
+    assert!(scene.pod("b").is_counted() && scene.condition("Failed").1 != "DeadlineExceeded");
+}
+
+/// The wall clock of the last leader, and a pause while no manager ran, end no run.
+#[rstest]
+#[case::clock_ahead(false)]
+#[case::paused_meanwhile(true)]
+fn the_time_without_this_leader_ends_no_run(#[case] is_paused: bool) {
+    let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 900})), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    scene.wait(300);
+    scene.second += 3_600;
+    scene.world.clocks = crate::clocks::Clocks::default();
+    if is_paused {
+        scene.edit(|job| job.spec.paused = Some(true));
+    }
+    scene.passes();
+    assert!(!scene.condition("Failed").0 && scene.pod("a").is_counted(), "{:?}", scene.status());
+}
+
+/// A new template gets time although it begins no run.
+#[test]
+fn a_new_template_gets_time_although_it_begins_no_run() {
+    let mut scene =
+        Scene::new(cautious(&json!({"activeDeadlineSeconds": 100, "rerunOn": ["NodeReboot"]})), &["a", "b"]);
+    scene.passes();
+    scene.run("a");
+    scene.wait(100);
+    scene.fail("a");
+    assert_eq!(scene.condition("Failed"), (true, "DeadlineExceeded"));
+    scene.use_template("other");
+    scene.passes();
+    assert!(!scene.condition("Failed").0 && scene.pod("a").is_counted(), "{:?}", scene.status());
+}
+
+/// M11: a manager whose clock is ten minutes ahead of the node's and the API server's waits all the same.
+#[test]
+fn a_clock_that_is_far_ahead_shortens_no_wait() {
+    let spec = json!({"backoffLimit": 6, "pendingDeadlineSeconds": 60});
+    let mut scene = Scene::new(cautious(&spec), &["a"]);
+    scene.passes();
+    scene.edit_pod("a", |pod| pod.meta.created = Some(later(-600)));
+    assert!(scene.wait(59).is_empty());
+    assert!(scene.pod("a").is_counted(), "its time to start is not over");
+    scene.run("a");
+    scene.edit_pod("a", |pod| (pod.phase, pod.finished) = (Phase::Failed, Some(later(-600))));
+    assert!(scene.passes().is_empty());
+    assert_eq!(scene.reason("a"), Some("BackingOff"));
+    assert_eq!(scene.wait(10), ["a"]);
+}
+
+/// A rebooted node that waits for its turn is not done because it is not Ready.
+#[test]
+fn a_rebooted_node_is_not_done_because_it_blinks() {
+    let spec = json!({"rerunOn": ["TemplateChange", "NodeReboot"]});
+    let mut scene = Scene { job: cautious(&spec), world: world(&["a", "b"], vec![]), second: 0 };
+    for name in ["a", "b"] {
+        scene.edit_node(name, |node| node.boot_id = "one".into());
+    }
+    scene.succeed("a");
+    scene.succeed("b");
+    assert!(scene.condition("Complete").0);
+    scene.second += 60;
+    scene.edit_node("a", |node| node.boot_id = "two".into());
+    let run = scene.status().run;
+    scene.edit_node("b", |node| node.boot_id = "two".into());
+    scene.kill("b");
+    scene.succeed("a");
+    assert_eq!((scene.condition("Complete").0, scene.reason("b")), (false, Some("NotReady")));
+    scene.heal("b");
+    assert!(scene.pod("b").is_counted());
+    assert_eq!(scene.status().run, run);
+}
+
+/// A taint that the template tolerates is no part of the time for which a node is unhealthy.
+#[test]
+fn a_tolerated_taint_starts_no_clock() {
+    let network = "node.kubernetes.io/network-unavailable";
+    let template = json!({"template": {"spec": {"restartPolicy": "Never", "hostNetwork": true,
+        "containers": [{"name": "c", "image": "i"}]}}});
+    let mut scene = Scene::new(cautious(&template), &["a", "b"]);
+    let taint = json!([{"key": network, "effect": "NoSchedule"}]);
+    scene.edit_node("b", |node| node.taints = serde_json::from_value(taint).unwrap());
+    scene.wait(600);
+    scene.kill("b");
+    scene.succeed("a");
+    assert_eq!((scene.reason("b"), scene.condition("Complete").0), (Some("NotReady"), false));
 }

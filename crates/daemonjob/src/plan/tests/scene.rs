@@ -151,6 +151,19 @@ impl Scene {
         self.end(node, Phase::Succeeded);
     }
 
+    /// The pod is evicted.
+    pub fn evict(&mut self, node: &str) {
+        if self.pod(node).phase == Phase::Pending {
+            self.run(node);
+        }
+        let now = self.now();
+        self.edit_pod(node, |pod| {
+            (pod.phase, pod.disrupted, pod.finished) = (Phase::Failed, true, Some(now));
+            pod.has_running_container = false;
+        });
+        self.passes();
+    }
+
     /// The kubelet rejects the pod.
     pub fn reject(&mut self, node: &str) {
         let now = self.now();
@@ -271,12 +284,12 @@ impl Scene {
         self.condition("Paused") == (true, "MaxFailedNodesExceeded")
     }
 
-    /// The line of a node in the ledger.
     /// The lines that count deleted nodes.
     pub fn gone_lines(&self) -> impl Iterator<Item = &Gone> {
         self.world.ledger.iter().map(|shard| shard.gone.as_ref().unwrap())
     }
 
+    /// The line of a node in the ledger.
     pub fn line(&self, uid: &str) -> Option<String> {
         let entry = self.world.ledger.iter().find_map(|shard| shard.entries.get(uid))?;
         Some(entry.as_ref().unwrap().to_string())
