@@ -32,6 +32,8 @@ pub struct Clocks {
     stood_still: bool,
     /// When this process first looked at the DaemonJob.
     began: Option<Timestamp>,
+    /// Whether the brake is on since before this process first looked.
+    inherits_brake: bool,
     /// When this process last wrote to the ledger.
     flushed: Option<Timestamp>,
     /// Since when the status of this generation and template has no rollout.
@@ -63,6 +65,8 @@ struct NodeClock {
     not_ready: Option<Timestamp>,
     unhealthy: Option<Timestamp>,
     is_leaving: bool,
+    /// Whether it was unwell when this process first looked, and is so since.
+    is_inherited: bool,
 }
 
 impl Clocks {
@@ -78,6 +82,10 @@ impl Clocks {
             }
         }
         self.last = Some((now, steady));
+        let is_braked =
+            job.status.as_ref().and_then(|status| status.rollout.as_ref()?.braked_since.as_ref()).is_some();
+        let is_first = self.began.is_none();
+        self.inherits_brake = is_braked && (is_first || self.inherits_brake);
         self.began.get_or_insert(now);
         self.untold = is_untold(job).then(|| self.untold.unwrap_or(now));
         let is_unwell = |node: &Node| !node.ready || node.taints.iter().any(is_condition_taint);
@@ -96,8 +104,9 @@ impl Clocks {
                 let clock = self.nodes.entry(node.meta.uid.clone()).or_default();
                 clock.not_ready = (!node.ready).then(|| since(clock.not_ready));
                 clock.unhealthy = placement.is_unhealthy(node).then(|| since(clock.unhealthy));
+                clock.is_inherited |= is_first;
             } else if let Some(clock) = self.nodes.get_mut(&node.meta.uid) {
-                (clock.not_ready, clock.unhealthy) = (None, None);
+                (clock.not_ready, clock.unhealthy, clock.is_inherited) = (None, None, false);
             }
             if node.ready {
                 let is_leaving = node.unschedulable
@@ -226,9 +235,20 @@ impl Clocks {
         self.pending.get(pod_uid).copied().unwrap_or(now)
     }
 
+    /// When the nodes were last looked at.
+    pub fn looked_at(&self) -> Option<Timestamp> {
+        self.last.map(|(at, _)| at)
+    }
+
     /// When this process first looked at the DaemonJob in its present term.
     pub fn began(&self) -> Option<Timestamp> {
         self.began
+    }
+
+    /// Whether the brake may rest on this node, by what another manager saw: both are so since before this process first
+    /// looked.
+    pub fn is_inherited(&self, uid: &str) -> bool {
+        self.inherits_brake && self.nodes.get(uid).is_some_and(|clock| clock.is_inherited)
     }
 
     /// Whether the node was cordoned, or marked for deletion, when it was last Ready.

@@ -17,7 +17,7 @@ use crate::history::{History, Judged, hash_of};
 use crate::ledger::{Entry, Outcome, id_digest};
 use crate::observe::World;
 use crate::outcome::{Exceeded, Rules};
-use crate::run::{Ending, Key, rollout_before, was_finished};
+use crate::run::{Ending, Key, was_finished};
 
 /// How long a run waits for an unhealthy node, where the spec does not say.
 const SKIP_AFTER: i64 = 300;
@@ -288,21 +288,18 @@ impl Judge<'_> {
             Standing { verdict, is_unhealthy, suspect, is_written_off: false, failure: None, again: None };
         let after = node_lost_after(self.job);
         let uid = &*node.meta.uid;
-        let mut is_over = |since: Timestamp| match passed(since, after, self.now) {
-            Ok(()) => true,
-            // While the fleet is unhealthy as a whole, the clocks stand still.
-            Err(_) if self.is_fleet_unhealthy => false,
-            Err(until) => {
-                standing.again = standing.again.into_iter().chain([until]).min();
-                false
-            }
+        let mut is_over = |since: Timestamp| {
+            let over = self.has_been(since, after);
+            standing.again = standing.again.into_iter().chain(over.err().flatten()).min();
+            over.is_ok()
         };
         let clocks = &self.world.clocks;
         let is_lost = suspect.is_some() && is_over(clocks.not_ready_since(uid, self.now));
         let is_long_unhealthy = is_unhealthy && is_over(clocks.unhealthy_since(uid, self.now));
         // A pod on a node that is Ready again runs, although the taint is not removed yet.
         standing.is_written_off = is_lost || is_long_unhealthy && !node.ready;
-        let inherited = self.inherits_brake(after);
+        // This manager does not know yet how long the node is not Ready: its failure may be what the brake rests on.
+        let inherited = clocks.is_inherited(uid);
         standing.failure = self.recorded_failure(history);
         if standing.failure.is_none()
             && (is_lost || inherited && suspect.is_some())
@@ -328,14 +325,6 @@ impl Judge<'_> {
         standing
     }
 
-    /// Whether the brake is on since before this process led, which cannot know yet how long nodes are not Ready: until
-    /// it has looked for as long as a node needs to be lost, those that may be lost count.
-    fn inherits_brake(&self, after: SignedDuration) -> bool {
-        let rollout = rollout_before(self.job, self.key);
-        let is_braked = rollout.is_some_and(|rollout| rollout.braked_since.is_some());
-        let began = self.world.clocks.began().filter(|_| is_braked);
-        began.is_some_and(|began| passed(began, after, self.now).is_err())
-    }
 
     /// A failure that stands whatever becomes of the node.
     fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
@@ -516,15 +505,25 @@ impl Judge<'_> {
         }
         let rule = self.job.spec.unhealthy_nodes.as_ref();
         let policy = rule.and_then(|rule| rule.policy).unwrap_or_default();
-        if policy == UnhealthyPolicy::Wait || self.is_fleet_unhealthy {
+        if policy == UnhealthyPolicy::Wait {
             return (State::Waiting(reason), None);
         }
         let after = rule.and_then(|rule| rule.skip_after_seconds).unwrap_or(SKIP_AFTER);
         let since = self.world.clocks.unhealthy_since(&node.meta.uid, self.now);
-        match passed(since, SignedDuration::from_secs(after), self.now) {
+        match self.has_been(since, SignedDuration::from_secs(after)) {
             Ok(()) => (State::Skipped(reason), None),
-            Err(until) => (State::Waiting(reason), Some(until)),
+            Err(until) => (State::Waiting(reason), until),
         }
+    }
+
+    /// Whether a node has been unwell for this time; else when it will have been. While the fleet is unhealthy as a whole,
+    /// the clocks stand still: no time is known then.
+    fn has_been(&self, since: Timestamp, after: SignedDuration) -> Result<(), Option<Timestamp>> {
+        if self.is_fleet_unhealthy {
+            let looked = self.world.clocks.looked_at().unwrap_or(since);
+            return passed(since, after, looked).map_err(|_| None);
+        }
+        passed(since, after, self.now).map_err(Some)
     }
 
     fn kept_away(standing: &Standing) -> Reason {

@@ -8,6 +8,7 @@ use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, FailurePolicyType, Reru
 use quintet_daemonjob::eligibility::{Placement, Verdict};
 use quintet_daemonjob::failure_policy::{max_failed, node_lost_after};
 use quintet_daemonjob::history::{NODE_NAME_ANNOTATION, NODE_UID_LABEL};
+use quintet_daemonjob::run::was_finished;
 use quintet_daemonjob::turns::parallelism;
 use quintet_kit::conditions::is_true;
 use quintet_kit::types::{Node, Pod};
@@ -44,6 +45,8 @@ pub struct Memory {
     gone: BTreeMap<String, Timestamp>,
     /// The rollout that is surely braked, and since when.
     braked: Option<(u64, Timestamp)>,
+    /// UIDs of nodes that surely counted while the status told of the brake, and are unwell since: for every process.
+    counted: BTreeSet<String>,
     /// The largest number of nodes at one time.
     most_nodes: usize,
     /// What was last written as failed: the events that its planner had seen, and the generation.
@@ -54,6 +57,7 @@ pub struct Memory {
 pub struct View {
     pub machines: BTreeMap<String, Machine>,
     unwell: BTreeMap<String, Unwell>,
+    counted: BTreeSet<String>,
     gone: BTreeMap<String, Timestamp>,
     horizon: Timestamp,
     now: Timestamp,
@@ -119,7 +123,7 @@ impl Memory {
                 is.then(|| before.filter(|_| keeps).unwrap_or(now))
             };
             unwell.not_ready = since(!node.ready, is_well, unwell.not_ready);
-            unwell.unhealthy = since(is_unhealthy, is_well, unwell.unhealthy);
+            unwell.unhealthy = since(placement.is_unhealthy(node), is_well, unwell.unhealthy);
             unwell.any = since(!node.ready || is_unhealthy, true, unwell.any);
             self.unwell.insert(uid, unwell);
         }
@@ -156,9 +160,15 @@ impl View {
         let rollout =
             rollout_number(pass.plan.status.as_ref().or(pass.job.status.as_ref())).unwrap_or_default();
         let since = memory.braked.filter(|(braked, _)| *braked == rollout).map(|(_, since)| since);
+        let told = pass.job.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let is_told = told.is_some_and(|told| told.braked_since.is_some())
+            && rollout_number(pass.job.status.as_ref()) == Some(rollout);
+        let is_unwell = |uid: &str| memory.unwell.get(uid).is_some_and(|unwell| unwell.any.is_some());
+        memory.counted.retain(|uid| is_told && is_unwell(uid));
         let view = Self {
             machines,
             unwell: memory.unwell.clone(),
+            counted: memory.counted.clone(),
             gone: memory.gone.clone(),
             horizon: since.unwrap_or(server.now),
             now: server.now,
@@ -168,6 +178,13 @@ impl View {
         };
         let is_braked = policy_type(&pass.job) != FailurePolicyType::Continue
             && view.sure_failures(pass, rollout).len() > max_failed(&pass.job, view.most_nodes);
+        if is_braked && is_told {
+            let names = view.sure_failures(pass, rollout);
+            let nodes = pass.world.nodes.iter().filter(|node| {
+                names.iter().any(|name| **name == *node.meta.name) && is_unwell(&node.meta.uid)
+            });
+            memory.counted.extend(nodes.map(|node| node.meta.uid.to_string()));
+        }
         memory.braked = is_braked.then(|| (rollout, since.unwrap_or(server.now)));
         view
     }
@@ -193,8 +210,10 @@ impl View {
     pub fn is_done(&self, node: &Node, job: &DaemonJob) -> bool {
         let machine = self.machine(node);
         let Some(last) = &machine.last else { return false };
+        // A change begins a run only while the node is Ready; a run that goes on waits for the node.
+        let is_known = node.ready || !was_finished(job);
         let is_other = |what, then: &str, is: &str| {
-            node.ready && reruns_on(job, what) && !then.is_empty() && !is.is_empty() && then != is
+            is_known && reruns_on(job, what) && !then.is_empty() && !is.is_empty() && then != is
         };
         machine.is_done(job)
             && !is_other(RerunOn::NodeReboot, &last.boot, &node.boot_id)
@@ -209,17 +228,18 @@ impl View {
         for node in &pass.world.nodes {
             let machine = self.machine(node);
             let unwell = self.unwell(&node.meta.uid);
+            let is_counted = self.counted.contains(&*node.meta.uid);
             let is_tried = is_occupied(pass, &node.meta.name);
             let is_recorded = machine.rollout == rollout
                 && !machine.ended_well
                 && i64::from(machine.failures) > backoff_limit(job);
             let is_lost = machine.suspect_rollout() == Some(rollout)
                 && !machine.was_leaving
-                && self.has_been(unwell.not_ready, job);
+                && (self.has_been(unwell.not_ready, job) || is_counted);
             let is_kept_away = node.meta.deleted.is_some()
                 || !placement.verdict(node).is_selected()
                 || placement.is_tainted(node)
-                || placement.is_unhealthy(node) && self.has_been(unwell.unhealthy, job);
+                || placement.is_unhealthy(node) && (self.has_been(unwell.unhealthy, job) || is_counted);
             let is_gone = machine.has_failed_in(rollout) && is_kept_away;
             if !machine.is_odd && (is_lost || is_recorded || is_gone && !is_tried) {
                 failed.push(node.meta.name.to_string());
