@@ -325,7 +325,6 @@ impl Judge<'_> {
         standing
     }
 
-
     /// A failure that stands whatever becomes of the node.
     fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
         let latest = history.latest.as_ref()?;

@@ -377,6 +377,9 @@ impl Successors<'_> {
         for written in 0..writes.len().max(1) {
             let mut state = passed(self.worlds, self.from, pass, &writes[..written]);
             state.memory = Memory::default();
+            for pod in &mut state.pods {
+                pod.age = 0;
+            }
             let end = ends.get(written).copied().unwrap_or(written);
             for is_in_flight in [false, true] {
                 let rest: Vec<Write> = writes[written..end].iter().map(|write| late(*write)).collect();

@@ -93,6 +93,12 @@ impl Facts<'_> {
         last.is_some_and(|last| last.outcome == outcome && last.rollout == self.rollout())
     }
 
+    /// Whether an attempt failed in this rollout and none has succeeded since, of which there were this number of failures.
+    fn has_failed(&self, id: NodeId, failures: u8) -> bool {
+        let is_current = self.state.truth.nodes[id.slot()].rollout == self.rollout();
+        self.last(id, Outcome::Failed) || is_current && failures > 0 && !self.last(id, Outcome::Succeeded)
+    }
+
     fn is_done(&self, id: NodeId) -> bool {
         let last = self.state.truth.nodes[id.slot()].last;
         last.is_some_and(|last| {
@@ -116,6 +122,17 @@ impl Facts<'_> {
         self.pass.memory.nodes[id.slot()].not_ready.is_some_and(|age| age >= LOST)
     }
 
+    /// Whether the node is not Ready since an attempt.
+    fn is_suspect(&self, id: NodeId) -> bool {
+        let is_ready = self.state.node_of(id).is_some_and(|node| node.is_ready);
+        !is_ready && self.state.is_suspect(id, |_| true)
+    }
+
+    /// Whether the brake was on when the leader began, and the node is not Ready since.
+    fn is_inherited(&self, id: NodeId) -> bool {
+        self.pass.memory.nodes[id.slot()].is_inherited
+    }
+
     /// The nodes that count as failed by every reading of the rules.
     fn failed(&self) -> u8 {
         let rollout = self.rollout();
@@ -123,9 +140,10 @@ impl Facts<'_> {
             let truth = self.state.truth.nodes[id.slot()];
             let is_free = !self.state.is_occupied(id.name);
             let is_recorded = is_free && self.exceeds(*id, truth.failures);
-            let is_kept_away = is_free && node.is_tainted && self.last(*id, Outcome::Failed);
+            let is_kept_away = is_free && node.is_tainted && self.has_failed(*id, truth.failures);
             let is_suspect = !node.is_ready && self.state.is_suspect(*id, |of| of == rollout);
-            let is_lost = is_suspect && self.has_been_down(*id) && !truth.was_cordoned;
+            let is_lost =
+                is_suspect && (self.has_been_down(*id) || self.is_inherited(*id)) && !truth.was_cordoned;
             !self.is_ambiguous(*id) && (is_recorded || is_kept_away) || is_lost
         });
         u8::try_from(failed.count()).unwrap_or(u8::MAX).saturating_add(self.gone())
@@ -134,10 +152,12 @@ impl Facts<'_> {
     /// Whether the node counts as failed by some reading of the rules.
     fn may_have_failed(&self, id: NodeId) -> bool {
         let Some(node) = self.state.node_of(id) else { return false };
-        let is_kept_away = node.is_tainted || self.has_been_down(id);
-        self.exceeds(id, self.state.truth.nodes[id.slot()].possible_failures)
-            || self.last(id, Outcome::Failed) && is_kept_away
-            || !node.is_ready && self.has_been_down(id) && self.was_tried(id)
+        let is_down = self.has_been_down(id) || self.is_inherited(id);
+        let is_kept_away = node.is_tainted || is_down;
+        let failures = self.state.truth.nodes[id.slot()].possible_failures;
+        self.exceeds(id, failures)
+            || self.has_failed(id, failures) && is_kept_away
+            || !node.is_ready && is_down && self.was_tried(id)
     }
 
     /// Invariants 1 and 2, and *once*.
@@ -177,21 +197,23 @@ impl Facts<'_> {
         };
         let runs = |pod: &&Pod| pod.occupies() && !is_written_off(pod.node.name);
         let running = state.pods.iter().filter(runs).count() + made.len();
-        let is_holder = |id: NodeId| {
-            let is_ready = state.node_of(id).is_some_and(|node| node.is_ready);
-            let is_suspect = !is_ready && state.is_suspect(id, |_| true);
+        let is_holder = |id: NodeId, failures: u8| {
             let truth = state.truth.nodes[id.slot()];
             let is_tainted = state.node_of(id).is_some_and(|node| node.is_tainted);
             let retries = self.worlds.variant.policy != FailurePolicyType::Continue
-                && self.last(id, Outcome::Failed)
-                && !self.is_ambiguous(id)
+                && self.has_failed(id, failures)
                 && !self.exceeds(id, truth.possible_failures)
                 && !is_tainted;
-            (is_suspect || retries) && !is_written_off(id.name)
+            (self.is_suspect(id) || retries) && !is_written_off(id.name)
         };
         let idle = |id: NodeId| !state.is_occupied(id.name) && !made.iter().any(|pod| pod.node == id);
-        let held = state.existing().filter(|(id, _)| is_holder(*id) && idle(*id)).count();
-        let all_hold = made.iter().all(|pod| is_holder(pod.node));
+        let surely_holds = |id: NodeId| {
+            let failures = state.truth.nodes[id.slot()].failures;
+            is_holder(id, failures) && (!self.is_ambiguous(id) || self.is_suspect(id))
+        };
+        let held = state.existing().filter(|(id, _)| surely_holds(*id) && idle(*id)).count();
+        let may_hold = |pod: &Pod| is_holder(pod.node, state.truth.nodes[pod.node.slot()].possible_failures);
+        let all_hold = made.iter().all(may_hold);
         let limit = usize::from(self.worlds.variant.parallelism);
         if running > limit || !all_hold && running + held > limit {
             return Err(format!(
@@ -214,7 +236,7 @@ impl Facts<'_> {
                 ));
             }
             if let Some(reason) = listed(&status.skipped_nodes, id)
-                && self.last(id, Outcome::Failed)
+                && self.has_failed(id, self.state.truth.nodes[id.slot()].failures)
                 && !self.is_ambiguous(id)
             {
                 return Err(format!("node {} has failed and is skipped, {reason}", name_of(id.name)));

@@ -115,7 +115,8 @@ pub struct Pod {
     pub mark: Option<u8>,
     pub deletion: Deletion,
     pub has_finalizer: bool,
-    /// Seconds since it ended. The leader has seen the end before the time passes, so a later deletion changes nothing.
+    /// Seconds since the leader saw its end. It has seen the end before the time passes, so a later deletion changes
+    /// nothing.
     pub age: u8,
     /// The rollout by the count of [`Truth::rollout`].
     pub truth: u8,
@@ -175,6 +176,8 @@ pub struct NodeMemory {
     pub not_ready: Option<u16>,
     pub unhealthy: Option<u16>,
     pub is_leaving: bool,
+    /// Whether the brake may rest on it, by what an earlier leader saw.
+    pub is_inherited: bool,
 }
 
 /// What the leader remembers: the values of `Clocks`, as ages in seconds.

@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_daemonjob::FINALIZER;
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, FailurePolicyType, Rollout};
 use quintet_daemonjob::clocks::Clocks;
+use quintet_daemonjob::eligibility::Placement;
 use quintet_daemonjob::failure_policy::is_fleet_unhealthy;
 use quintet_daemonjob::history::{
     HASH_LABEL, NODE_NAME_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, POD_NUMBER_LABEL,
@@ -139,7 +140,7 @@ pub struct Worlds {
     pods: HashMap<(Pod, u8), Arc<KubePod>>,
     shards: HashMap<(usize, Shard), Arc<ledger::Shard>>,
     jobs: HashMap<(Spec, u16), Arc<DaemonJob>>,
-    clocks: HashMap<Memory, Clocks>,
+    clocks: HashMap<(Memory, Vec<(u32, u8)>), Clocks>,
 }
 
 /// What was built for a key, or is built now.
@@ -218,7 +219,6 @@ impl Worlds {
         let memory = &mut state.memory;
         memory.began = older(memory.began, &CLOCKS);
         memory.flushed = older(memory.flushed, &FLUSHES);
-        // A clock that stands still begins again at the next pass.
         for node in memory.nodes.iter_mut().filter(|_| !memory.stood_still) {
             node.not_ready = older(node.not_ready, &CLOCKS);
             node.unhealthy = older(node.unhealthy, &CLOCKS);
@@ -325,13 +325,15 @@ impl Worlds {
         for (slot, shard) in state.shards.iter().enumerate().filter(|(_, shard)| shard.exists) {
             world.ledger.push(self.shard(slot, *shard));
         }
-        let mut clocks = self.clocks(&state.memory);
+        let mut clocks = self.clocks(state);
         clocks.step(job, &world, (NOW, steady(NOW)));
+        let placement = Placement::of(job.spec.template.spec());
         let age = |at: Timestamp| u16::try_from(age_of(at)).ok();
         let mut memory = Memory {
             began: clocks.flushed_or_began().filter(|_| clocks.flushed().is_none()).and_then(age),
             flushed: clocks.flushed().and_then(age),
-            stood_still: state.existing().any(|(_, node)| !node.is_ready) && is_fleet_unhealthy(job, &world),
+            stood_still: state.existing().any(|(_, node)| !node.is_ready)
+                && is_fleet_unhealthy(job, &placement, &world),
             ..Memory::default()
         };
         for (pod, seen) in state.pods.iter().zip(&world.pods) {
@@ -348,25 +350,31 @@ impl Worlds {
                 known.unhealthy = age(clocks.unhealthy_since(uid, NOW));
             }
             known.is_leaving = clocks.is_leaving(uid);
+            known.is_inherited = clocks.is_inherited(uid);
         }
         world.clocks = clocks;
         (world, memory)
     }
 
     /// The clocks that remember this: they look at nodes and pods that went through it.
-    fn clocks(&mut self, memory: &Memory) -> Clocks {
-        if let Some(clocks) = self.clocks.get(memory) {
+    fn clocks(&mut self, state: &State) -> Clocks {
+        let memory = &state.memory;
+        let seen = state.pods.iter().filter(|pod| memory.ends[0] & pod.bit() != 0);
+        let sights: Vec<(u32, u8)> = seen.map(|pod| (pod.bit(), pod.age)).collect();
+        let key = (*memory, sights);
+        if let Some(clocks) = self.clocks.get(&key) {
             return clocks.clone();
         }
         let mut clocks = Clocks::default();
         if *memory != Memory::default() {
-            let job = self.job(Spec::default(), 0);
+            let job = self.remembered_job(memory, i32::MAX);
             let began = memory.began.map_or(1_000, i64::from);
             let look = |clocks: &mut Clocks, age: i64, world: &World| {
                 clocks.step(&job, world, (ago(age), steady(ago(age))));
             };
-            look(&mut clocks, began, &World::default());
-            let pods = self.remember_ends(&mut clocks, memory, &look);
+            let nodes = self.remembered_nodes(memory, i64::MAX);
+            look(&mut clocks, began, &World { nodes, ..World::default() });
+            let pods = self.remember_ends(&mut clocks, &key, &look);
             let ages = memory.nodes.iter().flat_map(|node| [node.not_ready, node.unhealthy]).flatten();
             let mut ages: Vec<i64> = ages.map(i64::from).collect();
             ages.sort_unstable_by_key(|age| -age);
@@ -374,8 +382,18 @@ impl Worlds {
             for (at, age) in std::iter::once((began, i64::MAX)).chain(ages.into_iter().map(|age| (age, age)))
             {
                 let nodes = self.remembered_nodes(memory, age);
+                // Without its taint first: an inherited node had it before, and its clock must begin here.
+                let mut untainted = nodes.clone();
+                for (node, known) in untainted.iter_mut().zip(&memory.nodes) {
+                    if known.is_inherited && known.not_ready.map(i64::from) == Some(age) {
+                        Arc::make_mut(node).taints = Box::default();
+                    }
+                }
+                look(&mut clocks, at, &World { pods: pods.clone(), nodes: untainted, ..World::default() });
                 look(&mut clocks, at, &World { pods: pods.clone(), nodes, ..World::default() });
             }
+            let nodes = self.remembered_nodes(memory, 0);
+            look(&mut clocks, 0, &World { pods: pods.clone(), nodes, ..World::default() });
             if memory.stood_still {
                 self.stand_still(&mut clocks, memory, pods);
             }
@@ -383,8 +401,25 @@ impl Worlds {
                 clocks.ledger_written(ago(age.into()));
             }
         }
-        self.clocks.insert(*memory, clocks.clone());
+        self.clocks.insert(key, clocks.clone());
         clocks
+    }
+
+    /// A job whose status tells of the brake where the leader inherited it.
+    fn remembered_job(&mut self, memory: &Memory, unhealthy_from_start: i32) -> DaemonJob {
+        let is_braked = memory.nodes.iter().any(|node| node.is_inherited);
+        let rollout = Rollout {
+            number: 1,
+            unhealthy_from_start,
+            braked_since: is_braked.then_some(Time(NOW)),
+            ..Rollout::default()
+        };
+        let status = DaemonJobStatus {
+            template_hash: Some(self.hashes[0].clone()),
+            rollout: Some(rollout),
+            ..DaemonJobStatus::default()
+        };
+        DaemonJob { status: Some(status), ..(*self.job(Spec::default(), 0)).clone() }
     }
 
     /// Shows the clocks each ended pod that the leader remembers. Returns that number of running pods: while there are so
@@ -392,24 +427,27 @@ impl Worlds {
     fn remember_ends(
         &mut self,
         clocks: &mut Clocks,
-        memory: &Memory,
+        (memory, sights): &(Memory, Vec<(u32, u8)>),
         look: &impl Fn(&mut Clocks, i64, &World),
     ) -> Vec<Arc<KubePod>> {
         let mut running = Vec::new();
         let numbers = 0..=self.variant.attempts + 1;
         for (slot, number) in (0..NODES).flat_map(|slot| numbers.clone().map(move |number| (slot, number))) {
-            let (id, pod) = (NodeId::at(slot), Pod::of(NodeId::at(slot), number));
+            let pod = Pod::of(NodeId::at(slot), number);
             let [is_seen, was_deleted, is_kept_away, is_clear] =
                 memory.ends.map(|bits| bits & pod.bit() != 0);
             if !is_seen {
                 continue;
             }
             let deletion = if was_deleted { Deletion::AfterItsEnd } else { Deletion::None };
-            let node = Node { is_cordoned: is_kept_away, is_ready: is_clear, ..Node::created(0) };
             let ended = self.pod(Pod { phase: Phase::Succeeded, deletion, ..pod }, 0);
             let mut pods = running.clone();
             pods.push(ended);
-            look(clocks, 0, &World { pods, nodes: vec![self.node(id, node)], ..World::default() });
+            let mut nodes = self.remembered_nodes(memory, i64::MAX);
+            let node = Arc::make_mut(&mut nodes[slot]);
+            (node.ready, node.unschedulable) = (is_clear, is_kept_away);
+            let age = sights.iter().find(|(bit, _)| *bit == pod.bit()).map_or(0, |(_, age)| i64::from(*age));
+            look(clocks, age, &World { pods, nodes, ..World::default() });
             running.push(Arc::new(KubePod { phase: KubePhase::Running, ..KubePod::default() }));
         }
         running
@@ -423,7 +461,7 @@ impl Worlds {
             let node = Node { is_cordoned: known.is_leaving, ..Node::created(0) };
             let mut node = Arc::unwrap_or_clone(self.node(NodeId::at(slot), node));
             node.ready = !is_over(known.not_ready);
-            if is_over(known.unhealthy) {
+            if is_over(known.unhealthy) || known.is_inherited && node.ready {
                 node.taints = Box::new([taint("node.kubernetes.io/not-ready")]);
             }
             nodes.push(Arc::new(node));
@@ -440,12 +478,7 @@ impl Worlds {
             node.meta.uid = format!("other-{number}").into();
             nodes.push(Arc::new(node));
         }
-        let status = DaemonJobStatus {
-            template_hash: Some(self.hashes[0].clone()),
-            rollout: Some(Rollout { number: 1, ..Rollout::default() }),
-            ..DaemonJobStatus::default()
-        };
-        let job = DaemonJob { status: Some(status), ..(*self.job(Spec::default(), 0)).clone() };
+        let job = self.remembered_job(memory, 0);
         let world = World { pods, nodes, ..World::default() };
         clocks.step(&job, &world, (NOW, steady(NOW)));
     }
