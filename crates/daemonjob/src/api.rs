@@ -79,7 +79,7 @@ pub struct DaemonJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Makes no further pods; those that run go on. Deadlines go on as well.
+    /// Creates no further pods. Running pods go on. activeDeadlineSeconds stands still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 
@@ -116,7 +116,7 @@ pub struct DaemonJobSpec {
     #[schemars(range(min = 1, max = 315_360_000))]
     pub pending_deadline_seconds: Option<i64>,
 
-    /// What becomes of nodes that were created after the run started. Default Run.
+    /// What happens to nodes that were created after the run started. Default Run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     // A nullable enumeration would have to list null; of one that is not, the API server drops it.
     #[schemars(with = "LateNodes")]
@@ -317,7 +317,7 @@ pub enum OutdatedPods {
     Replace,
 }
 
-/// What becomes of nodes that were created after the run started.
+/// What happens to nodes that were created after the run started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LateNodes {
     /// They run as well.
@@ -433,7 +433,8 @@ pub struct Rollout {
     /// The retryToken that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_token: Option<String>,
-    /// The largest number of nodes that were selected at one time: what a percentage of maxFailedNodes is of.
+    /// The largest number of nodes that were selected at one time: what a percentage of maxFailedNodes is of. It does not
+    /// rise while the brake is on.
     #[serde(default)]
     pub base: i32,
     /// The smallest number of unhealthy nodes at one time since the run began.
