@@ -29,7 +29,7 @@ const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "a run may begin, a rollout change, a retry begin, or none of them"
+    reason = "a run may begin or a rollout change, and pods may run or wait meanwhile"
 )]
 pub struct Survey<'a> {
     /// Template, rollout and run.
