@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::site::Site;
 
-/// How a sample says what it comes to: `# Comes to: CONDITION (REASON)`.
-const PROMISE: &str = "# Comes to: ";
+/// The line of a sample that states how the object ends: `# Ends as: CONDITION (REASON)`.
+const PROMISE: &str = "# Ends as: ";
 
 /// Its job runs kubectl's own image, which is in no archive of ours.
 const NEEDS_AN_IMAGE: &str = "schedule.yaml";

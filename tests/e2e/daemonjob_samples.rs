@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::daemonjob::is_complete;
 
-/// How a sample says what it comes to: `# Comes to: CONDITION (REASON)`.
-const PROMISE: &str = "# Comes to: ";
+/// The line of a sample that states how the object ends: `# Ends as: CONDITION (REASON)`.
+const PROMISE: &str = "# Ends as: ";
 
 /// What a sample promises that does not say it: the post's, which is kept as it was.
 const USUAL: &str = "Complete (AllNodesDone)";

@@ -64,7 +64,7 @@ pub struct DaemonJobSpec {
     pub template: RawTemplate,
 
     /// How many pods may run at a time: a number, or a percentage of the desired nodes, rounded up and at least 1.
-    /// 0 makes no pods. Without it every eligible node gets its pod at once.
+    /// With 0 the manager creates no pods. Without this field every eligible node gets its pod immediately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new(
@@ -74,8 +74,8 @@ pub struct DaemonJobSpec {
     )]
     pub parallelism: Option<IntOrString>,
 
-    /// Deletes running pods and makes none, as for a Job. What was done stays done; a new run begins when it is
-    /// taken back.
+    /// Deletes running pods and creates none, as for a Job. Nodes that are done stay done. When it is false again, a new
+    /// run begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
@@ -87,13 +87,12 @@ pub struct DaemonJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
 
-    /// Which failures of a pod count, as for a Job, each node being what an index is to a Job. Needs restartPolicy
-    /// Never.
+    /// Which failures of a pod count, as for a Job. A node takes the place of an index. Needs restartPolicy Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_failure_policy: Option<PodFailurePolicy>,
 
-    /// How many failures a node may have before it counts as failed, for each node by itself. Under restartPolicy
-    /// OnFailure restarts of containers count as well, as for a Job. Default 6.
+    /// How many failures each node may have before it counts as failed. Under restartPolicy OnFailure restarts of
+    /// containers count too, as for a Job. Default 6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub backoff_limit: Option<i32>,
@@ -104,14 +103,14 @@ pub struct DaemonJobSpec {
     #[schemars(range(min = 0, max = 1_000))]
     pub disruption_limit: Option<i32>,
 
-    /// Seconds that a run may work, as status.workedSeconds counts them: it stands still while the run is held. A run that
-    /// works longer is Failed with reason DeadlineExceeded and its running pods are deleted.
+    /// Seconds that a run may work, as status.workedSeconds counts them: the clock stops while the run is held. The manager
+    /// deletes the running pods of a run that works longer, and the run is Failed with reason DeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<i64>,
 
-    /// Seconds that a pod may be Pending, or that the kubelet may reject a node's pods. Then the pod is deleted and its
-    /// node is skipped for this run, with reason PendingDeadlineExceeded.
+    /// Seconds that a pod may be Pending, or that the kubelet may reject a node's pods. Then the manager deletes the pod
+    /// and skips its node for this run, with reason PendingDeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub pending_deadline_seconds: Option<i64>,
@@ -122,7 +121,7 @@ pub struct DaemonJobSpec {
     #[schemars(with = "LateNodes")]
     pub late_nodes: Option<LateNodes>,
 
-    /// What makes a node that is done run again. Default TemplateChange alone; an empty list: nothing.
+    /// What makes a node that is done run again. Default TemplateChange. With an empty list nothing does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub rerun_on: Option<Vec<RerunOn>>,
@@ -144,8 +143,8 @@ pub struct DaemonJobSpec {
     #[schemars(with = "OutdatedPods")]
     pub outdated_pods: Option<OutdatedPods>,
 
-    /// Seconds after the end of a run, complete or failed, at which its pods are deleted. What was done is kept in
-    /// the ledger: nothing runs again.
+    /// Seconds after the end of a run, complete or failed, at which the manager deletes its pods. The ledger keeps the
+    /// outcomes, so that no node runs again because of this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,
@@ -163,8 +162,8 @@ pub struct DaemonJobSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// Continue: the other nodes go on. FailFast: the run ends and running pods are deleted. Pause: no further pods are
-    /// made until maxFailedNodes is raised, or the type, the template or retryToken changes. Default Continue.
+    /// Continue: the other nodes go on. FailFast: the run ends and the manager deletes its running pods. Pause: the manager
+    /// creates no further pods; raise maxFailedNodes, or change the type, the template or retryToken. Default Continue.
     #[serde(default, rename = "type")]
     pub type_: FailurePolicyType,
 
@@ -188,7 +187,7 @@ pub enum FailurePolicyType {
     Continue,
     /// The run ends.
     FailFast,
-    /// No further pods are made.
+    /// The manager creates no further pods.
     Pause,
 }
 
@@ -243,7 +242,7 @@ pub enum PodFailureAction {
         .message("onExitCodes with operator In cannot list 0: a container that ends with 0 has not failed")
 )]
 pub struct OnExitCodes {
-    /// Only this container counts; without it each of them.
+    /// Only this container counts. Without it every container counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub container_name: Option<String>,
@@ -332,13 +331,13 @@ pub enum LateNodes {
 pub enum RerunOn {
     /// The template has changed since its last attempt.
     TemplateChange,
-    /// The node has booted since the pod of its last success was made.
+    /// The node has booted since its last successful pod was created.
     NodeReboot,
-    /// The node has another machine ID than when the pod of its last success was made: it was installed again.
+    /// The machine ID of the node has changed since its last successful pod was created: it was installed again.
     MachineChange,
 }
 
-/// What is observed of a DaemonJob. Nodes are counted, not pods, except in `active` and `terminating`.
+/// What the manager observes of a DaemonJob. The numbers count nodes, except `active` and `terminating`, which count pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonJobStatus {
@@ -357,7 +356,7 @@ pub struct DaemonJobStatus {
     /// Selected nodes that have failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
-    /// Selected nodes whose pod has not started or is not made yet, and nodes that hold a place without a running pod.
+    /// Selected nodes whose pod has not started or is not created yet, and nodes that hold a place without a running pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
     /// Selected nodes that get no pod in this run. Nodes that a taint keeps pods away from are not desired either.
@@ -366,28 +365,29 @@ pub struct DaemonJobStatus {
     /// Pods that are terminating and not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<i32>,
-    /// When the current run started: set before its first pod is made.
+    /// When the current run started: set before its first pod is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// When the current run was complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// Identifies the template that the current run is about.
+    /// Identifies the template of the current run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
-    /// The rollout of this template: what failures and limits are counted for.
+    /// The current rollout: failures and limits belong to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// The number of the current run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
-    /// Seconds that the current run had worked when it was last held; activeDeadlineSeconds is compared with it.
+    /// Seconds that the current run worked before workingSince, or before its clock stopped. activeDeadlineSeconds limits
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worked_seconds: Option<i64>,
-    /// Since when the current run works without a hold.
+    /// Since when the clock of the current run advances. Absent while it stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_since: Option<Time>,
-    /// The shards of the ledger that were written: the numbers at the end of their ConfigMaps' names.
+    /// The shards of the ledger that the manager has created: the numbers at the end of their ConfigMaps' names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<i32>")]
     pub ledger_shards: Vec<u8>,
@@ -410,11 +410,11 @@ pub struct DaemonJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_skipped_nodes: Option<i32>,
     /// Complete: every selected node is done, skipped, or failed within maxFailedNodes. Failed: the run ended
-    /// otherwise. Suspended: spec.suspend is set. Paused: no further pods are made (spec.paused,
-    /// MaxFailedNodesExceeded, FleetUnhealthy, DefinitionOutdated). PodsRefused: the API server refuses pods
+    /// otherwise. Suspended: spec.suspend is set. Paused: the manager creates no further pods (DefinitionOutdated,
+    /// Paused, MaxFailedNodesExceeded or FleetUnhealthy). PodsRefused: the API server rejects pods
     /// (TemplateInvalid: all pods of this template). LedgerLost: the record of some nodes is lost or in an unknown
-    /// format. LedgerRefused: the API server refuses the ledger. SelectorIgnored: selector or manualSelector is
-    /// given. OldJobPresent: the Job of the tutorial's operator still exists.
+    /// format. LedgerRefused: the API server rejects the ledger. SelectorIgnored: selector or manualSelector is
+    /// set. OldJobPresent: the Job of the tutorial's operator still exists.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -430,23 +430,23 @@ pub struct Rollout {
     /// Its number: it rises with each change, so that going back to an earlier template is a new rollout.
     #[serde(default)]
     pub number: i64,
-    /// The retryToken that it is about.
+    /// The retryToken of this rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_token: Option<String>,
-    /// The largest number of nodes that were selected at one time: what a percentage of maxFailedNodes is of. It does not
-    /// rise while the brake is on.
+    /// The largest number of selected nodes in this rollout, of which maxFailedNodes takes its percentage. It never falls.
+    /// Nodes that join raise it, but not while the brake is on.
     #[serde(default)]
     pub base: i32,
     /// The smallest number of unhealthy nodes at one time since the run began.
     #[serde(default)]
     pub unhealthy_from_start: i32,
-    /// Since when failed nodes hold the making of pods.
+    /// When failed nodes began to hold the rollout. Absent while the brake is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub braked_since: Option<Time>,
     /// Why the rollout ended: the reason of the condition Failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// A digest of the limits that ended it: it goes on when they change.
+    /// A digest of the limits that ended it: the rollout continues when they change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
 }

@@ -235,8 +235,8 @@ pub struct Args {
     )]
     pub pulsar_consumer_health_port: u16,
 
-    /// Keys of further taints that announce the deletion of a node. A node that has one while it is Ready does not count
-    /// as failed for a DaemonJob when it goes away. Those of cluster-autoscaler and Karpenter are known.
+    /// Keys of taints that announce the deletion of a node, beside those of cluster-autoscaler and Karpenter. If a Ready
+    /// node has one, DaemonJobs do not count its loss or its deletion as a failure.
     #[arg(
         long,
         env = "QUINTET_DAEMON_JOB_DELETION_TAINTS",
