@@ -47,6 +47,8 @@ struct NodeTrack {
 struct FailedAttempt {
     at: Timestamp,
     rollout: String,
+    /// Whether it was disrupted: its node holds no place while it waits for its retry.
+    is_disrupted: bool,
 }
 
 /// See the module.
@@ -62,6 +64,8 @@ pub struct Judge {
     failed: BTreeMap<(String, String), FailedAttempt>,
     /// Pods that ran when their Node was deleted.
     left: BTreeSet<String>,
+    /// Outages by UID of the DaemonJob: when each began, and when it ended.
+    outages: BTreeMap<String, Vec<(Timestamp, Option<Timestamp>)>>,
     /// How many changes there were that may turn Failed into Complete.
     acts: usize,
     /// Failed DaemonJobs by UID: the generation, the acts, and whether a node failed provisionally.
@@ -90,6 +94,28 @@ fn has_ended(pod: &Value) -> bool {
 
 fn has_finalizer(pod: &Value) -> bool {
     pod["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|one| one == FINALIZER))
+}
+
+fn is_disrupted(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| one["type"] == "DisruptionTarget" && one["status"] == "True")
+}
+
+/// Whether more than half of the nodes that were healthy when the run began, of at least 3, are not Ready.
+fn is_outage(state: &State, job: &Value) -> bool {
+    let Some(template) = job["spec"]["template"]["spec"].as_object() else { return false };
+    let (placement, start) = (Placement::of(template), text(job, "/status/startTime"));
+    let was_there = |node: &&std::sync::Arc<Value>| {
+        // Both have whole seconds and no fraction, so their order as text is their order in time.
+        let is_member = text(node, "/metadata/creationTimestamp") <= start;
+        let node = serde_json::from_value(Value::clone(node));
+        is_member && node.is_ok_and(|node| placement.verdict(&node).is_selected())
+    };
+    let members: Vec<_> = state.objects("nodes").filter(was_there).collect();
+    let unhealthy = members.iter().filter(|node| !is_ready(node)).count();
+    let from_start = usize::try_from(number(job, "/status/rollout/unhealthyFromStart")).unwrap_or_default();
+    let healthy = members.len().saturating_sub(from_start);
+    healthy >= 3 && unhealthy.saturating_sub(from_start) * 2 > healthy
 }
 
 fn is_ready(node: &Value) -> bool {
@@ -151,6 +177,7 @@ impl Judge {
         match commit.resource.split('.').next().unwrap_or_default() {
             "nodes" => {
                 self.node(commit);
+                self.outage(commit);
                 Vec::new()
             }
             "pods" => {
@@ -164,12 +191,15 @@ impl Judge {
                 self.pod(commit);
                 wrong
             }
-            "daemonjobs" => match (commit.old, commit.new) {
-                (Some(old), Some(new)) if is_manager && old["status"] != new["status"] => {
-                    self.status(commit, old, new, knows)
+            "daemonjobs" => {
+                self.outage(commit);
+                match (commit.old, commit.new) {
+                    (Some(old), Some(new)) if is_manager && old["status"] != new["status"] => {
+                        self.status(commit, old, new, knows)
+                    }
+                    _ => Vec::new(),
                 }
-                _ => Vec::new(),
-            },
+            }
             _ => Vec::new(),
         }
     }
@@ -200,6 +230,29 @@ impl Judge {
         track.not_ready = if is_ready(node) { None } else { track.not_ready.or(Some(commit.now)) };
     }
 
+    /// Notes for every DaemonJob whether an outage begins or ends.
+    fn outage(&mut self, commit: &Commit<'_>) {
+        for job in commit.state.objects("daemonjobs.dj.dysproz.io") {
+            let is_now = is_outage(commit.state, job);
+            let outages = self.outages.entry(text(job, "/metadata/uid").to_owned()).or_default();
+            match outages.last_mut() {
+                Some((_, end @ None)) if !is_now => *end = Some(commit.now),
+                Some((_, None)) => {}
+                _ if is_now => outages.push((commit.now, None)),
+                _ => {}
+            }
+        }
+    }
+
+    /// How long a node has not been Ready, outages left out.
+    fn unready_for(&self, job: &str, node: &str, now: Timestamp) -> Option<SignedDuration> {
+        let since = self.nodes.get(node)?.not_ready?;
+        let outages = self.outages.get(job).into_iter().flatten();
+        let left_out = outages.map(|(from, to)| to.unwrap_or(now).duration_since((*from).max(since)));
+        let left_out: SignedDuration = left_out.filter(|time| time.is_positive()).sum();
+        Some(now.duration_since(since) - left_out)
+    }
+
     fn pod(&mut self, commit: &Commit<'_>) {
         let Some(pod) = commit.new else { return };
         let job = label(pod, "daemonjob-uid").to_owned();
@@ -217,11 +270,12 @@ impl Judge {
             self.done.insert((job, key.1, label(pod, "template-hash").to_owned()));
         } else if text(pod, "/metadata/deletionTimestamp").is_empty() {
             let rollout = annotation(pod, "rollout").to_owned();
-            self.failed.insert(key, FailedAttempt { at: commit.now, rollout });
+            let is_disrupted = is_disrupted(pod);
+            self.failed.insert(key, FailedAttempt { at: commit.now, rollout, is_disrupted });
         }
     }
 
-    /// No pod is made under the brake, or beyond `parallelism`.
+    /// No pod is made under the brake, in an outage, or beyond `parallelism`.
     fn creation(&self, commit: &Commit<'_>, pod: &Value, knows: Knowledge) -> Vec<String> {
         let uid = label(pod, "daemonjob-uid");
         let mut jobs = commit.state.objects("daemonjobs.dj.dysproz.io");
@@ -238,6 +292,17 @@ impl Judge {
             wrong.push(format!("{name} is made while too many nodes have failed"));
         }
         let is_known = number(job, "/metadata/generation") == number(job, "/status/observedGeneration");
+        if knows.is_exact && is_known {
+            let outage = self.outages.get(uid).and_then(|outages| outages.last());
+            if let Some((since, None)) = outage
+                && commit.now.duration_since(*since) > LAG
+            {
+                wrong.push(format!("{name} is made while more than half of the nodes are not Ready"));
+            }
+            if self.is_braked_by_lost_nodes(commit, job, pod) {
+                wrong.push(format!("{name} is made while too many nodes have failed or are lost"));
+            }
+        }
         // The fake API server takes what the real one refuses.
         let most = job["spec"]["parallelism"].as_i64().filter(|most| *most >= 0);
         if let (Some(most), true) = (most, is_known) {
@@ -251,15 +316,34 @@ impl Judge {
         wrong
     }
 
+    /// Whether the status names too many failed nodes, of which none can have healed: a lost node is still not Ready.
+    fn is_braked_by_lost_nodes(&self, commit: &Commit<'_>, job: &Value, made: &Value) -> bool {
+        let rollout = number(job, "/status/rollout/number").to_string();
+        let is_on = !job["status"]["rollout"]["brakedSince"].is_null();
+        let Some(limit) = limit(job).filter(|_| is_on && annotation(made, "rollout") == rollout) else {
+            return false;
+        };
+        let stays_failed = |failed: &&Value| match text(failed, "/reason") {
+            "NodeLost" => {
+                let mut nodes = commit.state.objects("nodes");
+                let node = nodes.find(|node| text(node, "/metadata/name") == text(failed, "/node"));
+                let uid = node.map(|node| text(node, "/metadata/uid")).unwrap_or_default();
+                let since = self.nodes.get(uid).and_then(|track| track.not_ready);
+                let job = text(job, "/metadata/uid");
+                let has_succeeded = self.done.iter().any(|(of, on, _)| of == job && on == uid);
+                since.is_some_and(|since| commit.now.duration_since(since) > LAG) && !has_succeeded
+            }
+            reason => !PROVISIONAL.contains(&reason),
+        };
+        i64::try_from(failed_nodes(job).filter(stays_failed).count()).is_ok_and(|count| count > limit)
+    }
+
     /// Pods that have not ended, and nodes that hold a place without one.
     fn places(&self, commit: &Commit<'_>, job: &Value, made: &Value, knows: Knowledge) -> (i64, i64) {
         let uid = text(job, "/metadata/uid");
         let lost_after = &job["spec"]["failurePolicy"]["nodeLostAfterSeconds"];
         let lost_after = SignedDuration::from_secs(lost_after.as_i64().unwrap_or(NODE_LOST_AFTER));
-        let unready_for = |node: &str| {
-            let since = self.nodes.get(node).and_then(|track| track.not_ready)?;
-            Some(commit.now.duration_since(since))
-        };
+        let unready_for = |node: &str| self.unready_for(uid, node, commit.now);
         let pods = commit.state.objects("pods").filter(|pod| label(pod, "daemonjob-uid") == uid);
         let running: BTreeSet<&str> =
             pods.filter(|pod| !has_ended(pod)).map(|pod| label(pod, "node-uid")).collect();
@@ -277,10 +361,14 @@ impl Judge {
             name.is_empty() || failed_nodes(job).any(|failed| text(failed, "/node") == name)
         };
         let holds = |(of, node): &(String, String), attempt: &FailedAttempt| {
-            let is_suspect = unready_for(node).is_some_and(|time| {
-                time > LAG && time < lost_after && commit.now.duration_since(attempt.at) < time
+            let not_ready = self.nodes.get(node).and_then(|track| track.not_ready);
+            let is_suspect = not_ready.is_some_and(|since| {
+                commit.now.duration_since(since) > LAG
+                    && since < attempt.at
+                    && unready_for(node).is_some_and(|time| time < lost_after)
             });
             let waits = waits_for_retry
+                && !attempt.is_disrupted
                 && attempt.rollout == annotation(made, "rollout")
                 && commit.now.duration_since(attempt.at) > LAG;
             of == uid
@@ -333,6 +421,7 @@ impl Judge {
         wrong.extend(self.brake(commit, new));
         wrong.extend(self.complete(commit, new, knows));
         wrong.extend(self.healed(old, new));
+        wrong.extend(self.lost_too_early(commit, old, new, knows));
         wrong.extend(unexplained(new));
         wrong
     }
@@ -399,6 +488,38 @@ impl Judge {
                 .any(|(of, on, with)| of == uid && on == node_uid && (any_template || with == hash));
             if !(is_done || listed("skippedNodes") || listed("failedNodes")) {
                 wrong.push(format!("Complete, and node {name} is neither done nor skipped nor failed"));
+            }
+        }
+        wrong
+    }
+
+    /// A node is lost only after `nodeLostAfterSeconds` without Ready; an outage does not count.
+    fn lost_too_early(
+        &self,
+        commit: &Commit<'_>,
+        old: &Value,
+        new: &Value,
+        knows: Knowledge,
+    ) -> Vec<String> {
+        // A new manager counts suspect nodes as lost if the brake was on before.
+        let was_braked = !old["status"]["rollout"]["brakedSince"].is_null();
+        if was_braked || !knows.is_exact {
+            return Vec::new();
+        }
+        let lost_after = new["spec"]["failurePolicy"]["nodeLostAfterSeconds"].as_i64();
+        let least = SignedDuration::from_secs(lost_after.unwrap_or(NODE_LOST_AFTER)) - LAG;
+        let is_lost = |one: &Value| text(one, "/reason") == "NodeLost";
+        let is_new = |one: &&Value| {
+            is_lost(one) && !failed_nodes(old).any(|two| is_lost(two) && two["node"] == one["node"])
+        };
+        let mut wrong = Vec::new();
+        for name in failed_nodes(new).filter(is_new).map(|one| text(one, "/node")) {
+            let mut nodes = commit.state.objects("nodes");
+            let Some(node) = nodes.find(|node| text(node, "/metadata/name") == name) else { continue };
+            let uid = text(new, "/metadata/uid");
+            let time = self.unready_for(uid, text(node, "/metadata/uid"), commit.now).unwrap_or_default();
+            if time < least {
+                wrong.push(format!("node {name} is lost after {} s without Ready", time.as_secs()));
             }
         }
         wrong
