@@ -338,6 +338,98 @@ pub const ALL: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "daemonjob-node-not-ready",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| {
+                begin_with_policy(server, "slow", &json!({ "type": "Pause", "nodeLostAfterSeconds": 20 }));
+            }),
+            // The kubelet stops while its pod runs. After `nodeLostAfterSeconds` the node is lost and the run pauses.
+            (When::RunningOn("n1"), |server| kubelet_stops(server, "n1")),
+            (SETTLED, |server| select(server, "n2")),
+            (SETTLED, |server| kubelet_starts(server, "n1")),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-node-rebooted",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| {
+                begin_with_daemonjob(server, &json!({ "template": template("slow"), "parallelism": 1 }));
+            }),
+            (When::RunningOn("n1"), |server| {
+                cordon(server, "n1", true);
+                disrupt_pod_on(server, "n1");
+            }),
+            (after(100), |server| kubelet_stops(server, "n1")),
+            (after(20_000), |server| {
+                boot(server, "n1", "boot-again");
+                kubelet_starts(server, "n1");
+            }),
+            (SETTLED, |server| cordon(server, "n1", false)),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-node-shut-down",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| {
+                let spec = json!({ "template": template("slow"), "parallelism": 1, "failurePolicy": { "type": "Pause" } });
+                begin_with_daemonjob(server, &spec);
+            }),
+            // The kubelet of a node that shuts down is not Ready first, and then ends its pods.
+            (When::RunningOn("n1"), |server| {
+                cordon(server, "n1", true);
+                kubelet_stops(server, "n1");
+            }),
+            (after(100), |server| disrupt_pod_on(server, "n1")),
+            // The node holds the only place until it is Ready.
+            (SETTLED, |server| {
+                boot(server, "n1", "boot-again");
+                kubelet_starts(server, "n1");
+            }),
+            (SETTLED, |server| cordon(server, "n1", false)),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-failed-node-deselected",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| begin_with_braked_daemonjob(server, "fail-on-n1")),
+            (SETTLED, |server| {
+                change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": null } } }));
+                select(server, "n2");
+            }),
+            (SETTLED, |server| select(server, "n1")),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-fleet-unhealthy",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| {
+                two_nodes(server);
+                node(server, "n3");
+                node(server, "n4");
+                taint(server, "n4", true);
+                let policy = json!({ "type": "Pause", "nodeLostAfterSeconds": 20 });
+                daemonjob(server, &json!({ "template": template("slow"), "failurePolicy": policy }));
+            }),
+            // The outage is longer than `nodeLostAfterSeconds`. Meanwhile the fourth node could have a pod.
+            (When::RunningOn("n1"), |server| {
+                for name in ["n1", "n2", "n3"] {
+                    kubelet_stops(server, name);
+                }
+            }),
+            (after(15_000), |server| taint(server, "n4", false)),
+            (after(45_000), |server| {
+                for name in ["n1", "n2", "n3"] {
+                    kubelet_starts(server, name);
+                }
+            }),
+        ],
+    },
+    Scenario {
         name: "daemonjob-retry",
         kinds: &[Kind::DaemonJob],
         steps: &[(at_once(), |server| {
@@ -656,6 +748,11 @@ fn begin_with_daemonjob(server: &Server, spec: &Value) {
 
 /// One pod at a time, and none after a failed node. Only n1 is selected at first.
 fn begin_with_braked_daemonjob(server: &Server, image: &str) {
+    begin_with_policy(server, image, &json!({ "type": "Pause" }));
+}
+
+/// One pod at a time under this failure policy. Only n1 is selected at first.
+fn begin_with_policy(server: &Server, image: &str, failure_policy: &Value) {
     two_nodes(server);
     change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": "yes" } } }));
     let mut template = template(image);
@@ -664,8 +761,57 @@ fn begin_with_braked_daemonjob(server: &Server, image: &str) {
     daemonjob(
         server,
         &json!({ "template": template, "parallelism": 1, "backoffLimit": backoff_limit,
-            "failurePolicy": { "type": "Pause" } }),
+            "failurePolicy": failure_policy }),
     );
+}
+
+/// Adds the label that the template of a braked DaemonJob selects by.
+fn select(server: &Server, name: &str) {
+    change(server, NODES, name, &json!({ "metadata": { "labels": { "go": "yes" } } }));
+}
+
+fn cordon(server: &Server, name: &str, is_cordoned: bool) {
+    change(server, NODES, name, &json!({ "spec": { "unschedulable": is_cordoned.then_some(true) } }));
+}
+
+fn taint(server: &Server, name: &str, is_tainted: bool) {
+    let taints = is_tainted.then(|| json!([{ "key": "no", "effect": "NoSchedule" }]));
+    change(server, NODES, name, &json!({ "spec": { "taints": taints } }));
+}
+
+/// The kubelet leaves its pods as they are, and the node is not Ready.
+fn kubelet_stops(server: &Server, name: &str) {
+    change(server, NODES, name, &json!({ "metadata": { "annotations": { "fake/kubelet": "stopped" } } }));
+    ready(server, name, false);
+}
+
+fn kubelet_starts(server: &Server, name: &str) {
+    change(server, NODES, name, &json!({ "metadata": { "annotations": { "fake/kubelet": null } } }));
+    ready(server, name, true);
+}
+
+fn boot(server: &Server, name: &str, boot_id: &str) {
+    let status = json!({ "nodeInfo": { "bootID": boot_id } });
+    server.merge(WHO, &format!("{NODES}/{name}/status"), &json!({ "status": status }));
+}
+
+/// The pod fails with the condition that an eviction and a node shutdown set.
+fn disrupt_pod_on(server: &Server, node: &str) {
+    let pods = server.objects("pods");
+    let runs = |pod: &&std::sync::Arc<Value>| {
+        pod["spec"]["nodeName"] == node && pod["status"]["phase"] == "Running"
+    };
+    let Some(pod) = pods.iter().find(runs) else { return };
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let container = &pod["status"]["containerStatuses"][0];
+    let started = &container["state"]["running"]["startedAt"];
+    let ended = json!({ "exitCode": 143, "reason": "Error", "startedAt": started, "finishedAt": started });
+    let status = json!({ "phase": "Failed",
+        "conditions": [
+            { "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" },
+            { "type": "Ready", "status": "False" }],
+        "containerStatuses": [{ "name": container["name"], "ready": false, "restartCount": 0, "state": { "terminated": ended } }] });
+    server.merge("models", &format!("{PODS}/{name}/status"), &json!({ "status": status }));
 }
 
 fn ready(server: &Server, name: &str, is_ready: bool) {
