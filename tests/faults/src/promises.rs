@@ -494,13 +494,7 @@ impl Judge {
     }
 
     /// A node is lost only after `nodeLostAfterSeconds` without Ready; an outage does not count.
-    fn lost_too_early(
-        &self,
-        commit: &Commit<'_>,
-        old: &Value,
-        new: &Value,
-        knows: Knowledge,
-    ) -> Vec<String> {
+    fn lost_too_early(&self, commit: &Commit<'_>, old: &Value, new: &Value, knows: Knowledge) -> Vec<String> {
         // A new manager counts suspect nodes as lost if the brake was on before.
         let was_braked = !old["status"]["rollout"]["brakedSince"].is_null();
         if was_braked || !knows.is_exact {

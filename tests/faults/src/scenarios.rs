@@ -410,18 +410,17 @@ pub const ALL: &[Scenario] = &[
             (at_once(), |server| {
                 two_nodes(server);
                 node(server, "n3");
-                node(server, "n4");
-                taint(server, "n4", true);
+                tainted_node(server, "n4");
                 let policy = json!({ "type": "Pause", "nodeLostAfterSeconds": 20 });
                 daemonjob(server, &json!({ "template": template("slow"), "failurePolicy": policy }));
             }),
-            // The outage is longer than `nodeLostAfterSeconds`. Meanwhile the fourth node could have a pod.
-            (When::RunningOn("n1"), |server| {
+            // Three pods run. The outage is longer than `nodeLostAfterSeconds`, and the fourth node could have a pod.
+            (after(4_500), |server| {
                 for name in ["n1", "n2", "n3"] {
                     kubelet_stops(server, name);
                 }
             }),
-            (after(15_000), |server| taint(server, "n4", false)),
+            (after(15_000), |server| change(server, NODES, "n4", &json!({ "spec": { "taints": null } }))),
             (after(45_000), |server| {
                 for name in ["n1", "n2", "n3"] {
                     kubelet_starts(server, name);
@@ -726,9 +725,18 @@ fn template(image: &str) -> Value {
 }
 
 fn node(server: &Server, name: &str) {
-    let node = json!({ "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } },
-        "status": { "conditions": [{ "type": "Ready", "status": "True" }], "nodeInfo": { "bootID": format!("boot-{name}") } } });
+    server.create(WHO, NODES, &ready_node(name));
+}
+
+fn tainted_node(server: &Server, name: &str) {
+    let mut node = ready_node(name);
+    node["spec"]["taints"] = json!([{ "key": "no", "effect": "NoSchedule" }]);
     server.create(WHO, NODES, &node);
+}
+
+fn ready_node(name: &str) -> Value {
+    json!({ "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }], "nodeInfo": { "bootID": format!("boot-{name}") } } })
 }
 
 pub fn two_nodes(server: &Server) {
@@ -774,11 +782,6 @@ fn cordon(server: &Server, name: &str, is_cordoned: bool) {
     change(server, NODES, name, &json!({ "spec": { "unschedulable": is_cordoned.then_some(true) } }));
 }
 
-fn taint(server: &Server, name: &str, is_tainted: bool) {
-    let taints = is_tainted.then(|| json!([{ "key": "no", "effect": "NoSchedule" }]));
-    change(server, NODES, name, &json!({ "spec": { "taints": taints } }));
-}
-
 /// The kubelet leaves its pods as they are, and the node is not Ready.
 fn kubelet_stops(server: &Server, name: &str) {
     change(server, NODES, name, &json!({ "metadata": { "annotations": { "fake/kubelet": "stopped" } } }));
@@ -798,9 +801,8 @@ fn boot(server: &Server, name: &str, boot_id: &str) {
 /// The pod fails with the condition that an eviction and a node shutdown set.
 fn disrupt_pod_on(server: &Server, node: &str) {
     let pods = server.objects("pods");
-    let runs = |pod: &&std::sync::Arc<Value>| {
-        pod["spec"]["nodeName"] == node && pod["status"]["phase"] == "Running"
-    };
+    let runs =
+        |pod: &&std::sync::Arc<Value>| pod["spec"]["nodeName"] == node && pod["status"]["phase"] == "Running";
     let Some(pod) = pods.iter().find(runs) else { return };
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let container = &pod["status"]["containerStatuses"][0];
