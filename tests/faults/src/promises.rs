@@ -68,6 +68,8 @@ pub struct Judge {
     outages: BTreeMap<String, Vec<(Timestamp, Option<Timestamp>)>>,
     /// How many changes there were that may turn Failed into Complete.
     acts: usize,
+    /// By UID of the DaemonJob: `acts` at its last two statuses, the earlier one first.
+    acts_at_status: BTreeMap<String, [Option<usize>; 2]>,
     /// Failed DaemonJobs by UID: the generation, the acts, and whether a node failed provisionally.
     failures: BTreeMap<String, (i64, usize, bool)>,
 }
@@ -422,6 +424,7 @@ impl Judge {
         wrong.extend(self.complete(commit, new, knows));
         wrong.extend(self.healed(old, new));
         wrong.extend(self.lost_too_early(commit, old, new, knows));
+        wrong.extend(self.forgotten(old, new, knows));
         wrong.extend(unexplained(new));
         wrong
     }
@@ -491,6 +494,27 @@ impl Judge {
             }
         }
         wrong
+    }
+
+    /// A node that failed for good stays failed in its rollout, if no node was deleted or relabelled and no pod was made or
+    /// succeeded since the status before the one that tells of it.
+    fn forgotten(&mut self, old: &Value, new: &Value, knows: Knowledge) -> Vec<String> {
+        let uid = text(new, "/metadata/uid").to_owned();
+        let acts = self.acts_at_status.entry(uid).or_default();
+        let [before, last] = *acts;
+        *acts = [last, Some(self.acts)];
+        let is_same = ["/metadata/generation", "/status/observedGeneration", "/status/rollout/number"]
+            .iter()
+            .all(|path| number(old, path) == number(new, path));
+        if !is_same || !knows.is_exact || before != Some(self.acts) {
+            return Vec::new();
+        }
+        let for_good = |job: &Value| -> BTreeSet<String> {
+            let lasting = failed_nodes(job).filter(|node| !PROVISIONAL.contains(&text(node, "/reason")));
+            lasting.map(|node| text(node, "/node").to_owned()).collect()
+        };
+        let gone = &for_good(old) - &for_good(new);
+        gone.into_iter().map(|name| format!("node {name} failed and is not failed any more")).collect()
     }
 
     /// A node is lost only after `nodeLostAfterSeconds` without Ready; an outage does not count.
