@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use quintet_e2e::{Arena, Dice, Watch, condition};
 use serde_json::{Value, json};
 
@@ -15,16 +16,69 @@ use crate::daemonjob_ledger::{end, held, running, told, word};
 
 /// Reasons of failed nodes that heal.
 const PROVISIONAL: [&str; 2] = ["NodeLost", "FailedAndGone"];
+/// How long the manager may not know of a change. The judge leaves out what is more recent.
+const LAG: SignedDuration = SignedDuration::from_secs(3);
+/// `failurePolicy.nodeLostAfterSeconds`, where the spec does not say.
+const NODE_LOST_AFTER: i64 = 600;
+/// The annotation of a Node that tells when a test changed its labels.
+const RELABELLED: &str = "quintet.dev/relabelled";
 
 /// Everything that happens in an arena, in its order.
 struct Record {
     watches: [Watch; 3],
 }
 
+/// What a record had, so that a test can tell that the judge had something to judge.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Statuses that say Complete.
+    complete: usize,
+    /// Pods that were created.
+    pods: usize,
+    /// Brakes that came on by failures that do not heal.
+    brakes: usize,
+    /// Pods that were created while another pod ran or a node held a place.
+    beside_places: usize,
+    /// Suspect nodes that held a place while a pod was created.
+    holders: usize,
+}
+
+/// A DaemonJob that is Failed.
+#[derive(Debug)]
+struct Failure {
+    generation: i64,
+    /// The acts before the last status that was not Failed: the manager may have missed later ones.
+    acts: usize,
+    /// Whether a node failed provisionally.
+    heals: bool,
+}
+
+/// A node that a status listed as failed for good.
+#[derive(Debug)]
+struct FailedNode {
+    rollout: i64,
+    generation: i64,
+    uid: String,
+    /// How many statuses since do not list the node.
+    unlisted: usize,
+}
+
 /// What the judge knows at one moment.
 #[derive(Default)]
 struct Moment {
+    seen: Seen,
     nodes: BTreeMap<String, Value>,
+    /// UIDs of nodes that were Ready without a condition taint for [`LAG`] before they stopped being Ready.
+    was_well: BTreeSet<String>,
+    /// Pods that have not ended.
+    running: BTreeMap<String, Value>,
+    /// How many changes there were that may turn Failed into Complete.
+    acts: usize,
+    /// By UID of the DaemonJob: `acts` at its last status.
+    acts_at_status: BTreeMap<String, usize>,
+    failures: BTreeMap<String, Failure>,
+    /// By UID of the DaemonJob and name of the node.
+    failed_nodes: BTreeMap<(String, String), FailedNode>,
     jobs: BTreeMap<String, Value>,
     /// Successes: UID of the DaemonJob, UID of the node, template.
     done: BTreeSet<(String, String, String)>,
@@ -42,10 +96,72 @@ fn number(object: &Value, path: &str) -> i64 {
     object.pointer(path).and_then(Value::as_i64).unwrap_or_default()
 }
 
+fn time(object: &Value, path: &str) -> Option<Timestamp> {
+    text(object, path).parse().ok()
+}
+
+fn label<'v>(pod: &'v Value, key: &str) -> &'v str {
+    text(pod, &format!("/metadata/labels/dj.dysproz.io~1{key}"))
+}
+
+/// A pod that was deleted before it was scheduled never ran.
+fn has_ended(pod: &Value) -> bool {
+    let is_over = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+    is_over || !pod["metadata"]["deletionTimestamp"].is_null() && pod["spec"]["nodeName"].is_null()
+}
+
+/// Whether a node is Ready, and since when that is so.
+fn readiness(node: &Value) -> Option<(bool, Timestamp)> {
+    let conditions = node["status"]["conditions"].as_array()?;
+    let ready = conditions.iter().find(|one| one["type"] == "Ready")?;
+    Some((ready["status"] == "True", time(ready, "/lastTransitionTime")?))
+}
+
+fn has_condition_taint(node: &Value) -> bool {
+    let taints = node["spec"]["taints"].as_array();
+    taints.into_iter().flatten().any(|taint| text(taint, "/key").starts_with("node.kubernetes.io/"))
+}
+
+/// Whether the template's nodeSelector matches the node.
+fn is_selected(job: &Value, node: &Value) -> bool {
+    let selector = job["spec"]["template"]["spec"]["nodeSelector"].as_object();
+    selector.into_iter().flatten().all(|(key, value)| node["metadata"]["labels"][key] == *value)
+}
+
+fn failed_nodes(job: &Value) -> impl Iterator<Item = &Value> {
+    job["status"]["failedNodes"].as_array().into_iter().flatten()
+}
+
 fn failed_for_good(job: &Value) -> usize {
-    let nodes = job["status"]["failedNodes"].as_array();
-    let lasts = |node: &&Value| !PROVISIONAL.contains(&text(node, "/reason"));
-    nodes.into_iter().flatten().filter(lasts).count()
+    failed_nodes(job).filter(|node| !PROVISIONAL.contains(&text(node, "/reason"))).count()
+}
+
+/// Every node that is failed, pending or skipped is listed with a reason. If no pod runs, a condition or a pending node tells
+/// what the run waits for.
+fn unexplained(job: &Value) -> Vec<String> {
+    let (name, status) = (text(job, "/metadata/name"), &job["status"]);
+    let mut wrong = Vec::new();
+    for (count, list, more) in [
+        ("failed", "failedNodes", "moreFailedNodes"),
+        ("pending", "pendingNodes", "morePendingNodes"),
+        ("skipped", "skippedNodes", "moreSkippedNodes"),
+    ] {
+        let listed: Vec<&Value> = status[list].as_array().into_iter().flatten().collect();
+        let (told, count) = (status[count].as_u64().unwrap_or(0), format!("status.{count}"));
+        if told != listed.len() as u64 + status[more].as_u64().unwrap_or(0) {
+            wrong.push(format!("{count} of {name} is {told}, {list} has {}", listed.len()));
+        }
+        let silent = listed.iter().filter(|node| text(node, "/reason").is_empty());
+        wrong.extend(silent.map(|node| format!("{list} of {name} has no reason for {}", node["node"])));
+    }
+    let is_told = ["Complete", "Failed", "Suspended", "Paused", "OldJobPresent"]
+        .iter()
+        .any(|type_| condition(job, type_).0 == "True");
+    let has_pods = number(job, "/status/active") + number(job, "/status/terminating") > 0;
+    if !is_told && !has_pods && number(job, "/status/pending") == 0 {
+        wrong.push(format!("{name} makes no progress, and its status has no reason"));
+    }
+    wrong
 }
 
 impl Record {
@@ -60,8 +176,8 @@ impl Record {
         Self { watches }
     }
 
-    /// Judges everything so far. Returns how many statuses said Complete and how many pods were made.
-    fn judge(&self) -> (usize, usize) {
+    /// Judges everything so far. Returns what there was to judge.
+    fn judge(&self) -> Seen {
         let version = |object: &Value| text(object, "/metadata/resourceVersion").parse::<u64>().unwrap();
         let mut events: Vec<(u64, String, Value)> = Vec::new();
         for watch in &self.watches {
@@ -70,51 +186,151 @@ impl Record {
         }
         events.sort_by_key(|(version, _, _)| *version);
         let (mut moment, mut wrong) = (Moment::default(), Vec::new());
-        let (mut complete, mut made) = (0, 0);
         for (_, type_, object) in events {
             let uid = text(&object, "/metadata/uid").to_owned();
             match object["kind"].as_str().unwrap() {
-                "Node" if type_ == "DELETED" => drop(moment.nodes.remove(&uid)),
-                "Node" => drop(moment.nodes.insert(uid, object)),
-                "Pod" => {
-                    made += usize::from(moment.pods.insert(uid.clone()));
-                    wrong.extend(moment.pod(&object, type_ == "ADDED"));
-                }
+                "Node" => moment.node(uid, object, type_ == "DELETED"),
+                "Pod" => wrong.extend(moment.pod(object, type_ == "DELETED")),
                 _ if type_ == "DELETED" => drop(moment.jobs.remove(&uid)),
                 _ => {
-                    let found = moment.status(&object);
-                    complete += usize::from(is_complete(&object));
-                    wrong.extend(found);
+                    moment.seen.complete += usize::from(is_complete(&object));
+                    wrong.extend(moment.status(&object));
                     moment.jobs.insert(uid, object);
                 }
             }
         }
         assert!(wrong.is_empty(), "{wrong:#?}");
-        (complete, made)
+        moment.seen
     }
 }
 
 impl Moment {
-    fn pod(&mut self, pod: &Value, is_new: bool) -> Option<String> {
-        let label = |key: &str| text(pod, &format!("/metadata/labels/dj.dysproz.io~1{key}")).to_owned();
-        let job = label("daemonjob-uid");
-        if text(pod, "/status/phase") == "Succeeded" {
-            self.done.insert((job.clone(), label("node-uid"), label("template-hash")));
+    fn node(&mut self, uid: String, node: Value, is_deleted: bool) {
+        if is_deleted {
+            self.acts += 1;
+            self.nodes.remove(&uid);
+            return;
         }
-        let (rollout, generation) = self.brakes.get(&job)?;
+        let before = self.nodes.get(&uid);
+        let labels = |node: &Value| node["metadata"]["labels"].clone();
+        self.acts += usize::from(before.is_none_or(|before| labels(before) != labels(&node)));
+        match (before.and_then(|before| Some((before, readiness(before)?))), readiness(&node)) {
+            (Some((before, (true, since))), Some((false, until))) => {
+                let was_well = until.duration_since(since) > LAG && !has_condition_taint(before);
+                if was_well {
+                    self.was_well.insert(uid.clone())
+                } else {
+                    self.was_well.remove(&uid)
+                };
+            }
+            (_, Some((true, _))) => drop(self.was_well.remove(&uid)),
+            _ => {}
+        }
+        self.nodes.insert(uid, node);
+    }
+
+    fn pod(&mut self, pod: Value, is_deleted: bool) -> Vec<String> {
+        let uid = text(&pod, "/metadata/uid").to_owned();
+        let job = label(&pod, "daemonjob-uid").to_owned();
+        if text(&pod, "/status/phase") == "Succeeded" {
+            let node = label(&pod, "node-uid").to_owned();
+            let done = (job.clone(), node, label(&pod, "template-hash").to_owned());
+            self.acts += usize::from(self.done.insert(done));
+        }
+        let is_new = self.pods.insert(uid.clone());
+        let mut wrong = Vec::new();
+        if is_new {
+            self.seen.pods += 1;
+            self.acts += 1;
+            let node = text(&pod, "/metadata/annotations/dj.dysproz.io~1node-name").to_owned();
+            self.failed_nodes.remove(&(job, node));
+            wrong.extend(self.under_brake(&pod));
+            wrong.extend(self.beyond_parallelism(&pod));
+        }
+        if is_deleted || has_ended(&pod) {
+            self.running.remove(&uid);
+        } else {
+            self.running.insert(uid, pod);
+        }
+        wrong
+    }
+
+    /// No pod is created while too many nodes have failed.
+    fn under_brake(&self, pod: &Value) -> Option<String> {
+        let job = label(pod, "daemonjob-uid");
+        let (rollout, generation) = self.brakes.get(job)?;
         let is_of = text(pod, "/metadata/annotations/dj.dysproz.io~1rollout") == rollout.to_string();
-        let is_braked = number(self.jobs.get(&job)?, "/metadata/generation") == *generation;
-        (is_new && is_of && is_braked)
-            .then(|| format!("{} is made under the brake", text(pod, "/metadata/name")))
+        let is_braked = number(self.jobs.get(job)?, "/metadata/generation") == *generation;
+        (is_of && is_braked).then(|| format!("{} is created under the brake", text(pod, "/metadata/name")))
+    }
+
+    /// No pod is created that raises running pods and held places above `parallelism`.
+    fn beyond_parallelism(&mut self, pod: &Value) -> Option<String> {
+        let uid = label(pod, "daemonjob-uid");
+        let job = self.jobs.get(uid)?;
+        let most = job["spec"]["parallelism"].as_u64()?;
+        let now = time(pod, "/metadata/creationTimestamp")?;
+        let of_job = self.running.values().filter(|one| label(one, "daemonjob-uid") == uid);
+        // A pod on a node that may be lost or is gone may hold no place.
+        let running = of_job.clone().filter(|one| {
+            let node = self.nodes.get(label(one, "node-uid"));
+            node.is_some_and(|node| self.keeps_places(job, node, now))
+        });
+        let running = running.count();
+        let busy: BTreeSet<&str> = of_job
+            .map(|one| text(one, "/metadata/annotations/dj.dysproz.io~1node-name"))
+            .chain([text(pod, "/metadata/annotations/dj.dysproz.io~1node-name")])
+            .collect();
+        let pending = job["status"]["pendingNodes"].as_array();
+        let suspect = pending.into_iter().flatten().filter(|one| one["reason"] == "NotReadySinceAttempt");
+        let holders = suspect.map(|one| text(one, "/node")).filter(|name| {
+            let mut nodes = self.nodes.values();
+            let node = nodes.find(|node| text(node, "/metadata/name") == *name);
+            // The status tells that it is suspect, and it has not been Ready for longer than the manager may not know.
+            !busy.contains(name)
+                && node.is_some_and(|node| {
+                    self.keeps_places(job, node, now)
+                        && readiness(node)
+                            .is_some_and(|(is_ready, since)| !is_ready && now.duration_since(since) > LAG)
+                })
+        });
+        let holders = holders.count();
+        self.seen.beside_places += usize::from(running + holders > 0);
+        self.seen.holders += holders;
+        let name = text(pod, "/metadata/name");
+        let held = u64::try_from(1 + running + holders).unwrap();
+        (held > most).then(|| {
+            format!(
+                "{name} is created beside {running} running pods and {holders} suspect nodes, parallelism is {most}"
+            )
+        })
+    }
+
+    /// Whether pods and attempts on a node certainly count for `parallelism`: the node is not lost. It is Ready for so long
+    /// that the manager knows, or it was, and has not been Ready for less than `nodeLostAfterSeconds`.
+    fn keeps_places(&self, job: &Value, node: &Value, now: Timestamp) -> bool {
+        let lost_after = job["spec"]["failurePolicy"]["nodeLostAfterSeconds"].as_i64();
+        // Times in objects have whole seconds.
+        let lost_after = SignedDuration::from_secs(lost_after.unwrap_or(NODE_LOST_AFTER) - 1);
+        readiness(node).is_some_and(|(is_ready, since)| {
+            let time = now.duration_since(since);
+            if is_ready {
+                time > LAG
+            } else {
+                time < lost_after && self.was_well.contains(text(node, "/metadata/uid"))
+            }
+        })
     }
 
     fn status(&mut self, job: &Value) -> Vec<String> {
         let uid = text(job, "/metadata/uid").to_owned();
         let generation = number(job, "/metadata/generation");
+        let mut wrong: Vec<String> = self.healed(job).into_iter().collect();
         if number(job, "/status/observedGeneration") != generation {
-            return Vec::new();
+            return wrong;
         }
-        let mut wrong = Vec::new();
+        wrong.extend(unexplained(job));
+        wrong.extend(self.forgotten(job));
         let key = (number(job, "/status/rollout/number"), generation);
         let is_on = !job["status"]["rollout"]["brakedSince"].is_null();
         if self.brakes.get(&uid) == Some(&key) {
@@ -125,12 +341,77 @@ impl Moment {
             self.brakes.remove(&uid);
             let most = number(job, "/spec/failurePolicy/maxFailedNodes");
             if is_on && i64::try_from(failed_for_good(job)).unwrap() > most {
+                self.seen.brakes += 1;
                 self.brakes.insert(uid.clone(), key);
             }
         }
         let before = self.jobs.get(&uid);
         if is_complete(job) && !before.is_some_and(is_complete) {
             wrong.extend(self.complete(job));
+        }
+        wrong
+    }
+
+    /// Failed becomes Complete only by a change of the spec, a node that was deleted, created or relabelled, a further
+    /// attempt, or a node that failed provisionally.
+    fn healed(&mut self, job: &Value) -> Option<String> {
+        let uid = text(job, "/metadata/uid").to_owned();
+        let generation = number(job, "/metadata/generation");
+        let before = self.acts_at_status.insert(uid.clone(), self.acts).unwrap_or(self.acts);
+        if condition(job, "Failed").0 == "True" {
+            let heals = failed_for_good(job) != failed_nodes(job).count();
+            let fresh = Failure { generation, acts: before, heals };
+            let failure = self.failures.entry(uid).or_insert(fresh);
+            if failure.generation == generation {
+                failure.heals |= heals;
+            } else {
+                *failure = Failure { generation, acts: self.acts, heals };
+            }
+            return None;
+        }
+        let failure = self.failures.remove(&uid)?;
+        let is_same = failure.generation == generation && failure.acts == self.acts && !failure.heals;
+        (is_same && is_complete(job)).then(|| {
+            format!("{} is Failed and then Complete, and nothing happened", text(job, "/metadata/name"))
+        })
+    }
+
+    /// A node that failed for good stays failed in its rollout, until it is deleted or deselected or has a further pod. One
+    /// status may be about labels that the manager does not know yet.
+    fn forgotten(&mut self, job: &Value) -> Vec<String> {
+        let uid = text(job, "/metadata/uid");
+        let (rollout, generation) =
+            (number(job, "/status/rollout/number"), number(job, "/metadata/generation"));
+        let nodes: BTreeMap<&str, &Value> =
+            self.nodes.values().map(|node| (text(node, "/metadata/name"), node)).collect();
+        let stays = |name: &str, failed: &FailedNode| {
+            let node = nodes.get(name);
+            (failed.rollout, failed.generation) == (rollout, generation)
+                && node
+                    .is_some_and(|node| text(node, "/metadata/uid") == failed.uid && is_selected(job, node))
+        };
+        self.failed_nodes.retain(|(of, name), failed| of != uid || stays(name, failed));
+        let lasts = |node: &&Value| !PROVISIONAL.contains(&text(node, "/reason"));
+        let listed: BTreeSet<&str> = failed_nodes(job).filter(lasts).map(|one| text(one, "/node")).collect();
+        let mut wrong = Vec::new();
+        for ((_, name), failed) in self.failed_nodes.iter_mut().filter(|((of, _), _)| of == uid) {
+            failed.unlisted = if listed.contains(&**name) { 0 } else { failed.unlisted + 1 };
+            if failed.unlisted == 2 {
+                wrong.push(format!(
+                    "{name} failed in {} and is not failed any more",
+                    text(job, "/metadata/name")
+                ));
+            }
+        }
+        for name in listed {
+            let uid_of_node = nodes.get(name).map(|node| text(node, "/metadata/uid").to_owned());
+            let Some(uid_of_node) = uid_of_node else { continue };
+            self.failed_nodes.entry((uid.to_owned(), name.to_owned())).or_insert(FailedNode {
+                rollout,
+                generation,
+                uid: uid_of_node,
+                unlisted: 0,
+            });
         }
         wrong
     }
@@ -149,8 +430,10 @@ impl Moment {
             let done = (uid.to_owned(), text(node, "/metadata/uid").to_owned(), hash.to_owned());
             let is_tolerated =
                 condition(job, "Complete").1 == "FailuresTolerated" && listed("failedNodes", name);
-            // The manager may not know a node of this second yet.
-            text(node, "/metadata/creationTimestamp") < since.as_str()
+            let relabelled = node["metadata"]["annotations"][RELABELLED].as_str().unwrap_or_default();
+            // The manager may not know a node or its labels of this second yet.
+            is_selected(job, node)
+                && text(node, "/metadata/creationTimestamp").max(relabelled) < since.as_str()
                 && !(self.done.contains(&done) || listed("skippedNodes", name) || is_tolerated)
         });
         let name = text(job, "/metadata/name");
@@ -225,8 +508,8 @@ fn pause_holds_whatever_becomes_of_the_failed_node() {
         end(&arena, &[&running(&arena, "bad", node, number)], 0);
     }
     arena.wait_for("daemonjob", "bad", "it is complete", is_complete);
-    let (complete, made) = record.judge();
-    assert!(complete > 0 && made == 5, "{complete} {made}");
+    let seen = record.judge();
+    assert!(seen.complete > 0 && seen.pods == 5 && seen.brakes > 0, "{seen:?}");
 }
 
 /// Unhealthy nodes are waited for and then skipped by name; a done node that is tainted stays done.
@@ -262,76 +545,228 @@ fn unhealthy_nodes_are_pending_then_skipped() {
         assert_eq!((&job["status"]["skipped"], &job["status"]["desired"]), (&json!(0), &json!(3)), "{name}");
     }
     assert_eq!(arena.created_pods().len(), 6);
-    let (complete, made) = record.judge();
-    assert!(complete >= 2 && made == 6, "{complete} {made}");
+    let seen = record.judge();
+    assert!(seen.complete >= 2 && seen.pods == 6, "{seen:?}");
 }
 
-/// Nodes are tainted, silenced, deleted and created at random while three jobs run, some of whose pods fail.
+/// Adds or removes the label that the jobs of the storm select nodes by.
+fn relabel(arena: &Arena, node: &str, is_selected: bool) {
+    let label = if is_selected { json!("yes") } else { Value::Null };
+    // The second is over when the API server has the label.
+    let now = (Timestamp::now() + SignedDuration::from_secs(1)).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let metadata = json!({ "labels": { "in-storm": label }, "annotations": { RELABELLED: now } });
+    arena.patch("node", node, &json!({ "metadata": metadata }));
+}
+
+/// The node of a running pod, if there is one.
+fn busy_node(arena: &Arena) -> Option<String> {
+    let pods = arena.list("pods", "quintet.dev/kind=DaemonJob");
+    let pod = pods.iter().find(|pod| pod["status"]["phase"] == "Running")?;
+    pod["spec"]["nodeName"].as_str().map(str::to_owned)
+}
+
+/// Deletes the Node of a running pod and creates another one under its name.
+fn recreate(arena: &Arena, node: &str) {
+    arena.kubectl(&["delete", "node", node]).unwrap();
+    arena.node(node.strip_prefix(&format!("{}-", arena.namespace())).unwrap());
+    relabel(arena, node, true);
+}
+
+/// One random event of the storm.
+fn strike(arena: &Arena, dice: &mut Dice, nodes: &mut [String], step: usize) {
+    let below = |dice: &mut Dice, count: usize| usize::try_from(dice.below(count as u64)).unwrap();
+    let at = below(dice, nodes.len());
+    let node = nodes[at].clone();
+    match dice.below(12) {
+        0 => drop(arena.kubectl(&["taint", "node", &node, "storm=yes:NoExecute", "--overwrite"])),
+        1 => drop(arena.kubectl(&["taint", "node", &node, "storm-"])),
+        2 | 3 => {
+            let value = if dice.below(2) == 0 {
+                "kwok.quintet.dev/not-ready=true"
+            } else {
+                "kwok.quintet.dev/not-ready-"
+            };
+            drop(arena.kubectl(&["annotate", "node", &node, value, "--overwrite"]));
+        }
+        4 if step.is_multiple_of(4) => {
+            arena.kubectl(&["delete", "node", &node]).unwrap();
+            nodes[at] = arena.node(&format!("new-{step}"));
+            relabel(arena, &nodes[at], true);
+        }
+        5 => {
+            let name = ["on", "pause", "fast"][below(dice, 3)];
+            let version = format!("{}", dice.below(3));
+            let change =
+                json!({ "spec": { "template": { "metadata": { "annotations": { "version": version } } } } });
+            arena.patch("daemonjob", name, &change);
+        }
+        6 => drop(arena.kubectl(&["cordon", &node])),
+        7 => drop(arena.kubectl(&["uncordon", &node])),
+        8 => {
+            let info = json!({ "bootID": format!("boot-{step}") });
+            arena.patch("node/status", &node, &json!({ "status": { "nodeInfo": info } }));
+        }
+        9 => relabel(arena, &node, dice.below(2) == 0),
+        10 => {
+            if let Some(node) = busy_node(arena).filter(|node| nodes.contains(node)) {
+                recreate(arena, &node);
+            }
+        }
+        _ => {
+            let pods = arena.list("pods", "quintet.dev/kind=DaemonJob");
+            let runs = pods.iter().find(|pod| pod["status"]["phase"] == "Running");
+            if let Some(name) = runs.and_then(|pod| pod["metadata"]["name"].as_str()) {
+                let fails = "kwok.quintet.dev/exit-code=1";
+                drop(arena.kubectl(&["annotate", "pod", name, fails, "--overwrite"]));
+            }
+        }
+    }
+}
+
+/// Nodes are tainted, cordoned, rebooted, relabelled, deleted and created at random while four jobs run. Some pods of three
+/// jobs fail. Every pod of the fourth one fails, so its brake is on all the time.
 #[test]
 fn promises_hold_while_nodes_come_and_go() {
     let arena = Arena::new("dr-storm");
     let mut nodes = arena.nodes(0..8);
+    for node in &nodes {
+        relabel(&arena, node, true);
+    }
     let record = Record::begin(&arena);
     let _manager = arena.manager("daemonjob");
     let mut dice = Dice::new();
-    for (name, policy) in [("on", "Continue"), ("pause", "Pause"), ("fast", "FailFast")] {
+    for (name, policy, max) in
+        [("on", "Continue", 2), ("pause", "Pause", 2), ("fast", "FailFast", 2), ("bad", "Pause", 1)]
+    {
         let spec = json!({ "parallelism": 2, "backoffLimit": 0, "unhealthyNodes": { "skipAfterSeconds": 5 },
-            "failurePolicy": { "type": policy, "maxFailedNodes": 2, "nodeLostAfterSeconds": 8 } });
+            "rerunOn": ["TemplateChange", "NodeReboot"],
+            "failurePolicy": { "type": policy, "maxFailedNodes": max, "nodeLostAfterSeconds": 8 } });
         let mut job = daemonjob(&arena, name, &spec);
-        job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/run-seconds"] = json!("2");
+        job["spec"]["template"]["spec"]["nodeSelector"]["in-storm"] = json!("yes");
+        let annotations = &mut job["spec"]["template"]["metadata"]["annotations"];
+        annotations["kwok.quintet.dev/run-seconds"] = json!("2");
+        if name == "bad" {
+            annotations["kwok.quintet.dev/exit-code"] = json!("1");
+        }
         arena.apply(&job).unwrap();
     }
-    let below = |dice: &mut Dice, count: usize| usize::try_from(dice.below(count as u64)).unwrap();
-    for step in 0..40 {
-        let at = below(&mut dice, nodes.len());
-        let node = nodes[at].clone();
-        match dice.below(7) {
-            0 => drop(arena.kubectl(&["taint", "node", &node, "storm=yes:NoExecute", "--overwrite"])),
-            1 => drop(arena.kubectl(&["taint", "node", &node, "storm-"])),
-            2 | 3 => {
-                let value = if dice.below(2) == 0 {
-                    "kwok.quintet.dev/not-ready=true"
-                } else {
-                    "kwok.quintet.dev/not-ready-"
-                };
-                drop(arena.kubectl(&["annotate", "node", &node, value, "--overwrite"]));
-            }
-            4 if step % 4 == 0 => {
-                arena.kubectl(&["delete", "node", &node]).unwrap();
-                nodes[at] = arena.node(&format!("new-{step}"));
-            }
-            5 => {
-                let name = ["on", "pause", "fast"][below(&mut dice, 3)];
-                let version = format!("{}", dice.below(3));
-                let change = json!({ "spec": { "template": { "metadata": { "annotations": { "version": version } } } } });
-                arena.patch("daemonjob", name, &change);
-            }
-            _ => {
-                let pods = arena.list("pods", "quintet.dev/kind=DaemonJob");
-                let runs = pods.iter().find(|pod| pod["status"]["phase"] == "Running");
-                if let Some(name) = runs.and_then(|pod| pod["metadata"]["name"].as_str()) {
-                    drop(arena.kubectl(&[
-                        "annotate",
-                        "pod",
-                        name,
-                        "kwok.quintet.dev/exit-code=1",
-                        "--overwrite",
-                    ]));
-                }
-            }
-        }
+    arena.wait_for("daemonjob", "bad", "it pauses", is_braked);
+    for step in 0..60 {
+        strike(&arena, &mut dice, &mut nodes, step);
         sleep(Duration::from_millis(300));
     }
-    // The storm is over: every job ends, or says for what act it waits.
+    // The storm is over: every job ends, or tells for what act it waits.
     for node in &nodes {
         drop(arena.kubectl(&["taint", "node", node, "storm-"]));
         drop(arena.kubectl(&["annotate", "node", node, "kwok.quintet.dev/not-ready-"]));
+        arena.kubectl(&["uncordon", node]).unwrap();
+        relabel(&arena, node, true);
     }
     for name in ["on", "pause", "fast"] {
         arena.wait_for("daemonjob", name, "it is complete, failed or held by its failed nodes", |job| {
             is_complete(job) || condition(job, "Failed").0 == "True" || is_braked(job)
         });
     }
-    let (complete, made) = record.judge();
-    println!("{complete} statuses said Complete, {made} pods were made");
+    let job = arena.get("daemonjob", "bad").unwrap();
+    assert!(is_braked(&job), "no event of a node lifts the brake: {:#}", job["status"]);
+    // The user fixes the cause, and every job runs to its end.
+    let annotations = json!({ "kwok.quintet.dev/exit-code": null });
+    arena.patch(
+        "daemonjob",
+        "bad",
+        &json!({ "spec": { "template": { "metadata": { "annotations": annotations } } } }),
+    );
+    for name in ["on", "pause", "fast", "bad"] {
+        arena.patch("daemonjob", name, &json!({ "spec": { "retryToken": "fixed" } }));
+        arena.wait_for("daemonjob", name, "all are done", |job| {
+            is_complete(job)
+                && job["status"]["succeeded"] == 8
+                && job["status"]["rollout"]["retryToken"] == "fixed"
+        });
+    }
+    let seen = record.judge();
+    println!("{seen:?}");
+    assert!(seen.pods > 0 && seen.complete > 0 && seen.brakes > 0, "the storm was vacuous: {seen:?}");
+    assert!(seen.beside_places > 0, "no pod was created beside another: {seen:?}");
+}
+
+/// Without a cluster: the judge finds each promise that is broken, and nothing else.
+#[test]
+fn judge_finds_each_broken_promise() {
+    let at = |seconds: i64| (Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)).to_string();
+    let node = |name: &str, is_ready: bool, since: i64| {
+        let status = if is_ready { "True" } else { "False" };
+        json!({ "metadata": { "name": name, "uid": name, "creationTimestamp": at(0) },
+            "status": { "conditions": [{ "type": "Ready", "status": status, "lastTransitionTime": at(since) }] } })
+    };
+    let pod = |uid: &str, node: &str, phase: &str, created: i64| {
+        json!({ "metadata": { "name": uid, "uid": uid, "creationTimestamp": at(created),
+                "labels": { "dj.dysproz.io/daemonjob-uid": "job", "dj.dysproz.io/node-uid": node },
+                "annotations": { "dj.dysproz.io/node-name": node, "dj.dysproz.io/rollout": "1" } },
+            "spec": { "nodeName": node }, "status": { "phase": phase } })
+    };
+    let job = |status: Value| {
+        let spec = json!({ "parallelism": 1, "failurePolicy": { "nodeLostAfterSeconds": 60 } });
+        let mut job = json!({ "metadata": { "name": "job", "uid": "job", "generation": 1 }, "spec": spec, "status": status });
+        job["status"]["observedGeneration"] = json!(1);
+        job
+    };
+    let is_true = |type_: &str| json!([{ "type": type_, "status": "True", "lastTransitionTime": at(0) }]);
+    let begin = || {
+        let mut moment = Moment::default();
+        for name in ["a", "b"] {
+            moment.node(name.to_owned(), node(name, true, 0), false);
+        }
+        let wrong = moment.status(&job(json!({ "active": 1 })));
+        assert!(wrong.is_empty(), "{wrong:?}");
+        moment.jobs.insert("job".to_owned(), job(json!({ "active": 1 })));
+        assert!(moment.pod(pod("1", "a", "Running", 10), false).is_empty());
+        moment
+    };
+
+    // A second pod while one runs; and after it, while the first node is suspect; and once that node may be lost.
+    let mut moment = begin();
+    assert_eq!(moment.pod(pod("2", "b", "Pending", 11), false).len(), 1);
+    for (created, expected) in [(30, 1), (79, 0)] {
+        let mut moment = begin();
+        moment.node("a".to_owned(), node("a", false, 20), false);
+        assert!(moment.pod(pod("1", "a", "Failed", 10), false).is_empty());
+        let pending = json!([{ "node": "a", "reason": "NotReadySinceAttempt" }]);
+        let suspect = job(json!({ "pending": 1, "pendingNodes": pending }));
+        assert!(moment.status(&suspect).is_empty());
+        moment.jobs.insert("job".to_owned(), suspect);
+        assert_eq!(moment.pod(pod("2", "b", "Pending", created), false).len(), expected, "{created}");
+    }
+
+    // Failed becomes Complete: without an act, and after a node was deleted.
+    let failed = job(json!({ "conditions": is_true("Failed"), "failed": 1,
+        "failedNodes": [{ "node": "a", "reason": "BackoffLimitExceeded" }] }));
+    for (is_deleted, expected) in [(false, 1), (true, 0)] {
+        let mut moment = begin();
+        assert!(moment.status(&job(json!({ "active": 1 }))).is_empty());
+        assert!(moment.status(&failed).is_empty());
+        if is_deleted {
+            moment.node("a".to_owned(), node("a", true, 0), true);
+        }
+        let complete = job(json!({ "conditions": is_true("Complete") }));
+        assert_eq!(moment.healed(&complete).iter().count(), expected, "{is_deleted}");
+    }
+
+    // A node that failed is not failed any more: its status is wrong from the second time on.
+    let mut moment = begin();
+    assert!(moment.status(&failed).is_empty());
+    let found = [0, 1].map(|_| moment.status(&job(json!({ "active": 1 }))).len());
+    assert_eq!(found, [0, 1]);
+
+    // Nothing runs, and no reason is given; or a node is counted and not listed, or listed without a reason.
+    let pending = |nodes: Value| job(json!({ "pending": 1, "pendingNodes": nodes }));
+    for (job, expected) in [
+        (job(json!({})), 1),
+        (pending(json!([])), 1),
+        (pending(json!([{ "node": "a" }])), 1),
+        (pending(json!([{ "node": "a", "reason": "BackingOff" }])), 0),
+        (failed, 0),
+    ] {
+        assert_eq!(unexplained(&job).len(), expected, "{job}");
+    }
 }
