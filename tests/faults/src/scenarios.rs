@@ -404,6 +404,23 @@ pub const ALL: &[Scenario] = &[
         ],
     },
     Scenario {
+        name: "daemonjob-failed-node-evicted",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| {
+                let spec = json!({ "template": template("fail-on-n1"), "parallelism": 1, "backoffLimit": 0,
+                    "failurePolicy": { "type": "Pause" } });
+                begin_with_daemonjob(server, &spec);
+            }),
+            // The taint controller sets DisruptionTarget on the pod that failed before, and deletes it.
+            (SETTLED, |server| {
+                let taints = json!([{ "key": "no", "effect": "NoExecute" }]);
+                change(server, NODES, "n1", &json!({ "spec": { "taints": taints } }));
+            }),
+            (SETTLED, |server| change(server, NODES, "n1", &json!({ "spec": { "taints": null } }))),
+        ],
+    },
+    Scenario {
         name: "daemonjob-fleet-unhealthy",
         kinds: &[Kind::DaemonJob],
         steps: &[

@@ -16,8 +16,14 @@ const REPEATED: usize = 4;
 const MOST: usize = 60;
 
 fn is_ended_by_a_failure(scenario: &Scenario) -> bool {
-    ["daemonjob-failure", "daemonjob-brake", "daemonjob-failed-node-deselected", "daemonjob-node-deleted"]
-        .contains(&scenario.name)
+    [
+        "daemonjob-failure",
+        "daemonjob-brake",
+        "daemonjob-failed-node-deselected",
+        "daemonjob-failed-node-evicted",
+        "daemonjob-node-deleted",
+    ]
+    .contains(&scenario.name)
 }
 
 /// Every plan that follows from a run without a fault.
