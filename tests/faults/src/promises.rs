@@ -251,7 +251,7 @@ impl Judge {
         let since = self.nodes.get(node)?.not_ready?;
         let outages = self.outages.get(job).into_iter().flatten();
         let left_out = outages.map(|(from, to)| to.unwrap_or(now).duration_since((*from).max(since)));
-        let left_out: SignedDuration = left_out.filter(|time| time.is_positive()).sum();
+        let left_out: SignedDuration = left_out.filter(SignedDuration::is_positive).sum();
         Some(now.duration_since(since) - left_out)
     }
 
