@@ -359,7 +359,7 @@ pub const ALL: &[Scenario] = &[
             }),
             (When::RunningOn("n1"), |server| {
                 cordon(server, "n1", true);
-                disrupt_pod_on(server, "n1");
+                end_pod_on(server, "n1", true);
             }),
             (after(100), |server| kubelet_stops(server, "n1")),
             (after(20_000), |server| {
@@ -382,7 +382,7 @@ pub const ALL: &[Scenario] = &[
                 cordon(server, "n1", true);
                 kubelet_stops(server, "n1");
             }),
-            (after(100), |server| disrupt_pod_on(server, "n1")),
+            (after(100), |server| end_pod_on(server, "n1", true)),
             // The node holds the only place until it is Ready.
             (SETTLED, |server| {
                 boot(server, "n1", "boot-again");
@@ -418,6 +418,22 @@ pub const ALL: &[Scenario] = &[
                 change(server, NODES, "n1", &json!({ "spec": { "taints": taints } }));
             }),
             (SETTLED, |server| change(server, NODES, "n1", &json!({ "spec": { "taints": null } }))),
+        ],
+    },
+    Scenario {
+        name: "daemonjob-failed-node-not-ready",
+        kinds: &[Kind::DaemonJob],
+        steps: &[
+            (at_once(), |server| {
+                let policy = json!({ "type": "Continue", "maxFailedNodes": 1 });
+                let spec = json!({ "template": template("slow-on-n2"), "parallelism": 2, "backoffLimit": 0,
+                    "failurePolicy": policy });
+                begin_with_daemonjob(server, &spec);
+            }),
+            // The pod of a node fails while the node is not Ready. The failure is tolerated, and the node keeps its place.
+            (When::RunningOn("n2"), |server| kubelet_stops(server, "n2")),
+            (after(100), |server| end_pod_on(server, "n2", false)),
+            (SETTLED, |server| kubelet_starts(server, "n2")),
         ],
     },
     Scenario {
@@ -815,8 +831,8 @@ fn boot(server: &Server, name: &str, boot_id: &str) {
     server.merge(WHO, &format!("{NODES}/{name}/status"), &json!({ "status": status }));
 }
 
-/// The pod fails with the condition that an eviction and a node shutdown set.
-fn disrupt_pod_on(server: &Server, node: &str) {
+/// The pod fails; if it is disrupted, with the condition that an eviction and a node shutdown set.
+fn end_pod_on(server: &Server, node: &str, is_disrupted: bool) {
     let pods = server.objects("pods");
     let runs =
         |pod: &&std::sync::Arc<Value>| pod["spec"]["nodeName"] == node && pod["status"]["phase"] == "Running";
@@ -824,11 +840,14 @@ fn disrupt_pod_on(server: &Server, node: &str) {
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let container = &pod["status"]["containerStatuses"][0];
     let started = &container["state"]["running"]["startedAt"];
-    let ended = json!({ "exitCode": 143, "reason": "Error", "startedAt": started, "finishedAt": started });
-    let status = json!({ "phase": "Failed",
-        "conditions": [
-            { "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet" },
-            { "type": "Ready", "status": "False" }],
+    let code = if is_disrupted { 143 } else { 1 };
+    let ended = json!({ "exitCode": code, "reason": "Error", "startedAt": started, "finishedAt": started });
+    let mut conditions = vec![json!({ "type": "Ready", "status": "False" })];
+    if is_disrupted {
+        let reason = "TerminationByKubelet";
+        conditions.push(json!({ "type": "DisruptionTarget", "status": "True", "reason": reason }));
+    }
+    let status = json!({ "phase": "Failed", "conditions": conditions,
         "containerStatuses": [{ "name": container["name"], "ready": false, "restartCount": 0, "state": { "terminated": ended } }] });
     server.merge("models", &format!("{PODS}/{name}/status"), &json!({ "status": status }));
 }
