@@ -408,15 +408,18 @@ pub const ALL: &[Scenario] = &[
         kinds: &[Kind::DaemonJob],
         steps: &[
             (at_once(), |server| {
-                let spec = json!({ "template": template("fail-on-n1"), "parallelism": 1, "backoffLimit": 0,
-                    "failurePolicy": { "type": "Pause" } });
-                begin_with_daemonjob(server, &spec);
+                node(server, "n1");
+                unready_node(server, "n2");
+                let spec = json!({ "template": template("fail-on-n1"), "backoffLimit": 0,
+                    "unhealthyNodes": { "policy": "Wait" }, "failurePolicy": { "type": "Pause" } });
+                daemonjob(server, &spec);
             }),
-            // The taint controller sets DisruptionTarget on the pod that failed before, and deletes it.
+            // The run waits for n2. The taint controller sets DisruptionTarget on the pod that failed before, and deletes it.
             (SETTLED, |server| {
                 let taints = json!([{ "key": "no", "effect": "NoExecute" }]);
                 change(server, NODES, "n1", &json!({ "spec": { "taints": taints } }));
             }),
+            (SETTLED, |server| ready(server, "n2", true)),
             (SETTLED, |server| change(server, NODES, "n1", &json!({ "spec": { "taints": null } }))),
         ],
     },
@@ -764,6 +767,12 @@ fn node(server: &Server, name: &str) {
 fn tainted_node(server: &Server, name: &str) {
     let mut node = ready_node(name);
     node["spec"]["taints"] = json!([{ "key": "no", "effect": "NoSchedule" }]);
+    server.create(WHO, NODES, &node);
+}
+
+fn unready_node(server: &Server, name: &str) {
+    let mut node = ready_node(name);
+    node["status"]["conditions"] = json!([{ "type": "Ready", "status": "False" }]);
     server.create(WHO, NODES, &node);
 }
 
