@@ -773,6 +773,9 @@ fn tainted_node(server: &Server, name: &str) {
 fn unready_node(server: &Server, name: &str) {
     let mut node = ready_node(name);
     node["status"]["conditions"] = json!([{ "type": "Ready", "status": "False" }]);
+    let taints = ["NoSchedule", "NoExecute"]
+        .map(|effect| json!({ "key": "node.kubernetes.io/not-ready", "effect": effect }));
+    node["spec"]["taints"] = json!(taints);
     server.create(WHO, NODES, &node);
 }
 
