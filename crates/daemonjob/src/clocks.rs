@@ -54,6 +54,8 @@ pub struct Sight {
     pub at: Timestamp,
     /// Whether the pod was already deleted.
     pub was_deleted: bool,
+    /// Whether the pod was already disrupted.
+    pub was_disrupted: bool,
     /// Whether its node was cordoned or tainted.
     pub is_kept_away: bool,
     /// Whether its node was Ready, then or in a later pass.
@@ -160,6 +162,7 @@ impl Clocks {
             let sight = self.ends.entry(pod.meta.uid.clone()).or_insert_with(|| Sight {
                 at: whole_seconds(now),
                 was_deleted: pod.meta.deleted.is_some(),
+                was_disrupted: pod.disrupted,
                 is_kept_away: node.is_some_and(|node| rules.keeps_away(node)),
                 is_clear: false,
             });

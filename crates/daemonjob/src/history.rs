@@ -33,6 +33,9 @@ pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
 /// Annotation: the node's machine ID when the pod was made.
 pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
 
+/// Condition of a pod: Kubernetes ends it for a reason of its own (KEP-3329).
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
 /// A pod, and what it means.
 #[derive(Clone, Debug)]
 pub struct Judged<'a> {
@@ -342,14 +345,25 @@ fn ended(judged: &Judged<'_>, is_ready: bool, key: &Key, clocks: &Clocks, now: T
     })
 }
 
-/// What has become of a pod, as it was when a pass first saw its end: a deletion or a cordon that followed changes nothing.
+/// What has become of a pod, as it was when a pass first saw its end: a deletion, a disruption or a cordon that followed
+/// changes nothing.
 fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks: &Clocks) -> Fate {
     let Some(sight) = clocks.sight(&pod.meta.uid) else { return rules.fate(pod, failures, is_kept_away) };
-    if sight.was_deleted || pod.meta.deleted.is_none() {
+    let is_deleted_since = !sight.was_deleted && pod.meta.deleted.is_some();
+    let is_disrupted_since = !sight.was_disrupted && pod.disrupted;
+    if !is_deleted_since && !is_disrupted_since {
         return rules.fate(pod, failures, sight.is_kept_away);
     }
     let mut as_seen = pod.clone();
-    as_seen.meta.deleted = None;
+    if is_deleted_since {
+        as_seen.meta.deleted = None;
+    }
+    if is_disrupted_since {
+        // The taint controller writes its condition on pods that failed before, too.
+        as_seen.disrupted = false;
+        let others = as_seen.conditions.iter().filter(|(type_, _)| &**type_ != DISRUPTION_TARGET);
+        as_seen.conditions = others.cloned().collect();
+    }
     rules.fate(&as_seen, failures, sight.is_kept_away)
 }
 

@@ -36,16 +36,20 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     ledger_shards.extend(world.shards().filter_map(|shard| shard.number(name)));
     ledger_shards.sort_unstable();
     ledger_shards.dedup();
-    let failed = nodes(survey, |state| match state {
+    let failed = nodes(survey, |surveyed| match &surveyed.state {
         State::Failed(reason) => Some(reason.clone()),
         _ => None,
     });
-    let pending = nodes(survey, |state| match state {
+    let pending = nodes(survey, |surveyed| match &surveyed.state {
         State::Starting(reason) | State::Waiting(reason) => Some(reason.clone()),
         State::Due(_) => Some(because(Cause::Creating, "")),
+        // It has failed, and keeps its place until it is Ready or lost.
+        State::Failed(reason) if surveyed.holds_place.is_some() => {
+            Some(because(Cause::NotReadySinceAttempt, reason.message.clone()))
+        }
         _ => None,
     });
-    let skipped = nodes(survey, |state| match state {
+    let skipped = nodes(survey, |surveyed| match &surveyed.state {
         State::Skipped(reason) => Some(reason.clone()),
         _ => None,
     });
@@ -116,9 +120,9 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
     }
 }
 
-fn nodes(survey: &Survey<'_>, reason: impl Fn(&State) -> Option<Reason>) -> Vec<NodeReason> {
+fn nodes(survey: &Survey<'_>, reason: impl Fn(&Surveyed<'_>) -> Option<Reason>) -> Vec<NodeReason> {
     let told = survey.nodes.iter().filter_map(|surveyed| {
-        let Reason { cause, message } = reason(&surveyed.state)?;
+        let Reason { cause, message } = reason(surveyed)?;
         let reason = cause.word().to_owned();
         Some(NodeReason { node: surveyed.node.meta.name.to_string(), reason, message })
     });

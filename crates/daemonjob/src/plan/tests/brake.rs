@@ -742,3 +742,35 @@ fn an_older_lost_record_does_not_keep_the_brake() {
     scene.untaint("b");
     assert!(!scene.is_braked(), "{:?}", scene.status());
 }
+
+/// The taint controller writes its condition on a pod that failed before: the failure stays one.
+#[test]
+fn a_failed_pod_that_is_evicted_later_has_failed() {
+    let mut scene = Scene::new(cautious(&json!({})), &FOUR);
+    scene.passes();
+    scene.fail("a");
+    let now = scene.now();
+    scene.edit_pod("a", |pod| {
+        (pod.disrupted, pod.meta.deleted) = (true, Some(now));
+        pod.conditions = [("DisruptionTarget".into(), "True".into())].into();
+    });
+    assert!(scene.wait(60).is_empty() && scene.is_braked(), "{:?}", scene.status());
+    assert_eq!(scene.reason("a"), Some("BackoffLimitExceeded"));
+}
+
+/// A failed node that is suspect is in both lists: it counts, and it keeps a place.
+#[test]
+fn a_failed_node_that_is_suspect_is_pending_too() {
+    let policy = json!({"failurePolicy": {"type": "Continue", "maxFailedNodes": 1}});
+    let mut scene = Scene::new(cautious(&policy), &["a"]);
+    scene.passes();
+    scene.run("a");
+    scene.kill("a");
+    scene.fail("a");
+    let status = scene.status();
+    assert_eq!((status.failed, status.pending, scene.condition("Complete").0), (Some(1), Some(1), false));
+    assert_eq!(status.pending_nodes[0].reason, "NotReadySinceAttempt");
+    assert!(status.pending_nodes[0].message.ends_with("holds 1 of 1 places"), "{status:?}");
+    scene.heal("a");
+    assert_eq!((scene.condition("Complete"), scene.status().pending), ((true, "FailuresTolerated"), Some(0)));
+}
