@@ -142,7 +142,8 @@ impl<'a> Record<'a> {
     }
 
     /// A pod waits that is terminating, or that ended while a reason to delete it was written on it: that reason must
-    /// not decide later. A node waits that was suspect and is Ready.
+    /// not decide later. A node waits that was suspect and is Ready, and one whose failure the brake rests on: a later
+    /// eviction would make the pod tell another outcome to a new leader.
     fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
         let mut waits = [false; SHARDS as usize];
         for judged in survey.pods().iter().filter(|judged| !judged.recorded) {
@@ -154,6 +155,10 @@ impl<'a> Record<'a> {
         for (uid, history) in &survey.histories.nodes {
             let was_suspect = history.recorded.is_some_and(|recorded| recorded.unclear().is_some());
             waits[at(uid)] |= was_suspect && history.node.is_some_and(|node| node.ready);
+            let has_failed =
+                || history.latest.as_ref().is_some_and(|one| one.has_failed_in(survey.key.rollout));
+            let is_owed = || self.unrecorded[at(uid)].contains_key(uid);
+            waits[at(uid)] |= survey.failures.brakes() && is_owed() && has_failed();
         }
         let until = world.clocks.flushed().and_then(|last| last.checked_add(PACE).ok());
         let until = until.filter(|until| *until > now);

@@ -49,9 +49,12 @@ enum Told<'s> {
 
 fn told<'s>(status: &'s DaemonJobStatus, name: &str) -> Result<Told<'s>, String> {
     let of = |list: &'s [NodeReason]| list.iter().find(|one| one.node == name);
+    let failed = of(&status.failed_nodes);
+    // A failed node that keeps its place while it is not Ready is pending too.
+    let keeps_place = |one: &&NodeReason| failed.is_some() && one.reason == "NotReadySinceAttempt";
     let found = [
-        of(&status.failed_nodes).map(Told::Failed),
-        of(&status.pending_nodes).map(Told::Pending),
+        failed.map(Told::Failed),
+        of(&status.pending_nodes).filter(|one| !keeps_place(one)).map(Told::Pending),
         of(&status.skipped_nodes).map(Told::Skipped),
     ];
     let mut found = found.into_iter().flatten();
