@@ -49,6 +49,7 @@ pub struct Clocks {
 /// How a pass first saw that a pod had ended. What happens later, before the ledger has the outcome, does not change what
 /// the pod counts for.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact that may change later")]
 pub struct Sight {
     /// When that was, by the manager's clock.
     pub at: Timestamp,

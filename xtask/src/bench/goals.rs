@@ -326,7 +326,7 @@ impl Kept {
                 ),
                 3,
                 self.daemonjob(NODES, setting, Completion::writes_per_pod),
-                must(1.05),
+                must(1.03),
             );
             goals.row(
                 "1",
@@ -340,7 +340,7 @@ impl Kept {
         let of_many = self.daemonjob(MANY_NODES, Tuned, Completion::writes_per_pod);
         if !of_many.values.is_empty() {
             let what = "DaemonJob, 5,000 nodes: writes per pod to completion, tuned";
-            goals.row("1", what, 3, of_many, must(1.05));
+            goals.row("1", what, 3, of_many, must(1.03));
         }
         goals.row(
             NONE,

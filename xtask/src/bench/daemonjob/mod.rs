@@ -31,7 +31,7 @@ use crate::build;
     tuned. With the last of these settings each round also restarts the manager with N finished nodes, changes nodes in \
     what no template can speak of and in labels, deletes the DaemonJob, and runs another one with \
     ttlSecondsAfterFinished 0.\n\n\
-    It fails if a DaemonJob writes more than 1.05 times per pod to completion (with fewer than 1,000 nodes it may write \
+    It fails if a DaemonJob writes more than 1.03 times per pod to completion (with fewer than 1,000 nodes it may write \
     once per pod, 19 times more, and once a second), if a write of it is refused until then, if the restart writes or makes pods, if a change of a node causes a \
     pass without need, or another one more than one pass.\n\n\
     Seven rounds with 1,000 nodes take about an hour on two cores; the peers as shipped, whose limits set their \
