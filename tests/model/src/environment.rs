@@ -526,6 +526,9 @@ impl State {
             pod.node == id && pod.phase == Phase::Running && is_attempt
         });
         let is_suspect = runs || truth.unclear == Some(rollout) && !self.nodes[usize::from(id.name)].is_ready;
-        self.truth.gone += u8::from(has_failed || is_suspect && !truth.was_cordoned);
+        // On a node that was cordoned, a retry that runs may succeed before the leader looks: then nothing counts.
+        let may_succeed =
+            truth.was_cordoned && self.pods.iter().any(|pod| pod.node == id && pod.phase == Phase::Running);
+        self.truth.gone += u8::from(has_failed && !may_succeed || is_suspect && !truth.was_cordoned);
     }
 }
