@@ -384,7 +384,9 @@ impl Judge<'_> {
         let state = |state| (state, None);
         let is_done = is_done(history, &self.key.hash, self.job, node);
         let shows = match &standing.failure {
-            Some(Failure::Provisional(reason)) => reason.cause == Cause::NodeLost || blocking.is_none(),
+            Some(Failure::Provisional(reason)) => {
+                reason.cause == Cause::NodeLost || blocking.is_none() || standing.is_written_off
+            }
             Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),
             None => false,
         };

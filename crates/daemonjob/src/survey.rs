@@ -288,13 +288,17 @@ fn look_at_nodes(
         let Some(node) = history.node else { continue };
         let blocking = occupants.get(&*node.meta.name).copied();
         let mut standing = judge.standing(node, history);
-        // A node whose pod runs is being tried: it has failed when that pod has, or the node is lost.
+        // A node whose pod runs is being tried: it has failed when that pod has, or the node was not Ready for too long.
         let is_lost =
             standing.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
         let is_tried = blocking.is_some_and(|judged| {
             judged.pod.is_counted() && !judged.recorded && judged.rollout == survey.key.rollout
         });
-        if is_tried && !is_lost && !matches!(standing.failure, Some(Failure::Recorded(_))) {
+        if is_tried
+            && !is_lost
+            && !standing.is_written_off
+            && !matches!(standing.failure, Some(Failure::Recorded(_)))
+        {
             standing.failure = None;
         }
         if standing.is_written_off {

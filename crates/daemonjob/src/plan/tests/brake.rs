@@ -774,3 +774,20 @@ fn a_failed_node_that_is_suspect_is_pending_too() {
     scene.heal("a");
     assert_eq!((scene.condition("Complete"), scene.status().pending), ((true, "FailuresTolerated"), Some(0)));
 }
+
+/// A failed node that was cordoned, and dies while its retry is there, has failed: it is not skipped.
+#[test]
+fn a_failed_node_whose_retry_hangs_on_a_dead_node_has_failed() {
+    let mut scene = Scene::new(cautious(&json!({"backoffLimit": 1})), &["a", "b"]);
+    scene.edit_node("a", |node| node.unschedulable = true);
+    scene.passes();
+    scene.fail("a");
+    assert_eq!(scene.wait(10), ["a"]);
+    scene.run("a");
+    scene.kill("a");
+    assert!(scene.wait(601).is_empty());
+    assert_eq!(scene.reason("a"), Some("FailedAndGone"));
+    assert!(scene.is_braked(), "{:?}", scene.status());
+    scene.heal("a");
+    assert!(!scene.is_braked());
+}
