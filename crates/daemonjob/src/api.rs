@@ -340,9 +340,12 @@ pub enum RerunOn {
 /// What the manager observes of a DaemonJob. The numbers count nodes, except `active` and `terminating`, which count pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+// Before a manager has looked, the generation differs: kstatus takes an object without a status for ready.
+#[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct DaemonJobStatus {
-    /// The generation that this status is about.
+    /// The generation that this status is about. -1 before the manager has looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = -1))]
     pub observed_generation: Option<i64>,
     /// Nodes that are done, have failed, run or are to run, and other nodes where a pod still runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -409,8 +412,9 @@ pub struct DaemonJobStatus {
     /// Skipped nodes that are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_skipped_nodes: Option<i32>,
-    /// Complete: every selected node is done, skipped, or failed within maxFailedNodes. Failed: the run ended
-    /// otherwise. Suspended: spec.suspend is set. Paused: the manager creates no further pods (DefinitionOutdated,
+    /// Ready: the DaemonJob is complete or suspended, or was complete before nodes joined. Complete: every selected
+    /// node is done, skipped, or failed within maxFailedNodes. Failed: the run ended otherwise. Finished: Complete or
+    /// Failed. Stalled: the manager creates no pods until a user acts. Suspended: spec.suspend is set. Paused: the manager creates no further pods (DefinitionOutdated,
     /// Paused, MaxFailedNodesExceeded or FleetUnhealthy). PodsRefused: the API server rejects pods
     /// (TemplateInvalid: all pods of this template). LedgerLost: the record of some nodes is lost or in an unknown
     /// format. LedgerRefused: the API server rejects the ledger. SelectorIgnored: selector or manualSelector is

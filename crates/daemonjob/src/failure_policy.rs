@@ -53,6 +53,11 @@ impl Failures {
         self.type_ != FailurePolicyType::Continue && self.count() > self.max
     }
 
+    /// Whether failures that do not heal hold the making of pods: only a user can lift the hold.
+    pub fn brakes_for_good(&self) -> bool {
+        self.brakes() && self.count() - self.provisional > self.max
+    }
+
     /// Whether failures end the run: recorded ones alone, since the others may heal.
     pub fn ends_run(&self) -> bool {
         self.type_ == FailurePolicyType::FailFast && self.recorded > self.max

@@ -140,6 +140,11 @@ impl Cause {
         }
     }
 
+    /// Whether a failed node stops counting as failed when it can be tried again or is Ready.
+    pub fn heals(self) -> bool {
+        matches!(self, Self::FailedAndGone | Self::NodeLost)
+    }
+
     /// Whether a taint keeps pods away from the node: then it is not desired.
     pub fn is_a_taint(self) -> bool {
         matches!(self, Self::Tainted | Self::NotReady | Self::Unreachable | Self::Unhealthy)

@@ -12,7 +12,7 @@ use crate::failure_policy::{braked_since, max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
 use crate::node_state::{Cause, Reason, State, Surveyed, because, counted, pod_name};
 use crate::observe::World;
-use crate::run::{Ending, worked};
+use crate::run::{Ending, rollout_before, worked};
 use crate::survey::Survey;
 
 /// Entries of a list of nodes; the number of the others is beside it.
@@ -138,10 +138,12 @@ fn more(nodes: &[NodeReason]) -> Option<i32> {
     number(nodes.len().saturating_sub(LISTED)).filter(|more| *more > 0)
 }
 
-/// How a run stands, as the conditions Complete and Failed tell it.
+/// How a run stands, as the conditions tell it.
 struct Standing {
     complete: bool,
     failed: bool,
+    /// Whether no pod will be created without an act of a user.
+    stalled: bool,
     reason: &'static str,
     message: String,
 }
@@ -199,21 +201,62 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
         ("NodesPending", format!("{so_far}{}", waits.unwrap_or_default()))
     };
     // A run has ended when the last of its pods is terminating.
-    let ended = !is_idle && survey.ending.is_some() && !survey.has_counted_pods();
-    Standing { complete, failed: is_over && !complete || ended, reason, message }
+    let has_ended = !is_idle && survey.ending.is_some();
+    let failed_for_good =
+        survey.count(|state| matches!(state, State::Failed(reason) if !reason.cause.heals()));
+    let stays_failed = is_over && failed_for_good > 0 && !tolerates(job, failed_for_good, survey.base);
+    Standing {
+        complete,
+        failed: is_over && !complete || has_ended && !survey.has_counted_pods(),
+        stalled: has_ended || stays_failed || hold.is_some_and(|hold| needs_user(hold.cause, survey)),
+        reason,
+        message,
+    }
+}
+
+/// Whether only an act of a user or an administrator lifts a hold that neither of them set.
+fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
+    match hold {
+        Cause::DefinitionOutdated | Cause::TemplateInvalid => true,
+        Cause::MaxFailedNodesExceeded => survey.failures.brakes_for_good(),
+        _ => false,
+    }
+}
+
+/// Ready, for tools that wait (kstatus): the DaemonJob is as its spec says. It stays True while nodes join or change
+/// after the rollout was complete.
+fn ready(job: &DaemonJob, survey: &Survey<'_>, standing: &Standing) -> Wanted {
+    let hold = survey.hold.as_ref().map(|hold| hold.cause);
+    let before = job.status.as_ref().filter(|_| rollout_before(job, &survey.key).is_some());
+    let was_ready = before.is_some_and(|before| {
+        let is_ready = |one: &Condition| one.type_ == "Ready" && one.status == "True";
+        before.conditions.iter().any(|one| is_ready(one) && one.reason != Cause::Suspended.word())
+    });
+    let goes_on = !standing.failed && !standing.stalled && hold.is_none();
+    let (is_ready, reason) = if standing.complete || hold == Some(Cause::Suspended) {
+        (true, standing.reason)
+    } else if was_ready && goes_on {
+        (true, "CompletedBefore")
+    } else {
+        (false, standing.reason)
+    };
+    Wanted { type_: "Ready", status: Some(is_ready), reason, message: standing.message.clone() }
 }
 
 fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted> {
-    let Standing { complete, failed, reason, message } = standing(job, survey);
+    let standing = standing(job, survey);
+    let ready = ready(job, survey, &standing);
+    let Standing { complete, failed, stalled, reason, message } = standing;
+    let told = |type_, status| Wanted { type_, status: Some(status), reason, message: message.clone() };
+    let not_failed =
+        Wanted { type_: "Failed", status: Some(false), reason: "NotFailed", message: String::new() };
     let mut wanted = vec![
-        Wanted { type_: "Complete", status: Some(complete), reason, message: message.clone() },
-        Wanted {
-            type_: "Failed",
-            status: Some(failed),
-            reason: if failed { reason } else { "NotFailed" },
-            message: if failed { message } else { String::new() },
-        },
+        ready,
+        told("Complete", complete),
+        if failed { told("Failed", true) } else { not_failed },
+        told("Finished", complete || failed),
     ];
+    wanted.extend(stalled.then(|| told("Stalled", true)));
     let mut say = |type_, reason, message: String| {
         wanted.push(Wanted { type_, status: Some(true), reason, message });
     };

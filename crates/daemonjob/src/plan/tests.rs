@@ -13,6 +13,7 @@ use quintet_kit::types::{Phase, Pod};
 use std::collections::BTreeMap;
 
 mod brake;
+mod conditions;
 mod health;
 mod outcomes;
 mod places;
