@@ -359,7 +359,8 @@ pub struct DaemonJobStatus {
     /// Selected nodes that have failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
-    /// Selected nodes whose pod has not started or is not created yet, and nodes that hold a place without a running pod.
+    /// Selected nodes whose pod is not created yet, has not started or waits to be restarted, and nodes that hold a place
+    /// without a running pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
     /// Selected nodes that get no pod in this run. Nodes that a taint keeps pods away from are not desired either.

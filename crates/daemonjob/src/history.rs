@@ -11,7 +11,7 @@ use crate::api::DaemonJob;
 use crate::clocks::Clocks;
 use crate::ledger::{Ended, Entry, MOST_PODS, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts};
 use crate::observe::World;
-use crate::outcome::{Fate, Rules};
+use crate::outcome::{self, Fate, Rules};
 use crate::run::Key;
 
 /// Label: the UID of the node that the pod is for.
@@ -335,6 +335,7 @@ fn ended(judged: &Judged<'_>, is_ready: bool, key: &Key, clocks: &Clocks, now: T
         pod: judged.number,
         outcome,
         failures,
+        exit: (failures > 0).then(|| outcome::exit(pod).into()),
         has_started: pod.started.is_some(),
         boot: id(BOOT_ID_ANNOTATION),
         machine: id(MACHINE_ID_ANNOTATION),

@@ -181,6 +181,8 @@ pub struct Entry {
     pub ignored: u32,
     /// When the first of the last rejections in a row happened.
     pub rejected_since: Option<Timestamp>,
+    /// How the last pod ended that failed in this rollout since the last success: exit code and reason, as `1/Error`.
+    pub exit: Option<Arc<str>>,
     /// The last attempt.
     pub attempt: Option<Attempt>,
     /// When the manager saw that the Node was deleted, of a node that counts as failed.
@@ -208,6 +210,8 @@ pub struct Ended {
     pub outcome: Outcome,
     /// By how much it counts against backoffLimit.
     pub failures: u32,
+    /// Exit code and reason of a pod that failed, as `1/Error`.
+    pub exit: Option<Arc<str>>,
     /// Whether a container started.
     pub has_started: bool,
     /// A digest of the node's boot ID when the pod was made.
@@ -238,6 +242,7 @@ impl Entry {
             let first = same.filter(|same| same.run == ended.run).and_then(|same| same.rejected_since);
             first.unwrap_or(ended.ended)
         });
+        let exit = ended.exit.or_else(|| same.and_then(|same| same.exit.clone()));
         let earlier = before.and_then(|before| before.attempt.clone());
         let result = match ended.outcome.implies() {
             None if ended.has_started => Some(AttemptResult::Disrupted),
@@ -268,6 +273,7 @@ impl Entry {
             disruptions,
             ignored: ignored.saturating_add(u32::from(ended.outcome == Outcome::Ignored)),
             rejected_since,
+            exit: exit.filter(|_| ended.outcome != Outcome::Succeeded),
             attempt,
             gone: None,
             unknown: unknown.iter().filter(|word| word.starts_with(NODE_WORD)).cloned().collect(),
@@ -302,6 +308,12 @@ impl Entry {
     /// The last attempt, while the node was not seen Ready since.
     pub fn unclear(&self) -> Option<&Attempt> {
         self.attempt.as_ref().filter(|attempt| !attempt.clear)
+    }
+
+    /// How the last failed pod ended, for a person: `exit 1 (Error)`, or the reason alone if no container ended.
+    pub fn told_exit(&self) -> Option<String> {
+        let (code, reason) = self.exit.as_deref()?.split_once('/')?;
+        Some(if code.is_empty() { reason.to_owned() } else { format!("exit {code} ({reason})") })
     }
 
     /// How often the node was tried since its last success: its next pod waits the longer.
@@ -368,6 +380,9 @@ impl fmt::Display for Entry {
         if let Some(since) = self.rejected_since {
             write!(f, " rejected-since={since}")?;
         }
+        if let Some(exit) = &self.exit {
+            write!(f, " exit={}", encoded(exit))?;
+        }
         if let Some(attempt) = &self.attempt {
             if self.outcome.implies().is_none() {
                 let Attempt { result, hash, rollout, .. } = attempt;
@@ -429,7 +444,7 @@ fn parse(words: &[(&str, String)]) -> Option<Entry> {
     let (mut node, mut hash, mut rollout, mut run, mut pod, mut outcome, mut ended) =
         (None, None, None, None, None, None, None);
     let (mut failures, mut disruptions, mut ignored) = (0, 0, 0);
-    let (mut rejected_since, mut gone, mut told) = (None, None, None);
+    let (mut rejected_since, mut exit, mut gone, mut told) = (None, None, None, None);
     let (mut boot, mut machine, mut clear) = (Arc::from(""), Arc::from(""), false);
     let mut unknown = Vec::new();
     for (key, value) in words {
@@ -444,6 +459,7 @@ fn parse(words: &[(&str, String)]) -> Option<Entry> {
             "disruptions" => disruptions = value.parse().ok()?,
             "ignored" => ignored = value.parse().ok()?,
             "rejected-since" => rejected_since = Some(value.parse().ok()?),
+            "exit" => exit = Some(Arc::from(value.as_str())),
             "attempt" => {
                 let (result, rest) = value.split_once('/')?;
                 let (hash, rollout) = rest.rsplit_once('/')?;
@@ -479,6 +495,7 @@ fn parse(words: &[(&str, String)]) -> Option<Entry> {
         disruptions,
         ignored,
         rejected_since,
+        exit,
         attempt,
         gone,
         ended: ended?,
@@ -647,6 +664,7 @@ mod tests {
             pod,
             outcome,
             failures: u32::from(outcome == Outcome::Failed),
+            exit: (outcome == Outcome::Failed).then(|| "1/Error".into()),
             has_started: outcome != Outcome::Rejected,
             boot: "b".into(),
             machine: "m".into(),
@@ -662,7 +680,7 @@ mod tests {
         "node=node-1 template=v1-7ji4ojlv5d rollout=1 run=1 pod=1 outcome=Succeeded boot=abcdefghij machine=klmnopqrst clear=true ended=2026-01-01T00:00:00Z"
     )]
     #[case(
-        "node=node-1 template=v1-b rollout=2 run=3 pod=3 outcome=Failed failures=2 clear=true ended=2026-01-01T00:00:00Z"
+        "node=node-1 template=v1-b rollout=2 run=3 pod=3 outcome=Failed failures=2 exit=137/OOMKilled clear=true ended=2026-01-01T00:00:00Z"
     )]
     #[case(
         "node=n template=v1-b rollout=2 run=1 pod=7 outcome=FailedIndex failures=1 ended=2026-01-01T00:00:00Z"
@@ -861,7 +879,7 @@ mod tests {
         fn what_is_written_is_read(
             outcome in 0..Outcome::ALL.len(), pod in 0..=MOST_PODS, failures: u32, disruptions: u32, ignored: u32,
             node in ".{0,9}", told in prop::option::of((0..3_usize, ".{1,9}", any::<u64>())), boot in "[a-z2-7]{0,10}",
-            clear: bool, second in 0..4_000_000_000_i64, gone: bool,
+            clear: bool, exit in prop::option::of("[0-9]{0,3}/.{1,9}"), second in 0..4_000_000_000_i64, gone: bool,
         ) {
             let outcome = Outcome::ALL[outcome];
             let time = Timestamp::from_second(second).unwrap();
@@ -872,7 +890,8 @@ mod tests {
             });
             let entry = Entry {
                 node: node.as_str().into(), hash: "v1-7ji4ojlv5d".into(), rollout: 3, run: 4, pod, outcome, failures,
-                disruptions, ignored, rejected_since: gone.then_some(time), attempt, gone: gone.then_some(time),
+                disruptions, ignored, rejected_since: gone.then_some(time), exit: exit.map(Arc::from),
+                attempt, gone: gone.then_some(time),
                 ended: time, unknown: Box::default(),
             };
             prop_assert_eq!(entry.to_string().parse::<Entry>().unwrap(), entry);

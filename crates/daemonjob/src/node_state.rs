@@ -85,6 +85,7 @@ pub enum Cause {
     PreviousPodTerminating,
     RecordLost,
     Rejected,
+    Restarting,
     Scheduling,
     Starting,
     Suspended,
@@ -128,6 +129,7 @@ impl Cause {
             Self::PreviousPodTerminating => "PreviousPodTerminating",
             Self::RecordLost => "RecordLost",
             Self::Rejected => "Rejected",
+            Self::Restarting => "Restarting",
             Self::Scheduling => "Scheduling",
             Self::Starting => "Starting",
             Self::Suspended => "Suspended",
@@ -333,15 +335,16 @@ impl Judge<'_> {
     /// A failure that stands whatever becomes of the node.
     fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
         let latest = history.latest.as_ref()?;
+        let exit = latest.told_exit().map(|exit| format!(", with {exit}")).unwrap_or_default();
         let (cause, message) = match self.rules.exceeded(latest, self.key.rollout)? {
             Exceeded::Rule => (
                 Cause::PodFailurePolicy,
-                format!("a rule of podFailurePolicy failed the node at pod {}", latest.pod),
+                format!("a rule of podFailurePolicy failed the node at pod {}{exit}", latest.pod),
             ),
             Exceeded::BackoffLimit(limit) => (
                 Cause::BackoffLimitExceeded,
                 format!(
-                    "{}, backoffLimit allows {limit}; the last pod was {}",
+                    "{}, backoffLimit allows {limit}; the last pod was {}{exit}",
                     counted(u64::from(latest.failures), "failure"),
                     latest.pod
                 ),
@@ -374,7 +377,9 @@ impl Judge<'_> {
             }
             _ => return None,
         };
-        let message = format!("a pod failed here, and the node cannot be tried again: {why}");
+        let exit = history.latest.as_ref().and_then(Entry::told_exit);
+        let exit = exit.map(|exit| format!(" with {exit}")).unwrap_or_default();
+        let message = format!("a pod failed here{exit}, and the node cannot be tried again: {why}");
         Some(Failure::Provisional(because(Cause::FailedAndGone, message)))
     }
 
@@ -583,6 +588,7 @@ impl Judge<'_> {
             return None;
         }
         let at = whole_seconds(until);
+        let exit = latest.told_exit().map(|exit| format!("; the last failure: {exit}")).unwrap_or_default();
         let reason = match (latest.outcome, &history.rejection) {
             (Outcome::Rejected, Some(words)) => {
                 let message =
@@ -595,7 +601,7 @@ impl Judge<'_> {
             ),
             _ => because(
                 Cause::BackingOff,
-                format!("tries again at {at}, after {}", counted(u64::from(tries), "try")),
+                format!("tries again at {at}, after {}{exit}", counted(u64::from(tries), "try")),
             ),
         };
         Some((reason, until))
@@ -631,6 +637,11 @@ fn occupied(judged: &Judged<'_>, hash: &str) -> State {
         State::Waiting(because(Cause::OutdatedTemplate, message))
     } else if outdated || judged.home.is_none() {
         State::Waiting(because(Cause::PreviousPod, format!("{} is being replaced", pod.meta.name)))
+    } else if let Some(exit) = &pod.crashed {
+        let restarts = counted(u64::from(pod.restarts), "restart");
+        let reason = if exit.reason.is_empty() { "Error" } else { &*exit.reason };
+        let message = format!("{restarts} of {}; last exit {} ({reason})", pod.meta.name, exit.code);
+        State::Waiting(because(Cause::Restarting, message))
     } else if pod.phase != Phase::Pending {
         State::Running
     } else if let Some(message) = &pod.unschedulable {

@@ -254,8 +254,20 @@ fn was_made_to_go(pod: &Pod, asked: Timestamp) -> bool {
 /// Why a pod failed, in one word: for a person, and for the metric of failures.
 pub fn why(pod: &Pod) -> &str {
     let reason = pod.reason.as_deref().filter(|reason| !reason.is_empty());
-    let exit = || pod.exits.first().map(|exit| &*exit.reason).filter(|reason| !reason.is_empty());
+    let exit = || {
+        pod.exits
+            .first()
+            .or(pod.last_exit.as_deref())
+            .map(|exit| &*exit.reason)
+            .filter(|reason| !reason.is_empty())
+    };
     reason.or_else(exit).unwrap_or("Error")
+}
+
+/// Exit code and reason of a pod that failed, as the ledger keeps them: `1/Error`, or `/Evicted` if no container ended.
+pub fn exit(pod: &Pod) -> String {
+    let code = pod.exits.first().or(pod.last_exit.as_deref()).map(|exit| exit.code.to_string());
+    format!("{}/{}", code.unwrap_or_default(), why(pod))
 }
 
 #[cfg(test)]

@@ -101,6 +101,7 @@ impl<'a> Record<'a> {
                 disruptions: 0,
                 ignored: 0,
                 rejected_since: None,
+                exit: None,
                 attempt: None,
                 gone: None,
                 ended: whole_seconds(now),

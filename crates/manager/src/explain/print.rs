@@ -56,7 +56,9 @@ fn as_table(report: &Report, is_wide: bool) -> String {
             cells.push(row.last.as_ref().map(last).unwrap_or_default());
             cells.push(row.pod.clone().unwrap_or_default());
         }
-        cells.extend([row.reason.clone(), row.message.clone()]);
+        let said = row.termination_message.as_ref().filter(|_| row.state != Word::Done);
+        let said = said.map(|said| format!("; the container said: {said}")).unwrap_or_default();
+        cells.extend([row.reason.clone(), format!("{}{said}", row.message)]);
         cells
     }));
     let mut text = if shown.is_empty() { String::new() } else { aligned(&lines) + "\n" };
@@ -158,6 +160,7 @@ fn row_as_json(row: &Row) -> Value {
         })),
         "pod": row.pod,
         "podWouldBeDeleted": row.is_going,
+        "terminationMessage": row.termination_message,
     })
 }
 

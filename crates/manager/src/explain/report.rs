@@ -18,7 +18,7 @@ use quintet_daemonjob::survey::{Survey, survey};
 use quintet_daemonjob::turns::parallelism;
 use quintet_kit::conditions::is_true;
 use quintet_kit::plan::NAME_TAKEN;
-use quintet_kit::types::{Node, Taint};
+use quintet_kit::types::{Node, Pod, Taint};
 use serde_json::Value;
 
 /// Where the explained spec comes from.
@@ -74,6 +74,8 @@ pub struct Row {
     pub last: Option<Entry>,
     /// The node's pod: the running one, else the last one.
     pub pod: Option<String>,
+    /// The termination message of its container that failed last.
+    pub termination_message: Option<String>,
     /// Whether the pod that runs there would be deleted.
     pub is_going: bool,
     /// Whether it waits for its turn alone.
@@ -232,6 +234,7 @@ impl View<'_> {
             last: history.and_then(|history| history.latest.clone()),
             is_going: pod.is_some_and(|judged| self.going.contains_key(&*judged.pod.meta.uid)),
             pod: pod.map(|judged| judged.pod.meta.name.to_string()),
+            termination_message: pod.and_then(|judged| termination_message(judged.pod)),
             ..Row::default()
         }
     }
@@ -311,6 +314,13 @@ impl View<'_> {
     fn taint(&self, node: &Node) -> Option<Taint> {
         self.placement.verdict(node).taint().cloned()
     }
+}
+
+/// The last bytes of what a container that failed wrote for a person. Statuses and Events do not have it: who may read a
+/// DaemonJob need not be allowed to read its pods.
+fn termination_message(pod: &Pod) -> Option<String> {
+    let exit = pod.exits.first().or(pod.crashed.as_deref()).or(pod.last_exit.as_deref())?;
+    (!exit.message.is_empty()).then(|| exit.message.to_string())
 }
 
 fn done(row: &mut Row, hash: &str) {

@@ -2,6 +2,7 @@
 
 use super::scene::{Scene, annotate, cautious};
 use super::*;
+use quintet_kit::types::Exit;
 use rstest::rstest;
 
 /// H4 and A22: done is about the last attempt: after A, half of B, and A again, A runs where B started.
@@ -320,4 +321,50 @@ fn rejections_after_an_older_success_add_up() {
         scene.wait(600);
     }
     assert_eq!(scene.reason("a"), Some("DisruptionLimitExceeded"));
+}
+
+/// M4 and A37: a crash loop is told with restarts, exit code and reason, a failed node too; a termination message is not.
+#[test]
+fn a_crash_loop_and_a_failed_node_tell_their_exit() {
+    let exit = || Exit {
+        container: "c".into(),
+        code: 137,
+        reason: "OOMKilled".into(),
+        message: "password=hunter2".into(),
+    };
+    let template = json!({"spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let mut scene = Scene::new(job(&json!({"template": template, "backoffLimit": 2})), &["a"]);
+    scene.passes();
+    scene.run("a");
+    scene.edit_pod("a", |pod| {
+        (pod.restarts, pod.crashed, pod.has_running_container) = (1, Some(Box::new(exit())), false);
+    });
+    scene.passes();
+    let pending = &scene.status().pending_nodes[0];
+    let pod = scene.pod("a").meta.name.clone();
+    assert_eq!(
+        (pending.reason.as_str(), pending.message.as_str()),
+        ("Restarting", format!("1 restart of {pod}; last exit 137 (OOMKilled)").as_str())
+    );
+    // The kubelet starts the container again.
+    scene.edit_pod("a", |pod| (pod.crashed, pod.has_running_container) = (None, true));
+    scene.passes();
+    assert_eq!(scene.status().pending, Some(0));
+    // After its last restart the pod is deleted, and has failed.
+    scene.edit_pod("a", |pod| {
+        (pod.restarts, pod.exits) = (2, Box::new([exit()]));
+    });
+    scene.passes();
+    scene.fail("a");
+    let failed = scene.status().failed_nodes[0].clone();
+    assert_eq!(
+        failed.message,
+        "3 failures, backoffLimit allows 2; the last pod was 1, with exit 137 (OOMKilled)"
+    );
+    // A new leader tells the same without the pod.
+    scene.world.pods.clear();
+    scene.change_leader();
+    assert_eq!(scene.status().failed_nodes[0], failed);
+    let told = format!("{:?} {:?}", scene.status(), scene.world.ledger);
+    assert!(!told.contains("hunter2"), "{told}");
 }

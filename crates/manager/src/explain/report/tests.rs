@@ -91,6 +91,20 @@ fn row<'a>(report: &'a Report, node: &str) -> &'a Row {
     report.rows.iter().find(|row| row.node == node).unwrap_or_else(|| panic!("no {node} in {report:#?}"))
 }
 
+/// A37: the termination message, which no status has, is shown to who may read the pod.
+#[test]
+fn a_termination_message_is_shown() {
+    let job = job(&json!({"backoffLimit": 0}));
+    let terminated = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no disk\n",
+        "startedAt": "2026-01-01T00:00:05Z", "finishedAt": "2026-01-01T00:00:06Z"}});
+    let status = json!({"phase": "Failed", "containerStatuses": [{"name": "c", "state": terminated}]});
+    let world = world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &status)]);
+    let report = report(&job, &world, Origin::Cluster, now());
+    let row = row(&report, "a");
+    assert_eq!((row.state, row.termination_message.as_deref()), (Word::Failed, Some("no disk")));
+    assert!(row.message.ends_with("with exit 3 (Error)"), "{}", row.message);
+}
+
 #[test]
 fn every_node_gets_a_line_and_a_reason() {
     let job = job(&json!({"backoffLimit": 0}));
