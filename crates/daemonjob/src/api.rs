@@ -143,8 +143,8 @@ pub struct DaemonJobSpec {
     #[schemars(with = "OutdatedPods")]
     pub outdated_pods: Option<OutdatedPods>,
 
-    /// Seconds after the end of a run, complete or failed, at which the manager deletes its pods. The ledger keeps the
-    /// outcomes, so that no node runs again because of this.
+    /// Seconds after its end at which the manager deletes a pod of a node that is done. Other ended pods follow that long
+    /// after the end of the run. The ledger keeps the outcomes, so that no node runs again because of this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,

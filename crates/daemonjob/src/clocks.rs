@@ -36,6 +36,12 @@ pub struct Clocks {
     inherits_brake: bool,
     /// When this process last wrote to the ledger.
     flushed: Option<Timestamp>,
+    /// When this process last deleted pods or removed their finalizers.
+    tidied: Option<Timestamp>,
+    /// When this process last saw a new pod or the end of one.
+    busy: Option<Timestamp>,
+    /// The creation of the newest pod.
+    newest: Option<Timestamp>,
     /// Since when the status of this generation and template has no rollout.
     untold: Option<Timestamp>,
     /// By UID of a pod that has ended.
@@ -125,6 +131,10 @@ impl Clocks {
             }
         }
         self.stood_still = stand_still;
+        let newest = world.pods.iter().filter_map(|pod| pod.meta.created).max();
+        if is_first || newest > self.newest {
+            (self.newest, self.busy) = (newest, Some(now));
+        }
         self.see_ends(job, world, now);
         self.see_pending(job, world, now);
         self.forget(world);
@@ -159,6 +169,9 @@ impl Clocks {
         let rules = Rules::of(job);
         let nodes: HashMap<&str, &Node> = world.nodes.iter().map(|node| (&*node.meta.uid, &**node)).collect();
         for pod in open {
+            if !self.ends.contains_key(&pod.meta.uid) {
+                self.busy = Some(now);
+            }
             let node = pod.label(NODE_UID_LABEL).and_then(|uid| nodes.get(uid));
             let sight = self.ends.entry(pod.meta.uid.clone()).or_insert_with(|| Sight {
                 at: whole_seconds(now),
@@ -198,7 +211,8 @@ impl Clocks {
         for since in self.pending.values_mut() {
             *since = since.checked_add(jump).unwrap_or(*since);
         }
-        for time in times.chain([&mut self.began, &mut self.flushed, &mut self.untold]) {
+        let own = [&mut self.began, &mut self.flushed, &mut self.tidied, &mut self.busy, &mut self.untold];
+        for time in times.chain(own) {
             *time = time.map(|at| at.checked_add(jump).unwrap_or(at));
         }
     }
@@ -211,6 +225,21 @@ impl Clocks {
     /// When this process last wrote to the ledger.
     pub fn flushed(&self) -> Option<Timestamp> {
         self.flushed
+    }
+
+    /// Pods were deleted or lost their finalizers.
+    pub fn pods_tidied(&mut self, now: Timestamp) {
+        self.tidied = Some(now);
+    }
+
+    /// When this process last deleted pods or removed their finalizers.
+    pub fn tidied(&self) -> Option<Timestamp> {
+        self.tidied
+    }
+
+    /// When this process last saw a new pod or the end of one, in its present term.
+    pub fn busy(&self) -> Option<Timestamp> {
+        self.busy
     }
 
     /// Since when the status has no rollout, although it is about this generation and template: the definition of

@@ -126,10 +126,16 @@ impl Reconciler for DaemonJobs {
 
     fn carried(&self, key: &Key, carried: &Carried) {
         self.metrics.count(carried);
-        if carried.done.iter().any(|(_, kind, _)| *kind == CONFIG_MAPS.kind)
-            && let Some(memory) = self.memories().get_mut(&key.uid)
-        {
-            memory.clocks.ledger_written(self.clock.now());
+        let has_done = |wanted: fn(&(&str, &str)) -> bool| {
+            carried.done.iter().any(|(verb, kind, _)| wanted(&(verb, kind)))
+        };
+        let (now, mut memories) = (self.clock.now(), self.memories());
+        let Some(memory) = memories.get_mut(&key.uid) else { return };
+        if has_done(|(_, kind)| *kind == CONFIG_MAPS.kind) {
+            memory.clocks.ledger_written(now);
+        }
+        if has_done(|(verb, kind)| *kind == PODS.kind && matches!(*verb, "delete" | "patch")) {
+            memory.clocks.pods_tidied(now);
         }
     }
 

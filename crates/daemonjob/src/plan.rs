@@ -5,7 +5,8 @@
 //!
 //! 1. pods that must go are marked and deleted, and finalizers come off pods whose outcome the ledger has;
 //! 2. outcomes are written to the ledger, if something waits for that;
-//! 3. finalizers come off pods that were just recorded, and pods that are not needed any more are deleted;
+//! 3. finalizers come off deleted pods that were just recorded; recorded pods that are not needed any more are deleted,
+//!    and the others lose their finalizers once the run rests;
 //! 4. pods are made, once the status tells the rollout and the run that they are part of.
 
 use jiff::Timestamp;
@@ -27,8 +28,8 @@ use crate::ledger::{FORMAT, LEDGER_LABEL};
 use crate::node_state::{State, pod_name};
 use crate::observe::World;
 use crate::outcome::Rules;
-use crate::record::{Record, Release};
-use crate::removal::{Removal, delete, expiry, removal, superseded};
+use crate::record::{Record, Release, Tidied};
+use crate::removal::{Removal, delete, removal, unneeded};
 use crate::run::{Key, current_key};
 use crate::status;
 use crate::survey::{Survey, survey};
@@ -48,16 +49,23 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         return plan;
     }
     let survey = survey(job, world, now);
-    let superseded = superseded(&survey);
     let record = Record::of(job, world, &survey, now);
     let ledger = record.writes(job, world, &survey, now);
+    let (now_free, then_free): (Vec<_>, Vec<_>) = survey
+        .pods()
+        .iter()
+        .filter(|judged| judged.pod.meta.deleted.is_some())
+        .filter_map(|judged| record.release(world, &survey, judged).map(|release| (judged.pod, release)))
+        .partition(|(_, release)| *release == Release::Now);
+    let now_free = now_free.iter().filter_map(|(pod, _)| release(&pod.meta));
+    let then_free = then_free.iter().filter_map(|(pod, _)| release(&pod.meta));
     if world.stopping {
-        plan.steps.extend([ledger].into_iter().filter(|step| !step.is_empty()));
+        // A drain may have deleted the pods together with this manager: its successor may have no node.
+        let steps = [now_free.collect(), ledger, then_free.collect()];
+        plan.steps.extend(steps.into_iter().filter(|step: &Actions| !step.is_empty()));
         return plan;
     }
-    let expiry = expiry(job, &survey);
-    let is_expired = expiry.is_some_and(|at| at <= now);
-    for at in [survey.again, record.again, expiry.filter(|_| !is_expired)].into_iter().flatten() {
+    for at in [survey.again, record.again].into_iter().flatten() {
         plan.look_again(at);
     }
 
@@ -70,15 +78,17 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         }
         first.extend(removal.action(judged.pod));
     }
-    let (now_free, then_free): (Vec<_>, Vec<_>) = survey
-        .pods()
-        .iter()
-        .filter(|judged| judged.pod.meta.deleted.is_some())
-        .filter_map(|judged| record.release(world, &survey, judged).map(|release| (judged.pod, release)))
-        .partition(|(_, release)| *release == Release::Now);
-    first.extend(now_free.iter().filter_map(|(pod, _)| release(&pod.meta)));
-    let mut last: Actions = then_free.iter().filter_map(|(pod, _)| release(&pod.meta)).collect();
-    last.extend(record.unneeded(&survey, &superseded, is_expired).map(|judged| delete(judged.pod, false)));
+    first.extend(now_free);
+    let mut last: Actions = then_free.collect();
+    let (unneeded, expires) = unneeded(job, &survey, now);
+    let (tidied, more_at) = record.tidied(world, &survey, &unneeded, now);
+    last.extend(tidied.iter().filter_map(|tidied| match tidied {
+        Tidied::Delete(judged) => Some(delete(judged.pod, false)),
+        Tidied::Release(judged) => release(&judged.pod.meta),
+    }));
+    for at in [expires, more_at].into_iter().flatten() {
+        plan.look_again(at);
+    }
     let creations: Actions = if survey.begins || survey.changes || survey.hold.is_some() {
         Vec::new()
     } else {

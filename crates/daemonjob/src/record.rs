@@ -12,6 +12,7 @@ use quintet_kit::plan::Action;
 use quintet_kit::resource::{CONFIG_MAPS, Resource};
 use serde_json::{Map, Value, json};
 
+use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::history::{Judged, NODE_UID_LABEL};
 use crate::ledger::{
@@ -28,6 +29,12 @@ const PACE: SignedDuration = SignedDuration::from_secs(1);
 /// The longest time for which an outcome that nothing waits for is stored on the pod alone.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
+/// How long no pod is created and none ends before recorded pods are released, in a run that goes on.
+const QUIET: SignedDuration = SignedDuration::from_mins(1);
+/// The most pods that are deleted or released at one time while nothing waits for that, and the time until the next ones.
+const MOST_TIDIED: usize = 200;
+const TIDY_PACE: SignedDuration = SignedDuration::from_secs(1);
+
 type Flags = [bool; SHARDS as usize];
 
 fn at(uid: &str) -> usize {
@@ -41,6 +48,15 @@ pub(crate) enum Release {
     Now,
     /// After this plan's ledger step.
     Recorded,
+}
+
+/// What is done with a recorded pod that nothing waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tidied<'s> {
+    /// It is not needed any more.
+    Delete(&'s Judged<'s>),
+    /// It stays, and its finalizer is removed.
+    Release(&'s Judged<'s>),
 }
 
 /// The ledger step of a plan.
@@ -233,21 +249,50 @@ impl<'a> Record<'a> {
         self.flushed[at(uid)].then_some(Release::Recorded)
     }
 
-    /// Ended pods that are not needed any more, and whose outcomes the ledger has or gets in this plan.
-    pub(crate) fn unneeded<'s>(
+    /// Recorded pods that can wait for what is done with them: those that are not needed any more are deleted, and once
+    /// the run has ended, or nothing has happened for a while, the others lose their finalizer, so that no drain and no
+    /// deletion of a namespace needs a manager. A bounded number at a time; the second value is when there are more.
+    pub(crate) fn tidied<'s>(
         &self,
+        world: &World,
         survey: &'s Survey<'_>,
-        superseded: &HashSet<&str>,
-        is_expired: bool,
-    ) -> impl Iterator<Item = &'s Judged<'s>> {
-        let flushed = self.flushed;
-        survey.pods().iter().filter(move |judged| {
-            let over = matches!(judged.fate, Fate::Ended { .. }) && judged.pod.meta.deleted.is_none();
-            let safe = judged.recorded || judged.home.is_none_or(|uid| flushed[at(uid)]);
-            over && safe
+        unneeded: &[&'s Judged<'s>],
+        now: Timestamp,
+    ) -> (Vec<Tidied<'s>>, Option<Timestamp>) {
+        // A shard that is written now may have been lost.
+        let rests = |judged: &Judged<'_>| {
+            let uid = judged.home.map(|uid| &**uid).or_else(|| judged.pod.label(NODE_UID_LABEL));
+            judged.recorded
                 && !survey.is_line_frozen(judged)
-                && (is_expired || superseded.contains(&*judged.pod.meta.uid))
-        })
+                && uid.is_some_and(|uid| !self.flushed[at(uid)] && !self.unwritable[at(uid)])
+        };
+        let has_ended = survey.ending.is_some() || survey.is_finished();
+        let quiet = world.clocks.busy().and_then(|busy| busy.checked_add(QUIET).ok());
+        let quiet = quiet.filter(|until| !has_ended && *until > now);
+        let is_held = |judged: &&Judged<'_>| {
+            let pod = judged.pod;
+            matches!(judged.fate, Fate::Ended { .. })
+                && pod.meta.deleted.is_none()
+                && pod.meta.has_finalizer(FINALIZER)
+                && rests(judged)
+        };
+        let gone: HashSet<&str> = unneeded.iter().map(|judged| &*judged.pod.meta.uid).collect();
+        let deleted = unneeded.iter().copied().filter(|judged| rests(judged)).map(Tidied::Delete);
+        let held = survey.pods().iter().filter(is_held);
+        let mut released =
+            held.filter(|judged| !gone.contains(&*judged.pod.meta.uid)).map(Tidied::Release).peekable();
+        let quiet = quiet.filter(|_| released.peek().is_some());
+        let mut open = deleted.chain(released.filter(|_| quiet.is_none())).peekable();
+        if open.peek().is_none() {
+            return (Vec::new(), quiet);
+        }
+        let paced = world.clocks.tidied().and_then(|last| last.checked_add(TIDY_PACE).ok());
+        if let Some(until) = paced.filter(|until| *until > now) {
+            return (Vec::new(), Some(until));
+        }
+        let tidied = open.by_ref().take(MOST_TIDIED).collect();
+        let next = open.peek().and_then(|_| now.checked_add(TIDY_PACE).ok());
+        (tidied, next.or(quiet))
     }
 
     /// The writes of the ledger step: one for each shard.

@@ -1,6 +1,6 @@
 //! Which pods go before they end, and which ended pods are not needed any more.
 
-use std::collections::{HashMap, HashSet};
+use std::cmp::Reverse;
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::conditions;
@@ -12,11 +12,15 @@ use serde_json::json;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::eligibility::Verdict;
 use crate::history::{Judged, hash_of};
+use crate::node_state::is_done;
 use crate::observe::World;
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, Fate, Rules};
 use crate::run::Ending;
 use crate::survey::Survey;
 
+/// Succeeded pods that are kept: with many more of them Kubernetes' pod garbage collector would delete the ended pods of
+/// other owners too (`--terminated-pod-gc-threshold` of kube-controller-manager, 12,500).
+const KEPT_SUCCEEDED_PODS: usize = 1_000;
 /// Failed pods that are kept for a person to look at.
 const KEPT_FAILED_PODS: usize = 100;
 
@@ -173,39 +177,68 @@ pub(crate) fn delete(pod: &Pod, if_unchanged: bool) -> Action<DaemonJobStatus> {
     }
 }
 
-/// UIDs of pods that have ended and are of no interest any more. Of each node the last pod and the last failed one are
-/// kept; of failed ones a hundred in all, the latest.
-pub(crate) fn superseded<'s>(survey: &'s Survey<'_>) -> HashSet<&'s str> {
-    let ended = survey.pods().iter().filter_map(|judged| match judged.fate {
-        Fate::Ended { at, .. } => Some((judged, at)),
-        _ => None,
-    });
-    let uid = |judged: &'s Judged<'_>| &*judged.pod.meta.uid;
-    let has_failed = |judged: &Judged<'_>| judged.pod.phase == Phase::Failed;
+/// Ended pods that are not needed any more, and when the next one will not be. Of each node the last pod and the last
+/// failed one are kept; in all the newest [`KEPT_SUCCEEDED_PODS`] and [`KEPT_FAILED_PODS`].
+pub(crate) fn unneeded<'s>(
+    job: &DaemonJob,
+    survey: &'s Survey<'_>,
+    now: Timestamp,
+) -> (Vec<&'s Judged<'s>>, Option<Timestamp>) {
+    let run_expires = expiry(job, survey);
+    let mut again = run_expires.filter(|at| *at > now);
+    let run_expired = run_expires.is_some_and(|at| at <= now);
+    let is_over =
+        |judged: &&Judged<'_>| matches!(judged.fate, Fate::Ended { .. }) && judged.pod.meta.deleted.is_none();
+    let ended: Vec<&Judged<'_>> = survey.pods().iter().filter(is_over).collect();
+    let (mut unneeded, mut succeeded, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     // Pods are sorted by node and number: the later one replaces the earlier.
-    let mut last: HashMap<(&str, bool), (&Judged<'_>, Timestamp)> = HashMap::new();
-    for (judged, at) in ended.clone() {
-        let home = judged.home.map_or("", |uid| uid);
-        last.insert((home, false), (judged, at));
-        if has_failed(judged) {
-            last.insert((home, true), (judged, at));
+    for of_node in ended.chunk_by(|one, other| one.home == other.home) {
+        let has_failed = |judged: &Judged<'_>| judged.pod.phase == Phase::Failed;
+        let last_failed = of_node.iter().rposition(|judged| has_failed(judged));
+        for (at, judged) in of_node.iter().copied().enumerate() {
+            let is_kept = at + 1 == of_node.len() || Some(at) == last_failed;
+            let expires = ended_at(survey, judged).and_then(|ended| pod_expiry(job, survey, judged, ended));
+            if !is_kept || run_expired || expires.is_some_and(|at| at <= now) {
+                unneeded.push(judged);
+                continue;
+            }
+            again = again.into_iter().chain(expires).min();
+            if has_failed(judged) { &mut failed } else { &mut succeeded }.push(judged);
         }
     }
-    let mut kept: HashSet<&str> = last.values().map(|(judged, _)| uid(judged)).collect();
-    let mut failed: Vec<_> = ended
-        .clone()
-        .filter(|(judged, _)| has_failed(judged) && kept.contains(uid(judged)))
-        .map(|(judged, at)| (std::cmp::Reverse(at), uid(judged)))
-        .collect();
-    failed.sort_unstable();
-    for (_, uid) in failed.iter().skip(KEPT_FAILED_PODS) {
-        kept.remove(uid);
+    for (mut kept, most) in [(succeeded, KEPT_SUCCEEDED_PODS), (failed, KEPT_FAILED_PODS)] {
+        if kept.len() > most {
+            kept.sort_by_cached_key(|judged| {
+                (Reverse(ended_at(survey, judged)), judged.pod.meta.uid.clone())
+            });
+            unneeded.extend(kept.drain(most..));
+        }
     }
-    ended.map(|(judged, _)| uid(judged)).filter(|uid| !kept.contains(uid)).collect()
+    (unneeded, again)
 }
 
-/// When the pods of a run that is over are deleted. The status tells that first.
-pub(crate) fn expiry(job: &DaemonJob, survey: &Survey<'_>) -> Option<Timestamp> {
+/// When a pod ended: by the manager's clock where the ledger tells that.
+fn ended_at(survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
+    let Fate::Ended { at, .. } = judged.fate else { return None };
+    let line = judged.home.and_then(|uid| survey.histories.nodes.get(&**uid)?.recorded);
+    Some(line.filter(|line| line.pod == judged.number).map_or(at, |line| line.ended))
+}
+
+/// When a pod of a node that is done is deleted.
+fn pod_expiry(
+    job: &DaemonJob,
+    survey: &Survey<'_>,
+    judged: &Judged<'_>,
+    ended: Timestamp,
+) -> Option<Timestamp> {
+    let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
+    let history = survey.histories.nodes.get(&**judged.home?)?;
+    let is_done = is_done(history, &survey.key.hash, job, history.node?);
+    ended.checked_add(ttl).ok().filter(|_| is_done)
+}
+
+/// When all pods of a run that is over are deleted. The status tells that first.
+fn expiry(job: &DaemonJob, survey: &Survey<'_>) -> Option<Timestamp> {
     let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
     let before = job.status.as_ref()?;
     let is_over =

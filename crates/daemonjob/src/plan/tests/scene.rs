@@ -79,12 +79,15 @@ impl Scene {
             Action::Delete { name, .. } => {
                 let now = self.now();
                 self.edit_pod_named(name, |pod| pod.meta.deleted = Some(now));
-                let is_unbound = |pod: &Pod| *pod.meta.name == **name && pod.node.is_none();
-                self.world.pods.retain(|pod| !is_unbound(pod) || pod.meta.has_finalizer(FINALIZER));
+                let is_over =
+                    |pod: &Pod| *pod.meta.name == **name && (pod.node.is_none() || !pod.is_running());
+                self.world.pods.retain(|pod| !is_over(pod) || pod.meta.has_finalizer(FINALIZER));
+                self.world.clocks.pods_tidied(now);
             }
             Action::Patch { name, .. } => {
                 self.edit_pod_named(name, |pod| pod.meta.finalizers = Box::default());
                 self.world.pods.retain(|pod| *pod.meta.name != **name || pod.meta.deleted.is_none());
+                self.world.clocks.pods_tidied(self.now());
             }
             _ => {}
         }

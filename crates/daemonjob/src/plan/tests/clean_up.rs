@@ -1,0 +1,156 @@
+//! What happens to ended pods: they are released, deleted after their time, and kept in bounded numbers.
+
+use super::scene::{Scene, cautious};
+use super::*;
+
+fn scene(spec: &Value, nodes: usize) -> Scene {
+    let names: Vec<String> = (0..nodes).map(|number| format!("n{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut scene = Scene::new(with(spec), &names);
+    scene.pass();
+    scene
+}
+
+/// Ends all pods that run, without a pass.
+fn end_all(scene: &mut Scene, phase: Phase) {
+    let now = scene.now();
+    for pod in &mut scene.world.pods {
+        let pod = Arc::make_mut(pod);
+        pod.node = pinned_to(pod).map(Arc::from);
+        (pod.phase, pod.started, pod.finished) = (phase, Some(now), Some(now));
+    }
+}
+
+fn held(scene: &Scene) -> usize {
+    scene.world.pods.iter().filter(|pod| pod.meta.has_finalizer(FINALIZER)).count()
+}
+
+/// A pass each second, as the manager makes them where something is left to do.
+fn seconds(scene: &mut Scene, count: i64) {
+    for _ in 0..count {
+        scene.second += 1;
+        scene.pass();
+    }
+}
+
+/// H6: two minutes after the end of a run no recorded pod has our finalizer; the rate is bounded.
+#[test]
+fn recorded_pods_are_released_when_the_run_has_ended() {
+    let mut scene = scene(&json!({}), 500);
+    end_all(&mut scene, Phase::Succeeded);
+    scene.pass();
+    assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
+    assert_eq!(held(&scene), 500, "they are recorded first");
+    let plan = scene.pass();
+    let last = plan.steps.last().unwrap();
+    assert_eq!((plan.steps.len(), last.len()), (1, 200));
+    assert_eq!(plan.again, Some(later(scene.second + 1)));
+    assert_eq!(held(&scene), 300);
+    assert!(scene.pass().steps.is_empty(), "the next ones follow after a second");
+    seconds(&mut scene, 2);
+    assert_eq!(held(&scene), 0);
+    assert_eq!(scene.pass().again, None, "nothing is left to do");
+    assert_eq!(scene.world.pods.len(), 500);
+}
+
+/// A run that goes on releases recorded pods after a minute in which no pod was created and none ended.
+#[test]
+fn a_quiet_run_releases_recorded_pods() {
+    let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &["a", "b", "c"]);
+    scene.passes();
+    scene.succeed("a");
+    // A pod of c is created now. The ledger has the first outcome after five minutes at the latest.
+    scene.wait(300);
+    assert!(scene.line("uid-a").is_some());
+    assert_eq!(held(&scene), 2, "a is recorded, and it was quiet for long");
+    scene.succeed("b");
+    scene.wait(59);
+    assert_eq!(held(&scene), 2, "b is not recorded, and c runs");
+    scene.edit(|job| job.spec.retry_token = Some("now".into()));
+    assert!(scene.line("uid-b").is_some(), "a change of the spec records all");
+    assert_eq!(held(&scene), 2, "b ended 59 s ago");
+    scene.wait(1);
+    assert_eq!(held(&scene), 1);
+}
+
+/// A new leader has seen no quiet minute yet; the rate is its own.
+#[test]
+fn a_new_leader_waits_for_a_quiet_minute() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
+    scene.passes();
+    scene.succeed("a");
+    scene.edit(|job| job.spec.retry_token = Some("now".into()));
+    scene.change_leader();
+    scene.wait(59);
+    assert_eq!(held(&scene), 2);
+    scene.wait(1);
+    assert_eq!(held(&scene), 1);
+}
+
+/// The record of a pod may be lost with its shard: until that is written again the pod is kept.
+#[test]
+fn no_pod_is_released_whose_shard_is_lost() {
+    let mut scene = scene(&json!({}), 1);
+    end_all(&mut scene, Phase::Succeeded);
+    scene.pass();
+    let shard = scene.world.ledger.pop().unwrap();
+    scene.world.deleted_shards.push(shard);
+    let plan = plan(&scene.job, &scene.world, scene.now());
+    assert_eq!(plan.steps.len(), 1);
+    assert!(matches!(&plan.steps[0][..], [Action::Create { resource: CONFIG_MAPS, .. }]));
+}
+
+/// A14: a drain may delete the pods together with the manager; its successor may have no node.
+#[test]
+fn the_last_pass_releases_deleted_pods() {
+    let mut scene = scene(&json!({}), 2);
+    end_all(&mut scene, Phase::Succeeded);
+    let now = scene.now();
+    for pod in &mut scene.world.pods {
+        Arc::make_mut(pod).meta.deleted = Some(now);
+    }
+    scene.world.stopping = true;
+    let plan = scene.pass();
+    assert!(matches!(plan.steps[0][0], Action::Create { resource: CONFIG_MAPS, .. }));
+    assert!(scene.world.pods.is_empty(), "{:?}", scene.world.pods);
+}
+
+/// M3: the time counts for each pod from its end, in a run that does not end too. A failed node's pods stay until then.
+#[test]
+fn a_ttl_counts_for_each_pod() {
+    let spec = json!({"ttlSecondsAfterFinished": 400, "backoffLimit": 0, "parallelism": 3});
+    let mut scene = Scene::new(with(&spec), &["a", "b", "c"]);
+    scene.passes();
+    scene.succeed("a");
+    scene.fail("b");
+    scene.run("c");
+    scene.wait(399);
+    assert_eq!(scene.world.pods.len(), 3);
+    scene.wait(1);
+    let left = |scene: &Scene| -> Vec<String> {
+        scene.world.pods.iter().filter_map(|pod| pinned_to(pod).map(str::to_owned)).collect()
+    };
+    assert_eq!(left(&scene), ["b", "c"]);
+    scene.succeed("c");
+    scene.wait(399);
+    assert_eq!(left(&scene), ["b", "c"]);
+    scene.wait(1);
+    assert_eq!(left(&scene), [""; 0], "the run ended 400 s ago");
+    assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
+}
+
+/// M8: of many succeeded pods the newest are kept, so that the pod garbage collector spares those of others.
+#[test]
+fn a_thousand_succeeded_pods_are_kept() {
+    let mut scene = scene(&json!({}), 1_300);
+    scene.succeed("n0");
+    let oldest = scene.pod("n0").meta.uid.clone();
+    scene.second += 1;
+    end_all(&mut scene, Phase::Succeeded);
+    scene.pass();
+    seconds(&mut scene, 10);
+    let running = scene.world.pods.iter().filter(|pod| pod.meta.deleted.is_none()).count();
+    assert_eq!((running, held(&scene)), (1_000, 0));
+    assert_eq!(scene.status().succeeded, Some(1_300));
+    assert!(!scene.world.pods.iter().any(|pod| pod.meta.uid == oldest));
+}
