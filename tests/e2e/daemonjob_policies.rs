@@ -479,40 +479,6 @@ fn reasons_name_the_taint_and_the_pod_in_the_way() {
     assert_eq!(runs(&arena), [1, 1]);
 }
 
-/// The Job that the post's operator made: nothing runs beside it. Nodes are simulated.
-#[test]
-fn the_posts_job_is_waited_for() {
-    let arena = Arena::new("dp-post");
-    arena.node("a");
-    arena.apply(&daemonjob(&arena, "moved", &json!({}))).unwrap();
-    let uid = arena.get("daemonjob", "moved").unwrap()["metadata"]["uid"].clone();
-    let template = json!({ "spec": { "restartPolicy": "Never",
-        "containers": [{ "name": "c", "image": "busybox" }] } });
-    let mut old = json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": { "name": "moved-job", "ownerReferences": [{ "apiVersion": "dj.dysproz.io/v1",
-            "kind": "DaemonJob", "name": "moved", "uid": uid, "controller": true }] },
-        "spec": { "suspend": true, "template": template },
-    });
-    arena.apply(&old).unwrap();
-    // A stranger's Job of such a name is no reason to wait.
-    arena.apply(&daemonjob(&arena, "free", &json!({}))).unwrap();
-    old["metadata"] = json!({ "name": "free-job" });
-    arena.apply(&old).unwrap();
-
-    let _manager = arena.manager("daemonjob");
-    let job = arena.wait_for("daemonjob", "moved", "the old Job is named", |job| {
-        condition(job, "OldJobPresent").0 == "True"
-    });
-    assert_eq!(condition(&job, "Complete"), ("False".into(), "OldJobPresent".into()));
-    arena.wait_for("daemonjob", "free", "it is complete", is_complete);
-    assert!(runs_of(&arena, "moved").is_empty());
-    arena.kubectl(&["delete", "job", "moved-job"]).unwrap();
-    let job = arena.wait_for("daemonjob", "moved", "it is complete", is_complete);
-    assert_eq!(condition(&job, "OldJobPresent").0, "");
-    assert_eq!(runs(&arena), [2]);
-}
-
 /// The metrics of this kind add up to what the API server has seen. Nodes are simulated.
 #[test]
 fn metrics_add_up() {

@@ -419,7 +419,7 @@ pub struct DaemonJobStatus {
     /// Paused, MaxFailedNodesExceeded or FleetUnhealthy). PodsRefused: the API server rejects pods
     /// (TemplateInvalid: all pods of this template). LedgerLost: the record of some nodes is lost or in an unknown
     /// format. LedgerRefused: the API server rejects the ledger. SelectorIgnored: selector or manualSelector is
-    /// set. OldJobPresent: the Job of the tutorial's operator still exists.
+    /// set.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",

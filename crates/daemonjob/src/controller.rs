@@ -13,7 +13,7 @@ use quintet_kit::gate::Gate;
 use quintet_kit::informer::{Change, Informer};
 use quintet_kit::object::{Key, Meta, Object as _};
 use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::{CONFIG_MAPS, JOBS, PODS, Resource};
+use quintet_kit::resource::{CONFIG_MAPS, PODS, Resource};
 use quintet_kit::shared::Shared;
 use quintet_kit::types::{Node, Pod};
 use tokio::sync::watch;
@@ -47,8 +47,6 @@ struct DaemonJobs {
     memories: Mutex<HashMap<Arc<str>, Memory>>,
     /// By UID of the DaemonJob: its last template that was tried.
     trials: Mutex<HashMap<Arc<str>, Trial>>,
-    /// UIDs of DaemonJobs for which the tutorial's operator has left no Job behind.
-    without_old_job: Mutex<HashSet<Arc<str>>>,
 }
 
 /// What this process saw of one DaemonJob in one term.
@@ -114,7 +112,6 @@ impl Reconciler for DaemonJobs {
             world.pods.extend(is_owned.then(|| pod.clone()));
             world.unlabelled.pods.push(pod);
         }
-        world.old_job = self.has_old_job(object, &key).await?;
         world.invalid_template = self.try_template(object, &key, &world).await;
         world.clocks = self.step_clocks(object, &key, &world);
         Ok(world)
@@ -146,17 +143,12 @@ impl Reconciler for DaemonJobs {
     fn forget(&self, key: &Key) {
         self.departed_pods.forget(key);
         self.departed_shards.forget(key);
-        self.without_old_job().remove(&key.uid);
         self.memories().remove(&key.uid);
         self.trials().remove(&key.uid);
     }
 }
 
 impl DaemonJobs {
-    fn without_old_job(&self) -> std::sync::MutexGuard<'_, HashSet<Arc<str>>> {
-        self.without_old_job.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn trials(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Trial>> {
         self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -183,7 +175,7 @@ impl DaemonJobs {
             None if is_known => return None,
             None => 0,
         };
-        if world.old_job || world.stopping || object.spec.suspend == Some(true) {
+        if world.stopping || object.spec.suspend == Some(true) {
             return None;
         }
         let invalid = match pod_on_trial(object, world) {
@@ -259,21 +251,6 @@ impl DaemonJobs {
         let is_ours = |shard: &Shard| shard.meta.is_controlled_by(key) && !shard.terminating();
         Ok(found.filter(is_ours).map(Arc::new))
     }
-
-    /// Whether the Job that the tutorial's operator made for this DaemonJob is still there. Asked until something was
-    /// begun here.
-    async fn has_old_job(&self, object: &DaemonJob, key: &Key) -> Result<bool, Error> {
-        let has_begun = object.status.as_ref().is_some_and(|status| status.template_hash.is_some());
-        if has_begun || self.without_old_job().contains(&key.uid) {
-            return Ok(false);
-        }
-        let job = self.executor.read_meta(&JOBS, &key.namespace, &format!("{}-job", key.name)).await?;
-        let is_there = job.is_some_and(|meta| meta.is_controlled_by(key));
-        if !is_there {
-            self.without_old_job().insert(key.uid.clone());
-        }
-        Ok(is_there)
-    }
 }
 
 /// Wakes the DaemonJobs that a change of a node concerns. What their templates say about nodes is parsed once for each
@@ -344,7 +321,6 @@ pub fn register(
         origin: Instant::now(),
         memories: Mutex::default(),
         trials: Mutex::default(),
-        without_old_job: Mutex::default(),
     };
     let controller = Controller::new(shared, reconciler, objects.clone(), reads);
     let waker = controller.waker();

@@ -73,12 +73,6 @@ pub const RULES: &[Rule] = &[
         verbs: &["list", "watch"],
         why: "Nodes decide where pods are made.",
     },
-    Rule {
-        group: "batch",
-        resources: &["jobs"],
-        verbs: &["get"],
-        why: "A DaemonJob waits until the Job that the tutorial's operator made for it is gone.",
-    },
 ];
 
 /// What [`sweep`] may do, also where the kind is switched off: its finalizers must hang nothing.

@@ -25,8 +25,6 @@ pub struct World {
     pub deleted_shards: Vec<Arc<Shard>>,
     /// Pods and shards that are there, but have lost the label that the watch selects by.
     pub unlabelled: Unlabelled,
-    /// Whether the Job that the tutorial's operator made for it still exists.
-    pub old_job: bool,
     /// Why the API server does not take a pod of this template, if it does not, and when it is asked again.
     pub invalid_template: Option<(String, Timestamp)>,
     /// Whether this process is about to end: what is known is written down, and nothing else is done.

@@ -62,14 +62,13 @@ pub(crate) fn removal(
     now: Timestamp,
 ) -> Removal {
     let pod = judged.pod;
-    let is_settled = !pod.is_counted() || world.old_job;
     let reason = deletion_reason(job, world, survey, rules, judged, now);
     // The word decides what an unbound pod counts for, where it counts for anything.
     let counts = pod.node.is_some()
         || reason == Some(DeletedFor::PendingDeadline)
         || reason == Some(DeletedFor::Misplaced) && judged.home.is_some();
     match (reason, DeletedFor::of(pod)) {
-        _ if is_settled => Removal::Keep(None),
+        _ if !pod.is_counted() => Removal::Keep(None),
         (Some(reason), Some(marked)) if reason == marked => Removal::Delete,
         (Some(reason), _) if counts => Removal::Mark(reason),
         (Some(_), _) => Removal::DeleteUnbound,
@@ -89,7 +88,7 @@ pub fn deletion_reason(
     judged: &Judged<'_>,
     now: Timestamp,
 ) -> Option<DeletedFor> {
-    if !judged.pod.is_counted() || world.old_job {
+    if !judged.pod.is_counted() {
         return None;
     }
     let since = world.clocks.pending_since(&judged.pod.meta.uid, now);

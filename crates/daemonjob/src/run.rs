@@ -110,8 +110,8 @@ pub fn current_key(job: &DaemonJob, world: &World) -> Key {
 
 /// Whether a run begins now: at creation, at resume, at a change of the template; and, if the last run was over, for a
 /// Node that was created since it began, or that was rebooted or installed again where rerunOn names that.
-pub fn begins(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> bool {
-    if job.spec.suspend == Some(true) || world.old_job {
+pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
+    if job.spec.suspend == Some(true) {
         return false;
     }
     let Some(before) = &job.status else { return true };

@@ -22,14 +22,6 @@ const LISTED: usize = 20;
 pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestamp) -> DaemonJobStatus {
     let before = job.status.clone().unwrap_or_default();
     let wanted = conditions(job, world, survey);
-    if world.old_job {
-        // Nothing has begun: the next pass looks again whether the Job is gone.
-        return DaemonJobStatus {
-            observed_generation: job.metadata.generation,
-            conditions: conditions::next(&before.conditions, wanted, job.metadata.generation, now),
-            ..DaemonJobStatus::default()
-        };
-    }
     let name = job.metadata.name.as_deref().unwrap_or_default();
     // The numbers in a status without a rollout are of an older format.
     let mut ledger_shards = if before.rollout.is_some() { before.ledger_shards.clone() } else { Vec::new() };
@@ -156,7 +148,7 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
         survey.count(|state| matches!(state, State::Skipped(reason) if reason.cause != Cause::Tainted));
     let desired = survey.desired();
     let hold = survey.hold.as_ref();
-    let is_idle = hold.is_some_and(|hold| matches!(hold.cause, Cause::OldJobPresent | Cause::Suspended));
+    let is_idle = hold.is_some_and(|hold| hold.cause == Cause::Suspended);
     let is_over = survey.is_finished() && !is_idle && survey.ending.is_none();
     let is_tolerated = failed > 0 && tolerates(job, failed, survey.base);
     // A failed node that is not Ready since its attempt keeps its place until it is Ready or lost.
@@ -262,11 +254,6 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
     };
     match survey.hold.as_ref() {
         Some(hold) if hold.cause == Cause::Suspended => say("Suspended", "Suspended", hold.message.clone()),
-        Some(hold) if hold.cause == Cause::OldJobPresent => {
-            let name = job.metadata.name.as_deref().unwrap_or_default();
-            let how = format!("{}: delete it with its pods (kubectl delete job {name}-job)", hold.message);
-            say("OldJobPresent", "OldJobPresent", how);
-        }
         Some(hold) if hold.cause == Cause::TemplateInvalid => {
             say("PodsRefused", "TemplateInvalid", hold.message.clone());
         }
@@ -355,7 +342,6 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
         ("Paused", EventType::Normal, "Paused", "Pause"),
         ("LedgerLost", EventType::Warning, "LedgerLost", "Skip"),
         ("LedgerRefused", EventType::Warning, "LedgerRefused", "Record"),
-        ("OldJobPresent", EventType::Warning, "OldJobPresent", "Wait"),
     ] {
         let of = |conditions: &[Condition]| -> Option<String> {
             let told = conditions.iter().find(|one| one.type_ == condition && one.status == "True")?;

@@ -19,9 +19,6 @@ use crate::outcome::Rules;
 use crate::run::{self, Ending, Key, rollout_before};
 use crate::turns::{holds_place, take_turns};
 
-/// How often the manager looks whether the Job of the tutorial's operator is gone.
-const OLD_JOB: SignedDuration = SignedDuration::from_secs(10);
-
 /// How long a status may tell no rollout before the definition counts as outdated.
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
 
@@ -180,7 +177,7 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     };
     survey.ending = run::ended_before(job, &survey.key);
     look_at_nodes(&mut survey, job, world, &rules, fleet, now);
-    survey.begins = run::begins(job, world, &survey);
+    survey.begins = run::begins(job, &survey);
     if survey.begins {
         survey.key.run += 1;
         survey.start = run::start(world, now);
@@ -206,12 +203,6 @@ fn hold(
     fleet: Fleet,
     now: Timestamp,
 ) -> Option<Reason> {
-    if world.old_job {
-        survey.look_again(now.checked_add(OLD_JOB).ok());
-        let name = job.metadata.name.as_deref().unwrap_or_default();
-        let message = format!("the Job {name}-job of the tutorial's operator still exists");
-        return Some(because(Cause::OldJobPresent, message));
-    }
     if job.spec.suspend == Some(true) {
         return Some(because(Cause::Suspended, "spec.suspend is set"));
     }

@@ -36,9 +36,6 @@ pub const CONFIG_MAPS: Resource = Resource {
     namespaced: true,
     custom: false,
 };
-/// Jobs.
-pub const JOBS: Resource =
-    Resource { group: "batch", version: "v1", kind: "Job", plural: "jobs", namespaced: true, custom: false };
 /// Deployments.
 pub const DEPLOYMENTS: Resource = Resource {
     group: "apps",

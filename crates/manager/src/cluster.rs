@@ -53,7 +53,7 @@ pub struct Cluster {
 /// The metadata of an object, whatever else it holds.
 #[derive(Deserialize)]
 #[serde(from = "Wire")]
-pub struct MetaOf(pub Meta);
+struct MetaOf(Meta);
 
 #[derive(Deserialize)]
 struct Wire {

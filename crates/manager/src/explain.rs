@@ -19,12 +19,12 @@ use quintet_daemonjob::observe::World;
 use quintet_kit::KIND_LABEL;
 use quintet_kit::clock::Clock;
 use quintet_kit::object::Object as _;
-use quintet_kit::resource::{CONFIG_MAPS, JOBS, NODES, PODS, Resource};
+use quintet_kit::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 use quintet_kit::types::{Node, Pod};
 
 use self::print::Output;
 use self::report::{Origin, report};
-use crate::cluster::{Cluster, ClusterArgs, MetaOf, is_name, is_type_absent, parse_name};
+use crate::cluster::{Cluster, ClusterArgs, is_name, is_type_absent, parse_name};
 
 /// Shows every node, what would happen there now, and why, without writing anything.
 ///
@@ -176,16 +176,12 @@ struct Subject {
     job: DaemonJob,
     origin: Origin,
     world: World,
-    /// What could not be found out and matters little.
-    remark: Option<String>,
 }
 
 impl Subject {
     fn report(mut self, nodes: &[Arc<Node>], now: Timestamp) -> report::Report {
         self.world.nodes = nodes.to_vec();
-        let mut report = report(&self.job, &self.world, self.origin, now);
-        report.notes.extend(self.remark);
-        report
+        report(&self.job, &self.world, self.origin, now)
     }
 }
 
@@ -207,13 +203,12 @@ async fn observe(cluster: &Cluster, namespace: &str, wanted: Wanted) -> Result<S
         (Wanted::Named(_), None) => bail!("there is no DaemonJob {name} in namespace {namespace}"),
         (Wanted::Spec(file), found) => merged(*file, found, namespace),
     };
-    let mut subject = Subject { job, origin, world: World::default(), remark: None };
+    let mut subject = Subject { job, origin, world: World::default() };
     if origin != Origin::New {
         // The DaemonJob first, for its status lists the shards that must be there; then the pods, then the ledger: a pod
         // that goes in between is recorded before.
         read_pods(cluster, &mut subject).await?;
         read_ledger(cluster, &mut subject).await?;
-        read_old_job(cluster, &mut subject).await;
     }
     Ok(subject)
 }
@@ -267,24 +262,6 @@ async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
         .map(Arc::new)
         .collect();
     Ok(())
-}
-
-/// Whether the Job of the tutorial's operator is there: asked, as by the controller, until something was begun.
-async fn read_old_job(cluster: &Cluster, subject: &mut Subject) {
-    let key = subject.job.key();
-    if subject.job.status.as_ref().is_some_and(|status| status.template_hash.is_some()) {
-        return;
-    }
-    let name = format!("{}-job", key.name);
-    match cluster.get::<MetaOf>(&JOBS, &key.namespace, &name).await {
-        Ok(job) => {
-            subject.world.old_job = job.is_some_and(|job| job.0.is_controlled_by(&key));
-        }
-        Err(error) => {
-            let what = format!("Whether a Job {name} of the tutorial's operator is in the way is not known");
-            subject.remark = Some(format!("{}.", cluster.sorry(&what, &error)));
-        }
-    }
 }
 
 #[cfg(test)]

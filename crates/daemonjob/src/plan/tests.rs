@@ -1002,22 +1002,6 @@ fn a_tainted_node_is_skipped_and_an_unhealthy_one_pending() {
     assert_eq!(reason(&plan, "Complete"), ("False".into(), "NodesPending".into()));
 }
 
-#[test]
-fn the_job_of_the_posts_operator_is_waited_for() {
-    let mut world = world(&["a"], vec![]);
-    world.old_job = true;
-    let first = plan(&simple(), &world, now());
-    assert!(first.steps.is_empty());
-    assert_eq!(first.again, Some(later(10)));
-    assert_eq!(reason(&first, "OldJobPresent").0, "True");
-    let mut job = simple();
-    job.status = first.status;
-    assert!(job.status.as_ref().unwrap().template_hash.is_none(), "it is asked again");
-    assert_eq!(plan(&job, &world, later(10)).status, job.status, "and told once");
-    world.old_job = false;
-    assert_eq!(created(&plan(&told(job, &world, later(10)), &world, later(10))), ["a"]);
-}
-
 /// What the post's operator has left in a status is understood.
 #[test]
 fn statuses_of_the_posts_operator_decode() {
