@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::client::{CALL, ask, brief};
 use quintet_kit::controller::{Controller, Reconciler};
 use quintet_kit::executor::{Error, Executor};
 use quintet_kit::informer::{Change, Health, Informer};
@@ -25,11 +24,8 @@ use crate::plan::release;
 /// The sweeper's name, in metrics and logs.
 pub const NAME: &str = "daemonjob-sweeper";
 
-/// The pods that it looks at where the process serves some namespaces only.
-const SELECTOR: &str = "quintet.dev/kind=DaemonJob";
-/// How long a pod of a DaemonJob out of our scope must have been over before it is taken for abandoned: another manager
-/// may serve it.
-const ABANDONED: SignedDuration = SignedDuration::from_mins(1);
+/// How often the sweeper looks at a terminating pod whose DaemonJob is served.
+const RECHECK: SignedDuration = SignedDuration::from_mins(1);
 /// When to look again where the cache of DaemonJobs is not filled yet.
 const SOON: SignedDuration = SignedDuration::from_secs(1);
 /// UIDs of owners that are known to be gone: one GET tells it for all of their pods.
@@ -44,8 +40,6 @@ pub enum Standing {
     Served,
     /// Its DaemonJob may live, but the kind is switched off.
     SwitchedOff,
-    /// Its DaemonJob lives outside the namespaces that this process serves.
-    OutOfScope,
     /// It is not known yet.
     Unknown,
 }
@@ -57,7 +51,7 @@ pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
         Standing::Unowned => true,
         Standing::Served => {
             // Should its DaemonJob have gone without a word, with its type.
-            plan.look_again(now.checked_add(ABANDONED).unwrap_or(now));
+            plan.look_again(now.checked_add(RECHECK).unwrap_or(now));
             false
         }
         Standing::SwitchedOff => pod.terminating(),
@@ -65,19 +59,6 @@ pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
             plan.look_again(now.checked_add(SOON).unwrap_or(now));
             false
         }
-        Standing::OutOfScope => match (pod.meta.deletion_asked(), pod.is_running() && pod.node.is_some()) {
-            (Some(asked), false) => {
-                // The clock of a node that is ahead keeps nothing waiting.
-                let finished = pod.finished.filter(|finished| *finished <= now);
-                let over = finished.map_or(asked, |finished| finished.max(asked));
-                let until = over.checked_add(ABANDONED).unwrap_or(now);
-                if until > now {
-                    plan.look_again(until);
-                }
-                until <= now
-            }
-            _ => false,
-        },
     };
     if let (true, Some(release)) = (is_off, release(&pod.meta)) {
         plan.steps.push(vec![release]);
@@ -88,8 +69,6 @@ pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
 struct Sweeper {
     /// The DaemonJobs that this process serves; None where the kind is switched off.
     served: Option<Informer<DaemonJob>>,
-    /// The namespaces that this process serves; all where there are none.
-    namespaces: Vec<String>,
     executor: Arc<Executor>,
     gone: Mutex<VecDeque<Arc<str>>>,
 }
@@ -119,28 +98,17 @@ impl Reconciler for Sweeper {
 
     async fn observe(&self, pod: &Pod, _refusals: Refusals) -> Result<Standing, Error> {
         let Some(owner) = daemonjob_of(pod) else { return Ok(Standing::Unowned) };
-        let in_scope = self.namespaces.is_empty()
-            || self.namespaces.iter().any(|served| **served == *pod.meta.namespace);
-        match &self.served {
-            None if in_scope => return Ok(Standing::SwitchedOff),
-            Some(served) if in_scope => {
-                let key = Key {
-                    namespace: pod.meta.namespace.clone(),
-                    name: owner.name.clone(),
-                    uid: owner.uid.clone(),
-                };
-                let health = served.health();
-                match (served.get(&key), health) {
-                    (Some(job), _) if job.terminating() => return Ok(Standing::Unowned),
-                    (Some(_), Health::Synced { .. }) => return Ok(Standing::Served),
-                    (_, Health::Unsynced) => return Ok(Standing::Unknown),
-                    (Some(_), Health::Absent { .. }) | (None, _) => {}
-                }
-            }
-            _ => {}
+        let Some(served) = &self.served else { return Ok(Standing::SwitchedOff) };
+        let key =
+            Key { namespace: pod.meta.namespace.clone(), name: owner.name.clone(), uid: owner.uid.clone() };
+        let health = served.health();
+        match (served.get(&key), health) {
+            (Some(job), _) if job.terminating() => return Ok(Standing::Unowned),
+            (Some(_), Health::Synced { .. }) => return Ok(Standing::Served),
+            (_, Health::Unsynced) => return Ok(Standing::Unknown),
+            (Some(_), Health::Absent { .. }) | (None, _) => {}
         }
-        let living = if in_scope { Standing::Served } else { Standing::OutOfScope };
-        Ok(if self.is_gone(pod, owner).await? { Standing::Unowned } else { living })
+        Ok(if self.is_gone(pod, owner).await? { Standing::Unowned } else { Standing::Served })
     }
 
     fn plan(&self, pod: &Pod, standing: &Standing, now: Timestamp) -> Plan<()> {
@@ -189,57 +157,9 @@ impl Sweeper {
 
 /// Adds the sweeper to the process. `served` are the DaemonJobs that it serves, None where the kind is switched off.
 pub fn register(shared: &Shared, served: Option<Informer<DaemonJob>>) {
-    let sweeper = Sweeper {
-        served: served.clone(),
-        namespaces: shared.namespaces().to_vec(),
-        executor: shared.executor.clone(),
-        gone: Mutex::default(),
-    };
-    if shared.namespaces().is_empty() {
-        let pods = shared.pods();
-        shared.spawn_controller(NAME, sweep(shared, sweeper, pods, served).run());
-        return;
-    }
-    // It serves some namespaces; what an earlier, wider scope has left elsewhere is swept if that is allowed.
-    let pods = Informer::<Pod>::new(PODS, &[], Some(SELECTOR));
-    let (everywhere, within) = (pods.clone(), shared.pods());
-    let shared = shared.clone();
-    shared.clone().spawn_controller(NAME, async move {
-        let mut stop = shared.stop.clone();
-        let asked = async {
-            shared.gate.tried().await;
-            may_list_everywhere(&shared).await
-        };
-        let may = tokio::select! {
-            may = asked => may,
-            _ = stop.wait_for(|stop| *stop) => return,
-        };
-        if may {
-            shared.hand_over(&everywhere);
-            let keeps = shared.keep(&everywhere);
-            let sweeps = sweep(&shared, sweeper, everywhere, served).run();
-            tokio::select! {
-                () = keeps => {}
-                () = sweeps => {}
-            }
-        } else {
-            let namespaces = shared.namespaces().join(",");
-            tracing::warn!(
-                namespaces,
-                "pods in other namespaces may not be listed: if an earlier installation served them, free its pods \
-                 by `quintet uninstall --namespace NAMESPACE`"
-            );
-            sweep(&shared, sweeper, within, served).run().await;
-        }
-    });
-}
-
-fn sweep(
-    shared: &Shared,
-    sweeper: Sweeper,
-    pods: Informer<Pod>,
-    served: Option<Informer<DaemonJob>>,
-) -> Controller<Sweeper> {
+    let sweeper =
+        Sweeper { served: served.clone(), executor: shared.executor.clone(), gone: Mutex::default() };
+    let pods = shared.pods();
     let controller = Controller::new(shared, sweeper, pods.clone(), []);
     if let Some(served) = served {
         let waker = controller.waker();
@@ -254,28 +174,7 @@ fn sweep(
             }
         });
     }
-    controller
-}
-
-/// Whether pods may be listed in every namespace. Asked until there is an answer.
-async fn may_list_everywhere(shared: &Shared) -> bool {
-    loop {
-        let path = format!("{}?limit=1&labelSelector={SELECTOR}", PODS.path(""));
-        let Ok(request) = http::Request::get(path).body(Vec::new()) else { return false };
-        let asked = ask::<serde::de::IgnoredAny>(&shared.client, request);
-        match tokio::time::timeout(CALL, asked).await {
-            Ok(Ok(_)) => return true,
-            Ok(Err(kube::Error::Api(status))) if status.code == 403 => return false,
-            answer => {
-                let error = match answer {
-                    Ok(Err(error)) => brief(&error),
-                    _ => "no answer in time".to_owned(),
-                };
-                tracing::debug!(error, "it is not known yet whether pods may be listed everywhere");
-                tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-            }
-        }
-    }
+    shared.spawn_controller(NAME, controller.run());
 }
 
 #[cfg(test)]
@@ -310,19 +209,8 @@ mod tests {
     #[case::served(pod(Some(0), "Succeeded"), Standing::Served, false)]
     #[case::switched_off(pod(None, "Succeeded"), Standing::SwitchedOff, false)]
     #[case::switched_off_and_terminating(pod(Some(0), "Running"), Standing::SwitchedOff, true)]
-    #[case::out_of_scope(pod(None, "Succeeded"), Standing::OutOfScope, false)]
-    #[case::out_of_scope_and_over(pod(Some(0), "Failed"), Standing::OutOfScope, true)]
-    #[case::out_of_scope_and_just_over(pod(Some(50), "Failed"), Standing::OutOfScope, false)]
-    #[case::out_of_scope_and_not_over(pod(Some(0), "Running"), Standing::OutOfScope, false)]
     fn who_is_released(#[case] pod: Pod, #[case] standing: Standing, #[case] released: bool) {
         assert_eq!(is_released(&pod, standing, 100), released);
-    }
-
-    #[test]
-    fn what_is_just_over_is_looked_at_again() {
-        let pod = pod(Some(50), "Failed");
-        assert_eq!(plan(&pod, Standing::OutOfScope, at(100)).again, Some(at(110)));
-        assert!(is_released(&pod, Standing::OutOfScope, 110));
     }
 
     #[test]

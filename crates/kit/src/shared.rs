@@ -197,7 +197,7 @@ impl Shared {
     }
 
     /// Keeps a cache, for ever.
-    pub fn keep<T: Object>(&self, informer: &Informer<T>) -> impl Future<Output = ()> + Send + use<T> {
+    fn keep<T: Object>(&self, informer: &Informer<T>) -> impl Future<Output = ()> + Send + use<T> {
         let began = Instant::now();
         for part in informer.parts() {
             let part = part.clone();
@@ -241,7 +241,7 @@ impl Shared {
     }
 
     /// Has a successor told what this cache has seen; see [`Self::seen`].
-    pub fn hand_over<T: Object>(&self, informer: &Informer<T>) {
+    fn hand_over<T: Object>(&self, informer: &Informer<T>) {
         for part in informer.parts() {
             let (resource, scope, progress) = (part.resource(), part.scope(), part.progress());
             let position: Position = Box::new(move || (resource, scope.clone(), *progress.borrow()));
