@@ -278,7 +278,8 @@ impl Successors<'_> {
             match pod.phase {
                 Phase::Unbound if !is_going && !node.is_tainted => self.add(Event::Bind(this), |state| {
                     state.pods[at].phase = Phase::Bound;
-                    state.truth.nodes[pod.node.slot()].tried = Some(pod.truth);
+                    let tried = &mut state.truth.nodes[pod.node.slot()].tried;
+                    *tried = (*tried).max(Some(pod.truth));
                 }),
                 Phase::Bound if is_going => {
                     self.add(Event::Stop(this), |state| state.end(at, Phase::Failed, None));
@@ -470,8 +471,9 @@ impl State {
         let pod = *pod;
         let node = self.nodes[usize::from(pod.node.name)];
         let is_renewed = outcome == Some(Outcome::Succeeded) && pod.started_on == Some(node.generation);
-        // The mark says that it was no attempt.
-        let is_superfluous = pod.mark.is_some_and(|mark| MARKS[usize::from(mark)] == "Superfluous");
+        // The mark says that it was no attempt, once the pod is deleted.
+        let is_superfluous = pod.deletion != Deletion::None
+            && pod.mark.is_some_and(|mark| MARKS[usize::from(mark)] == "Superfluous");
         let outcome = outcome.filter(|outcome| *outcome == Outcome::Succeeded || !is_superfluous);
         // A pod with a mark may fail on its own, and be deleted afterwards. Of a pod that is deleted before it starts, nobody
         // knows what ran if its node is not Ready after that.
@@ -480,7 +482,7 @@ impl State {
             is_open || outcome.is_none() && phase == Phase::Failed;
         let home = if is_renewed { NodeId { generation: node.generation, ..pod.node } } else { pod.node };
         let truth = &mut self.truth.nodes[home.slot()];
-        truth.tried = Some(pod.truth);
+        truth.tried = truth.tried.max(Some(pod.truth));
         if pod.has_node_ready && phase != Phase::Rejected {
             truth.unclear = Some(pod.truth);
         }
@@ -491,7 +493,13 @@ impl State {
             truth.rollout = pod.truth;
             truth.last = Some(Attempt { outcome, template: pod.template, rollout: pod.truth });
             match outcome {
-                Outcome::Succeeded => (truth.failures, truth.possible_failures) = (0, 0),
+                Outcome::Succeeded => {
+                    truth.failures = 0;
+                    // Of two pods that ran at one time the one with the higher number counts, whichever ended last.
+                    if !truth.is_ambiguous {
+                        truth.possible_failures = 0;
+                    }
+                }
                 Outcome::Failed => {
                     truth.possible_failures += 1;
                     truth.failures += u8::from(pod.mark.is_none() && !pod.is_late);

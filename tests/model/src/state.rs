@@ -248,7 +248,7 @@ pub struct NodeTruth {
     pub was_cordoned: bool,
     /// Whether the rules leave it open how the last attempt counts, or a late write made another pod for the node.
     pub is_ambiguous: bool,
-    /// The rollout of the last pod that was bound.
+    /// The latest rollout of which a pod was bound.
     pub tried: Option<u8>,
 }
 

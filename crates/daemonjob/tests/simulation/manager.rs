@@ -350,6 +350,8 @@ impl Manager {
         let Some((verb, name)) = name_of(action) else { return };
         if resource_of(action) == CONFIG_MAPS {
             self.clocks.ledger_written(self.local(now));
+        } else if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
+            self.clocks.pods_tidied(self.local(now));
         }
         self.refusals.forget(verb, name);
         self.saw(action, revision);
