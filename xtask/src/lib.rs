@@ -15,6 +15,7 @@ pub mod demo;
 mod dependencies;
 pub mod faults;
 pub mod generate;
+pub mod go;
 pub mod http;
 pub mod image;
 pub mod interrupt;

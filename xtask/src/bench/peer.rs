@@ -1,8 +1,8 @@
-//! Managers that a bench runs beside ours: programs in Go that are built once and kept in the user's cache, processes that
-//! end with the value that stands for them, and the rights that they need.
+//! Managers that a bench runs beside ours: processes that end with the value that stands for them, and the rights that they
+//! need.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -10,76 +10,20 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::process;
 use super::rig::Rig;
-use crate::cluster::binaries::{go_build, go_version, required_version};
 use crate::cluster::processes::{self, Launch, Process};
-use crate::cluster::{lock, state};
+use crate::cluster::state;
 use crate::manager::NAMESPACE;
 use crate::run::Log;
-use crate::{http, manager, paths, run};
+use crate::{http, manager, run};
 
 /// How long anything about a manager may take.
 pub const LIMIT: Duration = Duration::from_mins(1);
 
 /// How often something is looked at that is over in milliseconds.
 pub const GLANCE: Duration = Duration::from_millis(1);
-
-/// A program in Go below `tests/bench`.
-#[derive(Debug)]
-pub struct Program {
-    /// Where it is.
-    pub file: PathBuf,
-    /// Such as `controller-runtime v0.24.1, go1.26.8`.
-    pub version: String,
-    source: PathBuf,
-    module: &'static str,
-}
-
-impl Program {
-    /// Builds the program of this name, unless it was built from the same source before: minutes for the first time.
-    /// `module` is the one whose version is of interest.
-    pub fn built(name: &str, module: &'static str) -> Result<Self> {
-        let source = paths::workspace().join("tests/bench").join(name);
-        let go_mod =
-            fs::read_to_string(source.join("go.mod")).with_context(|| format!("{name} has no go.mod"))?;
-        let go = go_version(&source, &go_mod).context("managers to compare with are written in Go")?;
-        let cache = paths::cache()?.join("bin");
-        let file = cache.join(format!("{name}-{}-{go}", digest(&source)?)).join(name);
-        if !file.is_file() {
-            let _lock = lock::take(&cache.join("lock"), "another build of the control plane")?;
-            if !file.is_file() {
-                let label = format!("building {name} to compare with, once (minutes for the first time)");
-                go_build(label, &source, ".", "-s -w", &file)?;
-            }
-        }
-        let version = required_version(&go_mod, module).context("its go.mod does not require it")?;
-        let word = module.rsplit('/').next().unwrap_or(module);
-        Ok(Self { file, version: format!("{word} {version}, {go}"), source, module })
-    }
-
-    /// Where the files of its module are.
-    pub fn module_folder(&self) -> Result<PathBuf> {
-        run::go_module(&self.source, self.module)
-    }
-}
-
-/// Changes with every file of the program.
-fn digest(source: &Path) -> Result<String> {
-    let entries = fs::read_dir(source).with_context(|| format!("cannot read {}", source.display()))?;
-    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    files.sort();
-    let mut sum = Sha256::new();
-    for file in files {
-        let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        sum.update(file.file_name().unwrap_or_default().as_encoded_bytes());
-        sum.update(text.len().to_le_bytes());
-        sum.update(text);
-    }
-    Ok(run::short_hex(&sum.finalize()))
-}
 
 /// A rule of a ClusterRole.
 pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
@@ -249,29 +193,18 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+
+    use super::super::{daemonjob::KRUISE, manager::FRAMEWORK};
+    use crate::cluster::binaries::required_version;
+    use crate::paths;
 
     #[test]
     fn the_version_of_what_is_compared_with_is_stated_once() {
-        for (name, module, version) in [
-            ("twin", super::super::manager::FRAMEWORK, "v0.24."),
-            ("kruise", super::super::daemonjob::KRUISE, "v1."),
-        ] {
+        for (name, module, version) in [("twin", FRAMEWORK, "v0.24."), ("kruise", KRUISE, "v1.")] {
             let go_mod = paths::workspace().join("tests/bench").join(name).join("go.mod");
             let go_mod = fs::read_to_string(go_mod).unwrap();
             assert!(required_version(&go_mod, module).unwrap().starts_with(version), "{name}");
         }
-    }
-
-    #[test]
-    fn the_program_goes_with_its_source() {
-        let folder = std::env::temp_dir().join(format!("quintet-peer-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("a.go"), "a").unwrap();
-        let before = digest(&folder).unwrap();
-        assert_eq!(before, digest(&folder).unwrap());
-        fs::write(folder.join("a.go"), "b").unwrap();
-        assert_ne!(before, digest(&folder).unwrap());
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -5,9 +5,10 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::bench::peer::{self, Program, Running, rule};
+use crate::bench::peer::{self, Running, rule};
 use crate::bench::rig::{Rig, Setting};
 use crate::cluster::ports;
+use crate::go::Program;
 use crate::manager::NAMESPACE;
 use crate::run;
 
@@ -29,7 +30,7 @@ pub struct Kruise {
 impl Kruise {
     /// Builds the manager, defines its types and gives it its rights.
     pub fn install(rig: &Rig) -> Result<Self> {
-        let program = Program::built("kruise", KRUISE)?;
+        let program = Program::built("tests/bench/kruise", KRUISE)?;
         let definitions = program.module_folder()?.join("config/crd/bases");
         let kubectl = || rig.cluster().kube().kubectl();
         for name in TYPES {

@@ -13,9 +13,10 @@ use serde_json::Value;
 
 use crate::bench::audit::Author;
 use crate::bench::client::Api;
-use crate::bench::peer::{self, GLANCE, LIMIT, Program, Running, rule};
+use crate::bench::peer::{self, GLANCE, LIMIT, Running, rule};
 use crate::bench::rig::Rig;
 use crate::cluster::ports;
+use crate::go::Program;
 use crate::manager::NAMESPACE;
 use crate::run;
 

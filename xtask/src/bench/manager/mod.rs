@@ -17,10 +17,10 @@ use self::figures::{Part, Results, Row};
 use self::measures::{Break, End, Pair};
 use super::contest::order;
 use super::host::{Machine, Versions};
-use super::peer::Program;
 use super::report::{Report, Run};
 use super::rig::{self, Rig};
 use crate::build;
+use crate::go::Program;
 
 /// What can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -449,7 +449,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(program) => program.canonicalize()?,
         None => build::release()?,
     };
-    let twin = Program::built("twin", FRAMEWORK)?;
+    let twin = Program::built("tests/bench/twin", FRAMEWORK)?;
     let kube_runtime = build::unshipped(KUBE_RUNTIME)?;
     for measure in args.measures() {
         carry_out(args, measure, &program, &twin, &kube_runtime)?;
