@@ -16,6 +16,7 @@ mod dependencies;
 pub mod faults;
 pub mod generate;
 pub mod go;
+pub mod health;
 pub mod http;
 pub mod image;
 pub mod interrupt;

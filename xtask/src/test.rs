@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cluster::{Cluster, UpOptions, binaries};
 use crate::temporary::Temporary;
-use crate::{build, chart, demo, image, interrupt, manager, paths, protoc, pulsar, run};
+use crate::{build, chart, demo, health, image, interrupt, manager, paths, protoc, pulsar, run};
 
 /// The variable that tells the end-to-end tests which cluster is theirs.
 pub const CLUSTER_VARIABLE: &str = "QUINTET_E2E_CLUSTER";
@@ -402,11 +402,12 @@ fn some_end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Builds what a cluster is made of and what tests the chart, and says whether that worked.
+/// Builds the programs of a cluster, of the chart's tests and of `tests/health`. Returns whether that worked.
 fn control_plane(report: &mut Report) -> Result<bool> {
     let counts = report.part(CONTROL_PLANE.0, CONTROL_PLANE.1, || {
         binaries::ensure(&binaries::ALL)?;
         binaries::ensure(&binaries::CHART)?;
+        health::program()?;
         Ok(PASSED)
     })?;
     Ok(counts.failed == 0)
