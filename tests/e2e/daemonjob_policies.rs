@@ -13,12 +13,12 @@ use crate::daemonjob::{daemonjob, is_complete};
 use crate::daemonjob_ledger::{end, held, ledger, running, runs, told, word};
 
 /// The same DaemonJob with `restartPolicy: Never`.
-fn never(mut job: Value) -> Value {
+pub(crate) fn never(mut job: Value) -> Value {
     job["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
     job
 }
 
-fn has_failed(job: &Value) -> bool {
+pub(crate) fn has_failed(job: &Value) -> bool {
     condition(job, "Failed").0 == "True"
 }
 

@@ -441,7 +441,7 @@ impl Moment {
 }
 
 /// The node falls silent, or is heard again: the node controller sets and removes the taint.
-fn hold_down(arena: &Arena, node: &str, is_down: bool) {
+pub(crate) fn hold_down(arena: &Arena, node: &str, is_down: bool) {
     let value = if is_down { json!("true") } else { Value::Null };
     arena.patch(
         "node",

@@ -32,7 +32,7 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 16] = [
 const CONTROLLERS: &str = "daemonjob,podset,pulsarconsumer,greeting,book";
 
 /// The fenced blocks of a document in one language.
-fn blocks(document: &Path, language: &str) -> Vec<Vec<String>> {
+pub(crate) fn blocks(document: &Path, language: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(document).expect("the document is there");
     let (begin, mut blocks, mut inside) = (format!("```{language}"), Vec::new(), false);
     for line in text.lines() {

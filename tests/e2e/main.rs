@@ -11,6 +11,7 @@ mod chart_rights;
 mod conformance;
 mod daemonjob;
 mod daemonjob_faults;
+mod daemonjob_health;
 mod daemonjob_input;
 mod daemonjob_ledger;
 mod daemonjob_placement;

@@ -1,0 +1,504 @@
+//! How Helm, Flux and Argo CD see a DaemonJob in each state.
+//!
+//! The tests produce each row of the table in docs/daemonjob.md on a real API server and compare it with kstatus and with the
+//! health check on that page. Nodes are simulated; Helm, kstatus and Argo CD's interpreter of Lua are real.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle, sleep};
+use std::time::Duration;
+
+use quintet_daemonjob::ledger::shard_names;
+use quintet_e2e::{Arena, condition, workspace};
+use serde_json::{Value, json};
+use xtask::health::{self, Health};
+use xtask::run;
+
+use crate::daemonjob::{daemonjob, is_complete};
+use crate::daemonjob_ledger::{end, held, running, told, word};
+use crate::daemonjob_policies::{has_failed, never};
+use crate::daemonjob_promises::hold_down;
+use crate::docs::blocks;
+
+/// The section of docs/daemonjob.md with the health check and the table.
+const SECTION: &str = "### Health in Argo CD, Flux and Helm";
+/// The key of the health check in the ConfigMap of Argo CD.
+const KEY: &str = "resource.customizations.health.dj.dysproz.io_DaemonJob";
+/// The columns of the table after the first one.
+const COLUMNS: [&str; 5] = ["Ready", "Finished", "Stalled", "kstatus", "Argo CD"];
+
+/// The rows that each test produces.
+const WITHOUT_A_MANAGER: [&str; 2] = ["no manager has seen it", "no manager has seen the new spec"];
+const RUNNING: [&str; 5] = [
+    "running",
+    "running, pods are rejected",
+    "running, the ledger is rejected",
+    "complete, the ledger is rejected",
+    "complete",
+];
+const FAILED: [&str; 6] = [
+    "complete, failures are tolerated",
+    "failed",
+    "ended by `FailFast`",
+    "ended by `activeDeadlineSeconds`",
+    "ended by `FailJob`",
+    "paused by failed nodes",
+];
+const HELD: [&str; 3] = ["paused by the user", "suspended", "the template is invalid"];
+const NODES: [&str; 4] = [
+    "complete before nodes joined",
+    "failed, failed nodes can heal",
+    "paused by failed nodes that can heal",
+    "paused by an unhealthy fleet",
+];
+const DEFINITION: [&str; 1] = ["the definition is outdated"];
+const DELETED: [&str; 1] = ["being deleted, alone or with its namespace"];
+
+/// A row of the table.
+struct Row {
+    /// Reasons of Ready; any reason if there are none.
+    reasons: Vec<String>,
+    /// In the order of [`COLUMNS`].
+    cells: [String; 5],
+}
+
+fn document() -> PathBuf {
+    workspace().join("docs/daemonjob.md")
+}
+
+/// The rows of the table, by state.
+fn table() -> BTreeMap<String, Row> {
+    let text = fs::read_to_string(document()).unwrap();
+    let section = text.split_once(SECTION).unwrap().1.split("\n### ").next().unwrap();
+    let mut lines = section.lines().filter(|line| line.starts_with('|'));
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    assert_eq!(cells(lines.next().unwrap())[1..], COLUMNS);
+    assert!(lines.next().unwrap().starts_with("|---"));
+    let mut rows = BTreeMap::new();
+    for line in lines {
+        let mut cells = cells(line);
+        let first = cells.remove(0);
+        let (state, reasons) = first.split_once(" (").unwrap_or((&first, ""));
+        let reasons = reasons.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        let row = Row { reasons, cells: cells.try_into().unwrap() };
+        assert!(rows.insert(state.to_owned(), row).is_none(), "{state} has two rows");
+    }
+    rows
+}
+
+/// Compares objects with the table.
+struct Judge<'a> {
+    arena: &'a Arena,
+    rows: BTreeMap<String, Row>,
+    script: PathBuf,
+    /// Reasons of Ready that were seen, by state.
+    seen: RefCell<BTreeMap<String, BTreeSet<String>>>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(arena: &'a Arena) -> Self {
+        let manifests = blocks(&document(), "yaml").into_iter().map(|lines| lines.join("\n"));
+        let [manifest] =
+            <[String; 1]>::try_from(manifests.filter(|one| one.contains(KEY)).collect::<Vec<_>>())
+                .expect("one block has the health check");
+        // kubectl reads the YAML, as it would for Argo CD.
+        let mut kubectl = arena.kube().kubectl();
+        kubectl.args(["create", "--dry-run=client", "-o", "json", "-f", "-"]);
+        let config: Value =
+            serde_json::from_str(&run::stdout_with_input(&mut kubectl, Some(&manifest)).unwrap()).unwrap();
+        assert_eq!(
+            (&config["kind"], &config["metadata"]["name"]),
+            (&json!("ConfigMap"), &json!("argocd-cm"))
+        );
+        let script = arena.kube().dir().join(format!("{}.lua", arena.namespace()));
+        fs::write(&script, config["data"][KEY].as_str().unwrap()).unwrap();
+        Self { arena, rows: table(), script, seen: RefCell::default() }
+    }
+
+    fn health(&self, objects: &[&Value]) -> Vec<Health> {
+        health::of(objects, Some(&self.script)).unwrap()
+    }
+
+    /// Fails unless the object is as the row of this state says.
+    fn expect(&self, state: &str, job: &Value) {
+        let row = self.rows.get(state).unwrap_or_else(|| panic!("the table has no row for {state:?}"));
+        let health = self.health(&[job]).remove(0);
+        let argo = health.argo.unwrap();
+        let found = COLUMNS.map(|column| match column {
+            "kstatus" => health.kstatus.status.clone(),
+            "Argo CD" => argo.status.clone(),
+            type_ => match condition(job, type_).0 {
+                absent if absent.is_empty() => "absent".to_owned(),
+                status => status,
+            },
+        });
+        for ((column, cell), found) in COLUMNS.iter().zip(&row.cells).zip(&found) {
+            let is_right = match (*column, &**cell) {
+                ("Ready" | "Finished" | "Stalled", "any" | "as before") => true,
+                (_, cell) => cell == found,
+            };
+            assert!(is_right, "{state}: {column} must be {cell}, is {found}: {:#}", job["status"]);
+        }
+        let reason = condition(job, "Ready").1;
+        let is_right = row.reasons.is_empty() || row.reasons.contains(&reason);
+        assert!(is_right, "{state}: the reason must be one of {:?}, is {reason}", row.reasons);
+        assert!(!argo.message.is_empty(), "{state}: Argo CD shows no message: {:#}", job["status"]);
+        self.seen.borrow_mut().entry(state.to_owned()).or_default().insert(reason);
+    }
+
+    /// Waits for a DaemonJob, then as [`Self::expect`].
+    fn wait(&self, state: &str, name: &str, ready: impl Fn(&Value) -> bool) -> Value {
+        let job = self.arena.wait_for("daemonjob", name, state, |job| is_observed(job) && ready(job));
+        self.expect(state, &job);
+        job
+    }
+
+    /// Fails unless the test has produced these states, each for every reason that the table names.
+    fn end(self, states: &[&str]) {
+        let seen = self.seen.into_inner();
+        assert_eq!(
+            seen.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+            states.iter().copied().collect()
+        );
+        for (state, seen) in seen {
+            let named = &self.rows[&state].reasons;
+            assert!(named.iter().all(|reason| seen.contains(reason)), "{state}: {seen:?} of {named:?}");
+        }
+    }
+}
+
+/// Whether the status is about the spec.
+fn is_observed(job: &Value) -> bool {
+    job["status"]["observedGeneration"] == job["metadata"]["generation"]
+}
+
+/// A condition is True for this reason.
+fn is_true(job: &Value, type_: &str, reason: &str) -> bool {
+    condition(job, type_) == ("True".into(), reason.into())
+}
+
+/// A DaemonJob whose pods end with this code.
+fn ending_with(arena: &Arena, name: &str, code: i32, spec: &Value) -> Value {
+    let mut job = never(daemonjob(arena, name, spec));
+    job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] =
+        json!(code.to_string());
+    job
+}
+
+/// The first pod of each node, once its containers run.
+fn all_running(arena: &Arena, job: &str, nodes: &[String]) -> Vec<String> {
+    nodes.iter().map(|node| running(arena, job, node, 1)).collect()
+}
+
+/// Lets pods that were held succeed.
+fn end_all(arena: &Arena, pods: &[String]) {
+    end(arena, &pods.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+}
+
+fn list(objects: &[Value]) -> Value {
+    json!({ "apiVersion": "v1", "kind": "List", "items": objects })
+}
+
+/// Without a cluster: each row of the table belongs to one of the tests below.
+#[test]
+fn tests_produce_every_row_of_the_table() {
+    let produced = [&WITHOUT_A_MANAGER[..], &RUNNING, &FAILED, &HELD, &NODES, &DEFINITION, &DELETED].concat();
+    let mut expected: Vec<String> = produced.iter().map(|state| (*state).to_owned()).collect();
+    expected.sort();
+    assert_eq!(table().into_keys().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn in_progress_until_a_manager_has_seen_the_spec() {
+    let arena = Arena::new("dh-unseen");
+    let judge = Judge::new(&arena);
+    arena.node("a");
+    arena.apply(&daemonjob(&arena, "new", &json!({}))).unwrap();
+    let job = arena.get("daemonjob", "new").unwrap();
+    assert_eq!(job["status"], json!({ "observedGeneration": -1 }));
+    judge.expect("no manager has seen it", &job);
+    // The kind is switched off.
+    let other = arena.manager("podset");
+    sleep(Duration::from_secs(3));
+    judge.expect("no manager has seen it", &arena.get("daemonjob", "new").unwrap());
+    assert_eq!(other.stop().unwrap(), Some(0));
+
+    let manager = arena.manager("daemonjob");
+    let job = arena.wait_for("daemonjob", "new", "it is complete", is_complete);
+    assert_eq!(judge.health(&[&job])[0].kstatus.status, "Current");
+    assert_eq!(manager.stop().unwrap(), Some(0));
+    arena.patch("daemonjob", "new", &json!({ "spec": { "parallelism": 1 } }));
+    let job = arena.get("daemonjob", "new").unwrap();
+    assert_eq!(condition(&job, "Ready").0, "True", "the conditions are about the old spec");
+    judge.expect("no manager has seen the new spec", &job);
+    judge.end(&WITHOUT_A_MANAGER);
+}
+
+#[test]
+fn running_and_complete() {
+    let arena = Arena::new("dh-running");
+    let judge = Judge::new(&arena);
+    let nodes = arena.nodes(["a", "b"]);
+    // The names of the ledger belong to another owner.
+    let taken = shard_names("unrecorded")
+        .map(|name| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } }));
+    arena.apply(&list(&taken.collect::<Vec<_>>())).unwrap();
+
+    let _manager = arena.manager("daemonjob");
+    let mut stranger = daemonjob(&arena, "stranger", &json!({}));
+    stranger["spec"]["template"]["spec"]["serviceAccountName"] = json!("nobody");
+    let mut nowhere = daemonjob(&arena, "nowhere", &json!({}));
+    nowhere["spec"]["template"]["spec"]["nodeSelector"]["nowhere"] = json!("yes");
+    let mut late = daemonjob(&arena, "skips", &json!({ "pendingDeadlineSeconds": 2 }));
+    late["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/start"] = json!("never");
+    let done = daemonjob(&arena, "done", &json!({}));
+    let unrecorded = held(&arena, "unrecorded", &json!({}));
+    arena.apply(&list(&[unrecorded, stranger, nowhere, late, done])).unwrap();
+
+    let pods = all_running(&arena, "unrecorded", &nodes);
+    judge.wait("running", "unrecorded", |job| job["status"]["active"] == 2);
+    judge.wait("running, pods are rejected", "stranger", |job| is_true(job, "PodsRefused", "FailedCreate"));
+    for (name, reason) in
+        [("done", "AllNodesDone"), ("nowhere", "NoEligibleNodes"), ("skips", "NodesSkipped")]
+    {
+        judge.wait("complete", name, |job| is_true(job, "Complete", reason));
+    }
+
+    // A deleted pod waits for the ledger.
+    end(&arena, &[&pods[0]], 0);
+    arena.wait_for("daemonjob", "unrecorded", "one node is done", |job| job["status"]["succeeded"] == 1);
+    arena.kubectl(&["delete", "pod", &pods[0], "--wait=false"]).unwrap();
+    judge.wait("running, the ledger is rejected", "unrecorded", |job| {
+        condition(job, "LedgerRefused").0 == "True"
+    });
+    end(&arena, &[&pods[1]], 0);
+    let job = judge.wait("complete, the ledger is rejected", "unrecorded", is_complete);
+    assert_eq!(condition(&job, "LedgerRefused").0, "True", "{:#}", job["status"]);
+    judge.end(&RUNNING);
+}
+
+#[test]
+fn failed_nodes() {
+    let arena = Arena::new("dh-failed");
+    let judge = Judge::new(&arena);
+    arena.nodes(["a", "b"]);
+    let _manager = arena.manager("daemonjob");
+    let with = |name: &str, policy: Value| {
+        let spec = json!({ "backoffLimit": 0, "parallelism": 1, "failurePolicy": policy });
+        ending_with(&arena, name, 1, &spec)
+    };
+    let rule = json!({ "action": "FailJob", "onExitCodes": { "operator": "In", "values": [42] } });
+    let fails_all = ending_with(&arena, "fails-all", 42, &json!({ "podFailurePolicy": { "rules": [rule] } }));
+    arena
+        .apply(&list(&[
+            with("tolerates", json!({ "type": "Continue", "maxFailedNodes": 2 })),
+            with("fails", Value::Null),
+            with("fast", json!({ "type": "FailFast" })),
+            with("pauses", json!({ "type": "Pause" })),
+            held(&arena, "late", &json!({ "activeDeadlineSeconds": 3 })),
+            fails_all,
+        ]))
+        .unwrap();
+    judge.wait("complete, failures are tolerated", "tolerates", is_complete);
+    judge.wait("failed", "fails", has_failed);
+    judge.wait("ended by `FailFast`", "fast", has_failed);
+    judge.wait("ended by `activeDeadlineSeconds`", "late", has_failed);
+    judge.wait("ended by `FailJob`", "fails-all", has_failed);
+    judge.wait("paused by failed nodes", "pauses", |job| is_true(job, "Paused", "MaxFailedNodesExceeded"));
+    judge.end(&FAILED);
+}
+
+#[test]
+fn held_by_the_spec() {
+    let arena = Arena::new("dh-held");
+    let judge = Judge::new(&arena);
+    arena.node("a");
+    let _manager = arena.manager("daemonjob");
+    let mut wrong = daemonjob(&arena, "wrong", &json!({}));
+    // The schema takes it; the API server refuses the pod.
+    wrong["spec"]["template"]["spec"]["containers"][0]["name"] = json!("Not_A_Name");
+    let pauses = daemonjob(&arena, "pauses", &json!({ "paused": true }));
+    let sleeps = daemonjob(&arena, "sleeps", &json!({ "suspend": true }));
+    arena.apply(&list(&[pauses, sleeps, wrong])).unwrap();
+    judge.wait("paused by the user", "pauses", |job| is_true(job, "Paused", "Paused"));
+    judge.wait("suspended", "sleeps", |job| is_true(job, "Suspended", "Suspended"));
+    judge.wait("the template is invalid", "wrong", |job| is_true(job, "PodsRefused", "TemplateInvalid"));
+    judge.end(&HELD);
+}
+
+/// Nodes join, and fall silent: the node controller taints them.
+#[test]
+fn nodes_join_and_break() {
+    let arena = Arena::new("dh-nodes");
+    let judge = Judge::new(&arena);
+    let mut nodes = arena.nodes(["a", "b", "c"]);
+    let _manager = arena.manager("daemonjob");
+    arena.apply(&held(&arena, "first", &json!({}))).unwrap();
+    let pods = all_running(&arena, "first", &nodes);
+    end_all(&arena, &pods);
+    arena.wait_for("daemonjob", "first", "it is complete", is_complete);
+    nodes.push(arena.node("d"));
+    let pod = running(&arena, "first", &nodes[3], 1);
+    judge.wait("complete before nodes joined", "first", |job| job["status"]["active"] == 1);
+    end(&arena, &[&pod], 0);
+    let [a, b, c, d] = &nodes[..] else { unreachable!() };
+
+    let lost = |type_: &str| json!({ "type": type_, "nodeLostAfterSeconds": 4 });
+    arena.apply(&held(&arena, "loses", &json!({ "failurePolicy": lost("Continue") }))).unwrap();
+    let mut pausing = held(&arena, "pauses", &json!({ "parallelism": 1, "failurePolicy": lost("Pause") }));
+    pausing["spec"]["template"]["spec"]["nodeSelector"]["pair"] = json!("yes");
+    arena.kubectl(&["label", "node", c, d, "pair=yes"]).unwrap();
+    arena.apply(&pausing).unwrap();
+    arena.apply(&held(&arena, "fleet", &json!({ "parallelism": 1 }))).unwrap();
+    let pods = all_running(&arena, "loses", &nodes);
+    running(&arena, "pauses", c, 1);
+    running(&arena, "fleet", a, 1);
+    hold_down(&arena, c, true);
+    end(&arena, &[&pods[0], &pods[1], &pods[3]], 0);
+    let job = judge.wait("failed, failed nodes can heal", "loses", has_failed);
+    assert_eq!(word(&job, "failedNodes", c), "NodeLost");
+    judge.wait("paused by failed nodes that can heal", "pauses", |job| {
+        is_true(job, "Paused", "MaxFailedNodesExceeded")
+    });
+
+    for node in [a, b] {
+        hold_down(&arena, node, true);
+    }
+    judge.wait("paused by an unhealthy fleet", "fleet", |job| is_true(job, "Paused", "FleetUnhealthy"));
+    judge.end(&NODES);
+}
+
+/// In a cluster of its own, whose definition drops `status.rollout`.
+#[test]
+fn definition_without_the_rollout() {
+    let arena = Arena::alone("dh-definition");
+    let judge = Judge::new(&arena);
+    arena.node("a");
+    let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/rollout";
+    let patch = json!([{ "op": "remove", "path": path }]).to_string();
+    arena.kubectl(&["patch", "crd", "daemonjobs.dj.dysproz.io", "--type=json", "-p", &patch]).unwrap();
+    let _manager = arena.manager("daemonjob");
+    arena.apply(&held(&arena, "unknown", &json!({}))).unwrap();
+    judge.wait("the definition is outdated", "unknown", |job| is_true(job, "Paused", "DefinitionOutdated"));
+    judge.end(&DEFINITION);
+}
+
+/// A finalizer of another client keeps the DaemonJobs. Argo CD does not use the result of the script for such objects: it shows
+/// them as Progressing. The script agrees here because the run is not complete.
+#[test]
+fn terminating_when_deleted() {
+    let arena = Arena::new("dh-deleted");
+    let judge = Judge::new(&arena);
+    let nodes = arena.nodes(["a", "b"]);
+    let _manager = arena.manager("daemonjob");
+    let deleted = DELETED[0];
+    let kept = |name: &str| {
+        let mut job = held(&arena, name, &json!({ "parallelism": 1 }));
+        job["metadata"]["finalizers"] = json!(["example.com/keep"]);
+        job
+    };
+    arena.apply(&list(&[kept("alone"), kept("with-namespace")])).unwrap();
+    for name in ["alone", "with-namespace"] {
+        running(&arena, name, &nodes[0], 1);
+    }
+    let is_deleted = |job: &Value| !job["metadata"]["deletionTimestamp"].is_null();
+    arena.kubectl(&["delete", "daemonjob", "alone", "--wait=false"]).unwrap();
+    let job = arena.wait_for("daemonjob", "alone", "it is being deleted", is_deleted);
+    judge.expect(deleted, &job);
+    assert!(!is_deleted(&arena.get("daemonjob", "with-namespace").unwrap()));
+    arena.kubectl(&["delete", "namespace", arena.namespace(), "--wait=false"]).unwrap();
+    let job = arena.wait_for("daemonjob", "with-namespace", "it is being deleted", is_deleted);
+    judge.expect(deleted, &job);
+    for name in ["alone", "with-namespace"] {
+        arena.patch("daemonjob", name, &json!({ "metadata": { "finalizers": null } }));
+    }
+    judge.end(&DELETED);
+}
+
+/// A chart with one DaemonJob.
+fn chart(arena: &Arena, job: &Value) -> String {
+    let name = job["metadata"]["name"].as_str().unwrap();
+    let folder = arena.kube().dir().join(format!("{}-{name}-chart", arena.namespace()));
+    fs::create_dir_all(folder.join("templates")).unwrap();
+    let about = json!({ "apiVersion": "v2", "name": name, "version": "0.1.0" });
+    fs::write(folder.join("Chart.yaml"), about.to_string()).unwrap();
+    fs::write(folder.join("templates/daemonjob.yaml"), job.to_string()).unwrap();
+    folder.display().to_string()
+}
+
+/// Helm while it runs: what it prints, or what it says when it fails.
+fn helm(arena: &Arena, args: &[&str]) -> JoinHandle<Result<String, String>> {
+    let mut helm = arena.cluster().helm();
+    helm.args(args).args(["--wait", "--timeout=4m", "--namespace", arena.namespace()]);
+    thread::spawn(move || run::stdout(&mut helm).map_err(|error| format!("{error:#}")))
+}
+
+/// Helm begins before the manager, and returns when the DaemonJob is complete. The same for an upgrade.
+#[test]
+fn helm_waits_until_complete() {
+    let arena = Arena::new("dh-helm");
+    let judge = Judge::new(&arena);
+    let nodes = arena.nodes(["a", "b"]);
+    let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
+    let mut job = held(&arena, "work", &json!({}));
+    let mut without_a_manager = WITHOUT_A_MANAGER.into_iter();
+    for (command, number) in [("install", 1), ("upgrade", 2)] {
+        let running_helm = helm(&arena, &[command, "work", &chart(&arena, &job)]);
+        arena.wait_for("daemonjob", "work", "helm has applied it", |job| {
+            job["metadata"]["generation"] == number
+        });
+        let state = without_a_manager.next().unwrap();
+        let looks = |seconds: u64, state: &str| {
+            for _ in 0..seconds {
+                sleep(Duration::from_secs(1));
+                judge.expect(state, &arena.get("daemonjob", "work").unwrap());
+                assert!(!running_helm.is_finished(), "helm {command} does not wait while it is {state}");
+            }
+        };
+        looks(20, state);
+        let manager = arena.manager("daemonjob");
+        let pods: Vec<String> = nodes.iter().map(|node| running(&arena, "work", node, number)).collect();
+        looks(5, "running");
+        end_all(&arena, &pods);
+        running_helm.join().unwrap().unwrap();
+        let done = arena.get("daemonjob", "work").unwrap();
+        assert!(is_observed(&done) && is_complete(&done), "helm returned too early: {done:#}");
+        assert_eq!(manager.stop().unwrap(), Some(0));
+        job["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
+    }
+
+    let jobs: Vec<Value> = watch.events().into_iter().map(|(_, job)| job).collect();
+    let health = judge.health(&jobs.iter().collect::<Vec<_>>());
+    let mut current = 0;
+    for (job, health) in jobs.iter().zip(health) {
+        let is_done = is_observed(job) && is_complete(job);
+        current += usize::from(is_done);
+        let expected = if is_done { "Current" } else { "InProgress" };
+        assert_eq!(health.kstatus.status, expected, "{} {job:#}", health.kstatus.message);
+    }
+    println!("{current} of {} statuses are Current", jobs.len());
+    assert!(current >= 2 && jobs.len() - current >= 4, "{jobs:#?}");
+}
+
+/// Helm fails with the words of the DaemonJob, long before its timeout.
+#[test]
+fn helm_fails_when_the_daemonjob_fails() {
+    let arena = Arena::new("dh-helm-fails");
+    let nodes = arena.nodes(["a"]);
+    let _manager = arena.manager("daemonjob");
+    let job = ending_with(&arena, "broken", 3, &json!({ "backoffLimit": 0 }));
+    let install = helm(&arena, &["install", "broken", &chart(&arena, &job)]);
+    let failed = arena.wait_for("daemonjob", "broken", "it has failed", has_failed);
+    assert!(told(&failed, "failedNodes", &nodes[0]).is_some());
+    arena.wait("helm has ended", || install.is_finished());
+    let said = install.join().unwrap().unwrap_err();
+    let message =
+        failed["status"]["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "Stalled");
+    let message = message.unwrap()["message"].as_str().unwrap();
+    assert!(said.contains("status: Failed") && said.contains(message), "{said}");
+    assert!(!said.contains("deadline exceeded"), "{said}");
+}
