@@ -200,7 +200,9 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     Standing {
         complete,
         failed: is_over && !complete || has_ended && !survey.has_counted_pods(),
-        stalled: has_ended || stays_failed || hold.is_some_and(|hold| needs_user(hold.cause, survey)),
+        // What is complete needs no pods.
+        stalled: !complete
+            && (has_ended || stays_failed || hold.is_some_and(|hold| needs_user(hold.cause, survey))),
         reason,
         message,
     }

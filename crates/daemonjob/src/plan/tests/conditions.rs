@@ -78,6 +78,16 @@ fn paused_by_a_lost_node() -> Scene {
     scene
 }
 
+fn complete_and_braked() -> Scene {
+    let mut scene = scene(&json!({"failurePolicy": {"type": "Pause"}}));
+    scene.run("a");
+    scene.succeed("b");
+    scene.succeed("c");
+    scene.delete_node("a");
+    assert!(scene.is_braked());
+    scene
+}
+
 fn paused_by_a_user() -> Scene {
     let mut scene = running();
     scene.succeed("a");
@@ -189,6 +199,7 @@ fn a_new_template() -> Scene {
 #[case::fail_fast_is_over(fail_fast_is_over(), "MaxFailedNodesExceeded", [false, false, true, true, true])]
 #[case::paused_by_policy(paused_by_policy(), "MaxFailedNodesExceeded", [false, false, false, false, true])]
 #[case::paused_by_a_lost_node(paused_by_a_lost_node(), "MaxFailedNodesExceeded", [false, false, false, false, false])]
+#[case::complete_and_braked(complete_and_braked(), "AllNodesDone", [true, true, false, true, false])]
 #[case::paused_by_a_user(paused_by_a_user(), "Paused", [false, false, false, false, false])]
 #[case::a_done_node_is_lost(a_done_node_is_lost(), "NodesFailed", [false, false, true, true, false])]
 #[case::fleet_unhealthy(fleet_unhealthy(), "FleetUnhealthy", [false, false, false, false, false])]
