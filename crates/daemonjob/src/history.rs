@@ -1,7 +1,9 @@
 //! What is known of each node: the ledger and the pods, folded together.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use jiff::Timestamp;
 use quintet_kit::clock::whole_seconds;
@@ -36,13 +38,22 @@ pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
 /// Condition of a pod: Kubernetes ends it for a reason of its own (KEP-3329).
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
+/// A node that exists, as pods refer to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Home<'a> {
+    /// Its place in [`Histories::nodes`].
+    pub at: usize,
+    /// Its UID.
+    pub uid: &'a str,
+}
+
 /// A pod, and what it means.
 #[derive(Clone, Debug)]
 pub struct Judged<'a> {
     /// The pod.
     pub pod: &'a Arc<Pod>,
-    /// The UID of the node that it counts for, of a node that exists.
-    pub home: Option<&'a Arc<str>>,
+    /// The node that it counts for, if that exists.
+    pub home: Option<Home<'a>>,
     /// The name of the node that it was made for: as [`pinned_to`] has it; else, if the annotation was removed before the
     /// pod was bound, that of the node that it counts for.
     pub on: Option<&'a str>,
@@ -86,7 +97,7 @@ pub struct History<'a> {
     /// Its line in the ledger.
     pub recorded: Option<&'a Entry>,
     /// Ledger and pods together: the higher number wins.
-    pub latest: Option<Entry>,
+    pub latest: Option<Cow<'a, Entry>>,
     /// Whether its line is lost or unreadable, and no pod tells enough.
     pub lost: bool,
     /// Whether its line, or its shard, is in a format of another version, and no pod tells enough.
@@ -109,7 +120,7 @@ impl History<'_> {
         let is_lost = |latest: &Entry| {
             latest.outcome == Outcome::RecordLost && latest.rollout == rollout && latest.ended >= since
         };
-        self.lost || self.latest.as_ref().is_some_and(is_lost)
+        self.lost || self.latest.as_deref().is_some_and(is_lost)
     }
 
     /// The rollout of the attempt since which the node is not Ready; None where there is none.
@@ -143,12 +154,32 @@ pub struct GoneNode<'a> {
 /// What is known of every node.
 #[derive(Debug, Default)]
 pub struct Histories<'a> {
-    /// Of the nodes that exist, by UID.
-    pub nodes: HashMap<&'a str, History<'a>>,
+    /// Of the nodes that exist, in the order in which they were observed.
+    pub nodes: Vec<History<'a>>,
     /// Of deleted nodes, by UID.
     pub gone: HashMap<&'a str, GoneNode<'a>>,
     /// The pods, by node and number.
     pub pods: Vec<Judged<'a>>,
+    by_uid: HashMap<&'a str, usize>,
+}
+
+impl<'a> Histories<'a> {
+    fn new(world: &'a World) -> Self {
+        let history = |node| History { node: Some(node), ..History::default() };
+        let nodes = world.nodes.iter().map(history).collect();
+        let by_uid = world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.uid, at)).collect();
+        Self { nodes, by_uid, ..Self::default() }
+    }
+
+    /// Of a node that exists.
+    pub fn of(&self, uid: &str) -> Option<&History<'a>> {
+        self.by_uid.get(uid).map(|at| &self.nodes[*at])
+    }
+
+    /// Of the node that a pod counts for.
+    pub fn of_home(&self, judged: &Judged<'_>) -> Option<&History<'a>> {
+        judged.home.map(|home| &self.nodes[home.at])
+    }
 }
 
 /// The name of the node that a pod was made for.
@@ -188,15 +219,11 @@ pub fn histories<'a>(
     key: &Key,
     now: Timestamp,
 ) -> Histories<'a> {
-    let mut all = Histories { pods: judged_pods(world, key), ..Histories::default() };
-    all.nodes = world
-        .nodes
-        .iter()
-        .map(|node| (&*node.meta.uid, History { node: Some(node), ..History::default() }))
-        .collect();
+    let mut all = Histories::new(world);
+    all.pods = judged_pods(world, &all.by_uid, key);
     let known = world.shards().filter(|shard| shard.is_known_format());
     for (uid, line) in known.flat_map(|shard| shard.entries.iter()) {
-        match (all.nodes.get_mut(&**uid), line) {
+        match (all.by_uid.get(&**uid).map(|at| &mut all.nodes[*at]), line) {
             (Some(history), Ok(entry)) => (history.recorded, history.number) = (Some(entry), entry.pod),
             (Some(history), Err(Unusable::Unreadable(_))) => history.lost = true,
             (Some(history), Err(Unusable::Newer(_))) => {
@@ -213,11 +240,11 @@ pub fn histories<'a>(
         }
     }
     mark_unread_shards(job, world, &mut all.nodes);
-    let Histories { nodes, gone, pods } = &mut all;
+    let Histories { nodes, gone, pods, .. } = &mut all;
     let mut homeless = History::default();
     for judged in pods {
-        let history = match judged.home.and_then(|uid| nodes.get_mut(&**uid)) {
-            Some(history) => history,
+        let history = match judged.home {
+            Some(home) => &mut nodes[home.at],
             None => &mut homeless,
         };
         fold(history, judged, rules, &world.clocks, key, now);
@@ -228,14 +255,15 @@ pub fn histories<'a>(
             fold_gone(gone, judged, rules, &world.clocks, key, now);
         }
     }
-    for history in nodes.values_mut() {
+    for history in nodes {
         history.lost &= !history.is_told;
         history.unknown &= !history.is_told;
         if history.latest.is_none() {
-            history.latest = history.recorded.cloned();
+            history.latest = history.recorded.map(Cow::Borrowed);
         }
         if let (Some(latest), true) = (&mut history.latest, history.node.is_some_and(|node| node.ready))
-            && let Some(attempt) = &mut latest.attempt
+            && latest.unclear().is_some()
+            && let Some(attempt) = &mut latest.to_mut().attempt
         {
             attempt.clear = true;
         }
@@ -247,27 +275,27 @@ pub fn histories<'a>(
 }
 
 /// The pods, by node and number, before anything is known of their fate.
-fn judged_pods<'a>(world: &'a World, key: &Key) -> Vec<Judged<'a>> {
-    let by_name: HashMap<&str, &Arc<Node>> =
-        world.nodes.iter().map(|node| (&*node.meta.name, node)).collect();
-    let by_uid: HashMap<&str, &Arc<Node>> = world.nodes.iter().map(|node| (&*node.meta.uid, node)).collect();
+fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key) -> Vec<Judged<'a>> {
+    let mut by_name: Option<HashMap<&str, usize>> = None;
+    let mut renewed = |pod: &Pod, uid: Option<&str>| {
+        let named = || world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.name, at)).collect();
+        let at = *by_name.get_or_insert_with(named).get(pinned_to(pod)?)?;
+        let node = &world.nodes[at];
+        let is_its = match uid {
+            // A Node that was created again under its name: what ran on the new machine counts for it.
+            Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
+            None => pod.meta.created? >= node.meta.created?,
+        };
+        is_its.then_some(at)
+    };
     let judge = |pod: &'a Arc<Pod>| {
         let uid = pod.label(NODE_UID_LABEL);
-        let own = uid.and_then(|uid| by_uid.get(uid));
-        let renewed = || {
-            let node = by_name.get(pinned_to(pod)?)?;
-            let is_its = match uid {
-                // A Node that was created again under its name: what ran on the new machine counts for it.
-                Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
-                None => pod.meta.created? >= node.meta.created?,
-            };
-            is_its.then_some(node)
-        };
-        let home = own.copied().or_else(|| renewed().copied());
+        let at = uid.and_then(|uid| by_uid.get(uid).copied()).or_else(|| renewed(pod, uid));
+        let home = at.map(|at| Home { at, uid: &world.nodes[at].meta.uid });
         Judged {
             pod,
-            home: home.map(|node| &node.meta.uid),
-            on: pinned_to(pod).or_else(|| home.map(|node| &*node.meta.name)),
+            home,
+            on: pinned_to(pod).or_else(|| at.map(|at| &*world.nodes[at].meta.name)),
             number: number_of(pod),
             rollout: rollout_of(pod, key),
             fate: Fate::Open,
@@ -276,7 +304,8 @@ fn judged_pods<'a>(world: &'a World, key: &Key) -> Vec<Judged<'a>> {
         }
     };
     let mut pods: Vec<Judged<'_>> = world.pods.iter().map(judge).collect();
-    pods.sort_by(|one, other| one.home.cmp(&other.home).then(one.number.cmp(&other.number)));
+    let order = |judged: &Judged<'_>| (judged.home.map(|home| home.at), judged.number);
+    pods.sort_by_key(order);
     pods
 }
 
@@ -290,7 +319,7 @@ fn fold<'a>(
     now: Timestamp,
 ) {
     let is_ready = history.node.is_some_and(|node| node.ready);
-    let before = history.latest.as_ref().or(history.recorded);
+    let before = history.latest.as_deref().or(history.recorded);
     let same = before.filter(|before| before.counts_on(judged.rollout));
     let failures = same.map_or(0, |before| before.failures);
     let is_kept_away = history.node.is_some_and(|node| rules.keeps_away(node));
@@ -315,7 +344,7 @@ fn fold<'a>(
     if judged.home.is_some()
         && let Some(ended) = ended(judged, is_ready, key, clocks, now)
     {
-        history.latest = Some(Entry::after(before, ended));
+        history.latest = Some(Cow::Owned(Entry::after(before, ended)));
     }
 }
 
@@ -452,14 +481,15 @@ fn missing_shards(job: &DaemonJob, world: &World) -> [bool; SHARDS as usize] {
 }
 
 /// Marks the nodes whose shard is missing, or has a format that this version does not read.
-fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut HashMap<&str, History<'_>>) {
+fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut [History<'_>]) {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let missing = missing_shards(job, world);
     let foreign: Vec<_> = world.shards().filter(|shard| !shard.is_known_format()).collect();
     if !missing.contains(&true) && foreign.is_empty() {
         return;
     }
-    for (uid, history) in nodes {
+    for history in nodes {
+        let Some(uid) = history.node.map(|node| &*node.meta.uid) else { continue };
         history.lost |= missing[usize::from(shard_of(uid))] && history.recorded.is_none();
         history.unknown |= foreign.iter().any(|shard| shard.may_have(name, uid));
     }

@@ -375,7 +375,7 @@ impl Judge<'_> {
             }
             _ => return None,
         };
-        let exit = history.latest.as_ref().and_then(Entry::told_exit);
+        let exit = history.latest.as_deref().and_then(Entry::told_exit);
         let exit = exit.map(|exit| format!(" with {exit}")).unwrap_or_default();
         let message = format!("a pod failed here{exit}, and the node cannot be tried again: {why}");
         Some(Failure::Provisional(because(Cause::FailedAndGone, message)))

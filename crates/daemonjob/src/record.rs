@@ -3,6 +3,7 @@
 //! A line is owed before a pod may go, before a run counts as over, and before a failure could be forgotten. Everything
 //! else waits to be written along with it, at most five minutes. All waits are measured by the manager's own clock.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
@@ -62,7 +63,7 @@ pub(crate) enum Tidied<'s> {
 /// The ledger step of a plan.
 pub(crate) struct Record<'a> {
     /// Lines that the ledger does not have, by shard and node UID.
-    unrecorded: [BTreeMap<&'a str, Entry>; SHARDS as usize],
+    unrecorded: [BTreeMap<&'a str, Cow<'a, Entry>>; SHARDS as usize],
     /// The shards that are written now.
     flushed: Flags,
     /// Shards that this version must not write, or not yet.
@@ -102,7 +103,8 @@ impl<'a> Record<'a> {
     }
 
     fn add_nodes(&mut self, survey: &'a Survey<'_>, now: Timestamp) {
-        for (uid, history) in &survey.histories.nodes {
+        for history in &survey.histories.nodes {
+            let Some(uid) = history.node.map(|node| &*node.meta.uid) else { continue };
             if history.is_frozen {
                 continue;
             }
@@ -124,8 +126,14 @@ impl<'a> Record<'a> {
                 unknown: Box::default(),
             });
             // A record that is lost is written down at once: once the shard exists again, nothing else tells of the loss.
-            self.flushed[at(uid)] |= lost.is_some();
-            let entry = lost.or_else(|| history.latest.clone());
+            if lost.is_some() {
+                self.flushed[at(uid)] = true;
+            }
+            let entry = lost.map(Cow::Owned).or_else(|| match &history.latest {
+                // What is borrowed is what the ledger has.
+                Some(Cow::Owned(latest)) => Some(Cow::Borrowed(latest)),
+                _ => None,
+            });
             if let Some(entry) = entry.filter(|entry| history.recorded != Some(entry)) {
                 self.unrecorded[at(uid)].insert(uid, entry);
             }
@@ -135,9 +143,9 @@ impl<'a> Record<'a> {
     fn add_gone_nodes(&mut self, survey: &'a Survey<'_>) {
         for (uid, gone) in survey.histories.gone.iter().filter(|(_, gone)| !gone.is_frozen) {
             if gone.has_pods
-                && let Some(owed) = gone.owed.clone()
+                && let Some(owed) = &gone.owed
             {
-                self.unrecorded[at(uid)].insert(uid, owed);
+                self.unrecorded[at(uid)].insert(uid, Cow::Borrowed(owed));
             }
             // What a deleted node counts for is written before anything is forgotten of it.
             self.flushed[at(uid)] |= gone.owed.is_some() || gone.must_settle && !gone.has_pods;
@@ -165,17 +173,20 @@ impl<'a> Record<'a> {
         let mut waits = [false; SHARDS as usize];
         for judged in survey.pods().iter().filter(|judged| !judged.recorded) {
             let waiting = judged.pod.meta.deleted.is_some() || DeletedFor::of(judged.pod).is_some();
-            if let (Fate::Ended { .. }, Some(uid), true) = (&judged.fate, judged.home, waiting) {
-                waits[at(uid)] = true;
+            if let (Fate::Ended { .. }, Some(home), true) = (&judged.fate, judged.home, waiting) {
+                waits[at(home.uid)] = true;
             }
         }
-        for (uid, history) in &survey.histories.nodes {
-            let was_suspect = history.recorded.is_some_and(|recorded| recorded.unclear().is_some());
-            waits[at(uid)] |= was_suspect && history.node.is_some_and(|node| node.ready);
+        for history in &survey.histories.nodes {
+            let Some(node) = history.node else { continue };
+            let uid = &*node.meta.uid;
+            let was_suspect = || history.recorded.is_some_and(|recorded| recorded.unclear().is_some());
             let has_failed =
                 || history.latest.as_ref().is_some_and(|one| one.has_failed_in(survey.key.rollout));
             let is_owed = || self.unrecorded[at(uid)].contains_key(uid);
-            waits[at(uid)] |= survey.failures.brakes() && is_owed() && has_failed();
+            if node.ready && was_suspect() || survey.failures.brakes() && has_failed() && is_owed() {
+                waits[at(uid)] = true;
+            }
         }
         let until = world.clocks.flushed().and_then(|last| last.checked_add(PACE).ok());
         let until = until.filter(|until| *until > now);
@@ -231,7 +242,7 @@ impl<'a> Record<'a> {
             }
             (Fate::Open, _) => None,
             (Fate::NeverRan, _) => Some(Release::Now),
-            (Fate::Ended { .. }, Some(uid)) => self.when_recorded(uid, !judged.recorded, world),
+            (Fate::Ended { .. }, Some(home)) => self.when_recorded(home.uid, !judged.recorded, world),
             // What it counts for depends on the rollout: the status must tell first that it has changed.
             (Fate::Ended { .. }, None) if survey.changes => None,
             (Fate::Ended { .. }, None) => {
@@ -261,7 +272,7 @@ impl<'a> Record<'a> {
     ) -> (Vec<Tidied<'s>>, Option<Timestamp>) {
         // A shard that is written now may have been lost.
         let rests = |judged: &Judged<'_>| {
-            let uid = judged.home.map(|uid| &**uid).or_else(|| judged.pod.label(NODE_UID_LABEL));
+            let uid = judged.home.map(|home| home.uid).or_else(|| judged.pod.label(NODE_UID_LABEL));
             judged.recorded
                 && !survey.is_line_frozen(judged)
                 && uid.is_some_and(|uid| !self.flushed[at(uid)] && !self.unwritable[at(uid)])
@@ -372,7 +383,7 @@ fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
     let histories = &survey.histories;
     let is_dropped = |uid: &&str| {
         !survey.changes
-            && !histories.nodes.contains_key(uid)
+            && histories.of(uid).is_none()
             && !histories.gone.get(uid).is_some_and(|gone| gone.has_pods || gone.is_frozen)
     };
     shard.entries.keys().map(|uid| &**uid).filter(is_dropped).collect()

@@ -114,7 +114,7 @@ fn reason(
             Ending::FailJob => DeletedFor::FailJob,
         });
     }
-    let node = judged.home.and_then(|uid| survey.histories.nodes.get(&**uid)?.node);
+    let node = survey.histories.of_home(judged).and_then(|history| history.node);
     // No other controller deletes a pod that is pinned to a node that does not exist. A new Node of that name would get
     // it.
     let Some(node) = node else { return Some(DeletedFor::Misplaced) };
@@ -219,7 +219,7 @@ pub(crate) fn unneeded<'s>(
 /// When a pod ended: by the manager's clock where the ledger tells that.
 fn ended_at(survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
     let Fate::Ended { at, .. } = judged.fate else { return None };
-    let line = judged.home.and_then(|uid| survey.histories.nodes.get(&**uid)?.recorded);
+    let line = survey.histories.of_home(judged).and_then(|history| history.recorded);
     Some(line.filter(|line| line.pod == judged.number).map_or(at, |line| line.ended))
 }
 
@@ -231,7 +231,7 @@ fn pod_expiry(
     ended: Timestamp,
 ) -> Option<Timestamp> {
     let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
-    let history = survey.histories.nodes.get(&**judged.home?)?;
+    let history = survey.histories.of_home(judged)?;
     let is_done = is_done(history, &survey.key.hash, job, history.node?);
     ended.checked_add(ttl).ok().filter(|_| is_done)
 }

@@ -124,7 +124,7 @@ pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
     let has_new_work = || {
         survey.nodes.iter().filter(|surveyed| surveyed.state.is_unfinished()).any(|surveyed| {
             let is_new = surveyed.node.meta.created.is_some_and(|created| created > start.0);
-            let history = survey.histories.nodes.get(&*surveyed.node.meta.uid);
+            let history = survey.histories.of(&surveyed.node.meta.uid);
             let latest = history.and_then(|history| history.latest.as_ref());
             let has_succeeded = latest.is_some_and(|latest| {
                 latest.has_succeeded()
@@ -168,7 +168,7 @@ pub fn ending(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Option<En
     if let Some(ending) = ended_before(job, &survey.key) {
         return Some(ending);
     }
-    let fails_job = survey.histories.nodes.values().any(|history| {
+    let fails_job = survey.histories.nodes.iter().any(|history| {
         let latest = history.latest.as_ref();
         latest.is_some_and(|latest| {
             latest.outcome == Outcome::FailedJob && latest.rollout == survey.key.rollout

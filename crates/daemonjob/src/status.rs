@@ -319,7 +319,7 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
         _ => false,
     });
     let mut refused = wanted.filter_map(|surveyed| {
-        let history = survey.histories.nodes.get(&*surveyed.node.meta.uid)?;
+        let history = survey.histories.of(&surveyed.node.meta.uid)?;
         world.refusals.of("create", &pod_name(job, surveyed.node, history.number + 1))
     });
     refused.find(|refusal| refusal.reason != LABELS_MISSING)

@@ -79,11 +79,13 @@ impl<'a> Survey<'a> {
 
     /// Whether the line of the pod's node must stay as it is: then nothing of the pod can be recorded.
     pub fn is_line_frozen(&self, judged: &Judged<'_>) -> bool {
-        let uid = judged.home.map(|uid| &**uid).or_else(|| judged.pod.label(NODE_UID_LABEL));
-        uid.is_some_and(|uid| {
-            self.histories.nodes.get(uid).is_some_and(|history| history.is_frozen)
-                || self.histories.gone.get(uid).is_some_and(|gone| gone.is_frozen)
-        })
+        match self.histories.of_home(judged) {
+            Some(history) => history.is_frozen,
+            None => judged
+                .pod
+                .label(NODE_UID_LABEL)
+                .is_some_and(|uid| self.histories.gone.get(uid).is_some_and(|gone| gone.is_frozen)),
+        }
     }
 
     /// How many selected nodes are in such a state.
@@ -275,7 +277,7 @@ fn look_at_nodes(
     let mut written_off = HashSet::new();
     let mut counted = Vec::new();
     let mut suspects_elsewhere: Vec<&str> = Vec::new();
-    for history in survey.histories.nodes.values() {
+    for history in &survey.histories.nodes {
         let Some(node) = history.node else { continue };
         let blocking = occupants.get(&*node.meta.name).copied();
         let mut standing = judge.standing(node, history);

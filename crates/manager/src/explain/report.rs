@@ -226,12 +226,12 @@ impl View<'_> {
 
     /// What is the same for every node.
     fn begin(&self, node: &Node) -> Row {
-        let (pod, history) = (self.pods.of(node), self.survey.histories.nodes.get(&*node.meta.uid));
+        let (pod, history) = (self.pods.of(node), self.survey.histories.of(&node.meta.uid));
         let run = pod.filter(|judged| judged.pod.is_running()).map(|judged| judged.number);
         Row {
             node: node.meta.name.to_string(),
             number: run.or(history.map(|history| history.number).filter(|run| *run > 0)),
-            last: history.and_then(|history| history.latest.clone()),
+            last: history.and_then(|history| history.latest.as_deref().cloned()),
             is_going: pod.is_some_and(|judged| self.going.contains_key(&*judged.pod.meta.uid)),
             pod: pod.map(|judged| judged.pod.meta.name.to_string()),
             termination_message: pod.and_then(|judged| termination_message(judged.pod)),
@@ -242,7 +242,7 @@ impl View<'_> {
     /// A node that the survey knows.
     fn selected(&self, surveyed: &Surveyed<'_>) -> Row {
         let node = &**surveyed.node;
-        let (pod, history) = (self.pods.of(node), self.survey.histories.nodes.get(&*node.meta.uid));
+        let (pod, history) = (self.pods.of(node), self.survey.histories.of(&node.meta.uid));
         let mut row = Row { eligible: surveyed.eligible, ..self.begin(node) };
         match &surveyed.state {
             State::Done => {
@@ -392,7 +392,7 @@ struct PodsOfNodes<'s> {
 impl<'s> PodsOfNodes<'s> {
     fn new(survey: &'s Survey<'_>) -> Self {
         // They are sorted by number.
-        let of_home = |judged: &'s Judged<'s>| Some((&**judged.home?, judged));
+        let of_home = |judged: &'s Judged<'s>| Some((judged.home?.uid, judged));
         let last = survey.pods().iter().filter_map(of_home).collect();
         let running = occupants(survey.pods());
         Self { running, last }
