@@ -18,7 +18,7 @@ fn mistakes() -> Vec<(Value, &'static str)> {
     let max_failed = |max: Value| with("failurePolicy", json!({ "type": "Pause", "maxFailedNodes": max }));
 
     let containers = "template.spec.containers must list at least one container";
-    let parallelism = "parallelism must be a whole number, 0 for no pods, or a percentage from 1% to 100%";
+    let parallelism = "parallelism must be a whole number from 1 to 1,000,000 or a percentage from 1% to 100%; set paused to create no pods";
     let max = "maxFailedNodes must be a whole number or a percentage from 0% to 100%";
     let needs_never = "podFailurePolicy needs template.spec.restartPolicy Never";
     let one_of = "a rule of podFailurePolicy needs one of onExitCodes and onPodConditions, and not both";
@@ -29,6 +29,7 @@ fn mistakes() -> Vec<(Value, &'static str)> {
         (json!({ "template": { "spec": {} } }), "spec.template.spec.containers: Required value"),
         (json!({ "template": { "spec": { "containers": [] } } }), containers),
         (with("parallelism", json!(-1)), parallelism),
+        (with("parallelism", json!(0)), parallelism),
         (with("parallelism", json!("0%")), parallelism),
         (with("parallelism", json!("101%")), parallelism),
         (with("parallelism", json!("abc")), parallelism),
@@ -135,7 +136,8 @@ fn what_is_right_or_null_is_taken() {
         empty[field] = Value::Null;
     }
     apply(&arena, "empty", &empty).unwrap();
-    apply(&arena, "zero", &json!({ "template": { "spec": spec }, "parallelism": 0, "rerunOn": [] })).unwrap();
+    apply(&arena, "least", &json!({ "template": { "spec": spec }, "parallelism": 1, "rerunOn": [] }))
+        .unwrap();
 }
 
 #[test]

@@ -64,13 +64,16 @@ pub struct DaemonJobSpec {
     pub template: RawTemplate,
 
     /// How many pods may run at a time: a number, or a percentage of the desired nodes, rounded up and at least 1.
-    /// With 0 the manager creates no pods. Without this field every eligible node gets its pod immediately.
+    /// Without this field every eligible node gets its pod immediately. To create no pods, set paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new(
-            "type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')"
+            "type(self) == int ? self >= 1 && self <= 1000000 : self.matches('^([1-9]|[1-9][0-9]|100)%$')"
         )
-        .message("parallelism must be a whole number, 0 for no pods, or a percentage from 1% to 100%")
+        .message(
+            "parallelism must be a whole number from 1 to 1,000,000 or a percentage from 1% to 100%; set paused to create no \
+             pods"
+        )
     )]
     pub parallelism: Option<IntOrString>,
 

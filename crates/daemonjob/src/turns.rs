@@ -94,8 +94,6 @@ fn give_turns(survey: &mut Survey<'_>, places: &mut Places) {
         let Places { limit, running, held, made } = *places;
         let message = if made >= MOST_CREATIONS {
             format!("this pass creates {MOST_CREATIONS} pods; this one follows in the next")
-        } else if limit == 0 {
-            "parallelism is 0".to_owned()
         } else if held > running {
             let pods = counted(running as u64, "pod");
             let nodes = counted((held - running) as u64, "node");

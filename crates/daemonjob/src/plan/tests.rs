@@ -1128,6 +1128,18 @@ fn a_node_whose_clock_is_ahead_keeps_nothing_waiting() {
     assert_eq!(released(&plan), ["a-1"]);
 }
 
+/// An earlier definition accepted 0.
+#[test]
+fn a_stored_parallelism_of_zero_creates_nothing() {
+    let job = with(&json!({"parallelism": 0}));
+    let world = world(&["a"], vec![]);
+    let plan = plan(&told(job.clone(), &world, now()), &world, now());
+    assert!(created(&plan).is_empty());
+    let status = plan.status.unwrap();
+    assert_eq!(state(&status, "a"), Some("WaitingForTurn"));
+    assert_eq!(status.pending_nodes[0].message, "parallelism allows 0; running: 0 pods");
+}
+
 #[test]
 fn a_taint_does_not_hide_that_a_pod_does_not_end() {
     let job = with(&json!({"parallelism": 1}));

@@ -77,7 +77,7 @@ fn op(take_overs: u32) -> impl Strategy<Value = Op> {
         1 => (0..3_u8).prop_map(Op::BackoffLimit),
         2 => any::<bool>().prop_map(Op::Suspend),
         1 => any::<bool>().prop_map(Op::Pause),
-        1 => prop::option::of(0..3_u8).prop_map(Op::Parallelism),
+        1 => prop::option::of(1..3_u8).prop_map(Op::Parallelism),
         1 => any::<u8>().prop_map(Op::DeleteShard),
         6 => prop_oneof![3 => 1..30_u16, 1 => 90..300_u16, 1 => 300..7_000_u16].prop_map(Op::Wait),
     ]

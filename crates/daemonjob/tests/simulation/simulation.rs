@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
 use quintet_daemonjob::plan::plan;
 use quintet_daemonjob::sweep::{self, Standing};
@@ -614,9 +613,6 @@ impl Simulation {
         let remedy = self.scenario.remedy % 3;
         self.server.edit_spec(|spec| {
             (spec["suspend"], spec["paused"]) = (json!(false), json!(false));
-            if spec["parallelism"] == json!(0) {
-                spec["parallelism"] = json!(1);
-            }
             if remedy == 0 && !spec["failurePolicy"].is_null() {
                 spec["failurePolicy"]["type"] = json!("Continue");
             }
@@ -646,10 +642,7 @@ impl Simulation {
         let is_held = match self.condition("Paused").as_deref() {
             Some("Paused") => job.spec.paused == Some(true),
             Some("MaxFailedNodesExceeded") => true,
-            _ => {
-                job.spec.suspend == Some(true) && self.condition("Suspended").is_some()
-                    || job.spec.parallelism.as_ref() == Some(&IntOrString::Int(0))
-            }
+            _ => job.spec.suspend == Some(true) && self.condition("Suspended").is_some(),
         };
         let status = job.status.as_ref();
         is_held.then_some(()).ok_or_else(|| format!("live: at rest, and no hold is the user's: {status:?}"))

@@ -192,7 +192,7 @@ fn names_containers(spec: &Value) -> bool {
         .all(|wanted| containers().any(|container| container["name"] == *wanted))
 }
 
-/// Whether a value is a count up to a million, or a percentage from `least` on.
+/// Whether a value is a count from `least` up to a million, or a percentage from `least` on.
 fn is_count(value: &Value, least: u8) -> bool {
     match value {
         Value::String(text) => text.strip_suffix('%').is_some_and(|percent| {
@@ -200,7 +200,7 @@ fn is_count(value: &Value, least: u8) -> bool {
                 .parse::<u8>()
                 .is_ok_and(|number| (least..=100).contains(&number) && number.to_string() == percent)
         }),
-        number => number.as_u64().is_some_and(|number| number <= 1_000_000),
+        number => number.as_u64().is_some_and(|number| (u64::from(least)..=1_000_000).contains(&number)),
     }
 }
 
@@ -441,6 +441,7 @@ mod tests {
     #[case("spec.template.spec.containers[0].name is missing", with(&json!({"template": {"spec": {"containers": [{"image": "i"}]}}})))]
     #[case("spec.template.spec.nodeSelector.a is 1, and must be a string", with(&json!({"template": {"spec": {"containers": [{"name": "c"}], "nodeSelector": {"a": 1}}}})))]
     #[case("spec.paralelism is no field", with(&json!({"paralelism": 1})))]
+    #[case("spec.parallelism: parallelism must be", with(&json!({"parallelism": 0})))]
     #[case("spec.parallelism: parallelism must be", with(&json!({"parallelism": "0%"})))]
     #[case("spec.parallelism: parallelism must be", with(&json!({"parallelism": "007%"})))]
     #[case("spec.parallelism is true, and must be a whole number or a string", with(&json!({"parallelism": true})))]
@@ -467,7 +468,7 @@ mod tests {
     fn what_the_definition_takes_is_taken() {
         for spec in [
             json!({"parallelism": "10%"}),
-            json!({"parallelism": 0}),
+            json!({"parallelism": 1}),
             json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c"}]}},
                 "podFailurePolicy": {"rules": [{"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [42]}},
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}}),

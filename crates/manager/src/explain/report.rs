@@ -15,7 +15,6 @@ use quintet_daemonjob::observe::World;
 use quintet_daemonjob::outcome::{DeletedFor, Rules};
 use quintet_daemonjob::removal::deletion_reason;
 use quintet_daemonjob::survey::{Survey, survey};
-use quintet_daemonjob::turns::parallelism;
 use quintet_kit::conditions::is_true;
 use quintet_kit::plan::NAME_TAKEN;
 use quintet_kit::types::{Node, Pod, Taint};
@@ -170,7 +169,6 @@ pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) ->
         going: deleted_pods(job, world, &survey, now),
         refused: refused(job, &survey, origin),
         placement: Placement::of(job.spec.template.spec()),
-        is_open: parallelism(job, survey.desired()) != Some(0),
     };
     let mut rows: Vec<Row> = survey.nodes.iter().map(|surveyed| view.selected(surveyed)).collect();
     let seen: HashSet<&str> = survey.nodes.iter().map(|surveyed| &*surveyed.node.meta.uid).collect();
@@ -215,8 +213,6 @@ struct View<'a> {
     refused: HashMap<&'a str, (&'a str, &'a str)>,
     /// What the template says about nodes.
     placement: Placement,
-    /// Whether parallelism lets any pod run.
-    is_open: bool,
 }
 
 impl View<'_> {
@@ -269,7 +265,7 @@ impl View<'_> {
             }
             State::Waiting(reason) => {
                 row.repeat(Word::Waiting, reason);
-                row.is_queued = self.is_open && reason.cause == Cause::WaitingForTurn;
+                row.is_queued = reason.cause == Cause::WaitingForTurn;
                 if !pod.is_some_and(|judged| judged.pod.is_running()) {
                     row.number = Some(history.map_or(1, |history| history.number + 1));
                 }

@@ -170,7 +170,6 @@ fn every_node_gets_a_line_and_a_reason() {
 #[case::all_would_run(json!({}), vec![node("a", &json!({})), node("b", &json!({}))], true)]
 #[case::others_do_not_matter(json!({}), vec![node("a", &json!({})), node("b", &json!({"/metadata/labels": {}}))], true)]
 #[case::a_turn_comes(json!({"parallelism": 1}), vec![node("a", &json!({})), node("b", &json!({}))], true)]
-#[case::no_turn_ever_comes(json!({"parallelism": 0}), vec![node("a", &json!({}))], false)]
 #[case::paused(json!({"paused": true}), vec![node("a", &json!({}))], false)]
 #[case::suspended(json!({"suspend": true}), vec![node("a", &json!({}))], false)]
 #[case::tainted(json!({}), vec![node("a", &json!({"/spec/taints": [{"key": "k", "effect": "NoExecute"}]}))], false)]
