@@ -4,7 +4,7 @@ use quintet_e2e::{Arena, condition};
 use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete, pods_by_node};
-use crate::daemonjob_ledger::held;
+use crate::daemonjob_ledger::{end, held, running};
 
 /// Each spec that is refused, and the words for it. `Never` is a good template for a podFailurePolicy.
 fn mistakes() -> Vec<(Value, &'static str)> {
@@ -210,6 +210,40 @@ fn affinity_that_the_server_refuses_is_not_taken_for_no_node() {
     let job = arena.wait_for("daemonjob", "typo", "the mended one is complete", is_complete);
     assert_eq!(job["status"]["succeeded"], 2);
     assert_eq!(condition(&job, "PodsRefused"), (String::new(), String::new()), "{job:#}");
+}
+
+/// Also while no node is there, after a restart, and when a node joins. Running pods of the template before go on.
+#[test]
+fn a_selector_that_the_server_refuses_is_not_complete() {
+    let arena = Arena::new("dj-typo-selector");
+    let manager = arena.manager("daemonjob");
+    let mut job = held(&arena, "typo", &json!({}));
+    job["spec"]["template"]["spec"]["nodeSelector"]["the zone"] = json!("a");
+    arena.apply(&job).unwrap();
+    let is_refused = |job: &Value| {
+        condition(job, "PodsRefused") == ("True".into(), "TemplateInvalid".into())
+            && condition(job, "Complete") == ("False".into(), "TemplateInvalid".into())
+            && job["status"]["observedGeneration"] == job["metadata"]["generation"]
+    };
+    arena.wait_for("daemonjob", "typo", "the refusal is said", is_refused);
+    manager.stop().unwrap();
+    let node = arena.node("a");
+    let _manager = arena.manager("daemonjob");
+    // Mended, it runs.
+    let mut mended = job.clone();
+    mended["spec"]["template"]["spec"]["nodeSelector"].as_object_mut().unwrap().remove("the zone");
+    arena.apply(&mended).unwrap();
+    let pod = running(&arena, "typo", &node, 1);
+    arena.apply(&job).unwrap();
+    arena.wait_for("daemonjob", "typo", "the refusal is said again", |job| {
+        is_refused(job) && job["status"]["active"] == 1
+    });
+    let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
+    arena.node("b");
+    end(&arena, &[&pod], 0);
+    watch.wait_for("the pod has ended", |job| is_refused(job) && job["status"]["active"] == 0);
+    assert!(watch.events().iter().all(|(_, job)| condition(job, "Complete").0 == "False"));
+    assert_eq!(arena.created_pods().len(), 1);
 }
 
 #[test]

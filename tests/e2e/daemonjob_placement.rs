@@ -200,10 +200,12 @@ fn the_scheduler_agrees_on_every_node() {
     assert!(agreed.is_ok(), "{}", differences.join("\n"));
 }
 
+/// A selector or an affinity that the API server refuses is told as such, wherever it matches. Nodes are simulated.
 #[test]
-fn what_restricts_nothing_since_the_api_server_refuses_it_is_refused() {
+fn a_refused_selector_is_an_invalid_template() {
     let arena = Arena::new("dj-refused-terms");
-    arena.wait("the namespace has its service account", || arena.get("serviceaccount", "default").is_some());
+    arena.node("a");
+    let _manager = arena.manager("daemonjob");
     let requirement = |part: &str, key: &str, operator: &str, values: Value| {
         let mut term = json!({});
         term[part] = json!([{ "key": key, "operator": operator, "values": values }]);
@@ -242,26 +244,22 @@ fn what_restricts_nothing_since_the_api_server_refuses_it_is_refused() {
         json!({ "nodeSelector": { "zone": "a b" } }),
     ]);
 
-    let node = json!({ "metadata": { "name": "n" } });
-    let pods: Vec<Value> = specs
-        .iter()
-        .enumerate()
-        .map(|(number, spec)| {
-            let spec = spec.as_object().unwrap();
-            let verdict = Placement::of(spec).verdict(&serde_json::from_value(node.clone()).unwrap());
-            assert_eq!(verdict, Verdict::Run, "{spec:?}");
-            bare_pod(&format!("p{number}"), spec, "n")
-        })
-        .collect();
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": pods }).to_string();
-    let mut create = arena.kube().kubectl();
-    create.args(["-n", arena.namespace(), "create", "--dry-run=server", "-f", "-"]);
-    let output = run::output(&mut create, Some(&list)).unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "these were taken");
-    let said = String::from_utf8_lossy(&output.stderr);
-    for number in 0..specs.len() {
-        assert!(said.contains(&format!("Pod \"p{number}\" is invalid")), "{said}");
+    let name = |number: usize| format!("refused-{number}");
+    let jobs = specs.iter().enumerate().map(|(number, spec)| {
+        let mut job = daemonjob(&arena, &name(number), &json!({}));
+        job["spec"]["template"]["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        job
+    });
+    let jobs: Vec<Value> = jobs.collect();
+    arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs })).unwrap();
+    for (number, spec) in specs.iter().enumerate() {
+        let job = arena.wait_for("daemonjob", &name(number), "the refusal is told", |job| {
+            condition(job, "PodsRefused").0 == "True"
+        });
+        assert_eq!(condition(&job, "PodsRefused").1, "TemplateInvalid", "{spec}");
+        assert_eq!(condition(&job, "Complete"), ("False".into(), "TemplateInvalid".into()), "{spec}");
     }
+    assert!(arena.created_pods().is_empty());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
+use quintet_kit::client::brief;
 use quintet_kit::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_kit::controller::{Controller, Reconciler, Waker};
 use quintet_kit::departed::Departed;
@@ -25,7 +26,7 @@ use crate::eligibility::Placement;
 use crate::ledger::{LEDGER_LABEL, SHARDS, Shard, shard_name};
 use crate::metrics::Metrics;
 use crate::observe::{World, may_have_lost_its_label};
-use crate::plan::{plan, pod_on_trial};
+use crate::plan::{eligible_node, plan, pod_on_trial};
 use crate::{CONTROLLER, FINALIZER};
 
 struct DaemonJobs {
@@ -154,7 +155,8 @@ impl DaemonJobs {
     }
 
     /// Asks the API server once about a pod of a new template: its mistake is then told before the first node is tried.
-    /// An invalid one is asked about again after a while, since an admission policy may be what finds it invalid.
+    /// An invalid one is asked about again after a while, since an admission policy may be what finds it invalid. A
+    /// template of which there was a pod is valid.
     async fn try_template(
         &self,
         object: &DaemonJob,
@@ -164,23 +166,31 @@ impl DaemonJobs {
         let hash = object.spec.template.hash();
         let now = self.clock.now();
         let before = self.trials().get(&key.uid).filter(|trial| trial.hash == hash).cloned();
-        let is_known =
-            object.status.as_ref().and_then(|status| status.template_hash.as_deref()) == Some(&*hash);
-        let times = match before {
+        let (said, times) = match before {
             Some(Trial { invalid: Some((message, _, until)), .. }) if until > now => {
                 return Some((message, until));
             }
-            Some(Trial { invalid: Some((_, times, _)), .. }) => times,
+            Some(Trial { invalid: Some((message, times, _)), .. }) => (Some(message), times),
             Some(Trial { invalid: None, .. }) => return None,
-            None if is_known => return None,
-            None => 0,
+            None if world.had_pod_of(&hash) => return None,
+            None => (None, 0),
         };
         if world.stopping || object.spec.suspend == Some(true) {
             return None;
         }
-        let invalid = match pod_on_trial(object, world) {
-            Some(body) => self.executor.find_invalid(&PODS, &key.namespace, &body).await,
-            None => return None,
+        let node = eligible_node(object, world);
+        let body = pod_on_trial(object, world, node)?;
+        let invalid = match self.executor.find_invalid(&PODS, &key.namespace, &body).await {
+            Ok(invalid) => invalid,
+            // The creation of its pod tells the same.
+            Err(_) if node.is_some() => return None,
+            // A mistake in the template may be why no node is eligible.
+            Err(error) => Some(said.unwrap_or_else(|| {
+                format!(
+                    "the API server has not said whether it accepts a pod of the template: {}",
+                    brief(&error)
+                )
+            })),
         };
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(now);
         let invalid = invalid.map(|message| (message, times + 1, until));

@@ -9,6 +9,7 @@ use quintet_kit::types::{Node, Pod};
 
 use crate::FINALIZER;
 use crate::clocks::Clocks;
+use crate::history::HASH_LABEL;
 use crate::ledger::Shard;
 
 /// What a plan looks at besides the DaemonJob itself.
@@ -50,6 +51,13 @@ impl World {
     /// Every shard whose lines are known, whether or not it is still there.
     pub fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.ledger.iter().chain(&self.deleted_shards).map(|shard| &**shard)
+    }
+
+    /// Whether there is, or was, a pod of the template with this hash.
+    pub fn had_pod_of(&self, hash: &str) -> bool {
+        let mut lines = self.shards().flat_map(|shard| shard.entries.values().flatten());
+        self.pods.iter().any(|pod| pod.label(HASH_LABEL) == Some(hash))
+            || lines.any(|line| *line.hash == *hash)
     }
 }
 

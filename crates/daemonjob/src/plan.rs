@@ -175,13 +175,19 @@ fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actio
     pods.chain(shards).chain(met).collect()
 }
 
-/// A pod of this template that the API server can judge; None if no node could have one.
-pub fn pod_on_trial(job: &DaemonJob, world: &World) -> Option<Body> {
-    let key = current_key(job, world);
+/// A node that the template allows a pod on, if there is one.
+pub fn eligible_node<'w>(job: &DaemonJob, world: &'w World) -> Option<&'w Node> {
     let placement = Placement::of(job.spec.template.spec());
-    let node = world.nodes.iter().find(|node| placement.verdict(node) == Verdict::Run)?;
+    world.nodes.iter().map(|node| &**node).find(|node| placement.verdict(node) == Verdict::Run)
+}
+
+/// A pod of this template that the API server can judge: for this node, or for one that does not exist.
+pub fn pod_on_trial(job: &DaemonJob, world: &World, node: Option<&Node>) -> Option<Body> {
+    let key = current_key(job, world);
+    let meta = Meta { name: "node".into(), uid: "node".into(), ..Meta::default() };
+    let absent = Node { meta, ..Node::default() };
     // Pods that are made have numbers from 1.
-    match create(job, node, &key, 0) {
+    match create(job, node.unwrap_or(&absent), &key, 0) {
         Action::Create { body, .. } => Some(body),
         _ => None,
     }

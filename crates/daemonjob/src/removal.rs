@@ -10,7 +10,7 @@ use quintet_kit::types::{Phase, Pod};
 use serde_json::json;
 
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::eligibility::Verdict;
+use crate::eligibility::{Verdict, Why};
 use crate::history::{Judged, hash_of};
 use crate::node_state::is_done;
 use crate::observe::World;
@@ -121,6 +121,8 @@ fn reason(
     let verdict = rules.placement().verdict(node);
     let is_misplaced = match verdict {
         Verdict::Run => false,
+        // A typing error must not delete the running pods of the template before.
+        Verdict::Refuse(Why::NotSelected) if survey.is_template_invalid => false,
         // Of a pod that was not bound, nothing goes on.
         Verdict::Continue(_) => pod.node.is_none(),
         Verdict::Refuse(_) => true,

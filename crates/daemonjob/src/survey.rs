@@ -55,6 +55,8 @@ pub struct Survey<'a> {
     pub base: usize,
     /// The smallest number of unhealthy nodes in this run.
     pub unhealthy_from_start: usize,
+    /// Whether the API server finds a pod of the template invalid: nothing is known of the nodes that it selects.
+    pub is_template_invalid: bool,
     /// UIDs of running pods of an older template that are replaced now.
     pub replaced: HashSet<&'a str>,
     /// Whether a pod runs, or may yet, on a node that is healthy and not suspect.
@@ -110,7 +112,7 @@ impl<'a> Survey<'a> {
 
     /// Whether the run is over: nothing is left to do.
     pub fn is_finished(&self) -> bool {
-        self.unfinished() == 0 && self.elsewhere == 0 && !self.has_counted_pods()
+        !self.is_template_invalid && self.unfinished() == 0 && self.elsewhere == 0 && !self.has_counted_pods()
     }
 
     /// Whether a pod runs on a healthy node, or may be made: then the time of the run passes.
@@ -168,6 +170,7 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         failures: Failures::default(),
         base,
         unhealthy_from_start: unhealthy_from_start(job, false, fleet),
+        is_template_invalid: world.invalid_template.is_some(),
         replaced: HashSet::new(),
         has_working_pod: false,
         led_since: world.clocks.began().map_or(Timestamp::MIN, whole_seconds),
@@ -226,7 +229,7 @@ fn hold(
     if let Some(brake) = survey.failures.hold() {
         return Some(brake);
     }
-    if let Some((message, until)) = world.invalid_template.as_ref().filter(|_| survey.unfinished() > 0) {
+    if let Some((message, until)) = &world.invalid_template {
         survey.look_again(Some(*until));
         return Some(because(Cause::TemplateInvalid, conditions::shorten(message.clone(), 256)));
     }

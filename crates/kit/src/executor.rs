@@ -409,14 +409,24 @@ impl Executor {
     }
 
     /// Asks the API server whether it would take a new object, without creating it. Returns the server's words if it finds
-    /// the object invalid (422). Any other answer, and none, means nothing.
-    pub async fn find_invalid(&self, resource: &Resource, namespace: &str, body: &Body) -> Option<String> {
+    /// the object invalid (422), None if it takes the object or denies it for another reason, and an error if there is no
+    /// answer that says anything of the object (429 and 5xx too).
+    pub async fn find_invalid(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        body: &Body,
+    ) -> Result<Option<String>, kube::Error> {
         let path = format!("{}?dryRun=All&fieldManager={FIELD_MANAGER}", resource.path(namespace));
-        let request = request("POST", path, "application/json", body.bytes().to_vec()).ok()?;
+        let request = request("POST", path, "application/json", body.bytes().to_vec())
+            .map_err(kube::Error::HttpError)?;
         let _permit = self.reads.acquire().await;
         match timeout(CALL, ask::<serde::de::IgnoredAny>(&self.client, request)).await {
-            Ok(Err(kube::Error::Api(status))) if status.code == 422 => Some(status.message.clone()),
-            _ => None,
+            Ok(Ok(_)) => Ok(None),
+            Ok(Err(kube::Error::Api(status))) if status.code == 422 => Ok(Some(status.message.clone())),
+            Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != 429 => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
         }
     }
 

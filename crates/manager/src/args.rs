@@ -17,7 +17,7 @@ use clap::{
 use jiff::SignedDuration;
 use quintet_kit::election::LEASE_NAME;
 
-use crate::cluster::{ClusterArgs, parse_name};
+use crate::cluster::{ClusterArgs, is_name, parse_name};
 use crate::logs::Log;
 use crate::{check, explain, uninstall};
 
@@ -357,8 +357,11 @@ fn parse_namespace(text: &str) -> Result<String, String> {
 }
 
 fn parse_taint_key(key: &str) -> Result<String, String> {
-    let is_key = key.is_empty() || quintet_daemonjob::eligibility::is_label_key(key);
-    is_key.then(|| key.to_owned()).ok_or_else(|| {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_key =
+        prefix.is_none_or(is_name) && !name.is_empty() && name.len() <= 63 && name.bytes().all(is_inner);
+    (is_key || key.is_empty()).then(|| key.to_owned()).ok_or_else(|| {
         format!("{key:?} is not the key of a taint: give a key such as example.com/going-away, without value and effect")
     })
 }

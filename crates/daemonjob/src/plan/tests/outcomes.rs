@@ -308,6 +308,65 @@ fn no_pod_is_made_of_an_invalid_template() {
     assert_eq!(scene.passes(), ["a"]);
 }
 
+/// A selector that the API server refuses selects no node. That completes nothing, and running pods go on.
+#[rstest]
+#[case::no_node(&[], json!({}))]
+#[case::nodes(&["a", "b"], json!({}))]
+#[case::paused(&["a", "b"], json!({"paused": true}))]
+#[case::no_template_change(&["a", "b"], json!({"rerunOn": []}))]
+fn an_invalid_selector_completes_nothing(#[case] nodes: &[&str], #[case] spec: Value) {
+    let mut scene = Scene::new(with(&json!({})), nodes);
+    scene.passes();
+    if !nodes.is_empty() {
+        scene.run("a");
+        scene.succeed("b");
+    }
+    let mut changed = json!({"template": {"spec": {"nodeSelector": {"the zone": "a"},
+        "containers": [{"name": "c", "image": "i"}]}}});
+    changed.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    scene.job.spec = with(&changed).spec;
+    scene.world.invalid_template = Some(("Invalid value: \"the zone\"".into(), later(3_600)));
+    assert!(scene.passes().is_empty());
+    let held_by = if spec["paused"] == true { "Paused" } else { "TemplateInvalid" };
+    let plan = scene.pass();
+    assert_eq!(reason(&plan, "Complete"), ("False".into(), held_by.into()));
+    assert_eq!(reason(&plan, "Failed").0, "False");
+    assert_eq!(plan.status.unwrap().active, Some(i32::from(!nodes.is_empty())), "the running pod goes on");
+    // Mended, it runs.
+    if held_by == "TemplateInvalid" {
+        scene.world.invalid_template = None;
+        changed["template"]["spec"]["nodeSelector"] = json!({});
+        scene.job.spec = with(&changed).spec;
+        scene.passes();
+        assert_eq!(scene.condition("Complete").0, nodes.is_empty());
+    }
+}
+
+/// Once there was a pod of a template, in the cache or in the ledger, nothing is asked about it.
+#[test]
+fn a_template_of_earlier_pods_is_known() {
+    let mut scene = Scene::new(cautious(&json!({})), &["a"]);
+    let hash = scene.job.spec.template.hash();
+    assert!(!scene.world.had_pod_of(&hash));
+    scene.passes();
+    assert!(scene.world.had_pod_of(&hash));
+    scene.succeed("a");
+    scene.wait(4_000);
+    scene.world.pods.clear();
+    assert!(scene.world.had_pod_of(&hash));
+    assert!(!scene.world.had_pod_of("v1-another"));
+}
+
+#[test]
+fn a_pod_is_tried_without_an_eligible_node() {
+    let job = with(&json!({"template": {"spec": {"nodeSelector": {"zone": "b"},
+        "containers": [{"name": "c", "image": "i"}]}}}));
+    for world in [world(&["a"], vec![]), world(&[], vec![])] {
+        assert!(eligible_node(&job, &world).is_none());
+        assert!(pod_on_trial(&job, &world, None).is_some());
+    }
+}
+
 /// M5: rejections add up although an older success is still the last attempt.
 #[test]
 fn rejections_after_an_older_success_add_up() {
