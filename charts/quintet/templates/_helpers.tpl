@@ -219,6 +219,17 @@ metricRelabelings:
 {{- default (printf "namespace=%q,pod=~%q" .Release.Namespace (printf "%s-[0-9a-z]+-[0-9a-z]+" (include "quintet.fullname" .))) .Values.metrics.prometheusRule.selector }}
 {{- end }}
 
+{{/* Nothing, or a list. */}}
+{{- define "quintet.tolerations" -}}
+{{- $tolerations := default (list) .Values.tolerations }}
+{{- if .Values.tolerateCordon }}
+{{- $tolerations = append $tolerations (dict "key" "node.kubernetes.io/unschedulable" "operator" "Exists" "effect" "NoSchedule") | uniq }}
+{{- end }}
+{{- with $tolerations }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* What the pods of a hook or test have in common with the manager's. */}}
 {{- define "quintet.shortPod" -}}
 {{- with include "quintet.imagePullSecrets" . }}
@@ -245,9 +256,9 @@ securityContext:
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.tolerations }}
+{{- with include "quintet.tolerations" . }}
 tolerations:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- end }}
 
