@@ -419,6 +419,16 @@ fn exit(container: &WireContainer, state: &WireState) -> Option<Exit> {
     Some(Exit { container: container.name.clone(), code: ended.exit_code, reason, message })
 }
 
+/// How a container ended badly that waits for its restart. A kubelet looks at a pod only when the wait is over: until then
+/// the container is terminated, and waiting (`CrashLoopBackOff`) for an instant at the end (seen with Kubernetes 1.37).
+fn crash(container: &WireContainer, spec: &WirePodSpec) -> Option<Exit> {
+    match exit(container, &container.state) {
+        Some(exit) => spec.restarts_after(&container.name, exit.code).then_some(exit),
+        None if container.state.waiting.is_some() => exit(container, &container.last_state),
+        None => None,
+    }
+}
+
 /// The longest message of a rejection that is kept, in bytes.
 const REJECTION: usize = 256;
 
@@ -526,8 +536,8 @@ impl From<WirePod> for Pod {
                 .flatten()
                 .min(),
             crashed: containers()
-                .filter(|container| container.state.waiting.is_some())
-                .find_map(|container| exit(container, &container.last_state).map(Box::new)),
+                .find_map(|container| crash(container, &wire.spec).map(Box::new))
+                .filter(|_| !has_ended && meta.deleted.is_none()),
             last_exit: containers().filter(|container| !container.ready).find_map(|container| {
                 exit(container, &container.state)
                     .or_else(|| exit(container, &container.last_state))
@@ -870,6 +880,41 @@ mod tests {
                 let pod = pod(&spec, &json!({statuses: [ended("c", code)]}));
                 let case = format!("{spec} {code}");
                 assert_eq!((pod.restartable, pod.restarts_containers), (restartable, restarts), "{case}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_container_that_waits_for_its_restart_has_crashed() {
+        let ended = |code: i32| json!({"terminated": {"exitCode": code, "reason": "Error"}});
+        let (waiting, running) = (json!({"waiting": {"reason": "CrashLoopBackOff"}}), json!({"running": {}}));
+        let deleted = json!({"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let alive = json!({"name": "p"});
+        for (meta, policy, phase, state, last, crashed) in [
+            (&alive, "OnFailure", "Running", &ended(3), json!({}), Some(3)),
+            (&alive, "OnFailure", "Running", &ended(3), ended(4), Some(3)),
+            (&alive, "Always", "Running", &ended(3), json!({}), Some(3)),
+            (&alive, "OnFailure", "Running", &waiting, ended(3), Some(3)),
+            (&alive, "OnFailure", "Pending", &ended(3), json!({}), Some(3)),
+            // It runs, or it ended well, or it never ran.
+            (&alive, "OnFailure", "Running", &running, ended(3), None),
+            (&alive, "Always", "Running", &ended(0), ended(3), None),
+            (&alive, "OnFailure", "Running", &waiting, json!({}), None),
+            // It is not restarted.
+            (&alive, "Never", "Running", &ended(3), json!({}), None),
+            (&alive, "OnFailure", "Failed", &ended(3), json!({}), None),
+            (&deleted, "OnFailure", "Running", &ended(3), json!({}), None),
+        ] {
+            for (specs, statuses) in
+                [("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")]
+            {
+                let status =
+                    json!({"phase": phase, statuses: [{"name": "c", "state": state, "lastState": last}]});
+                let spec = json!({"restartPolicy": policy, specs: [{"name": "c"}]});
+                let pod: Pod =
+                    serde_json::from_value(json!({"metadata": meta, "spec": spec, "status": status}))
+                        .unwrap();
+                assert_eq!(pod.crashed.map(|exit| exit.code), crashed, "{meta} {spec} {status}");
             }
         }
     }
