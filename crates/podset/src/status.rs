@@ -195,9 +195,11 @@ fn why_not_ready(pod: &Pod) -> Option<NotReady> {
     if pod.ready_since.is_some() {
         return None;
     }
+    // While a kubelet waits with a restart, the container is terminated and has no reason to wait.
+    let crash_loop = pod.crashed.as_ref().map(|_| "CrashLoopBackOff");
     let (reason, message) = if let Some(message) = &pod.unschedulable {
         ("Unschedulable", message.to_string())
-    } else if let Some(waiting) = pod.held_up() {
+    } else if let Some(waiting) = pod.held_up().or(crash_loop) {
         let crashed = pod.crashed.as_ref().map(|exit| {
             let word = if exit.reason.is_empty() { "Error" } else { &*exit.reason };
             format!("container {} ended with exit code {} ({word})", exit.container, exit.code)

@@ -925,7 +925,7 @@ fn strangers_are_mentioned() {
 
 #[test]
 fn what_is_not_ready_says_why() {
-    let set = of(5);
+    let set = of(6);
     let unready = |number: u64, change: &dyn Fn(&mut Pod)| {
         let mut pod = pod(&set, number, "Running");
         pod.ready_since = None;
@@ -941,11 +941,17 @@ fn what_is_not_ready_says_why() {
         unready(2, &|pod| (pod.phase, pod.waiting) = (Phase::Pending, Some("ContainerCreating".into()))),
         unready(3, &|pod| (pod.node, pod.phase) = (None, Phase::Pending)),
         unready(4, &|_| {}),
+        unready(5, &|pod| {
+            let (container, reason, message) = ("c".into(), "Error".into(), "".into());
+            pod.crashed = Some(Box::new(quintet_kit::types::Exit { container, code: 3, reason, message }));
+        }),
     ];
     let status = plan(&set, &world(pods), now()).status.unwrap();
     let mut reasons: Vec<_> = status.not_ready.iter().map(|pod| pod.reason.as_str()).collect();
     reasons.sort_unstable();
-    assert_eq!(reasons, ["ImagePullBackOff", "NotReady", "Scheduling", "Starting", "Unschedulable"]);
+    let expected =
+        ["CrashLoopBackOff", "ImagePullBackOff", "NotReady", "Scheduling", "Starting", "Unschedulable"];
+    assert_eq!(reasons, expected);
     let crowd = plan(&of(30), &world((0..30).map(|number| unready(number, &|_| {}))), now()).status.unwrap();
     assert_eq!((crowd.not_ready.len(), crowd.more_not_ready), (20, Some(10)));
 }
