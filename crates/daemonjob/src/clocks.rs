@@ -3,9 +3,9 @@
 //! Timestamps on a Node come from the clocks of kubelets and of the node controller, so no rule uses them. The manager
 //! measures from the pass that saw the node unwell first; a new leader measures again from the beginning.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::types::{Node, Phase, Pod};
@@ -44,8 +44,8 @@ pub struct Clocks {
     newest: Option<Timestamp>,
     /// Since when the status of this generation and template has no rollout.
     untold: Option<Timestamp>,
-    /// By UID of a pod that has ended.
-    ends: HashMap<Arc<str>, Sight>,
+    /// By UID of a pod that has ended. Shared with the worlds that are planned for: it changes rarely.
+    ends: Arc<HashMap<Arc<str>, Sight>>,
     /// By UID of a pod that is Pending: when this process first saw it, where a deadline needs that.
     pending: HashMap<Arc<str>, Timestamp>,
     /// By node UID; nodes that are well and stay are not in it.
@@ -158,7 +158,7 @@ impl Clocks {
     fn see_ends(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
         if self.ends.len() > world.pods.len() {
             let there: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();
-            self.ends.retain(|uid, _| there.contains(&**uid));
+            Arc::make_mut(&mut self.ends).retain(|uid, _| there.contains(&**uid));
         }
         let has_ended = |pod: &Pod| !pod.is_running() || pod.node.is_none() && pod.meta.deleted.is_some();
         let is_known = |pod: &Pod| self.ends.get(&pod.meta.uid).is_some_and(|sight| sight.is_clear);
@@ -168,17 +168,18 @@ impl Clocks {
         }
         let rules = Rules::of(job);
         let nodes: HashMap<&str, &Node> = world.nodes.iter().map(|node| (&*node.meta.uid, &**node)).collect();
+        let ends = Arc::make_mut(&mut self.ends);
         for pod in open {
-            if !self.ends.contains_key(&pod.meta.uid) {
-                self.busy = Some(now);
-            }
             let node = pod.label(NODE_UID_LABEL).and_then(|uid| nodes.get(uid));
-            let sight = self.ends.entry(pod.meta.uid.clone()).or_insert_with(|| Sight {
-                at: whole_seconds(now),
-                was_deleted: pod.meta.deleted.is_some(),
-                was_disrupted: pod.disrupted,
-                is_kept_away: node.is_some_and(|node| rules.keeps_away(node)),
-                is_clear: false,
+            let sight = ends.entry(pod.meta.uid.clone()).or_insert_with(|| {
+                self.busy = Some(now);
+                Sight {
+                    at: whole_seconds(now),
+                    was_deleted: pod.meta.deleted.is_some(),
+                    was_disrupted: pod.disrupted,
+                    is_kept_away: node.is_some_and(|node| rules.keeps_away(node)),
+                    is_clear: false,
+                }
             });
             sight.is_clear |= node.is_some_and(|node| node.ready);
         }
@@ -205,7 +206,7 @@ impl Clocks {
 
     fn shift(&mut self, jump: SignedDuration) {
         let times = self.nodes.values_mut().flat_map(|clock| [&mut clock.not_ready, &mut clock.unhealthy]);
-        for sight in self.ends.values_mut() {
+        for sight in Arc::make_mut(&mut self.ends).values_mut() {
             sight.at = sight.at.checked_add(jump).unwrap_or(sight.at);
         }
         for since in self.pending.values_mut() {

@@ -36,9 +36,10 @@ pub fn is_condition_taint(taint: &Taint) -> bool {
 }
 
 /// Whether a node may have a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
     /// A pod may be made, and go on running.
+    #[default]
     Run,
     /// No pod may be made, but one that runs may go on.
     Continue(Why),

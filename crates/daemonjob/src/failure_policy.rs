@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::share::{Round, of_whole};
+use quintet_kit::types::Node;
 
 use crate::api::{DaemonJob, FailurePolicyType};
 use crate::eligibility::Placement;
@@ -172,11 +173,16 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Counts them, for a run with this start; None if it begins now.
-    pub fn of(placement: &Placement, world: &World, start: Option<Timestamp>) -> Self {
+    /// Counts the nodes, of which it is said whether the template selects them, for a run with this start; None if it
+    /// begins now.
+    pub fn of<'n>(
+        nodes: impl Iterator<Item = (&'n Node, bool)>,
+        placement: &Placement,
+        start: Option<Timestamp>,
+    ) -> Self {
         let mut fleet = Self::default();
-        for node in world.nodes.iter().filter(|node| node.meta.deleted.is_none()) {
-            if placement.verdict(node).is_selected() {
+        for (node, is_selected) in nodes.filter(|(node, _)| node.meta.deleted.is_none()) {
+            if is_selected {
                 fleet.selected += 1;
                 // Every new node is not Ready at first: it says nothing of the others.
                 let has_joined =
@@ -200,7 +206,8 @@ impl Fleet {
 /// Whether the fleet is unhealthy as a whole, before a pass: a run that begins now begins with the fleet as it is.
 pub fn is_fleet_unhealthy(job: &DaemonJob, placement: &Placement, world: &World) -> bool {
     let start = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|start| start.0);
-    let fleet = Fleet::of(placement, world, start);
+    let nodes = world.nodes.iter().map(|node| (&**node, placement.verdict(node).is_selected()));
+    let fleet = Fleet::of(nodes, placement, start);
     fleet.is_unhealthy(unhealthy_from_start(job, false, fleet))
 }
 

@@ -11,9 +11,10 @@ use quintet_kit::types::{Node, Phase, Pod};
 
 use crate::api::DaemonJob;
 use crate::clocks::Clocks;
+use crate::eligibility::{Placement, Verdict};
 use crate::ledger::{Ended, Entry, MOST_PODS, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts};
 use crate::observe::World;
-use crate::outcome::{self, Fate, Rules};
+use crate::outcome::{self, DeletedFor, Fate, Rules};
 use crate::run::Key;
 
 /// Label: the UID of the node that the pod is for.
@@ -54,13 +55,19 @@ pub struct Judged<'a> {
     pub pod: &'a Arc<Pod>,
     /// The node that it counts for, if that exists.
     pub home: Option<Home<'a>>,
-    /// The name of the node that it was made for: as [`pinned_to`] has it; else, if the annotation was removed before the
-    /// pod was bound, that of the node that it counts for.
+    /// The name of the node that it was made for: that of the node that its label names, if that exists; else as
+    /// [`pinned_to`] has it.
     pub on: Option<&'a str>,
+    /// The place in [`Histories::nodes`] of the node that has this name now.
+    pub on_at: Option<usize>,
     /// Its number.
     pub number: u64,
     /// The number of its rollout.
     pub rollout: u64,
+    /// Whether it has the current template.
+    pub is_current: bool,
+    /// Why it is deleted, as is written on it.
+    pub deleted_for: Option<DeletedFor>,
     /// What has become of it.
     pub fate: Fate,
     /// Whether the ledger has its outcome.
@@ -94,6 +101,8 @@ fn is_bound(pod: &Pod) -> bool {
 pub struct History<'a> {
     /// The node.
     pub node: Option<&'a Arc<Node>>,
+    /// Whether it may have a pod.
+    pub verdict: Verdict,
     /// Its line in the ledger.
     pub recorded: Option<&'a Entry>,
     /// Ledger and pods together: the higher number wins.
@@ -164,16 +173,29 @@ pub struct Histories<'a> {
 }
 
 impl<'a> Histories<'a> {
-    fn new(world: &'a World) -> Self {
-        let history = |node| History { node: Some(node), ..History::default() };
+    fn new(world: &'a World, placement: &Placement) -> Self {
+        let history = |node: &'a Arc<Node>| {
+            let verdict = placement.verdict(node);
+            History { node: Some(node), verdict, ..History::default() }
+        };
         let nodes = world.nodes.iter().map(history).collect();
         let by_uid = world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.uid, at)).collect();
         Self { nodes, by_uid, ..Self::default() }
     }
 
+    /// The place of a node that exists.
+    pub fn at(&self, uid: &str) -> Option<usize> {
+        self.by_uid.get(uid).copied()
+    }
+
     /// Of a node that exists.
     pub fn of(&self, uid: &str) -> Option<&History<'a>> {
         self.by_uid.get(uid).map(|at| &self.nodes[*at])
+    }
+
+    /// The nodes that exist, and whether the template selects them.
+    pub fn selection(&self) -> impl Iterator<Item = (&'a Node, bool)> {
+        self.nodes.iter().filter_map(|history| Some((&**history.node?, history.verdict.is_selected())))
     }
 
     /// Of the node that a pod counts for.
@@ -219,7 +241,7 @@ pub fn histories<'a>(
     key: &Key,
     now: Timestamp,
 ) -> Histories<'a> {
-    let mut all = Histories::new(world);
+    let mut all = Histories::new(world, rules.placement());
     all.pods = judged_pods(world, &all.by_uid, key);
     let known = world.shards().filter(|shard| shard.is_known_format());
     for (uid, line) in known.flat_map(|shard| shard.entries.iter()) {
@@ -277,36 +299,46 @@ pub fn histories<'a>(
 /// The pods, by node and number, before anything is known of their fate.
 fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key) -> Vec<Judged<'a>> {
     let mut by_name: Option<HashMap<&str, usize>> = None;
-    let mut renewed = |pod: &Pod, uid: Option<&str>| {
-        let named = || world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.name, at)).collect();
-        let at = *by_name.get_or_insert_with(named).get(pinned_to(pod)?)?;
-        let node = &world.nodes[at];
+    let mut named = |name: &str| {
+        let all = || world.nodes.iter().enumerate().map(|(at, node)| (&*node.meta.name, at)).collect();
+        by_name.get_or_insert_with(all).get(name).copied()
+    };
+    let is_renewed = |pod: &Pod, uid: Option<&str>, node: &Node| {
         let is_its = match uid {
             // A Node that was created again under its name: what ran on the new machine counts for it.
             Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
             None => pod.meta.created? >= node.meta.created?,
         };
-        is_its.then_some(at)
+        Some(is_its)
     };
     let judge = |pod: &'a Arc<Pod>| {
         let uid = pod.label(NODE_UID_LABEL);
-        let at = uid.and_then(|uid| by_uid.get(uid).copied()).or_else(|| renewed(pod, uid));
+        let own = uid.and_then(|uid| by_uid.get(uid).copied());
+        let on = own.map(|at| &*world.nodes[at].meta.name).or_else(|| pinned_to(pod));
+        let on_at = own.or_else(|| named(on?));
+        let at = on_at.filter(|at| own.is_some() || is_renewed(pod, uid, &world.nodes[*at]) == Some(true));
         let home = at.map(|at| Home { at, uid: &world.nodes[at].meta.uid });
         Judged {
             pod,
             home,
-            on: pinned_to(pod).or_else(|| at.map(|at| &*world.nodes[at].meta.name)),
+            on,
+            on_at,
             number: number_of(pod),
             rollout: rollout_of(pod, key),
+            is_current: hash_of(pod, &key.hash) == &*key.hash,
+            deleted_for: DeletedFor::of(pod),
             fate: Fate::Open,
             recorded: false,
             exhausted: false,
         }
     };
-    let mut pods: Vec<Judged<'_>> = world.pods.iter().map(judge).collect();
-    let order = |judged: &Judged<'_>| (judged.home.map(|home| home.at), judged.number);
-    pods.sort_by_key(order);
-    pods
+    let pods: Vec<Judged<'_>> = world.pods.iter().map(judge).collect();
+    let key = |at: usize| (pods[at].home.map(|home| home.at), pods[at].number);
+    // They are large: their places are sorted first.
+    let mut order: Vec<(_, usize)> = (0..pods.len()).map(|at| (key(at), at)).collect();
+    order.sort_unstable();
+    let mut pods: Vec<Option<Judged<'_>>> = pods.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|(_, at)| pods[at].take()).collect()
 }
 
 /// Judges one pod after those with lower numbers.
@@ -331,9 +363,7 @@ fn fold<'a>(
     history.is_told |= match judged.fate {
         Fate::Open => judged.pod.is_running(),
         Fate::NeverRan => false,
-        Fate::Ended { outcome, .. } => {
-            outcome == Outcome::Succeeded && hash_of(judged.pod, &key.hash) == &*key.hash
-        }
+        Fate::Ended { outcome, .. } => outcome == Outcome::Succeeded && judged.is_current,
     };
     if judged.recorded {
         return;

@@ -1,6 +1,5 @@
 //! The state of one node: done, failed, running, skipped, or the reason why it waits.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,7 +12,7 @@ use quintet_kit::{conditions, digest};
 use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
 use crate::eligibility::Verdict;
 use crate::failure_policy::node_lost_after;
-use crate::history::{History, Judged, hash_of};
+use crate::history::{Histories, History, Judged};
 use crate::ledger::{Entry, Outcome, id_digest};
 use crate::observe::World;
 use crate::outcome::{Exceeded, Rules};
@@ -206,6 +205,8 @@ impl Failure {
 pub struct Surveyed<'a> {
     /// The node.
     pub node: &'a Arc<Node>,
+    /// Its place in [`Histories::nodes`](crate::history::Histories::nodes).
+    pub at: usize,
     /// Whether it may have a pod: a taint may keep pods away from a node that is selected.
     pub eligible: bool,
     /// Its state.
@@ -256,8 +257,8 @@ pub(crate) struct Judge<'s> {
 
 /// A node, and what is known of it before its pods are looked at.
 #[derive(Debug)]
-pub(crate) struct Standing {
-    pub verdict: Verdict,
+pub(crate) struct Standing<'h> {
+    pub verdict: &'h Verdict,
     pub is_unhealthy: bool,
     /// The rollout of the attempt since which it is not Ready.
     pub suspect: Option<u64>,
@@ -269,7 +270,7 @@ pub(crate) struct Standing {
     pub again: Option<Timestamp>,
 }
 
-impl Standing {
+impl Standing<'_> {
     /// Whether it is suspect and not lost: it keeps its place until it is Ready.
     pub fn is_suspect(&self) -> bool {
         self.suspect.is_some() && !self.is_written_off
@@ -284,9 +285,9 @@ fn passed(since: Timestamp, after: SignedDuration, now: Timestamp) -> Result<(),
 
 impl Judge<'_> {
     /// What is known of a node that exists.
-    pub fn standing(&self, node: &Node, history: &History<'_>) -> Standing {
+    pub fn standing<'h>(&self, node: &Node, history: &'h History<'_>) -> Standing<'h> {
         let placement = self.rules.placement();
-        let verdict = placement.verdict(node);
+        let verdict = &history.verdict;
         let is_unhealthy = verdict.taint().is_some() && placement.is_unhealthy(node);
         let suspect = history.suspect_rollout();
         let mut standing =
@@ -363,10 +364,10 @@ impl Judge<'_> {
         &self,
         node: &Node,
         history: &History<'_>,
-        standing: &Standing,
+        standing: &Standing<'_>,
         is_long_unhealthy: bool,
     ) -> Option<Failure> {
-        let why = match &standing.verdict {
+        let why = match standing.verdict {
             _ if node.meta.deleted.is_some() => "its Node is being deleted".to_owned(),
             Verdict::Run => self.given_up(history)?.message,
             verdict if !verdict.is_selected() => "the template does not select the node any more".to_owned(),
@@ -386,7 +387,7 @@ impl Judge<'_> {
         &self,
         node: &Node,
         history: &History<'_>,
-        standing: &Standing,
+        standing: &Standing<'_>,
         blocking: Option<&Judged<'_>>,
     ) -> (State, Option<Timestamp>) {
         let state = |state| (state, None);
@@ -408,13 +409,13 @@ impl Judge<'_> {
         }
         let blocking = blocking.filter(|judged| {
             // What is left of the current template on a node that is done is superfluous.
-            !is_done || hash_of(judged.pod, &self.key.hash) != &*self.key.hash
+            !is_done || !judged.is_current
         });
         if let Some(judged) = blocking {
             if standing.is_written_off {
                 return state(State::Skipped(Self::kept_away(standing)));
             }
-            return state(occupied(judged, &self.key.hash));
+            return state(occupied(judged));
         }
         if is_done {
             return state(State::Done);
@@ -427,7 +428,7 @@ impl Judge<'_> {
         {
             return state(State::Skipped(reason));
         }
-        if standing.verdict != Verdict::Run {
+        if *standing.verdict != Verdict::Run {
             let (state, until) = self.away(node, history, standing);
             let is_tainted = self.rules.placement().is_tainted(node);
             let given_up_at = self.rejected_until(history).filter(|_| !is_tainted);
@@ -502,7 +503,12 @@ impl Judge<'_> {
     }
 
     /// The state of a node that taints keep pods away from, and that has not failed.
-    fn away(&self, node: &Node, history: &History<'_>, standing: &Standing) -> (State, Option<Timestamp>) {
+    fn away(
+        &self,
+        node: &Node,
+        history: &History<'_>,
+        standing: &Standing<'_>,
+    ) -> (State, Option<Timestamp>) {
         let reason = Self::kept_away(standing);
         if self.rules.placement().is_tainted(node) {
             return (State::Skipped(reason), None);
@@ -535,7 +541,7 @@ impl Judge<'_> {
         passed(since, after, self.now).map_err(Some)
     }
 
-    fn kept_away(standing: &Standing) -> Reason {
+    fn kept_away(standing: &Standing<'_>) -> Reason {
         let Some(taint) = standing.verdict.taint() else {
             return because(Cause::Unhealthy, "the node is not Ready");
         };
@@ -624,9 +630,9 @@ pub fn not_tolerated(taint: &Taint) -> String {
 }
 
 /// The state of a node that a pod keeps occupied.
-fn occupied(judged: &Judged<'_>, hash: &str) -> State {
+fn occupied(judged: &Judged<'_>) -> State {
     let pod = judged.pod;
-    let outdated = hash_of(pod, hash) != hash;
+    let outdated = !judged.is_current;
     if pod.meta.deleted.is_some() {
         let message = format!("{} is terminating; the node waits for its end", pod.meta.name);
         State::Waiting(because(Cause::PreviousPodTerminating, message))
@@ -653,13 +659,13 @@ fn occupied(judged: &Judged<'_>, hash: &str) -> State {
     }
 }
 
-/// The pods that keep a node's name occupied, whichever node, template or number they were made for. Of several for one
-/// name, the one that is not terminating tells the node's state.
-pub fn occupants<'p, 'a>(pods: &'p [Judged<'a>]) -> HashMap<&'a str, &'p Judged<'a>> {
-    let mut occupants: HashMap<&str, &Judged<'_>> = HashMap::new();
-    for judged in pods.iter().filter(|judged| judged.occupies()) {
-        if let Some(name) = judged.on {
-            let told = occupants.entry(name).or_insert(judged);
+/// The pods that keep the names of nodes that exist occupied, whichever node, template or number they were made for, by the
+/// place of the node. Of several for one name, the one that is not terminating tells the node's state.
+pub fn occupants<'p, 'a>(histories: &'p Histories<'a>) -> Vec<Option<&'p Judged<'a>>> {
+    let mut occupants: Vec<Option<&Judged<'_>>> = vec![None; histories.nodes.len()];
+    for judged in histories.pods.iter().filter(|judged| judged.occupies()) {
+        if let Some(at) = judged.on_at {
+            let told = occupants[at].get_or_insert(judged);
             if told.pod.meta.deleted.is_some() {
                 *told = judged;
             }

@@ -4,8 +4,9 @@
 //! else waits to be written along with it, at most five minutes. All waits are measured by the manager's own clock.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
+use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::object::{Object as _, controller_reference};
@@ -20,7 +21,7 @@ use crate::ledger::{
     Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, Unusable, shard_name, shard_of,
 };
 use crate::observe::World;
-use crate::outcome::{DeletedFor, Fate};
+use crate::outcome::Fate;
 use crate::plan::{Actions, NAME_LABEL, UID_LABEL};
 use crate::run::rollout_before;
 use crate::survey::Survey;
@@ -172,7 +173,7 @@ impl<'a> Record<'a> {
     fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
         let mut waits = [false; SHARDS as usize];
         for judged in survey.pods().iter().filter(|judged| !judged.recorded) {
-            let waiting = judged.pod.meta.deleted.is_some() || DeletedFor::of(judged.pod).is_some();
+            let waiting = judged.pod.meta.deleted.is_some() || judged.deleted_for.is_some();
             if let (Fate::Ended { .. }, Some(home), true) = (&judged.fate, judged.home, waiting) {
                 waits[at(home.uid)] = true;
             }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::eligibility::{Verdict, Why};
-use crate::history::{Judged, hash_of};
+use crate::history::Judged;
 use crate::node_state::is_done;
 use crate::observe::World;
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, Fate, Rules};
@@ -67,7 +67,7 @@ pub(crate) fn removal(
     let counts = pod.node.is_some()
         || reason == Some(DeletedFor::PendingDeadline)
         || reason == Some(DeletedFor::Misplaced) && judged.home.is_some();
-    match (reason, DeletedFor::of(pod)) {
+    match (reason, judged.deleted_for) {
         _ if !pod.is_counted() => Removal::Keep(None),
         (Some(reason), Some(marked)) if reason == marked => Removal::Delete,
         (Some(reason), _) if counts => Removal::Mark(reason),
@@ -93,16 +93,11 @@ pub fn deletion_reason(
     }
     let since = world.clocks.pending_since(&judged.pod.meta.uid, now);
     let is_late = rules.pending_until(judged.pod, since).is_some_and(|until| until <= now);
-    reason(job, survey, rules, judged).or(is_late.then_some(DeletedFor::PendingDeadline))
+    reason(job, survey, judged).or(is_late.then_some(DeletedFor::PendingDeadline))
 }
 
 /// Why a pod that has not ended is deleted, whatever the time.
-fn reason(
-    job: &DaemonJob,
-    survey: &Survey<'_>,
-    rules: &Rules<'_>,
-    judged: &Judged<'_>,
-) -> Option<DeletedFor> {
+fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<DeletedFor> {
     let pod = judged.pod;
     if job.spec.suspend == Some(true) {
         return Some(DeletedFor::Suspend);
@@ -114,12 +109,11 @@ fn reason(
             Ending::FailJob => DeletedFor::FailJob,
         });
     }
-    let node = survey.histories.of_home(judged).and_then(|history| history.node);
+    let history = survey.histories.of_home(judged);
     // No other controller deletes a pod that is pinned to a node that does not exist. A new Node of that name would get
     // it.
-    let Some(node) = node else { return Some(DeletedFor::Misplaced) };
-    let verdict = rules.placement().verdict(node);
-    let is_misplaced = match verdict {
+    let Some(history) = history else { return Some(DeletedFor::Misplaced) };
+    let is_misplaced = match history.verdict {
         Verdict::Run => false,
         // A typing error must not delete the running pods of the template before.
         Verdict::Refuse(Why::NotSelected) if survey.is_template_invalid => false,
@@ -129,7 +123,6 @@ fn reason(
     };
     let has_started = pod.started.is_some() || pod.phase != Phase::Pending;
     let hangs = pod.crashed.is_some() && !pod.has_running_container;
-    let is_outdated = hash_of(pod, &survey.key.hash) != &*survey.key.hash;
     if is_misplaced {
         Some(DeletedFor::Misplaced)
     } else if judged.recorded || is_doubled(survey, judged) {
@@ -137,7 +130,7 @@ fn reason(
         Some(DeletedFor::Superfluous)
     } else if judged.exhausted {
         Some(DeletedFor::Exhausted)
-    } else if is_outdated && (!has_started || hangs || survey.replaced.contains(&*pod.meta.uid)) {
+    } else if !judged.is_current && (!has_started || hangs || survey.replaced.contains(&*pod.meta.uid)) {
         Some(DeletedFor::Outdated)
     } else {
         None
@@ -149,8 +142,8 @@ fn reason(
 fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
     let order =
         |judged: &Judged<'_>| (judged.pod.started.is_some(), judged.number, judged.pod.meta.uid.clone());
-    let Some(name) = judged.on.filter(|name| survey.doubled.contains(name)) else { return false };
-    let others = survey.pods().iter().filter(|other| other.pod.is_counted() && other.on == Some(name));
+    let Some(at) = judged.on_at.filter(|at| survey.doubled.contains(at)) else { return false };
+    let others = survey.pods().iter().filter(|other| other.on_at == Some(at) && other.pod.is_counted());
     others.map(order).max() > Some(order(judged))
 }
 

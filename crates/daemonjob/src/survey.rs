@@ -2,12 +2,10 @@
 //!
 //! One pure function that puts the rules together. The plan acts upon it, and `quintet explain` prints it.
 
-use std::collections::HashSet;
-
+use foldhash::{HashSet, HashSetExt as _};
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::conditions;
-use quintet_kit::types::Node;
 
 use crate::api::DaemonJob;
 use crate::eligibility::Verdict;
@@ -41,10 +39,10 @@ pub struct Survey<'a> {
     pub nodes: Vec<Surveyed<'a>>,
     /// What is known of the nodes and the pods.
     pub histories: Histories<'a>,
-    /// Names of nodes that several counted pods are there for: by a write that came late.
-    pub doubled: Vec<&'a str>,
-    /// Names of nodes whose pods hold no places: they were not Ready, or unhealthy, for too long.
-    pub written_off: HashSet<&'a str>,
+    /// Places of nodes that several counted pods are there for: by a write that came late.
+    pub doubled: Vec<usize>,
+    /// By the place of a node: whether its pods hold no places, since it was not Ready, or unhealthy, for too long.
+    pub written_off: Vec<bool>,
     /// Pods that have not ended on nodes that are not selected, or gone.
     pub elsewhere: usize,
     /// Names of suspect nodes without a pod that are not selected or being deleted: they hold places all the same.
@@ -129,11 +127,11 @@ impl<'a> Survey<'a> {
         if self.elsewhere == 0 {
             return String::new();
         }
-        let told: HashSet<&str> = self.nodes.iter().map(|one| &*one.node.meta.name).collect();
+        let told: HashSet<usize> = self.nodes.iter().map(|one| one.at).collect();
         let mut holders = self
             .pods()
             .iter()
-            .filter(|judged| holds_place(self, judged) && !judged.on.is_some_and(|name| told.contains(name)));
+            .filter(|judged| holds_place(self, judged) && !judged.on_at.is_some_and(|at| told.contains(&at)));
         holders.next().map_or_else(String::new, |judged| {
             format!("; {} on {} holds a place", judged.pod.meta.name, judged.on.unwrap_or("no node"))
         })
@@ -151,20 +149,21 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     let before = job.status.as_ref();
     let started = before.and_then(|before| before.start_time.as_ref()).map(|start| start.0);
     let rollout = rollout_before(job, &key);
-    let mut fleet = Fleet::of(rules.placement(), world, started);
+    let histories = histories(job, world, &rules, &key, now);
+    let mut fleet = Fleet::of(histories.selection(), rules.placement(), started);
     let base = rollout.map_or(0, |rollout| usize::try_from(rollout.base).unwrap_or_default());
     // Nodes that join raise the base, but lift no brake that is on.
     let is_braked = rollout.is_some_and(|rollout| rollout.braked_since.is_some());
     let base = if is_braked { base } else { base.max(fleet.selected) };
     let mut survey = Survey {
-        histories: histories(job, world, &rules, &key, now),
+        histories,
         // While suspended no node is late.
         start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
         begins: false,
         changes: rollout.is_none(),
         nodes: Vec::new(),
         doubled: Vec::new(),
-        written_off: HashSet::new(),
+        written_off: Vec::new(),
         elsewhere: 0,
         suspects_elsewhere: Vec::new(),
         failures: Failures::default(),
@@ -186,7 +185,7 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     if survey.begins {
         survey.key.run += 1;
         survey.start = run::start(world, now);
-        fleet = Fleet::of(rules.placement(), world, None);
+        fleet = Fleet::of(survey.histories.selection(), rules.placement(), None);
         survey.unhealthy_from_start = unhealthy_from_start(job, true, fleet);
         look_at_nodes(&mut survey, job, world, &rules, fleet, now);
     }
@@ -269,7 +268,7 @@ fn look_at_nodes(
         start: survey.start,
         now,
     };
-    let occupants = occupants(survey.pods());
+    let occupants = occupants(&survey.histories);
     let braked_since = rollout_before(job, &survey.key)
         .and_then(|rollout| rollout.braked_since.as_ref())
         .map(|since| since.0);
@@ -277,12 +276,13 @@ fn look_at_nodes(
     let mut unrecorded = 0;
     let mut nodes = Vec::new();
     let mut again = None;
-    let mut written_off = HashSet::new();
+    let mut written_off = vec![false; occupants.len()];
+    let mut is_selected = vec![false; occupants.len()];
     let mut counted = Vec::new();
     let mut suspects_elsewhere: Vec<&str> = Vec::new();
-    for history in &survey.histories.nodes {
+    for (at, history) in survey.histories.nodes.iter().enumerate() {
         let Some(node) = history.node else { continue };
-        let blocking = occupants.get(&*node.meta.name).copied();
+        let blocking = occupants[at];
         let mut standing = judge.standing(node, history);
         // A node whose pod runs is being tried: it has failed when that pod has, or the node was not Ready for too long.
         let is_lost =
@@ -297,11 +297,9 @@ fn look_at_nodes(
         {
             standing.failure = None;
         }
-        if standing.is_written_off {
-            written_off.insert(&*node.meta.name);
-        }
+        written_off[at] = standing.is_written_off;
         if let Some(failure) = &standing.failure {
-            counted.push((failure.clone(), standing.verdict != Verdict::Run));
+            counted.push((failure.clone(), *standing.verdict != Verdict::Run));
         } else {
             let is_lost = |since| history.is_record_lost_since(since, survey.key.rollout);
             unrecorded += usize::from(braked_since.is_some_and(is_lost));
@@ -313,20 +311,28 @@ fn look_at_nodes(
             let (state, until) = judge.state(node, history, &standing, blocking);
             again = again.into_iter().chain(until).min();
             let holds_place = place_since(survey, history, &standing, &state);
-            let eligible = standing.verdict == Verdict::Run;
-            nodes.push(Surveyed { node, eligible, state, holds_place });
+            let eligible = *standing.verdict == Verdict::Run;
+            is_selected[at] = true;
+            nodes.push(Surveyed { node, at, eligible, state, holds_place });
         } else if standing.is_suspect() && blocking.is_none() {
             suspects_elsewhere.push(&node.meta.name);
         }
     }
     suspects_elsewhere.sort_unstable();
-    nodes.sort_by(|one, other| order(one.node, other.node));
-    let there: HashSet<&str> = nodes.iter().map(|one| &*one.node.meta.name).collect();
-    let elsewhere =
-        occupants.keys().filter(|name| !there.contains(*name) && !written_off.contains(*name)).count();
-    let mut names = HashSet::new();
-    let pods = survey.pods().iter().filter(|judged| judged.pod.is_counted());
-    let doubled = pods.filter_map(|judged| judged.on).filter(|name| !names.insert(*name)).collect();
+    // Ready nodes get their pods first. The sort is stable: they were observed in the order of their names.
+    nodes.sort_by_key(|one| !one.node.ready);
+    let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !written_off[*at];
+    let of_gone_nodes = survey.pods().iter().filter(|judged| judged.on_at.is_none() && judged.occupies());
+    let of_gone_nodes: HashSet<&str> = of_gone_nodes.filter_map(|judged| judged.on).collect();
+    let elsewhere = (0..occupants.len()).filter(is_elsewhere).count() + of_gone_nodes.len();
+    let mut has_pod = vec![false; occupants.len()];
+    let mut doubled = Vec::new();
+    for at in survey.pods().iter().filter(|judged| judged.pod.is_counted()).filter_map(|judged| judged.on_at)
+    {
+        if std::mem::replace(&mut has_pod[at], true) {
+            doubled.push(at);
+        }
+    }
     for (failure, is_kept_away) in counted {
         survey.failures.add(&failure, is_kept_away);
     }
@@ -340,17 +346,12 @@ fn look_at_nodes(
     survey.look_again(again);
 }
 
-/// Ready nodes get their pods first, then in the order of their names.
-fn order(one: &Node, other: &Node) -> std::cmp::Ordering {
-    other.ready.cmp(&one.ready).then_with(|| one.meta.name.cmp(&other.meta.name))
-}
-
 /// Since when a node holds a place without a running pod: while it is suspect, and while it waits for its retry under a
 /// failure policy that stops at failed nodes.
 fn place_since(
     survey: &Survey<'_>,
     history: &crate::history::History<'_>,
-    standing: &Standing,
+    standing: &Standing<'_>,
     state: &State,
 ) -> Option<Timestamp> {
     let latest = history.latest.as_ref();

@@ -3,9 +3,9 @@
 //! A place is held by a pod that has not ended, by a node that is not Ready since an attempt, and, unless the failure
 //! policy is Continue, by a node that waits for its retry. Holders go first, the longest first.
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 
+use foldhash::{HashSet, HashSetExt as _};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use quintet_kit::plan::MOST_CREATIONS;
 use quintet_kit::share::{Round, of_whole};
@@ -25,7 +25,17 @@ pub fn parallelism(job: &DaemonJob, desired: usize) -> Option<usize> {
 
 /// Whether a pod holds a place: it has not ended, and its node was not written off.
 pub(crate) fn holds_place(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
-    judged.occupies() && judged.on.is_none_or(|name| !survey.written_off.contains(name))
+    judged.occupies() && judged.on_at.is_none_or(|at| !survey.written_off[at])
+}
+
+/// By the place of a node in the survey's histories: whether a pod for it holds a place.
+fn occupied(survey: &Survey<'_>) -> Vec<bool> {
+    let mut occupied = vec![false; survey.histories.nodes.len()];
+    let holders = survey.pods().iter().filter(|judged| holds_place(survey, judged));
+    for at in holders.filter_map(|judged| judged.on_at) {
+        occupied[at] = true;
+    }
+    occupied
 }
 
 /// The places, as they are held.
@@ -57,9 +67,9 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
     let limit = parallelism(job, survey.desired());
     let running: Vec<&Judged<'_>> =
         survey.pods().iter().filter(|judged| holds_place(survey, judged)).collect();
-    let names: HashSet<&str> = running.iter().filter_map(|judged| judged.on).collect();
+    let occupied = occupied(survey);
     let holders = survey.nodes.iter().filter(|one| one.holds_place.is_some());
-    let holders = holders.filter(|one| !names.contains(&*one.node.meta.name)).count();
+    let holders = holders.filter(|one| !occupied[one.at]).count();
     let mut places = Places {
         limit: limit.unwrap_or(usize::MAX),
         running: running.len(),
@@ -111,12 +121,11 @@ fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, places: &Places) -> HashSe
     if job.spec.outdated_pods != Some(OutdatedPods::Replace) || survey.begins || survey.changes {
         return HashSet::new();
     }
-    let occupants = occupants(survey.pods());
+    let occupants = occupants(&survey.histories);
     let is_outdated =
         |state: &State| matches!(state, State::Waiting(reason) if reason.cause == Cause::OutdatedTemplate);
     let nodes = survey.nodes.iter().filter(|one| one.eligible && is_outdated(&one.state));
-    let pods: Vec<&str> =
-        nodes.filter_map(|one| Some(&*occupants.get(&*one.node.meta.name)?.pod.meta.uid)).collect();
+    let pods: Vec<&str> = nodes.filter_map(|one| Some(&*occupants[one.at]?.pod.meta.uid)).collect();
     // A node that runs the older template holds a place already; so many others must be free of it.
     let busy = places.held.saturating_sub(pods.len());
     pods.into_iter().take(places.limit.saturating_sub(busy)).collect()
@@ -125,14 +134,9 @@ fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, places: &Places) -> HashSe
 /// Says of what holds a place without a healthy running pod that it does.
 fn tell_places(survey: &mut Survey<'_>, limit: Option<usize>) {
     let Some(limit) = limit else { return };
-    let occupied: HashSet<String> = survey
-        .pods()
-        .iter()
-        .filter(|judged| holds_place(survey, judged))
-        .filter_map(|judged| judged.on.map(str::to_owned))
-        .collect();
+    let occupied = occupied(survey);
     for surveyed in &mut survey.nodes {
-        let holds = surveyed.holds_place.is_some() || occupied.contains(&*surveyed.node.meta.name);
+        let holds = surveyed.holds_place.is_some() || occupied[surveyed.at];
         if let (State::Starting(reason) | State::Waiting(reason) | State::Failed(reason), true) =
             (&mut surveyed.state, holds)
             && !matches!(reason.cause, Cause::Starting | Cause::Scheduling | Cause::OutdatedTemplate)

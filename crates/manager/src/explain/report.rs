@@ -3,8 +3,7 @@
 //! The states are those of [`quintet_daemonjob::survey`], the function that the controller acts upon, and what becomes of
 //! pods is read off its plan; here they only get words, and the nodes that the survey leaves out get a line too.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::eligibility::Placement;
@@ -379,23 +378,24 @@ fn not_selected(job: &DaemonJob, node: &Node) -> (&'static str, String) {
 
 /// The pod that tells most about each node.
 struct PodsOfNodes<'s> {
-    /// Running ones, by the name of the node that they are for.
-    running: HashMap<&'s str, &'s Judged<'s>>,
-    /// The last ones, by the UID of the node that they count for.
-    last: HashMap<&'s str, &'s Judged<'s>>,
+    survey: &'s Survey<'s>,
+    /// Running ones, by the place of the node that they are for.
+    running: Vec<Option<&'s Judged<'s>>>,
+    /// The last ones, by the place of the node that they count for.
+    last: HashMap<usize, &'s Judged<'s>>,
 }
 
 impl<'s> PodsOfNodes<'s> {
-    fn new(survey: &'s Survey<'_>) -> Self {
+    fn new(survey: &'s Survey<'s>) -> Self {
         // They are sorted by number.
-        let of_home = |judged: &'s Judged<'s>| Some((judged.home?.uid, judged));
+        let of_home = |judged: &'s Judged<'s>| Some((judged.home?.at, judged));
         let last = survey.pods().iter().filter_map(of_home).collect();
-        let running = occupants(survey.pods());
-        Self { running, last }
+        Self { survey, running: occupants(&survey.histories), last }
     }
 
     fn of(&self, node: &Node) -> Option<&'s Judged<'s>> {
-        self.running.get(&*node.meta.name).or_else(|| self.last.get(&*node.meta.uid)).copied()
+        let at = self.survey.histories.at(&node.meta.uid)?;
+        self.running[at].or_else(|| self.last.get(&at).copied())
     }
 }
 
