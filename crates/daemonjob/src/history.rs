@@ -1,6 +1,6 @@
 //! What is known of each node: the ledger and the pods, folded together.
 
-use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use foldhash::HashMap;
@@ -12,7 +12,9 @@ use quintet_kit::types::{Node, Phase, Pod};
 use crate::api::DaemonJob;
 use crate::clocks::Clocks;
 use crate::eligibility::{Placement, Verdict};
-use crate::ledger::{Ended, Entry, MOST_PODS, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts};
+use crate::ledger::{
+    Attempt, Ended, Entry, MOST_PODS, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts,
+};
 use crate::observe::World;
 use crate::outcome::{self, DeletedFor, Fate, Rules};
 use crate::run::Key;
@@ -95,6 +97,26 @@ fn is_bound(pod: &Pod) -> bool {
     pod.node.is_some()
 }
 
+/// What is known last of a node.
+#[derive(Clone, Debug)]
+pub enum Latest<'a> {
+    /// The ledger has it.
+    Recorded(&'a Entry),
+    /// Its pods tell more than the ledger.
+    Owed(Box<Entry>),
+}
+
+impl Deref for Latest<'_> {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        match self {
+            Self::Recorded(entry) => entry,
+            Self::Owed(entry) => entry,
+        }
+    }
+}
+
 /// What is known of one node that exists, whether or not it is selected.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each tells another thing of a line that is missing")]
@@ -106,7 +128,7 @@ pub struct History<'a> {
     /// Its line in the ledger.
     pub recorded: Option<&'a Entry>,
     /// Ledger and pods together: the higher number wins.
-    pub latest: Option<Cow<'a, Entry>>,
+    pub latest: Option<Latest<'a>>,
     /// Whether its line is lost or unreadable, and no pod tells enough.
     pub lost: bool,
     /// Whether its line, or its shard, is in a format of another version, and no pod tells enough.
@@ -281,13 +303,14 @@ pub fn histories<'a>(
         history.lost &= !history.is_told;
         history.unknown &= !history.is_told;
         if history.latest.is_none() {
-            history.latest = history.recorded.map(Cow::Borrowed);
+            history.latest = history.recorded.map(Latest::Recorded);
         }
         if let (Some(latest), true) = (&mut history.latest, history.node.is_some_and(|node| node.ready))
             && latest.unclear().is_some()
-            && let Some(attempt) = &mut latest.to_mut().attempt
         {
-            attempt.clear = true;
+            let mut entry = Box::new((**latest).clone());
+            entry.attempt = entry.attempt.map(|attempt| Attempt { clear: true, ..attempt });
+            *latest = Latest::Owed(entry);
         }
     }
     for (uid, gone) in gone {
@@ -337,8 +360,7 @@ fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key
     // They are large: their places are sorted first.
     let mut order: Vec<(_, usize)> = (0..pods.len()).map(|at| (key(at), at)).collect();
     order.sort_unstable();
-    let mut pods: Vec<Option<Judged<'_>>> = pods.into_iter().map(Some).collect();
-    order.into_iter().filter_map(|(_, at)| pods[at].take()).collect()
+    order.into_iter().map(|(_, at)| pods[at].clone()).collect()
 }
 
 /// Judges one pod after those with lower numbers.
@@ -354,9 +376,14 @@ fn fold<'a>(
     let before = history.latest.as_deref().or(history.recorded);
     let same = before.filter(|before| before.counts_on(judged.rollout));
     let failures = same.map_or(0, |before| before.failures);
-    let is_kept_away = history.node.is_some_and(|node| rules.keeps_away(node));
-    judged.fate = fate(judged.pod, failures, is_kept_away, rules, clocks);
     judged.recorded = history.recorded.is_some_and(|recorded| judged.number <= recorded.pod);
+    judged.fate = if judged.recorded {
+        // How it ended is known: when and by whom it was seen does not matter any more.
+        rules.fate(judged.pod, failures, false)
+    } else {
+        let is_kept_away = history.node.is_some_and(|node| rules.keeps_away(node));
+        fate(judged.pod, failures, is_kept_away, rules, clocks)
+    };
     judged.exhausted = judged.fate == Fate::Open && rules.restarts_too_often(judged.pod, failures);
     history.number = history.number.max(judged.number);
     history.rejection = judged.pod.rejection.as_deref();
@@ -374,7 +401,7 @@ fn fold<'a>(
     if judged.home.is_some()
         && let Some(ended) = ended(judged, is_ready, key, clocks, now)
     {
-        history.latest = Some(Cow::Owned(Entry::after(before, ended)));
+        history.latest = Some(Latest::Owed(Box::new(Entry::after(before, ended))));
     }
 }
 

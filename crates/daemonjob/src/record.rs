@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::history::{Judged, NODE_UID_LABEL};
+use crate::history::{Judged, Latest, NODE_UID_LABEL};
 use crate::ledger::{
     Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, Unusable, shard_name, shard_of,
 };
@@ -131,8 +131,7 @@ impl<'a> Record<'a> {
                 self.flushed[at(uid)] = true;
             }
             let entry = lost.map(Cow::Owned).or_else(|| match &history.latest {
-                // What is borrowed is what the ledger has.
-                Some(Cow::Owned(latest)) => Some(Cow::Borrowed(latest)),
+                Some(Latest::Owed(latest)) => Some(Cow::Borrowed(&**latest)),
                 _ => None,
             });
             if let Some(entry) = entry.filter(|entry| history.recorded != Some(entry)) {
@@ -283,7 +282,8 @@ impl<'a> Record<'a> {
         let quiet = quiet.filter(|until| !has_ended && *until > now);
         let is_held = |judged: &&Judged<'_>| {
             let pod = judged.pod;
-            matches!(judged.fate, Fate::Ended { .. })
+            judged.recorded
+                && matches!(judged.fate, Fate::Ended { .. })
                 && pod.meta.deleted.is_none()
                 && pod.meta.has_finalizer(FINALIZER)
                 && rests(judged)

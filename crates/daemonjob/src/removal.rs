@@ -191,7 +191,7 @@ pub(crate) fn unneeded<'s>(
         let last_failed = of_node.iter().rposition(|judged| has_failed(judged));
         for (at, judged) in of_node.iter().copied().enumerate() {
             let is_kept = at + 1 == of_node.len() || Some(at) == last_failed;
-            let expires = ended_at(survey, judged).and_then(|ended| pod_expiry(job, survey, judged, ended));
+            let expires = pod_expiry(job, survey, judged);
             if !is_kept || run_expired || expires.is_some_and(|at| at <= now) {
                 unneeded.push(judged);
                 continue;
@@ -219,16 +219,11 @@ fn ended_at(survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
 }
 
 /// When a pod of a node that is done is deleted.
-fn pod_expiry(
-    job: &DaemonJob,
-    survey: &Survey<'_>,
-    judged: &Judged<'_>,
-    ended: Timestamp,
-) -> Option<Timestamp> {
+fn pod_expiry(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
     let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
     let history = survey.histories.of_home(judged)?;
     let is_done = is_done(history, &survey.key.hash, job, history.node?);
-    ended.checked_add(ttl).ok().filter(|_| is_done)
+    ended_at(survey, judged)?.checked_add(ttl).ok().filter(|_| is_done)
 }
 
 /// When all pods of a run that is over are deleted. The status tells that first.
