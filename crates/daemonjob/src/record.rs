@@ -130,10 +130,11 @@ impl<'a> Record<'a> {
             if lost.is_some() {
                 self.flushed[at(uid)] = true;
             }
-            let entry = lost.map(Cow::Owned).or_else(|| match &history.latest {
+            let owed = match &history.latest {
                 Some(Latest::Owed(latest)) => Some(Cow::Borrowed(&**latest)),
                 _ => None,
-            });
+            };
+            let entry = lost.map(Cow::Owned).or(owed);
             if let Some(entry) = entry.filter(|entry| history.recorded != Some(entry)) {
                 self.unrecorded[at(uid)].insert(uid, entry);
             }

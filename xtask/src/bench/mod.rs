@@ -3,7 +3,7 @@
 //! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
 //! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
 //! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], [`manager`], which measures the
-//! program as a whole, and [`pulsar`], which has a broker beside its cluster.
+//! program as a whole, [`pass`], which needs no cluster, and [`pulsar`], which has a broker beside its cluster.
 
 mod all;
 pub(crate) mod audit;
@@ -15,6 +15,7 @@ mod greeting;
 mod host;
 mod manager;
 mod optimised;
+mod pass;
 mod peer;
 mod plot;
 mod podset;
@@ -54,6 +55,7 @@ enum Command {
     Goals(goals::Args),
     Greeting(greeting::Args),
     Manager(manager::Args),
+    Pass(pass::Args),
     Podset(podset::Args),
     Pulsar(pulsar::Args),
 }
@@ -65,6 +67,7 @@ impl Command {
             Self::Daemonjob(args) => !args.quick,
             Self::Greeting(args) => !args.quick,
             Self::Manager(args) => !args.quick,
+            Self::Pass(_) => true,
             Self::Podset(args) => !args.quick,
             Self::Pulsar(args) => !args.quick && !args.only_counts(),
         }
@@ -83,6 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Daemonjob(args) => daemonjob::run(args),
         Command::Greeting(args) => greeting::run(args),
         Command::Manager(args) => manager::run(args),
+        Command::Pass(args) => pass::run(args),
         Command::Podset(args) => podset::run(args),
         Command::Pulsar(args) => pulsar::run(args),
     }
