@@ -46,7 +46,7 @@ impl Metrics {
             failures: IntCounterVec::new(
                 Opts::new(
                     "quintet_daemonjob_pod_failures_total",
-                    "Pods of DaemonJobs that failed, by reason.",
+                    "Pods of DaemonJobs that failed without being deleted or disrupted, by reason.",
                 ),
                 &["reason"],
             )?,
@@ -71,8 +71,7 @@ impl Metrics {
         let (metrics, gate) = (self.clone(), gate.clone());
         pods.subscribe(move |change| {
             if let Change::Applied { new, old: Some(old), .. } = change
-                && new.phase == Phase::Failed
-                && old.phase != Phase::Failed
+                && failed(old, new)
                 && new.meta.owner.as_ref().is_some_and(|owner| &*owner.kind == "DaemonJob")
                 && gate.deadline().is_some()
             {
@@ -94,6 +93,12 @@ impl Metrics {
     }
 }
 
+/// Whether a pod has failed by itself: a pod that is deleted or disrupted is not what an alert is about.
+fn failed(old: &Pod, new: &Pod) -> bool {
+    let is_own = new.meta.deleted.is_none() && !new.disrupted;
+    is_own && new.phase == Phase::Failed && old.phase != Phase::Failed
+}
+
 /// The states of nodes that are summed up.
 const STATES: [&str; 5] = ["desired", "succeeded", "failed", "pending", "skipped"];
 
@@ -107,6 +112,23 @@ fn counts(job: &DaemonJob) -> [i64; STATES.len()] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// L8: suspend and drains are no failures.
+    #[test]
+    fn deleted_and_disrupted_pods_are_no_failures() {
+        let pod = |deleted: Option<&str>, phase: &str, disrupted: &str| -> Pod {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "p", "deletionTimestamp": deleted},
+                "status": {"phase": phase, "conditions": [{"type": "DisruptionTarget", "status": disrupted}]}
+            }))
+            .unwrap()
+        };
+        let running = pod(None, "Running", "False");
+        assert!(failed(&running, &pod(None, "Failed", "False")));
+        assert!(!failed(&running, &pod(Some("2026-01-01T00:00:00Z"), "Failed", "False")));
+        assert!(!failed(&running, &pod(None, "Failed", "True")));
+        assert!(!failed(&pod(None, "Failed", "False"), &pod(None, "Failed", "False")));
+    }
 
     #[test]
     fn writes_are_counted_by_what_they_were() {
