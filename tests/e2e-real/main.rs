@@ -6,6 +6,7 @@
 
 mod broken_nodes;
 mod consumers;
+mod drain;
 mod managers;
 mod nodes;
 mod samples;

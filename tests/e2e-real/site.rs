@@ -75,6 +75,20 @@ impl Site {
         run::stdout_with_input(kubectl.args(args), input).map_err(|error| format!("{error:#}"))
     }
 
+    /// A command of a document, for a cluster of one node.
+    pub fn command(&self, line: &str) -> Command {
+        let line = line.replace("NODE", "node-1").replace("NAMESPACE", "default");
+        let (program, args) = line.split_once(' ').unwrap();
+        let mut command = match program {
+            "kubectl" => self.cluster.kubectl(),
+            "helm" => self.cluster.helm(),
+            "quintet" => Command::new(quintet_e2e::program()),
+            other => panic!("{other} is no program of ours"),
+        };
+        command.args(args.split(' ')).env("KUBECONFIG", self.cluster.kubeconfig()).current_dir(workspace());
+        command
+    }
+
     pub fn apply(&self, object: &Value) {
         self.kubectl_with(&["apply", "--server-side", "-f", "-"], Some(&object.to_string()))
             .unwrap_or_else(|error| panic!("{error}"));

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::{Counts, IMAGES_VARIABLE, PASSED, Report, cargo, cargo_test};
+use super::{Counts, IMAGES_VARIABLE, PASSED, PROGRAM_VARIABLE, Report, cargo, cargo_test};
 use crate::cluster::{binaries, real};
 use crate::run::this_program;
-use crate::{image, protoc, pulsar};
+use crate::{build, image, protoc, pulsar};
 
 pub(super) const PROGRAMS: (&str, Duration) = ("programs of real nodes", Duration::from_mins(5));
-pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(8));
+pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(15));
 
 /// Runs them: all, or those whose names contain `filter`. Where they cannot be run, they are skipped, and it is said why.
 pub(super) fn tests(report: &mut Report, filter: Option<&str>) -> Result<()> {
@@ -49,7 +49,9 @@ fn run(images: &Path, filter: Option<&str>) -> Result<Counts> {
         .args(["--test-threads=1", "--nocapture"])
         .args(filter)
         .env(real::PROGRAM_VARIABLE, this_program()?)
-        .env(IMAGES_VARIABLE, images);
+        .env(IMAGES_VARIABLE, images)
+        // The program in the images, for the commands of users.
+        .env(PROGRAM_VARIABLE, build::release()?);
     if let Some(missing) =
         pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()))
     {
