@@ -9,6 +9,7 @@ mod consumers;
 mod drain;
 mod managers;
 mod nodes;
+mod restarts;
 mod samples;
 mod site;
 mod uninstall;
