@@ -199,9 +199,16 @@ fn to_completion(
         passes: passes_before.zip(passes_after).map(|(before, after)| after - before),
         memory_before,
         memory: Some(memory),
-        ..counted(Tally::of(&writes, entry.author, namespace), began_at, rig.nodes())?
+        ..counted(Tally::of(until_complete(&writes), entry.author, namespace), began_at, rig.nodes())?
     };
     Ok((completion, writes))
+}
+
+/// The writes until a DaemonJob's status told that it is complete. After that it releases its pods, which belongs to its
+/// whole life; other contenders have no such status.
+fn until_complete(writes: &[Request]) -> &[Request] {
+    let told = writes.iter().rposition(|write| write.resource == "daemonjobs/status");
+    told.map_or(writes, |told| &writes[..=told])
 }
 
 /// The part of a completion that the audit log tells.
@@ -580,6 +587,23 @@ fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_follows_the_last_status_is_not_part_of_the_completion() {
+        let request = |resource: &str| Request {
+            author: Author::Quintet,
+            namespace: String::new(),
+            verb: "patch".to_owned(),
+            resource: resource.to_owned(),
+            name: String::new(),
+            code: 200,
+            received: Timestamp::UNIX_EPOCH,
+            answered: Timestamp::UNIX_EPOCH,
+        };
+        let all = ["pods", "daemonjobs/status", "configmaps", "daemonjobs/status", "pods"].map(request);
+        assert_eq!(until_complete(&all).len(), 4);
+        assert_eq!(until_complete(&all[..1]).len(), 1);
+    }
 
     #[test]
     fn a_bare_pod_is_what_was_sent_and_nobodys() {
