@@ -13,7 +13,7 @@ use crate::run::this_program;
 use crate::{build, image, protoc, pulsar};
 
 pub(super) const PROGRAMS: (&str, Duration) = ("programs of real nodes", Duration::from_mins(5));
-pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(15));
+pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(30));
 
 /// Runs them: all, or those whose names contain `filter`. Where they cannot be run, they are skipped, and it is said why.
 pub(super) fn tests(report: &mut Report, filter: Option<&str>) -> Result<()> {
