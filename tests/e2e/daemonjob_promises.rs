@@ -154,8 +154,9 @@ fn unexplained(job: &Value) -> Vec<String> {
         let silent = listed.iter().filter(|node| text(node, "/reason").is_empty());
         wrong.extend(silent.map(|node| format!("{list} of {name} has no reason for {}", node["node"])));
     }
-    let is_told =
-        ["Complete", "Failed", "Suspended", "Paused"].iter().any(|type_| condition(job, type_).0 == "True");
+    let is_told = ["Complete", "Failed", "Suspended", "Paused", "PodsRefused"]
+        .iter()
+        .any(|type_| condition(job, type_).0 == "True");
     let has_pods = number(job, "/status/active") + number(job, "/status/terminating") > 0;
     if !is_told && !has_pods && number(job, "/status/pending") == 0 {
         wrong.push(format!("{name} makes no progress, and its status has no reason"));

@@ -183,14 +183,16 @@ impl DaemonJobs {
         let invalid = match self.executor.find_invalid(&PODS, &key.namespace, &body).await {
             Ok(invalid) => invalid,
             // The creation of its pod tells the same.
-            Err(_) if node.is_some() => return None,
+            Err(_) if said.is_none() && node.is_some() => return None,
             // A mistake in the template may be why no node is eligible.
-            Err(error) => Some(said.unwrap_or_else(|| {
-                format!(
-                    "the API server has not said whether it accepts a pod of the template: {}",
-                    brief(&error)
-                )
-            })),
+            Err(error) => {
+                let unknown = || {
+                    let what = "the API server has not said whether it accepts a pod of the template";
+                    format!("{what}: {}", brief(&error))
+                };
+                let until = now.checked_add(FIRST_BACKOFF).unwrap_or(now);
+                return Some((said.unwrap_or_else(unknown), until));
+            }
         };
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(now);
         let invalid = invalid.map(|message| (message, times + 1, until));

@@ -562,7 +562,7 @@ impl Judge {
 
 /// What holds a run must be told: by a condition, or by a pending node with its reason.
 pub fn unexplained(job: &Value) -> Option<String> {
-    let is_told = ["Complete", "Failed", "Suspended", "Paused"]
+    let is_told = ["Complete", "Failed", "Suspended", "Paused", "PodsRefused"]
         .iter()
         .any(|type_| true_condition(job, type_).is_some());
     let has_pods = number(job, "/status/active") + number(job, "/status/terminating") > 0;
