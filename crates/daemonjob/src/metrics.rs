@@ -8,7 +8,7 @@ use quintet_kit::sums::Sums;
 use quintet_kit::types::{Phase, Pod};
 
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::outcome;
+use crate::outcome::{self, DeletedFor};
 
 /// Reasons of failures that the metric names; others are `Other`, so that their number is bounded.
 const REASONS: [&str; 9] = [
@@ -46,7 +46,7 @@ impl Metrics {
             failures: IntCounterVec::new(
                 Opts::new(
                     "quintet_daemonjob_pod_failures_total",
-                    "Pods of DaemonJobs that failed without being deleted or disrupted, by reason.",
+                    "Pods of DaemonJobs that failed without being deleted, by reason.",
                 ),
                 &["reason"],
             )?,
@@ -93,10 +93,10 @@ impl Metrics {
     }
 }
 
-/// Whether a pod has failed by itself: a pod that is deleted or disrupted is not what an alert is about.
+/// Whether a pod has failed by itself: one that was suspended or drained is not what an alert is about.
 fn failed(old: &Pod, new: &Pod) -> bool {
-    let is_own = new.meta.deleted.is_none() && !new.disrupted;
-    is_own && new.phase == Phase::Failed && old.phase != Phase::Failed
+    let is_exhausted = || DeletedFor::of(new) == Some(DeletedFor::Exhausted);
+    (new.meta.deleted.is_none() || is_exhausted()) && new.phase == Phase::Failed && old.phase != Phase::Failed
 }
 
 /// The states of nodes that are summed up.
@@ -115,19 +115,22 @@ mod tests {
 
     /// L8: suspend and drains are no failures.
     #[test]
-    fn deleted_and_disrupted_pods_are_no_failures() {
-        let pod = |deleted: Option<&str>, phase: &str, disrupted: &str| -> Pod {
+    fn deleted_pods_are_no_failures() {
+        let pod = |deleted: Option<&str>, phase: &str, reason: Option<&str>| -> Pod {
+            let annotations = serde_json::json!({"dj.dysproz.io/deleted-for": reason});
             serde_json::from_value(serde_json::json!({
-                "metadata": {"name": "p", "deletionTimestamp": deleted},
-                "status": {"phase": phase, "conditions": [{"type": "DisruptionTarget", "status": disrupted}]}
+                "metadata": {"name": "p", "deletionTimestamp": deleted,
+                    "annotations": reason.map(|_| annotations)},
+                "status": {"phase": phase}
             }))
             .unwrap()
         };
-        let running = pod(None, "Running", "False");
-        assert!(failed(&running, &pod(None, "Failed", "False")));
-        assert!(!failed(&running, &pod(Some("2026-01-01T00:00:00Z"), "Failed", "False")));
-        assert!(!failed(&running, &pod(None, "Failed", "True")));
-        assert!(!failed(&pod(None, "Failed", "False"), &pod(None, "Failed", "False")));
+        let (running, at) = (pod(None, "Running", None), Some("2026-01-01T00:00:00Z"));
+        assert!(failed(&running, &pod(None, "Failed", None)));
+        assert!(!failed(&running, &pod(at, "Failed", None)));
+        assert!(!failed(&running, &pod(at, "Failed", Some("Suspend"))));
+        assert!(failed(&running, &pod(at, "Failed", Some("Exhausted"))));
+        assert!(!failed(&pod(None, "Failed", None), &pod(None, "Failed", None)));
     }
 
     #[test]
