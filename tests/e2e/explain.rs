@@ -8,6 +8,7 @@ use quintet_e2e::{Arena, condition, program};
 use serde_json::{Value, json};
 
 use crate::daemonjob::daemonjob;
+use crate::daemonjob_ledger::{held, running};
 
 const FINALIZER: &str = "dj.dysproz.io/ledger";
 
@@ -356,21 +357,24 @@ fn explain_is_a_plugin_of_kubectl() {
 #[test]
 fn uninstall_lets_go_what_waits_for_a_manager_that_is_gone() {
     let arena = Arena::new("ex-uninstall");
-    arena.nodes(["a", "b", "c"]);
+    let nodes = arena.nodes(["a", "b", "c"]);
     let manager = arena.manager("daemonjob,greeting");
-    arena.apply(&daemonjob(&arena, "left", &json!({}))).unwrap();
+    // Pods whose outcome is not recorded: the manager releases others itself.
+    arena.apply(&held(&arena, "left", &json!({}))).unwrap();
     arena.apply_sample("greeting/hello-world.yaml").unwrap();
-    complete(&arena, "left");
+    for node in &nodes {
+        running(&arena, "left", node, 1);
+    }
     arena.wait_for("greeting", "hello-world", "it has the finalizer", |greeting| {
         greeting["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())
     });
     manager.stop().unwrap();
 
-    let held = || {
+    let are_held = || {
         let pods = arena.list("pods", "daemonjob=left");
         pods.iter().filter(|pod| pod["metadata"]["finalizers"].to_string().contains(FINALIZER)).count()
     };
-    assert_eq!(held(), 3);
+    assert_eq!(are_held(), 3);
     arena.kubectl(&["delete", "greeting", "hello-world", "--wait=false"]).unwrap();
     arena.kubectl(&["delete", "pods", "-l", "daemonjob=left", "--wait=false"]).unwrap();
     arena.wait("the pods are going, and are held", || {
@@ -388,7 +392,7 @@ fn uninstall_lets_go_what_waits_for_a_manager_that_is_gone() {
     assert_eq!(answer.code, Some(1), "{answer:?}");
     assert_eq!(answer.stderr.matches("kubectl patch pods -n").count(), 3, "{answer:?}");
     assert!(answer.stderr.contains("Greetings cannot be listed"), "it has gone on: {answer:?}");
-    assert_eq!(held(), 3);
+    assert_eq!(are_held(), 3);
     forget(&arena, "reader");
 
     // The command that it says to run by hand does the same.
