@@ -146,7 +146,8 @@ impl Clocks {
             self.pending.clear();
             return;
         }
-        let pods = world.pods.iter().filter(|pod| pod.phase == Phase::Pending);
+        // The deadline of a pod begins when its scheduling gates are removed.
+        let pods = world.pods.iter().filter(|pod| pod.phase == Phase::Pending && !pod.is_gated);
         let seen = pods.map(|pod| {
             let since = self.pending.get(&pod.meta.uid).copied();
             (pod.meta.uid.clone(), since.unwrap_or(now))

@@ -41,26 +41,15 @@ pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
 /// Condition of a pod: Kubernetes ends it for a reason of its own (KEP-3329).
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// A node that exists, as pods refer to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Home<'a> {
-    /// Its place in [`Histories::nodes`].
-    pub at: usize,
-    /// Its UID.
-    pub uid: &'a str,
-}
-
 /// A pod, and what it means.
 #[derive(Clone, Debug)]
 pub struct Judged<'a> {
     /// The pod.
     pub pod: &'a Arc<Pod>,
-    /// The node that it counts for, if that exists.
-    pub home: Option<Home<'a>>,
-    /// The name of the node that it was made for: that of the node that its label names, if that exists; else as
-    /// [`pinned_to`] has it.
-    pub on: Option<&'a str>,
-    /// The place in [`Histories::nodes`] of the node that has this name now.
+    /// The place in [`Histories::nodes`] of the node that it counts for, if that exists.
+    pub home: Option<usize>,
+    /// The place in [`Histories::nodes`] of the node that has the name now for which it was made: the name of the node that
+    /// its label names, if that exists; else as [`pinned_to`] has it.
     pub on_at: Option<usize>,
     /// Its number.
     pub number: u64,
@@ -68,6 +57,10 @@ pub struct Judged<'a> {
     pub rollout: u64,
     /// Whether it has the current template.
     pub is_current: bool,
+    /// Its phase. Most loops over pods need no more than this, and a pod is far away in memory.
+    pub phase: Phase,
+    /// Whether its deletion was asked for.
+    pub is_deleted: bool,
     /// Why it is deleted, as is written on it.
     pub deleted_for: Option<DeletedFor>,
     /// What has become of it.
@@ -79,9 +72,19 @@ pub struct Judged<'a> {
 }
 
 impl Judged<'_> {
+    /// Whether it has not ended.
+    pub fn is_running(&self) -> bool {
+        !matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+
+    /// Whether it has not ended and is not terminating.
+    pub fn is_counted(&self) -> bool {
+        self.is_running() && !self.is_deleted
+    }
+
     /// Whether it keeps its node's name occupied: it runs, or may yet.
     pub fn occupies(&self) -> bool {
-        self.pod.is_running() && self.fate == Fate::Open
+        self.is_running() && self.fate == Fate::Open
     }
 
     /// Whether containers of it may run, or may have run, on a node that was Ready when the pod was made.
@@ -222,7 +225,12 @@ impl<'a> Histories<'a> {
 
     /// Of the node that a pod counts for.
     pub fn of_home(&self, judged: &Judged<'_>) -> Option<&History<'a>> {
-        judged.home.map(|home| &self.nodes[home.at])
+        judged.home.map(|home| &self.nodes[home])
+    }
+
+    /// The UID of the node that a pod counts for.
+    pub fn home_uid(&self, judged: &Judged<'_>) -> Option<&'a str> {
+        Some(&self.of_home(judged)?.node?.meta.uid)
     }
 }
 
@@ -288,7 +296,7 @@ pub fn histories<'a>(
     let mut homeless = History::default();
     for judged in pods {
         let history = match judged.home {
-            Some(home) => &mut nodes[home.at],
+            Some(home) => &mut nodes[home],
             None => &mut homeless,
         };
         fold(history, judged, rules, &world.clocks, key, now);
@@ -334,29 +342,29 @@ fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key
         };
         Some(is_its)
     };
-    let judge = |pod: &'a Arc<Pod>| {
-        let uid = pod.label(NODE_UID_LABEL);
+    let judge = |(pod, uid): (&'a Arc<Pod>, Option<&str>)| {
         let own = uid.and_then(|uid| by_uid.get(uid).copied());
-        let on = own.map(|at| &*world.nodes[at].meta.name).or_else(|| pinned_to(pod));
-        let on_at = own.or_else(|| named(on?));
-        let at = on_at.filter(|at| own.is_some() || is_renewed(pod, uid, &world.nodes[*at]) == Some(true));
-        let home = at.map(|at| Home { at, uid: &world.nodes[at].meta.uid });
+        let on_at = own.or_else(|| named(pinned_to(pod)?));
+        let home = on_at.filter(|at| own.is_some() || is_renewed(pod, uid, &world.nodes[*at]) == Some(true));
         Judged {
             pod,
             home,
-            on,
             on_at,
             number: number_of(pod),
             rollout: rollout_of(pod, key),
             is_current: hash_of(pod, &key.hash) == &*key.hash,
+            phase: pod.phase,
+            is_deleted: pod.meta.deleted.is_some(),
             deleted_for: DeletedFor::of(pod),
             fate: Fate::Open,
             recorded: false,
             exhausted: false,
         }
     };
-    let pods: Vec<Judged<'_>> = world.pods.iter().map(judge).collect();
-    let key = |at: usize| (pods[at].home.map(|home| home.at), pods[at].number);
+    // Short loops wait for the memory of many pods at once.
+    let uids: Vec<Option<&str>> = world.pods.iter().map(|pod| pod.label(NODE_UID_LABEL)).collect();
+    let pods: Vec<Judged<'_>> = world.pods.iter().zip(uids).map(judge).collect();
+    let key = |at: usize| (pods[at].home, pods[at].number);
     // They are large: their places are sorted first.
     let mut order: Vec<(_, usize)> = (0..pods.len()).map(|at| (key(at), at)).collect();
     order.sort_unstable();
@@ -372,7 +380,7 @@ fn fold<'a>(
     key: &Key,
     now: Timestamp,
 ) {
-    let is_ready = history.node.is_some_and(|node| node.ready);
+    let node = history.node.map(|node| &**node);
     let before = history.latest.as_deref().or(history.recorded);
     let same = before.filter(|before| before.counts_on(judged.rollout));
     let failures = same.map_or(0, |before| before.failures);
@@ -381,14 +389,14 @@ fn fold<'a>(
         // How it ended is known: when and by whom it was seen does not matter any more.
         rules.fate(judged.pod, failures, false)
     } else {
-        let is_kept_away = history.node.is_some_and(|node| rules.keeps_away(node));
+        let is_kept_away = node.is_some_and(|node| rules.keeps_away(node));
         fate(judged.pod, failures, is_kept_away, rules, clocks)
     };
     judged.exhausted = judged.fate == Fate::Open && rules.restarts_too_often(judged.pod, failures);
     history.number = history.number.max(judged.number);
     history.rejection = judged.pod.rejection.as_deref();
     history.is_told |= match judged.fate {
-        Fate::Open => judged.pod.is_running(),
+        Fate::Open => judged.is_running(),
         Fate::NeverRan => false,
         Fate::Ended { outcome, .. } => outcome == Outcome::Succeeded && judged.is_current,
     };
@@ -399,14 +407,20 @@ fn fold<'a>(
         history.risky_pod = Some(judged.rollout);
     }
     if judged.home.is_some()
-        && let Some(ended) = ended(judged, is_ready, key, clocks, now)
+        && let Some(ended) = ended(judged, node, key, clocks, now)
     {
         history.latest = Some(Latest::Owed(Box::new(Entry::after(before, ended))));
     }
 }
 
-/// What an ended pod tells; None if it has not ended or never ran. `is_ready`: its node is Ready.
-fn ended(judged: &Judged<'_>, is_ready: bool, key: &Key, clocks: &Clocks, now: Timestamp) -> Option<Ended> {
+/// What an ended pod tells, on a node that exists or not; None if it has not ended or never ran.
+fn ended(
+    judged: &Judged<'_>,
+    node: Option<&Node>,
+    key: &Key,
+    clocks: &Clocks,
+    now: Timestamp,
+) -> Option<Ended> {
     let Fate::Ended { outcome, failures, at } = judged.fate else { return None };
     let pod = judged.pod;
     let sight = clocks.sight(&pod.meta.uid);
@@ -414,7 +428,7 @@ fn ended(judged: &Judged<'_>, is_ready: bool, key: &Key, clocks: &Clocks, now: T
     let id = |annotation| pod.meta.annotations.get(annotation).map(id_digest).unwrap_or_default();
     let is_annotated = pod.meta.annotations.get(NODE_READY_ANNOTATION).is_some();
     Some(Ended {
-        node: judged.on.unwrap_or_default().into(),
+        node: node.map(|node| &*node.meta.name).or_else(|| pinned_to(pod)).unwrap_or_default().into(),
         hash: hash_of(pod, &key.hash).into(),
         rollout: judged.rollout,
         run: numbered(pod, RUN_ANNOTATION).unwrap_or(key.run),
@@ -425,7 +439,11 @@ fn ended(judged: &Judged<'_>, is_ready: bool, key: &Key, clocks: &Clocks, now: T
         has_started: pod.started.is_some(),
         boot: id(BOOT_ID_ANNOTATION),
         machine: id(MACHINE_ID_ANNOTATION),
-        is_unclear: is_annotated && !is_ready && !saw_ready && is_bound(pod) && outcome != Outcome::Rejected,
+        is_unclear: is_annotated
+            && node.is_none_or(|node| !node.ready)
+            && !saw_ready
+            && is_bound(pod)
+            && outcome != Outcome::Rejected,
         may_have_run: is_bound(pod),
         // By the manager's clock: those of the node and of the API server may differ.
         ended: sight.map_or_else(|| at.min(whole_seconds(now)), |sight| sight.at),
@@ -478,8 +496,8 @@ fn fold_gone<'a>(
     if judged.makes_suspect() {
         let running = Fate::Ended { outcome: Outcome::NodeDeleted, failures: 0, at: now };
         let told = Judged { fate: running, ..judged.clone() };
-        gone.owed = ended(&told, false, key, clocks, now).map(|ended| Entry::after(before, ended));
-    } else if let Some(ended) = ended(judged, false, key, clocks, now) {
+        gone.owed = ended(&told, None, key, clocks, now).map(|ended| Entry::after(before, ended));
+    } else if let Some(ended) = ended(judged, None, key, clocks, now) {
         gone.owed = Some(Entry::after(before, ended));
     }
 }

@@ -45,8 +45,9 @@ pub fn shard_names(daemonjob: &str) -> impl Iterator<Item = String> {
     (0..SHARDS).map(move |shard| shard_name(daemonjob, shard)).chain(old)
 }
 
-/// How a pod ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a pod ended. The names of the variants are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Outcome {
     /// The pod ran to completion.
     Succeeded,
@@ -66,40 +67,16 @@ pub enum Outcome {
     /// The pod did not start in time: the node is skipped until the next run.
     PendingDeadlineExceeded,
     /// The record of the node is lost: the node is skipped until the next rollout.
+    #[default]
     RecordLost,
     /// The Node was deleted while its pod ran.
     NodeDeleted,
 }
 
 impl Outcome {
-    /// Every outcome.
-    pub const ALL: [Self; 10] = [
-        Self::Succeeded,
-        Self::Failed,
-        Self::FailedIndex,
-        Self::FailedJob,
-        Self::Disrupted,
-        Self::Ignored,
-        Self::Rejected,
-        Self::PendingDeadlineExceeded,
-        Self::RecordLost,
-        Self::NodeDeleted,
-    ];
-
     /// Its word in the ledger.
     pub fn word(self) -> &'static str {
-        match self {
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-            Self::FailedIndex => "FailedIndex",
-            Self::FailedJob => "FailedJob",
-            Self::Disrupted => "Disrupted",
-            Self::Ignored => "Ignored",
-            Self::Rejected => "Rejected",
-            Self::PendingDeadlineExceeded => "PendingDeadlineExceeded",
-            Self::RecordLost => "RecordLost",
-            Self::NodeDeleted => "NodeDeleted",
-        }
+        self.into()
     }
 
     /// The result of the attempt, where the outcome alone says that the pod was one.
@@ -118,7 +95,8 @@ impl Outcome {
 }
 
 /// The result of an attempt: of a pod of which a container started, or that counted as a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum AttemptResult {
     /// The pod succeeded.
     Succeeded,
@@ -126,18 +104,6 @@ pub enum AttemptResult {
     Failed,
     /// The pod neither succeeded nor failed.
     Disrupted,
-}
-
-impl AttemptResult {
-    const ALL: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Disrupted];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-            Self::Disrupted => "Disrupted",
-        }
-    }
 }
 
 /// The last attempt on a node.
@@ -159,7 +125,7 @@ pub struct Attempt {
 }
 
 /// One line: all that is known of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The node's name.
     pub node: Arc<str>,
@@ -386,7 +352,7 @@ impl fmt::Display for Entry {
         if let Some(attempt) = &self.attempt {
             if self.outcome.implies().is_none() {
                 let Attempt { result, hash, rollout, .. } = attempt;
-                write!(f, " attempt={}/{}/{rollout}", result.word(), encoded(hash))?;
+                write!(f, " attempt={result}/{}/{rollout}", encoded(hash))?;
             }
             for (word, id) in [("boot", &attempt.boot), ("machine", &attempt.machine)] {
                 if !id.is_empty() {
@@ -439,68 +405,48 @@ impl FromStr for Entry {
     }
 }
 
+/// The words that every line has.
+const NEEDED: [&str; 7] = ["node", "template", "rollout", "run", "pod", "outcome", "ended"];
+
 /// None where a value is not known, or a word is missing that this version needs.
 fn parse(words: &[(&str, String)]) -> Option<Entry> {
-    let (mut node, mut hash, mut rollout, mut run, mut pod, mut outcome, mut ended) =
-        (None, None, None, None, None, None, None);
-    let (mut failures, mut disruptions, mut ignored) = (0, 0, 0);
-    let (mut rejected_since, mut exit, mut gone, mut told) = (None, None, None, None);
-    let (mut boot, mut machine, mut clear) = (Arc::from(""), Arc::from(""), false);
-    let mut unknown = Vec::new();
+    if !NEEDED.iter().all(|needed| words.iter().any(|(key, _)| key == needed)) {
+        return None;
+    }
+    let (mut entry, mut unknown) = (Entry::default(), Vec::new());
+    let (mut told, mut boot, mut machine, mut clear) = (None, Arc::default(), Arc::default(), false);
     for (key, value) in words {
+        let text = || Arc::from(value.as_str());
         match *key {
-            "node" => node = Some(Arc::from(value.as_str())),
-            "template" => hash = Some(Arc::from(value.as_str())),
-            "rollout" => rollout = Some(value.parse().ok()?),
-            "run" => run = Some(value.parse().ok()?),
-            "pod" => pod = Some(value.parse().ok().filter(|pod| *pod <= MOST_PODS)?),
-            "outcome" => outcome = Some(Outcome::ALL.into_iter().find(|known| known.word() == value)?),
-            "failures" => failures = value.parse().ok()?,
-            "disruptions" => disruptions = value.parse().ok()?,
-            "ignored" => ignored = value.parse().ok()?,
-            "rejected-since" => rejected_since = Some(value.parse().ok()?),
-            "exit" => exit = Some(Arc::from(value.as_str())),
+            "node" => entry.node = text(),
+            "template" => entry.hash = text(),
+            "rollout" => entry.rollout = value.parse().ok()?,
+            "run" => entry.run = value.parse().ok()?,
+            "pod" => entry.pod = value.parse().ok().filter(|pod| *pod <= MOST_PODS)?,
+            "outcome" => entry.outcome = value.parse().ok()?,
+            "failures" => entry.failures = value.parse().ok()?,
+            "disruptions" => entry.disruptions = value.parse().ok()?,
+            "ignored" => entry.ignored = value.parse().ok()?,
+            "rejected-since" => entry.rejected_since = Some(value.parse().ok()?),
+            "exit" => entry.exit = Some(text()),
             "attempt" => {
                 let (result, rest) = value.split_once('/')?;
                 let (hash, rollout) = rest.rsplit_once('/')?;
-                let result = AttemptResult::ALL.into_iter().find(|known| known.word() == result)?;
-                told = Some((result, Arc::from(hash), rollout.parse().ok()?));
+                told = Some((result.parse().ok()?, Arc::from(hash), rollout.parse().ok()?));
             }
-            "boot" => boot = value.as_str().into(),
-            "machine" => machine = value.as_str().into(),
+            "boot" => boot = text(),
+            "machine" => machine = text(),
             "clear" => clear = value.parse().ok()?,
-            "gone" => gone = Some(value.parse().ok()?),
-            "ended" => ended = Some(value.parse().ok()?),
+            "gone" => entry.gone = Some(value.parse().ok()?),
+            "ended" => entry.ended = value.parse().ok()?,
             _ => unknown.push(format!("{key}={}", encoded(value)).into_boxed_str()),
         }
     }
-    let (hash, rollout, outcome): (Arc<str>, u64, Outcome) = (hash?, rollout?, outcome?);
-    let itself = outcome.implies().map(|result| (result, hash.clone(), rollout));
-    let attempt = itself.or(told).map(|(result, hash, rollout)| Attempt {
-        result,
-        hash,
-        rollout,
-        boot,
-        machine,
-        clear,
-    });
-    Some(Entry {
-        node: node?,
-        hash,
-        rollout,
-        run: run?,
-        pod: pod?,
-        outcome,
-        failures,
-        disruptions,
-        ignored,
-        rejected_since,
-        exit,
-        attempt,
-        gone,
-        ended: ended?,
-        unknown: unknown.into(),
-    })
+    let implied = entry.outcome.implies().map(|result| (result, entry.hash.clone(), entry.rollout));
+    let attempt = |(result, hash, rollout)| Attempt { result, hash, rollout, boot, machine, clear };
+    entry.attempt = implied.or(told).map(attempt);
+    entry.unknown = unknown.into();
+    Some(entry)
 }
 
 /// Failed nodes of one rollout whose Node was deleted, counted by the hour in which the manager saw that.
@@ -650,6 +596,7 @@ mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
     use serde_json::json;
+    use strum::VariantArray as _;
 
     fn at() -> Timestamp {
         "2026-01-01T00:00:00Z".parse().unwrap()
@@ -877,14 +824,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(
-            outcome in 0..Outcome::ALL.len(), pod in 0..=MOST_PODS, failures: u32, disruptions: u32, ignored: u32,
+            outcome in 0..Outcome::VARIANTS.len(), pod in 0..=MOST_PODS, failures: u32, disruptions: u32, ignored: u32,
             node in ".{0,9}", told in prop::option::of((0..3_usize, ".{1,9}", any::<u64>())), boot in "[a-z2-7]{0,10}",
             clear: bool, exit in prop::option::of("[0-9]{0,3}/.{1,9}"), second in 0..4_000_000_000_i64, gone: bool,
         ) {
-            let outcome = Outcome::ALL[outcome];
+            let outcome = Outcome::VARIANTS[outcome];
             let time = Timestamp::from_second(second).unwrap();
             let itself = outcome.implies().map(|result| (result, Arc::from("v1-7ji4ojlv5d"), 3));
-            let told = told.map(|(result, hash, rollout)| (AttemptResult::ALL[result], hash.as_str().into(), rollout));
+            let told = told.map(|(result, hash, rollout)| (AttemptResult::VARIANTS[result], hash.as_str().into(), rollout));
             let attempt = itself.or(told).map(|(result, hash, rollout)| Attempt {
                 result, hash, rollout, boot: boot.as_str().into(), machine: "".into(), clear,
             });

@@ -1,6 +1,9 @@
 //! What people alert on, for all DaemonJobs together: no object has a label of its own.
 
-use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{
+    IntCounter, IntCounterVec, Registry, register_int_counter_vec_with_registry,
+    register_int_counter_with_registry,
+};
 use quintet_kit::executor::Carried;
 use quintet_kit::gate::Gate;
 use quintet_kit::informer::{Change, Informer};
@@ -42,22 +45,23 @@ impl Metrics {
                 "Nodes by state, summed over the status of every DaemonJob: desired, succeeded, failed, pending, skipped.",
                 STATES,
             )?,
-            attempts: IntCounter::new("quintet_daemonjob_attempts_total", "Pods made for DaemonJobs.")?,
-            failures: IntCounterVec::new(
-                Opts::new(
-                    "quintet_daemonjob_pod_failures_total",
-                    "Pods of DaemonJobs that failed without being deleted, by reason.",
-                ),
-                &["reason"],
+            attempts: register_int_counter_with_registry!(
+                "quintet_daemonjob_attempts_total",
+                "Pods made for DaemonJobs.",
+                registry
             )?,
-            ledger_writes: IntCounter::new(
+            failures: register_int_counter_vec_with_registry!(
+                "quintet_daemonjob_pod_failures_total",
+                "Pods of DaemonJobs that failed without being deleted, by reason.",
+                &["reason"],
+                registry
+            )?,
+            ledger_writes: register_int_counter_with_registry!(
                 "quintet_daemonjob_ledger_writes_total",
                 "Writes to the ledgers' ConfigMaps.",
+                registry
             )?,
         };
-        registry.register(Box::new(metrics.attempts.clone()))?;
-        registry.register(Box::new(metrics.failures.clone()))?;
-        registry.register(Box::new(metrics.ledger_writes.clone()))?;
         for reason in REASONS.into_iter().chain(["Other"]) {
             metrics.failures.with_label_values(&[reason]);
         }

@@ -53,7 +53,7 @@ impl State {
 }
 
 /// Why a node is in its state, or why a run makes no pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[allow(missing_docs, reason = "docs/daemonjob.md describes each word")]
 pub enum Cause {
     BackingOff,
@@ -98,45 +98,7 @@ pub enum Cause {
 impl Cause {
     /// The word in a status.
     pub fn word(self) -> &'static str {
-        match self {
-            Self::BackingOff => "BackingOff",
-            Self::BackoffLimitExceeded => "BackoffLimitExceeded",
-            Self::ContainerWaiting => "ContainerWaiting",
-            Self::Cordoned => "Cordoned",
-            Self::Creating => "Creating",
-            Self::DeadlineExceeded => "DeadlineExceeded",
-            Self::DefinitionOutdated => "DefinitionOutdated",
-            Self::DisruptionLimitExceeded => "DisruptionLimitExceeded",
-            Self::FailedAndGone => "FailedAndGone",
-            Self::FailedCreate => "FailedCreate",
-            Self::FleetUnhealthy => "FleetUnhealthy",
-            Self::Late => "Late",
-            Self::LedgerFormat => "LedgerFormat",
-            Self::MaxFailedNodesExceeded => "MaxFailedNodesExceeded",
-            Self::NameTaken => NAME_TAKEN,
-            Self::NamespaceTerminating => "NamespaceTerminating",
-            Self::NodeLost => "NodeLost",
-            Self::NotReady => "NotReady",
-            Self::NotReadySinceAttempt => "NotReadySinceAttempt",
-            Self::OutdatedTemplate => "OutdatedTemplate",
-            Self::Paused => "Paused",
-            Self::PendingDeadlineExceeded => "PendingDeadlineExceeded",
-            Self::PodFailurePolicy => "PodFailurePolicy",
-            Self::PreviousPod => "PreviousPod",
-            Self::PreviousPodTerminating => "PreviousPodTerminating",
-            Self::RecordLost => "RecordLost",
-            Self::Rejected => "Rejected",
-            Self::Restarting => "Restarting",
-            Self::Scheduling => "Scheduling",
-            Self::Starting => "Starting",
-            Self::Suspended => "Suspended",
-            Self::Tainted => "Tainted",
-            Self::TemplateInvalid => "TemplateInvalid",
-            Self::Unhealthy => "Unhealthy",
-            Self::Unreachable => "Unreachable",
-            Self::Unschedulable => "Unschedulable",
-            Self::WaitingForTurn => "WaitingForTurn",
-        }
+        self.into()
     }
 
     /// Whether a failed node stops counting as failed when it can be tried again or is Ready.
@@ -560,7 +522,7 @@ impl Judge<'_> {
         let current =
             latest.filter(|latest| latest.rollout == self.key.rollout && latest.run == self.key.run);
         let skipped_at = self.rejected_until(history);
-        if let Some(latest) = latest
+        if let Some(latest) = latest.filter(|latest| latest.rollout == self.key.rollout)
             && matches!(latest.outcome, Outcome::Disrupted | Outcome::Ignored)
             && node.unschedulable
         {
@@ -633,10 +595,10 @@ pub fn not_tolerated(taint: &Taint) -> String {
 fn occupied(judged: &Judged<'_>) -> State {
     let pod = judged.pod;
     let outdated = !judged.is_current;
-    if pod.meta.deleted.is_some() {
+    if judged.is_deleted {
         let message = format!("{} is terminating; the node waits for its end", pod.meta.name);
         State::Waiting(because(Cause::PreviousPodTerminating, message))
-    } else if outdated && (pod.phase != Phase::Pending || pod.started.is_some()) {
+    } else if outdated && (judged.phase != Phase::Pending || pod.started.is_some()) {
         let message = format!("{} runs an older template", pod.meta.name);
         State::Waiting(because(Cause::OutdatedTemplate, message))
     } else if outdated || judged.home.is_none() {
@@ -646,12 +608,16 @@ fn occupied(judged: &Judged<'_>) -> State {
         let reason = if exit.reason.is_empty() { "Error" } else { &*exit.reason };
         let message = format!("{restarts} of {}; last exit {} ({reason})", pod.meta.name, exit.code);
         State::Waiting(because(Cause::Restarting, message))
-    } else if pod.phase != Phase::Pending {
+    } else if judged.phase != Phase::Pending {
         State::Running
     } else if let Some(message) = &pod.unschedulable {
         State::Starting(because(Cause::Unschedulable, conditions::shorten(message.to_string(), 256)))
     } else if let Some(waiting) = pod.held_up() {
         State::Starting(because(Cause::ContainerWaiting, format!("{waiting} in {}", pod.meta.name)))
+    } else if pod.is_gated {
+        let message =
+            format!("{} has scheduling gates; the scheduler waits until they are removed", pod.meta.name);
+        State::Starting(because(Cause::Scheduling, message))
     } else if pod.node.is_none() {
         State::Starting(because(Cause::Scheduling, ""))
     } else {
@@ -666,7 +632,7 @@ pub fn occupants<'p, 'a>(histories: &'p Histories<'a>) -> Vec<Option<&'p Judged<
     for judged in histories.pods.iter().filter(|judged| judged.occupies()) {
         if let Some(at) = judged.on_at {
             let told = occupants[at].get_or_insert(judged);
-            if told.pod.meta.deleted.is_some() {
+            if told.is_deleted {
                 *told = judged;
             }
         }

@@ -17,8 +17,8 @@ const BACKOFF_LIMIT: i32 = 6;
 /// clocks need to tell who deleted it.
 pub const DELETED_FOR_ANNOTATION: &str = "dj.dysproz.io/deleted-for";
 
-/// Why the manager deletes a pod that may be running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why the manager deletes a pod that may be running. The names of the variants are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 pub enum DeletedFor {
     /// spec.suspend is set.
     Suspend,
@@ -41,37 +41,14 @@ pub enum DeletedFor {
 }
 
 impl DeletedFor {
-    const ALL: [Self; 9] = [
-        Self::Suspend,
-        Self::Deadline,
-        Self::FailFast,
-        Self::FailJob,
-        Self::Misplaced,
-        Self::PendingDeadline,
-        Self::Exhausted,
-        Self::Superfluous,
-        Self::Outdated,
-    ];
-
     /// The value of the annotation.
     pub fn word(self) -> &'static str {
-        match self {
-            Self::Suspend => "Suspend",
-            Self::Deadline => "Deadline",
-            Self::FailFast => "FailFast",
-            Self::FailJob => "FailJob",
-            Self::Misplaced => "Misplaced",
-            Self::PendingDeadline => "PendingDeadline",
-            Self::Exhausted => "Exhausted",
-            Self::Superfluous => "Superfluous",
-            Self::Outdated => "Outdated",
-        }
+        self.into()
     }
 
     /// The reason that is written on a pod.
     pub fn of(pod: &Pod) -> Option<Self> {
-        let word = pod.meta.annotations.get(DELETED_FOR_ANNOTATION)?;
-        Self::ALL.into_iter().find(|reason| reason.word() == word)
+        pod.meta.annotations.get(DELETED_FOR_ANNOTATION)?.parse().ok()
     }
 }
 

@@ -28,8 +28,8 @@ use crate::ledger::{FORMAT, LEDGER_LABEL};
 use crate::node_state::{State, pod_name};
 use crate::observe::World;
 use crate::outcome::Rules;
-use crate::record::{Record, Release, Tidied};
-use crate::removal::{Removal, delete, removal, unneeded};
+use crate::record::{Record, Release};
+use crate::removal::{Removal, removal, unneeded};
 use crate::run::{Key, current_key};
 use crate::status;
 use crate::survey::{Survey, survey};
@@ -54,7 +54,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let (now_free, then_free): (Vec<_>, Vec<_>) = survey
         .pods()
         .iter()
-        .filter(|judged| judged.pod.meta.deleted.is_some())
+        .filter(|judged| judged.is_deleted)
         .filter_map(|judged| record.release(world, &survey, judged).map(|release| (judged.pod, release)))
         .partition(|(_, release)| *release == Release::Now);
     let now_free = now_free.iter().filter_map(|(pod, _)| release(&pod.meta));
@@ -82,10 +82,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let mut last: Actions = then_free.collect();
     let (unneeded, expires) = unneeded(job, &survey, now);
     let (tidied, more_at) = record.tidied(world, &survey, &unneeded, now);
-    last.extend(tidied.iter().filter_map(|tidied| match tidied {
-        Tidied::Delete(judged) => Some(delete(judged.pod, false)),
-        Tidied::Release(judged) => release(&judged.pod.meta),
-    }));
+    last.extend(tidied);
     for at in [expires, more_at].into_iter().flatten() {
         plan.look_again(at);
     }

@@ -22,7 +22,8 @@ use crate::ledger::{
 };
 use crate::observe::World;
 use crate::outcome::Fate;
-use crate::plan::{Actions, NAME_LABEL, UID_LABEL};
+use crate::plan::{Actions, NAME_LABEL, UID_LABEL, release};
+use crate::removal::delete;
 use crate::run::rollout_before;
 use crate::survey::Survey;
 
@@ -50,15 +51,6 @@ pub(crate) enum Release {
     Now,
     /// After this plan's ledger step.
     Recorded,
-}
-
-/// What is done with a recorded pod that nothing waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Tidied<'s> {
-    /// It is not needed any more.
-    Delete(&'s Judged<'s>),
-    /// It stays, and its finalizer is removed.
-    Release(&'s Judged<'s>),
 }
 
 /// The ledger step of a plan.
@@ -116,15 +108,8 @@ impl<'a> Record<'a> {
                 run: survey.key.run,
                 pod: history.number,
                 outcome: Outcome::RecordLost,
-                failures: 0,
-                disruptions: 0,
-                ignored: 0,
-                rejected_since: None,
-                exit: None,
-                attempt: None,
-                gone: None,
                 ended: whole_seconds(now),
-                unknown: Box::default(),
+                ..Entry::default()
             });
             // A record that is lost is written down at once: once the shard exists again, nothing else tells of the loss.
             if lost.is_some() {
@@ -173,9 +158,11 @@ impl<'a> Record<'a> {
     fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
         let mut waits = [false; SHARDS as usize];
         for judged in survey.pods().iter().filter(|judged| !judged.recorded) {
-            let waiting = judged.pod.meta.deleted.is_some() || judged.deleted_for.is_some();
-            if let (Fate::Ended { .. }, Some(home), true) = (&judged.fate, judged.home, waiting) {
-                waits[at(home.uid)] = true;
+            let waiting = judged.is_deleted || judged.deleted_for.is_some();
+            if let (Fate::Ended { .. }, true) = (&judged.fate, waiting)
+                && let Some(home) = survey.histories.home_uid(judged)
+            {
+                waits[at(home)] = true;
             }
         }
         for history in &survey.histories.nodes {
@@ -237,13 +224,13 @@ impl<'a> Record<'a> {
 
     /// Whether the finalizer of a terminating pod may be removed.
     pub(crate) fn release(&self, world: &World, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Release> {
-        match (&judged.fate, judged.home) {
+        match (&judged.fate, survey.histories.home_uid(judged)) {
             (Fate::Ended { .. }, _) if survey.is_line_frozen(judged) => {
                 world.refusals.namespace_terminating.then_some(Release::Now)
             }
             (Fate::Open, _) => None,
             (Fate::NeverRan, _) => Some(Release::Now),
-            (Fate::Ended { .. }, Some(home)) => self.when_recorded(home.uid, !judged.recorded, world),
+            (Fate::Ended { .. }, Some(home)) => self.when_recorded(home, !judged.recorded, world),
             // What it counts for depends on the rollout: the status must tell first that it has changed.
             (Fate::Ended { .. }, None) if survey.changes => None,
             (Fate::Ended { .. }, None) => {
@@ -264,16 +251,16 @@ impl<'a> Record<'a> {
     /// Recorded pods that can wait for what is done with them: those that are not needed any more are deleted, and once
     /// the run has ended, or nothing has happened for a while, the others lose their finalizer, so that no drain and no
     /// deletion of a namespace needs a manager. A bounded number at a time; the second value is when there are more.
-    pub(crate) fn tidied<'s>(
+    pub(crate) fn tidied(
         &self,
         world: &World,
-        survey: &'s Survey<'_>,
-        unneeded: &[&'s Judged<'s>],
+        survey: &Survey<'_>,
+        unneeded: &[&Judged<'_>],
         now: Timestamp,
-    ) -> (Vec<Tidied<'s>>, Option<Timestamp>) {
+    ) -> (Actions, Option<Timestamp>) {
         // A shard that is written now may have been lost.
         let rests = |judged: &Judged<'_>| {
-            let uid = judged.home.map(|home| home.uid).or_else(|| judged.pod.label(NODE_UID_LABEL));
+            let uid = survey.histories.home_uid(judged).or_else(|| judged.pod.label(NODE_UID_LABEL));
             judged.recorded
                 && !survey.is_line_frozen(judged)
                 && uid.is_some_and(|uid| !self.flushed[at(uid)] && !self.unwritable[at(uid)])
@@ -282,18 +269,15 @@ impl<'a> Record<'a> {
         let quiet = world.clocks.busy().and_then(|busy| busy.checked_add(QUIET).ok());
         let quiet = quiet.filter(|until| !has_ended && *until > now);
         let is_held = |judged: &&Judged<'_>| {
-            let pod = judged.pod;
-            judged.recorded
-                && matches!(judged.fate, Fate::Ended { .. })
-                && pod.meta.deleted.is_none()
-                && pod.meta.has_finalizer(FINALIZER)
-                && rests(judged)
+            let has_ended = matches!(judged.fate, Fate::Ended { .. }) && !judged.is_deleted;
+            has_ended && rests(judged) && judged.pod.meta.has_finalizer(FINALIZER)
         };
         let gone: HashSet<&str> = unneeded.iter().map(|judged| &*judged.pod.meta.uid).collect();
-        let deleted = unneeded.iter().copied().filter(|judged| rests(judged)).map(Tidied::Delete);
+        let deleted =
+            unneeded.iter().copied().filter(|judged| rests(judged)).map(|judged| delete(judged.pod, false));
         let held = survey.pods().iter().filter(is_held);
-        let mut released =
-            held.filter(|judged| !gone.contains(&*judged.pod.meta.uid)).map(Tidied::Release).peekable();
+        let held = held.filter(|judged| !gone.contains(&*judged.pod.meta.uid));
+        let mut released = held.filter_map(|judged| release(&judged.pod.meta)).peekable();
         let quiet = quiet.filter(|_| released.peek().is_some());
         let mut open = deleted.chain(released.filter(|_| quiet.is_none())).peekable();
         if open.peek().is_none() {

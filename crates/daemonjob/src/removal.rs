@@ -68,7 +68,7 @@ pub(crate) fn removal(
         || reason == Some(DeletedFor::PendingDeadline)
         || reason == Some(DeletedFor::Misplaced) && judged.home.is_some();
     match (reason, judged.deleted_for) {
-        _ if !pod.is_counted() => Removal::Keep(None),
+        _ if !judged.is_counted() => Removal::Keep(None),
         (Some(reason), Some(marked)) if reason == marked => Removal::Delete,
         (Some(reason), _) if counts => Removal::Mark(reason),
         (Some(_), _) => Removal::DeleteUnbound,
@@ -88,7 +88,7 @@ pub fn deletion_reason(
     judged: &Judged<'_>,
     now: Timestamp,
 ) -> Option<DeletedFor> {
-    if !judged.pod.is_counted() {
+    if !judged.is_counted() {
         return None;
     }
     let since = world.clocks.pending_since(&judged.pod.meta.uid, now);
@@ -143,7 +143,7 @@ fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
     let order =
         |judged: &Judged<'_>| (judged.pod.started.is_some(), judged.number, judged.pod.meta.uid.clone());
     let Some(at) = judged.on_at.filter(|at| survey.doubled.contains(at)) else { return false };
-    let others = survey.pods().iter().filter(|other| other.on_at == Some(at) && other.pod.is_counted());
+    let others = survey.pods().iter().filter(|other| other.on_at == Some(at) && other.is_counted());
     others.map(order).max() > Some(order(judged))
 }
 
@@ -181,13 +181,12 @@ pub(crate) fn unneeded<'s>(
     let run_expires = expiry(job, survey);
     let mut again = run_expires.filter(|at| *at > now);
     let run_expired = run_expires.is_some_and(|at| at <= now);
-    let is_over =
-        |judged: &&Judged<'_>| matches!(judged.fate, Fate::Ended { .. }) && judged.pod.meta.deleted.is_none();
+    let is_over = |judged: &&Judged<'_>| matches!(judged.fate, Fate::Ended { .. }) && !judged.is_deleted;
     let ended: Vec<&Judged<'_>> = survey.pods().iter().filter(is_over).collect();
     let (mut unneeded, mut succeeded, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     // Pods are sorted by node and number: the later one replaces the earlier.
     for of_node in ended.chunk_by(|one, other| one.home == other.home) {
-        let has_failed = |judged: &Judged<'_>| judged.pod.phase == Phase::Failed;
+        let has_failed = |judged: &Judged<'_>| judged.phase == Phase::Failed;
         let last_failed = of_node.iter().rposition(|judged| has_failed(judged));
         for (at, judged) in of_node.iter().copied().enumerate() {
             let is_kept = at + 1 == of_node.len() || Some(at) == last_failed;
@@ -202,9 +201,8 @@ pub(crate) fn unneeded<'s>(
     }
     for (mut kept, most) in [(succeeded, KEPT_SUCCEEDED_PODS), (failed, KEPT_FAILED_PODS)] {
         if kept.len() > most {
-            kept.sort_by_cached_key(|judged| {
-                (Reverse(ended_at(survey, judged)), judged.pod.meta.uid.clone())
-            });
+            // The sort is stable: of pods that ended at the same time, those of the first nodes are kept.
+            kept.sort_by_cached_key(|judged| Reverse(ended_at(survey, judged)));
             unneeded.extend(kept.drain(most..));
         }
     }
@@ -232,9 +230,9 @@ fn expiry(job: &DaemonJob, survey: &Survey<'_>) -> Option<Timestamp> {
     let before = job.status.as_ref()?;
     let is_over =
         !survey.begins && job.spec.suspend != Some(true) && (survey.is_finished() || survey.ending.is_some());
-    let ended = before.conditions.iter().find(|one| one.type_ == "Failed" && one.status == "True");
-    let complete =
-        before.completion_time.as_ref().filter(|_| conditions::is_true(&before.conditions, "Complete"));
-    let at = complete.or(ended.map(|failed| &failed.last_transition_time)).filter(|_| is_over)?;
+    let is_true = |type_| conditions::find_true(&before.conditions, type_);
+    let complete = is_true("Complete").and(before.completion_time.as_ref());
+    let failed = is_true("Failed").map(|failed| &failed.last_transition_time);
+    let at = complete.or(failed).filter(|_| is_over)?;
     at.0.checked_add(ttl).ok()
 }

@@ -10,11 +10,12 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::{conditions, digest};
+use strum::VariantArray as _;
 
 use crate::api::{DaemonJob, DaemonJobStatus, RerunOn, Rollout};
 use crate::history::{ROLLOUT_ANNOTATION, RUN_ANNOTATION, hash_of};
 use crate::ledger::Outcome;
-use crate::node_state::{is_done, reruns_on};
+use crate::node_state::{Cause, is_done, reruns_on};
 use crate::observe::World;
 use crate::survey::Survey;
 
@@ -30,7 +31,7 @@ pub struct Key {
 }
 
 /// Why the run ends before every node is finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray)]
 pub enum Ending {
     /// It has worked for activeDeadlineSeconds.
     Deadline,
@@ -41,15 +42,9 @@ pub enum Ending {
 }
 
 impl Ending {
-    const ALL: [Self; 3] = [Self::Deadline, Self::FailFast, Self::FailJob];
-
     /// The reason of the condition Failed.
     pub fn reason(self) -> &'static str {
-        match self {
-            Self::Deadline => "DeadlineExceeded",
-            Self::FailFast => "MaxFailedNodesExceeded",
-            Self::FailJob => "PodFailurePolicy",
-        }
+        Cause::from(self).word()
     }
 
     /// A digest of the limits whose change lets the run go on.
@@ -156,7 +151,8 @@ pub fn start(world: &World, now: Timestamp) -> Timestamp {
 /// Why the run has ended, as the status tells; it holds for the rollout until a limit changes.
 pub fn ended_before(job: &DaemonJob, key: &Key) -> Option<Ending> {
     let rollout = rollout_before(job, key)?;
-    let ending = Ending::ALL.into_iter().find(|ending| Some(ending.reason()) == rollout.ended.as_deref())?;
+    let ending =
+        Ending::VARIANTS.iter().copied().find(|one| Some(one.reason()) == rollout.ended.as_deref())?;
     let holds = rollout.ended_by.as_deref() == Some(&ending.limits(job));
     // The next run has time of its own.
     let is_next = job.spec.suspend == Some(true) && ending == Ending::Deadline;

@@ -45,8 +45,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         State::Skipped(reason) => Some(reason.clone()),
         _ => None,
     });
-    let terminating =
-        survey.pods().iter().filter(|judged| judged.occupies() && judged.pod.meta.deleted.is_some()).count();
+    let terminating = survey.pods().iter().filter(|judged| judged.occupies() && judged.is_deleted).count();
     let is_suspended = job.spec.suspend == Some(true);
     let start = (!is_suspended).then_some(Time(survey.start));
     let complete = wanted.iter().any(|wanted| wanted.type_ == "Complete" && wanted.status == Some(true));
@@ -54,7 +53,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     let mut status = DaemonJobStatus {
         observed_generation: job.metadata.generation,
         desired: number(survey.desired()),
-        active: number(survey.pods().iter().filter(|judged| judged.pod.is_counted()).count()),
+        active: number(survey.pods().iter().filter(|judged| judged.is_counted()).count()),
         succeeded: number(survey.count(|state| *state == State::Done)),
         failed: number(failed.len()),
         pending: number(pending.len()),
@@ -222,10 +221,8 @@ fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
 fn ready(job: &DaemonJob, survey: &Survey<'_>, standing: &Standing) -> Wanted {
     let hold = survey.hold.as_ref().map(|hold| hold.cause);
     let before = job.status.as_ref().filter(|_| rollout_before(job, &survey.key).is_some());
-    let was_ready = before.is_some_and(|before| {
-        let is_ready = |one: &Condition| one.type_ == "Ready" && one.status == "True";
-        before.conditions.iter().any(|one| is_ready(one) && one.reason != Cause::Suspended.word())
-    });
+    let ready = before.and_then(|before| conditions::find_true(&before.conditions, "Ready"));
+    let was_ready = ready.is_some_and(|ready| ready.reason != Cause::Suspended.word());
     let goes_on = !standing.failed && !standing.stalled && hold.is_none();
     let (is_ready, reason) = if standing.complete || hold == Some(Cause::Suspended) {
         (true, standing.reason)
@@ -342,15 +339,17 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
         ("Failed", EventType::Warning, "Failed", "Finish"),
         ("Suspended", EventType::Normal, "Suspended", "Suspend"),
         ("Paused", EventType::Normal, "Paused", "Pause"),
+        ("PodsRefused", EventType::Warning, "TemplateInvalid", "Create"),
         ("LedgerLost", EventType::Warning, "LedgerLost", "Skip"),
         ("LedgerRefused", EventType::Warning, "LedgerRefused", "Record"),
     ] {
-        let of = |conditions: &[Condition]| -> Option<String> {
-            let told = conditions.iter().find(|one| one.type_ == condition && one.status == "True")?;
-            Some(told.message.clone())
+        let find = |conditions| {
+            // A refused pod is tried again; an invalid template needs a user.
+            let is_news = |one: &&Condition| condition != "PodsRefused" || one.reason == reason;
+            conditions::find_true(conditions, condition).filter(is_news)
         };
-        if let (Some(note), None) = (of(&after.conditions), of(&before.conditions)) {
-            events.push(Event { type_, reason, action, note });
+        if let (Some(told), None) = (find(&after.conditions), find(&before.conditions)) {
+            events.push(Event { type_, reason, action, note: told.message.clone() });
         }
     }
     let was_suspended = conditions::is_true(&before.conditions, "Suspended");
@@ -364,14 +363,6 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
         let count = u64::try_from(after.failed.unwrap_or_default()).unwrap_or_default();
         let note = format!("{} failed{first}", counted(count, "node"));
         events.push(Event { type_: EventType::Warning, reason: "NodeFailed", action: "Run", note });
-    }
-    let invalid = |conditions: &[Condition]| -> Option<String> {
-        let said =
-            conditions.iter().find(|one| one.type_ == "PodsRefused" && one.reason == "TemplateInvalid")?;
-        Some(said.message.clone())
-    };
-    if let (Some(note), None) = (invalid(&after.conditions), invalid(&before.conditions)) {
-        events.push(Event { type_: EventType::Warning, reason: "TemplateInvalid", action: "Create", note });
     }
     let unlabelled = world.unlabelled.pods.len() + world.unlabelled.shards.len();
     if unlabelled > 0 {

@@ -2,7 +2,7 @@
 //!
 //! One pure function that puts the rules together. The plan acts upon it, and `quintet explain` prints it.
 
-use foldhash::{HashSet, HashSetExt as _};
+use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
 use quintet_kit::clock::whole_seconds;
 use quintet_kit::conditions;
@@ -10,7 +10,7 @@ use quintet_kit::conditions;
 use crate::api::DaemonJob;
 use crate::eligibility::Verdict;
 use crate::failure_policy::{Failures, Fleet, failures, unhealthy_from_start};
-use crate::history::{Histories, Judged, NODE_UID_LABEL, histories};
+use crate::history::{Histories, Judged, NODE_UID_LABEL, histories, pinned_to};
 use crate::node_state::{Cause, Failure, Judge, Reason, Standing, State, Surveyed, because, occupants};
 use crate::observe::World;
 use crate::outcome::Rules;
@@ -21,7 +21,7 @@ use crate::turns::{holds_place, take_turns};
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
 
 /// Everything that there is to say.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "a run may begin or a rollout change, and pods may run or wait meanwhile"
@@ -105,7 +105,7 @@ impl<'a> Survey<'a> {
 
     /// Whether any pod is there that has not ended and is not terminating.
     pub fn has_counted_pods(&self) -> bool {
-        self.pods().iter().any(|judged| judged.pod.is_counted() && holds_place(self, judged))
+        self.pods().iter().any(|judged| judged.is_counted() && holds_place(self, judged))
     }
 
     /// Whether the run is over: nothing is left to do.
@@ -128,12 +128,14 @@ impl<'a> Survey<'a> {
             return String::new();
         }
         let told: HashSet<usize> = self.nodes.iter().map(|one| one.at).collect();
-        let mut holders = self
-            .pods()
-            .iter()
-            .filter(|judged| holds_place(self, judged) && !judged.on_at.is_some_and(|at| told.contains(&at)));
-        holders.next().map_or_else(String::new, |judged| {
-            format!("; {} on {} holds a place", judged.pod.meta.name, judged.on.unwrap_or("no node"))
+        let is_told = |judged: &&Judged<'_>| judged.on_at.is_some_and(|at| told.contains(&at));
+        let holder = self.pods().iter().find(|judged| holds_place(self, judged) && !is_told(judged));
+        holder.map_or_else(String::new, |judged| {
+            format!(
+                "; {} on {} holds a place",
+                judged.pod.meta.name,
+                pinned_to(judged.pod).unwrap_or("no node")
+            )
         })
     }
 
@@ -159,25 +161,13 @@ pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
         histories,
         // While suspended no node is late.
         start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
-        begins: false,
         changes: rollout.is_none(),
-        nodes: Vec::new(),
-        doubled: Vec::new(),
-        written_off: Vec::new(),
-        elsewhere: 0,
-        suspects_elsewhere: Vec::new(),
-        failures: Failures::default(),
         base,
         unhealthy_from_start: unhealthy_from_start(job, false, fleet),
         is_template_invalid: world.invalid_template.is_some(),
-        replaced: HashSet::new(),
-        has_working_pod: false,
         led_since: world.clocks.began().map_or(Timestamp::MIN, whole_seconds),
-        waits_for_turn: false,
-        ending: None,
-        hold: None,
-        again: None,
         key,
+        ..Survey::default()
     };
     survey.ending = run::ended_before(job, &survey.key);
     look_at_nodes(&mut survey, job, world, &rules, fleet, now);
@@ -288,7 +278,7 @@ fn look_at_nodes(
         let is_lost =
             standing.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
         let is_tried = blocking.is_some_and(|judged| {
-            judged.pod.is_counted() && !judged.recorded && judged.rollout == survey.key.rollout
+            judged.is_counted() && !judged.recorded && judged.rollout == survey.key.rollout
         });
         if is_tried
             && !is_lost
@@ -323,12 +313,11 @@ fn look_at_nodes(
     nodes.sort_by_key(|one| !one.node.ready);
     let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !written_off[*at];
     let of_gone_nodes = survey.pods().iter().filter(|judged| judged.on_at.is_none() && judged.occupies());
-    let of_gone_nodes: HashSet<&str> = of_gone_nodes.filter_map(|judged| judged.on).collect();
+    let of_gone_nodes: HashSet<&str> = of_gone_nodes.filter_map(|judged| pinned_to(judged.pod)).collect();
     let elsewhere = (0..occupants.len()).filter(is_elsewhere).count() + of_gone_nodes.len();
     let mut has_pod = vec![false; occupants.len()];
     let mut doubled = Vec::new();
-    for at in survey.pods().iter().filter(|judged| judged.pod.is_counted()).filter_map(|judged| judged.on_at)
-    {
+    for at in survey.pods().iter().filter(|judged| judged.is_counted()).filter_map(|judged| judged.on_at) {
         if std::mem::replace(&mut has_pod[at], true) {
             doubled.push(at);
         }

@@ -90,6 +90,9 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
 fn give_turns(survey: &mut Survey<'_>, places: &mut Places) {
     let mut due: Vec<usize> =
         (0..survey.nodes.len()).filter(|at| matches!(survey.nodes[*at].state, State::Due(_))).collect();
+    if due.is_empty() {
+        return;
+    }
     // The sort is stable: nodes without a place stay in their order.
     due.sort_by_key(|at| {
         let since = survey.nodes[*at].holds_place;

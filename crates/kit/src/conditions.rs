@@ -67,9 +67,14 @@ pub fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Conditi
     Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
 }
 
+/// The condition of this type, if it is True.
+pub fn find_true<'c>(conditions: &'c [Condition], type_: &str) -> Option<&'c Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
 /// Whether a condition of this type is True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
-    conditions.iter().any(|condition| condition.type_ == type_ && condition.status == "True")
+    find_true(conditions, type_).is_some()
 }
 
 /// Cuts a text to at most `limit` bytes at a character's border, marking the cut.

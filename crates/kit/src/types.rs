@@ -50,6 +50,8 @@ pub struct Pod {
     pub ready_since: Option<Timestamp>,
     /// The scheduler's words where it found no node.
     pub unschedulable: Option<Box<str>>,
+    /// Whether the scheduler waits until its scheduling gates are removed (KEP-3521).
+    pub is_gated: bool,
     /// Whether it was disrupted: preempted, evicted by the API, deleted by a taint.
     pub disrupted: bool,
     /// Restarts of its init and main containers, added up. Restarts of sidecars do not count: a sidecar is an init
@@ -134,6 +136,7 @@ impl Object for Pod {
             reason,
             ready_since,
             unschedulable,
+            is_gated,
             disrupted,
             restarts,
             restartable,
@@ -154,6 +157,7 @@ impl Object for Pod {
             && *reason == other.reason
             && *ready_since == other.ready_since
             && *unschedulable == other.unschedulable
+            && *is_gated == other.is_gated
             && *disrupted == other.disrupted
             && *restarts == other.restarts
             && *restartable == other.restartable
@@ -491,6 +495,7 @@ impl From<WirePod> for Pod {
         let mut ready_since = None;
         let mut not_ready_since = None;
         let mut unschedulable = None;
+        let mut is_gated = false;
         let mut disrupted = false;
         let ended_badly = phase == Phase::Failed;
         let mut kept = Vec::new();
@@ -503,9 +508,11 @@ impl From<WirePod> for Pod {
                     ready_since = Some(condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
                 }
                 ("Ready", "False") => not_ready_since = condition.last_transition_time,
-                ("PodScheduled", "False") if condition.reason.as_deref() == Some("Unschedulable") => {
-                    unschedulable = Some(condition.message.unwrap_or_default());
-                }
+                ("PodScheduled", "False") => match condition.reason.as_deref() {
+                    Some("Unschedulable") => unschedulable = Some(condition.message.unwrap_or_default()),
+                    Some("SchedulingGated") => is_gated = true,
+                    _ => {}
+                },
                 ("DisruptionTarget", "True") => disrupted = true,
                 _ => {}
             }
@@ -522,6 +529,7 @@ impl From<WirePod> for Pod {
             reason,
             ready_since,
             unschedulable,
+            is_gated,
             disrupted,
             restarts: without_sidecars()
                 .fold(0, |sum, container| sum.saturating_add(container.restart_count)),

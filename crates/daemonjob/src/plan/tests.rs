@@ -5,6 +5,7 @@ use quintet_kit::plan::Refusal;
 use quintet_kit::template::RawTemplate;
 use std::sync::Arc;
 
+use crate::clocks::Clocks;
 use crate::history::{number_of, pinned_to};
 use crate::ledger::{GONE, Gone, Shard, shard_name, shard_of};
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor};
@@ -821,9 +822,45 @@ fn a_cordoned_node_waits_after_a_disruption_and_not_before_a_first_run() {
     let mut evicted = pod(&job, "a", 1, "Failed");
     evicted.disrupted = true;
     let drained = cordoned(vec![evicted]);
-    let plan = plan(&told(job, &drained, now()), &drained, later(600));
-    assert!(created(&plan).is_empty());
-    assert_eq!(state(plan.status.as_ref().unwrap(), "a"), Some("Cordoned"));
+    let job = told(job, &drained, now());
+    let waits = plan(&job, &drained, later(600));
+    assert!(created(&waits).is_empty());
+    assert_eq!(state(waits.status.as_ref().unwrap(), "a"), Some("Cordoned"));
+    // L7: the disruption was of an older template.
+    let changed = with(&json!({"template": {"spec": {"containers": [{"name": "c", "image": "other"}]}}}));
+    let changed = told(DaemonJob { status: job.status, ..changed }, &drained, later(600));
+    assert_eq!(created(&plan(&changed, &drained, later(600))), ["a"]);
+}
+
+/// L5: the deadline of a gated pod begins when the gates are removed.
+#[test]
+fn a_gated_pod_waits_without_a_deadline() {
+    let job = with(&json!({"pendingDeadlineSeconds": 60}));
+    let job = told(job, &world(&["a"], vec![]), now());
+    let mut gated = pod(&job, "a", 1, "Pending");
+    (gated.node, gated.is_gated) = (None, true);
+    let mut clocks = Clocks::default();
+    let mut pass = |pod: &Pod, second| {
+        let mut world = world(&["a"], vec![pod.clone()]);
+        clocks.step(&job, &world, (later(second), SignedDuration::from_secs(second)));
+        world.clocks = clocks.clone();
+        plan(&job, &world, later(second))
+    };
+    pass(&gated, 0);
+    let waits = pass(&gated, 600);
+    let told = &waits.status.as_ref().unwrap().pending_nodes[0];
+    assert_eq!(told.reason, "Scheduling");
+    assert!(told.message.contains("scheduling gates"), "{}", told.message);
+    let deletes = |plan: &Plan<_>| {
+        plan.steps
+            .iter()
+            .flatten()
+            .any(|action| matches!(action, Action::Delete { .. } | Action::Merge { resource: PODS, .. }))
+    };
+    assert!(!deletes(&waits));
+    gated.is_gated = false;
+    assert!(!deletes(&pass(&gated, 601)));
+    assert!(deletes(&pass(&gated, 661)));
 }
 
 #[test]
