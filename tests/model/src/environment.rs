@@ -13,7 +13,7 @@ use crate::state::{
     Attempt, Budget, Deletion, Memory, NAMES, NODES, Node, NodeId, Outcome, Phase, Pod, Shard, Spec, State,
     Truth, Write,
 };
-use crate::world::{DAY, MARKS, Pass, Variant, Worlds, name_of};
+use crate::world::{DAY, Pass, Variant, Worlds, name_of};
 
 /// A kind of disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -472,8 +472,7 @@ impl State {
         let node = self.nodes[usize::from(pod.node.name)];
         let is_renewed = outcome == Some(Outcome::Succeeded) && pod.started_on == Some(node.generation);
         // The mark says that it was no attempt, once the pod is deleted.
-        let is_superfluous = pod.deletion != Deletion::None
-            && pod.mark.is_some_and(|mark| MARKS[usize::from(mark)] == "Superfluous");
+        let is_superfluous = pod.deletion != Deletion::None && pod.has_mark("Superfluous");
         let outcome = outcome.filter(|outcome| *outcome == Outcome::Succeeded || !is_superfluous);
         // A pod with a mark may fail on its own, and be deleted afterwards. Of a pod that is deleted before it starts, nobody
         // knows what ran if its node is not Ready after that.
@@ -481,16 +480,25 @@ impl State {
         self.truth.nodes[pod.node.slot()].is_ambiguous |=
             is_open || outcome.is_none() && phase == Phase::Failed;
         let home = if is_renewed { NodeId { generation: node.generation, ..pod.node } } else { pod.node };
+        let has_own = self.shards[home.slot()].line != 0 || self.pods.iter().any(|other| other.node == home);
         let truth = &mut self.truth.nodes[home.slot()];
+        // A late write made it for the Node that had the name before, and the present Node had a pod of its own. The rules
+        // leave it open which of the two counts.
+        truth.has_second_pod |= home != pod.node && (has_own || truth.tried.is_some());
+        truth.is_ambiguous |= truth.has_second_pod;
         truth.tried = truth.tried.max(Some(pod.truth));
-        if pod.has_node_ready && phase != Phase::Rejected {
+        // A superfluous pod has no outcome, so the rules leave it open whether it makes its node suspect. The ledger may know
+        // a later pod than a late one.
+        let counts = !pod.is_late && !truth.has_second_pod && !(is_superfluous && phase == Phase::Failed);
+        if pod.has_node_ready && phase != Phase::Rejected && counts {
             truth.unclear = Some(pod.truth);
         }
         if let Some(outcome) = outcome {
-            if truth.rollout != pod.truth {
+            // A late pod of an older rollout does not undo the counts of the present one: its number is lower.
+            if truth.rollout < pod.truth {
+                truth.rollout = pod.truth;
                 (truth.failures, truth.possible_failures) = (0, 0);
             }
-            truth.rollout = pod.truth;
             truth.last = Some(Attempt { outcome, template: pod.template, rollout: pod.truth });
             match outcome {
                 Outcome::Succeeded => {
@@ -501,7 +509,7 @@ impl State {
                     }
                 }
                 Outcome::Failed => {
-                    truth.possible_failures += 1;
+                    truth.possible_failures += u8::from(truth.rollout == pod.truth);
                     truth.failures += u8::from(pod.mark.is_none() && !pod.is_late);
                 }
                 Outcome::Disrupted => {}
@@ -531,7 +539,7 @@ impl State {
         // The mark of a superfluous pod says that it was no attempt.
         let runs = self.pods.iter().any(|pod| {
             let is_attempt = pod.has_node_ready && !pod.is_late && pod.mark.is_none() && pod.truth == rollout;
-            pod.node == id && pod.phase == Phase::Running && is_attempt
+            pod.node == id && pod.phase == Phase::Running && is_attempt && !truth.has_second_pod
         });
         let is_suspect = runs || truth.unclear == Some(rollout) && !self.nodes[usize::from(id.name)].is_ready;
         // On a node that was cordoned, a retry that runs may succeed before the leader looks: then nothing counts.

@@ -3,6 +3,8 @@
 //! A state is small and has no clock. Every time in it is an age: the time since the event, rounded down to the last
 //! threshold that it has passed. Ledger lines and statuses are numbers of interned values, see [`crate::world`].
 
+use crate::world::MARKS;
+
 /// The most node names.
 pub const NAMES: usize = 3;
 /// Nodes of one name, one after the other: a Node is deleted and created again once.
@@ -150,6 +152,11 @@ impl Pod {
         !self.phase.has_ended() && (self.deletion == Deletion::None || self.phase != Phase::Unbound)
     }
 
+    /// Whether it has the annotation deleted-for with this word.
+    pub fn has_mark(&self, word: &str) -> bool {
+        self.mark.is_some_and(|mark| MARKS[usize::from(mark)] == word)
+    }
+
     /// A bit for its node and number.
     pub fn bit(&self) -> u32 {
         1 << (self.node.slot() * MOST_PODS + usize::from(self.number) % MOST_PODS)
@@ -248,6 +255,9 @@ pub struct NodeTruth {
     pub was_cordoned: bool,
     /// Whether the rules leave it open how the last attempt counts, or a late write made another pod for the node.
     pub is_ambiguous: bool,
+    /// Whether a late write made another pod for the node. A known gap of the plan: once the ledger has one of the two pods,
+    /// the plan ignores an attempt or a success of the other one, unless its number is higher.
+    pub has_second_pod: bool,
     /// The latest rollout of which a pod was bound.
     pub tried: Option<u8>,
 }
@@ -330,6 +340,7 @@ impl State {
                 && matches!(pod.phase, Phase::Bound | Phase::Running)
                 && pod.has_node_ready
                 && !pod.is_late
+                && !self.truth.nodes[id.slot()].has_second_pod
         };
         self.truth.nodes[id.slot()].unclear.is_some_and(&of)
             || self.pods.iter().any(|pod| runs(pod) && of(pod.truth))
@@ -379,7 +390,9 @@ impl State {
                 if !self.pods.iter().any(exists) {
                     let has_others = self.pods.iter().any(|other| other.node.name == pod.node.name);
                     let is_late = pod.is_late && (has_others || self.shards[pod.node.slot()].line != 0);
-                    self.truth.nodes[pod.node.slot()].is_ambiguous |= is_late;
+                    let truth = &mut self.truth.nodes[pod.node.slot()];
+                    truth.is_ambiguous |= is_late;
+                    truth.has_second_pod |= is_late;
                     self.pods.push(Pod { is_late, ..*pod });
                 }
             }
