@@ -328,7 +328,7 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
             args: vec![
                 "--controllers=book".to_owned(),
                 format!("--watch-namespace={}", arena.namespace()),
-                "--log-level=info,quintet_kit=debug".to_owned(),
+                "--log-level=info,quintet_runtime=debug".to_owned(),
             ],
             program: Some(program()),
             ..ManagerOptions::default()

@@ -31,7 +31,7 @@ fn candidate_for(arena: &Arena, name: &str, controllers: &str) -> Manager {
     let mut args = vec![
         format!("--controllers={controllers}"),
         format!("--watch-namespace={}", arena.namespace()),
-        "--log-level=info,quintet_kit=debug".to_owned(),
+        "--log-level=info,quintet_runtime=debug".to_owned(),
     ];
     args.extend(QUICK.map(str::to_owned));
     let options = ManagerOptions {

@@ -5,10 +5,10 @@ use http::{Request, header};
 use kube::Client;
 use kube::client::Body;
 use quintet_e2e::Arena;
-use quintet_kit::object::Object;
-use quintet_kit::protobuf;
-use quintet_kit::resource::PODS;
-use quintet_kit::types::{Node, Pod};
+use quintet_runtime::model::core_types::{Node, Pod};
+use quintet_runtime::model::object::Object;
+use quintet_runtime::model::protobuf;
+use quintet_runtime::model::resource::PODS;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 

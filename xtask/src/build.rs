@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn the_executable_is_what_cargo_says() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"quintet_kit"},"executable":null}
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"quintet_runtime"},"executable":null}
 not json
 {"reason":"compiler-artifact","target":{"name":"quintet"},"executable":"/t/debug/quintet"}
 {"reason":"build-finished","success":true}"#;

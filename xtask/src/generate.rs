@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
-use quintet_kit::election::LEASE_NAME;
-use quintet_kit::rbac::{
+use quintet_runtime::election::LEASE_NAME;
+use quintet_runtime::model::rule::{
     LEADER_ELECTION_RULES, MANAGER_RULES, Rule, UNINSTALL_LEASE_RULES, UNINSTALL_MANAGER_RULES,
     UNINSTALL_RULES,
 };
@@ -160,15 +160,15 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
     let schema = schema(&quintet_daemonjob::api::DaemonJob::crd())?;
     files.insert("crates/manager/src/explain/daemonjob-schema.json".to_owned(), schema);
 
-    let kit = "crates/kit/src/rbac.rs";
+    let rule = "crates/runtime/src/model/rule.rs";
     let always: Vec<Rule> =
         MANAGER_RULES.iter().chain(kinds.iter().flat_map(|kind| kind.sweep)).copied().collect();
     let mut chart_rules = vec![
-        ("manager", "crates/kit and the sweepers of kinds", always.clone()),
-        ("leader-election", kit, LEADER_ELECTION_RULES.to_vec()),
-        ("uninstall", kit, UNINSTALL_RULES.to_vec()),
-        ("uninstall-manager", kit, UNINSTALL_MANAGER_RULES.to_vec()),
-        ("uninstall-lease", kit, UNINSTALL_LEASE_RULES.to_vec()),
+        ("manager", "crates/runtime and the sweepers of kinds", always.clone()),
+        ("leader-election", rule, LEADER_ELECTION_RULES.to_vec()),
+        ("uninstall", rule, UNINSTALL_RULES.to_vec()),
+        ("uninstall-manager", rule, UNINSTALL_MANAGER_RULES.to_vec()),
+        ("uninstall-lease", rule, UNINSTALL_LEASE_RULES.to_vec()),
         ("pulsarconsumer-secrets", "crates/pulsarconsumer", quintet_pulsarconsumer::SECRET_RULES.to_vec()),
     ];
     let (mut all, mut nodes) = (vec![("the manager itself", always)], Vec::new());
@@ -188,7 +188,7 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
         );
     }
 
-    let mut role = header("the rules of crates/kit and of every kind");
+    let mut role = header("the rules of crates/runtime and of every kind");
     role.push_str(&role_head("ClusterRole", NAME, None));
     role.push_str("rules:\n");
     for (whose, rules) in &all {
@@ -210,7 +210,7 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
     secrets.push_str(&rule_list(quintet_pulsarconsumer::SECRET_RULES, 2));
     files.insert("config/rbac/pulsarconsumer_secrets_role.yaml".to_owned(), secrets);
 
-    let mut election = header("crates/kit/src/rbac.rs");
+    let mut election = header("crates/runtime/src/model/rule.rs");
     election.push_str(&role_head("Role", &format!("{NAME}-leader-election"), Some(NAMESPACE)));
     election.push_str("rules:\n");
     for each in LEADER_ELECTION_RULES {

@@ -45,7 +45,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no gate before writes",
-        file: "crates/kit/src/gate.rs",
+        file: "crates/runtime/src/server/gate.rs",
         edits: &[
             ("        self.state.send_replace(None);\n", ""),
             (
@@ -57,7 +57,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a lease that is taken before it has expired",
-        file: "crates/kit/src/election.rs",
+        file: "crates/runtime/src/election.rs",
         edits: &[(
             "self.at.is_some() && self.expiry(settings) <= Instant::now()",
             "self.at.is_some() && settings.lease > Duration::ZERO",
@@ -66,19 +66,19 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "deletions that are not told",
-        file: "crates/kit/src/informer.rs",
+        file: "crates/runtime/src/cache/informer.rs",
         edits: &[("            self.tell(&Change::Deleted { old });\n", "            let _ = old;\n")],
         catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
     },
     Mutant {
         name: "a list that sweeps nothing",
-        file: "crates/kit/src/informer.rs",
+        file: "crates/runtime/src/cache/informer.rs",
         edits: &[("for key in &gone {\n            self.delete(key);\n        }", "drop(gone);")],
         catchers: &[Catcher::Plans("podset-node-lost", "/dropped")],
     },
     Mutant {
         name: "lists that may be old",
-        file: "crates/kit/src/informer.rs",
+        file: "crates/runtime/src/cache/informer.rs",
         edits: &[(
             "&resourceVersionMatch=NotOlderThan&timeoutSeconds=60",
             "&resourceVersionMatch=NotOlderThan&resourceVersion=0&timeoutSeconds=60",
@@ -87,7 +87,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "410 that is not understood",
-        file: "crates/kit/src/informer.rs",
+        file: "crates/runtime/src/cache/informer.rs",
         edits: &[(
             "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
             "self.code() == Some(1)",
@@ -96,7 +96,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no reading of one's own writes",
-        file: "crates/kit/src/executor.rs",
+        file: "crates/runtime/src/write/executor.rs",
         edits: &[(
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
@@ -105,7 +105,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a stranger's pod taken for one's own",
-        file: "crates/kit/src/executor.rs",
+        file: "crates/runtime/src/write/executor.rs",
         edits: &[(
             "Some(meta) if meta.is_controlled_by(owner) => {",
             "Some(meta) if !meta.uid.is_empty() => {",
@@ -114,7 +114,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a refusal that is forgotten at once",
-        file: "crates/kit/src/clock.rs",
+        file: "crates/runtime/src/model/clock.rs",
         edits: &[(
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);",
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::ZERO;",
@@ -123,7 +123,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a failed pass that is not repeated",
-        file: "crates/kit/src/controller.rs",
+        file: "crates/runtime/src/control/controller.rs",
         edits: &[(
             "(\"error\", Ended::Failed)",
             "(\"error\", Ended::Well { again: None, rest: Duration::ZERO })",
@@ -168,13 +168,13 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a take-over without looking at what is there",
-        file: "crates/kit/src/gate.rs",
+        file: "crates/runtime/src/server/gate.rs",
         edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
         catchers: &[Catcher::Plans("podset-pod-lost", "/take-over-blind")],
     },
     Mutant {
         name: "deletes what has another UID by now",
-        file: "crates/kit/src/executor.rs",
+        file: "crates/runtime/src/write/executor.rs",
         edits: &[("let mut preconditions = json!({ \"uid\": uid });", "let mut preconditions = json!({});")],
         catchers: &[Catcher::Plans("podset-scale-back", "delete-pods")],
     },

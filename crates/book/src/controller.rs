@@ -1,11 +1,11 @@
 //! Wires Books to the queue and the plan.
 
 use jiff::Timestamp;
-use quintet_kit::controller::{Controller, Reconciler};
-use quintet_kit::executor::Error;
-use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::Resource;
-use quintet_kit::shared::Shared;
+use quintet_runtime::control::context::Shared;
+use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::resource::Resource;
+use quintet_runtime::write::executor::Error;
 
 use crate::CONTROLLER;
 use crate::api::{Book, BookStatus};

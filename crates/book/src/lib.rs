@@ -7,7 +7,7 @@ pub mod api;
 pub mod controller;
 pub mod plan;
 
-use quintet_kit::rbac::Rule;
+use quintet_runtime::model::rule::Rule;
 
 pub use controller::register;
 

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 use kube::Resource as _;
-use quintet_kit::conditions::{self, Wanted};
-use quintet_kit::object::Object as _;
-use quintet_kit::plan::Plan;
+use quintet_runtime::model::conditions::{self, Wanted};
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::plan::Plan;
 use serde_json::Value;
 
 use crate::api::{Book, BookStatus, LONGEST};

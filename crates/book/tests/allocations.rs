@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
-#[path = "../../kit/tests/counter/mod.rs"]
+#[path = "../../runtime/tests/counter/mod.rs"]
 mod counter;
 
 use jiff::{SignedDuration, Timestamp};

@@ -3,8 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
-use quintet_kit::schema::{number_or_percentage, short_name};
-use quintet_kit::template::RawTemplate;
+use quintet_runtime::model::pod_template::RawTemplate;
+use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -426,7 +426,7 @@ pub struct DaemonJobStatus {
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "quintet_kit::conditions::lenient"
+        deserialize_with = "quintet_runtime::model::conditions::lenient"
     )]
     pub conditions: Vec<Condition>,
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::types::{Node, Phase, Pod};
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::api::DaemonJob;
 use crate::eligibility::{Placement, is_condition_taint};

@@ -6,7 +6,7 @@
 //!
 //! Nothing here validates a template: the API server does, in a dry run. What cannot be parsed matches no node.
 
-use quintet_kit::types::{Node, Taint};
+use quintet_runtime::model::core_types::{Node, Taint};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 

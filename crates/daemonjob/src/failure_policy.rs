@@ -7,9 +7,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::share::{Round, of_whole};
-use quintet_kit::types::Node;
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::core_types::Node;
+use quintet_runtime::model::int_or_percent::{Round, of_whole};
 
 use crate::api::{DaemonJob, FailurePolicyType};
 use crate::eligibility::Placement;

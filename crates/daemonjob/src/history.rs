@@ -6,8 +6,8 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use jiff::Timestamp;
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::types::{Node, Phase, Pod};
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::api::DaemonJob;
 use crate::clocks::Clocks;
@@ -43,6 +43,7 @@ const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// A pod, and what it means.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is another fact about the pod")]
 pub struct Judged<'a> {
     /// The pod.
     pub pod: &'a Arc<Pod>,

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::digest;
-use quintet_kit::object::{Meta, Object, Pairs, WireMeta};
+use quintet_runtime::model::digest;
+use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta};
 use serde::Deserialize;
 
 /// Label on every shard; its value is the format of the lines.
@@ -385,7 +385,7 @@ pub enum Unusable {
 }
 
 fn short(line: &str) -> String {
-    quintet_kit::conditions::shorten(line.to_owned(), 200)
+    quintet_runtime::model::conditions::shorten(line.to_owned(), 200)
 }
 
 impl FromStr for Entry {
@@ -570,7 +570,7 @@ impl Shard {
 }
 
 impl Object for Shard {
-    quintet_kit::identified_by_meta!();
+    quintet_runtime::identified_by_meta!();
 }
 
 #[derive(Deserialize)]

@@ -25,7 +25,7 @@ pub mod survey;
 pub mod sweep;
 pub mod turns;
 
-use quintet_kit::rbac::Rule;
+use quintet_runtime::model::rule::Rule;
 
 pub use controller::register;
 

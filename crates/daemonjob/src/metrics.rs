@@ -4,11 +4,11 @@ use prometheus::{
     IntCounter, IntCounterVec, Registry, register_int_counter_vec_with_registry,
     register_int_counter_with_registry,
 };
-use quintet_kit::executor::Carried;
-use quintet_kit::gate::Gate;
-use quintet_kit::informer::{Change, Informer};
-use quintet_kit::sums::Sums;
-use quintet_kit::types::{Phase, Pod};
+use quintet_runtime::cache::aggregate_gauge::Sums;
+use quintet_runtime::cache::informer::{Change, Informer};
+use quintet_runtime::model::core_types::{Phase, Pod};
+use quintet_runtime::server::gate::Gate;
+use quintet_runtime::write::executor::Carried;
 
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::outcome::{self, DeletedFor};

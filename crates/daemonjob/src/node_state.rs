@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
-use quintet_kit::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled, whole_seconds};
-use quintet_kit::plan::{LABELS_MISSING, NAME_TAKEN, Refusal};
-use quintet_kit::types::{Node, Phase, Taint};
-use quintet_kit::{conditions, digest};
+use quintet_runtime::model::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled, whole_seconds};
+use quintet_runtime::model::conditions;
+use quintet_runtime::model::core_types::{Node, Phase, Taint};
+use quintet_runtime::model::digest;
+use quintet_runtime::model::plan::{LABELS_MISSING, NAME_TAKEN, Refusal};
 
 use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
 use crate::eligibility::Verdict;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use quintet_kit::object::Object as _;
-use quintet_kit::plan::Refusals;
-use quintet_kit::types::{Node, Pod};
+use quintet_runtime::model::core_types::{Node, Pod};
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::plan::Refusals;
 
 use crate::FINALIZER;
 use crate::clocks::Clocks;

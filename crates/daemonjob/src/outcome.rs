@@ -4,7 +4,7 @@
 //! (podFailurePolicy, DisruptionTarget), KEP-3850 (FailIndex).
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::types::{Node, Phase, Pod};
+use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::api::{DaemonJob, ExitCodeOperator, PodFailureAction, PodFailurePolicy, PodFailureRule};
 use crate::eligibility::Placement;

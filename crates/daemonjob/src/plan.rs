@@ -10,11 +10,11 @@
 //! 4. pods are made, once the status tells the rollout and the run that they are part of.
 
 use jiff::Timestamp;
-use quintet_kit::KIND_LABEL;
-use quintet_kit::object::{Meta, Object as _, controller_reference};
-use quintet_kit::plan::{Action, Body, LABELS_MISSING, Plan};
-use quintet_kit::resource::{CONFIG_MAPS, PODS, Resource};
-use quintet_kit::types::Node;
+use quintet_runtime::KIND_LABEL;
+use quintet_runtime::model::core_types::Node;
+use quintet_runtime::model::object::{Meta, Object as _, controller_reference};
+use quintet_runtime::model::plan::{Action, Body, LABELS_MISSING, Plan};
+use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 use serde_json::{Value, json};
 
 use crate::FINALIZER;

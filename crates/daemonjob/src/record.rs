@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::object::{Object as _, controller_reference};
-use quintet_kit::plan::Action;
-use quintet_kit::resource::{CONFIG_MAPS, Resource};
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::object::{Object as _, controller_reference};
+use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::resource::{CONFIG_MAPS, Resource};
 use serde_json::{Map, Value, json};
 
 use crate::FINALIZER;

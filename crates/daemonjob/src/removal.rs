@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::conditions;
-use quintet_kit::plan::Action;
-use quintet_kit::resource::PODS;
-use quintet_kit::types::{Phase, Pod};
+use quintet_runtime::model::conditions;
+use quintet_runtime::model::core_types::{Phase, Pod};
+use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::resource::PODS;
 use serde_json::json;
 
 use crate::api::{DaemonJob, DaemonJobStatus};

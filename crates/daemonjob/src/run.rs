@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::{conditions, digest};
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::conditions;
+use quintet_runtime::model::digest;
 use strum::VariantArray as _;
 
 use crate::api::{DaemonJob, DaemonJobStatus, RerunOn, Rollout};

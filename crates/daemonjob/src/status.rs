@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::conditions::{self, Wanted, number};
-use quintet_kit::object::Object as _;
-use quintet_kit::plan::{Event, EventType, LABELS_MISSING, NAME_TAKEN, Refusal};
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::conditions::{self, Wanted, number};
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::plan::{Event, EventType, LABELS_MISSING, NAME_TAKEN, Refusal};
 
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::failure_policy::{braked_since, max_failed, tolerates};

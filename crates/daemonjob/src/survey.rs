@@ -4,8 +4,8 @@
 
 use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::conditions;
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::conditions;
 
 use crate::api::DaemonJob;
 use crate::eligibility::Verdict;

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::controller::{Controller, Reconciler};
-use quintet_kit::executor::{Error, Executor};
-use quintet_kit::informer::{Change, Health, Informer};
-use quintet_kit::object::{Key, Object as _, Owner};
-use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::{PODS, Resource};
-use quintet_kit::shared::Shared;
-use quintet_kit::types::Pod;
+use quintet_runtime::cache::informer::{Change, Health, Informer};
+use quintet_runtime::control::context::Shared;
+use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::object::{Key, Object as _, Owner};
+use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::write::executor::{Error, Executor};
 
 use crate::FINALIZER;
 use crate::api::DaemonJob;
@@ -180,7 +180,7 @@ pub fn register(shared: &Shared, served: Option<Informer<DaemonJob>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quintet_kit::plan::Action;
+    use quintet_runtime::model::plan::Action;
     use rstest::rstest;
     use serde_json::json;
 

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use foldhash::{HashSet, HashSetExt as _};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use quintet_kit::plan::MOST_CREATIONS;
-use quintet_kit::share::{Round, of_whole};
+use quintet_runtime::model::int_or_percent::{Round, of_whole};
+use quintet_runtime::model::plan::MOST_CREATIONS;
 
 use crate::api::{DaemonJob, OutdatedPods};
 use crate::history::Judged;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
-#[path = "../../kit/tests/counter/mod.rs"]
+#[path = "../../runtime/tests/counter/mod.rs"]
 mod counter;
 
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::observe::World;
 use quintet_daemonjob::plan::plan;
-use quintet_kit::plan::Action;
-use quintet_kit::resource::PODS;
+use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::resource::PODS;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::clock::doubled;
+use quintet_runtime::model::clock::doubled;
 
 use crate::line::line;
 

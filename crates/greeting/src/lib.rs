@@ -14,7 +14,7 @@ pub mod plan;
 pub mod printer;
 pub mod sweep;
 
-use quintet_kit::rbac::Rule;
+use quintet_runtime::model::rule::Rule;
 
 pub use controller::register;
 

@@ -7,12 +7,12 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource as _;
-use quintet_kit::clock::{is_recent, whole_seconds};
-use quintet_kit::conditions::{self, Wanted, shorten};
-use quintet_kit::digest;
-use quintet_kit::object::Object as _;
-use quintet_kit::plan::{Action, Event, EventType, Plan};
-use quintet_kit::resource::Resource;
+use quintet_runtime::model::clock::{is_recent, whole_seconds};
+use quintet_runtime::model::conditions::{self, Wanted, shorten};
+use quintet_runtime::model::digest;
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::plan::{Action, Event, EventType, Plan};
+use quintet_runtime::model::resource::Resource;
 use serde_json::json;
 
 use crate::FINALIZER;

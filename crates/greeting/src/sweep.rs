@@ -4,12 +4,12 @@ use std::convert::Infallible;
 
 use jiff::Timestamp;
 use kube::Resource as _;
-use quintet_kit::controller::{Controller, Reconciler};
-use quintet_kit::executor::Error;
-use quintet_kit::object::Object as _;
-use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::Resource;
-use quintet_kit::shared::Shared;
+use quintet_runtime::control::context::Shared;
+use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::resource::Resource;
+use quintet_runtime::write::executor::Error;
 
 use crate::FINALIZER;
 use crate::api::{Greeting, GreetingStatus};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
-#[path = "../../kit/tests/counter/mod.rs"]
+#[path = "../../runtime/tests/counter/mod.rs"]
 mod counter;
 
 use jiff::{SignedDuration, Timestamp};
@@ -11,7 +11,7 @@ use quintet_greeting::api::Greeting;
 use quintet_greeting::observe::World;
 use quintet_greeting::plan::{Effect, plan};
 use quintet_greeting::printer::Room;
-use quintet_kit::plan::Action;
+use quintet_runtime::model::plan::Action;
 use serde_json::{Value, json};
 
 use crate::counter::allocations;

@@ -15,7 +15,7 @@ use quintet_greeting::handlers::{Cause, Output};
 use quintet_greeting::observe::{Memory, Recalled, Say, World};
 use quintet_greeting::plan::{Effect, plan};
 use quintet_greeting::printer::Room;
-use quintet_kit::plan::Action;
+use quintet_runtime::model::plan::Action;
 use serde_json::{Value, json};
 
 /// What becomes of a write.

@@ -15,7 +15,7 @@ use clap::{
     ValueEnum,
 };
 use jiff::SignedDuration;
-use quintet_kit::election::LEASE_NAME;
+use quintet_runtime::election::LEASE_NAME;
 
 use crate::cluster::{ClusterArgs, is_name, parse_name};
 use crate::logs::Log;
@@ -303,7 +303,7 @@ impl Args {
         if lease < Duration::from_secs(1) || lease.subsec_nanos() != 0 {
             return Err("--leader-elect-lease-duration must be whole seconds, at least 1s".to_owned());
         }
-        if lease > quintet_kit::election::LONGEST_LEASE {
+        if lease > quintet_runtime::election::LONGEST_LEASE {
             return Err("--leader-elect-lease-duration must be at most 24h".to_owned());
         }
         if lease <= deadline {

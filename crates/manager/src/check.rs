@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use quintet_kit::election::LONGEST_LEASE;
-use quintet_kit::resource::{DEPLOYMENTS, LEASES};
+use quintet_runtime::election::LONGEST_LEASE;
+use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 

@@ -10,11 +10,11 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use http::{Method, Request};
 use kube::Client;
-use quintet_kit::client::{self, CALL, LONGEST_REST, causes};
-use quintet_kit::link::Link;
-use quintet_kit::metrics::Metrics;
-use quintet_kit::object::{Meta, WireMeta};
-use quintet_kit::resource::{DEPLOYMENTS, Resource, escape};
+use quintet_runtime::model::object::{Meta, WireMeta};
+use quintet_runtime::model::resource::{DEPLOYMENTS, Resource, escape};
+use quintet_runtime::server::client::{self, CALL, LONGEST_REST, causes};
+use quintet_runtime::server::connectivity::Link;
+use quintet_runtime::server::metrics::Metrics;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -184,7 +184,7 @@ impl Cluster {
             "{}/{}?fieldManager={}",
             resource.path(&meta.namespace),
             meta.name,
-            quintet_kit::FIELD_MANAGER
+            quintet_runtime::FIELD_MANAGER
         );
         let headers = [("content-type", "application/json-patch+json"), ("accept", WHOLE)];
         let body = operations.to_string().into_bytes();
@@ -196,7 +196,7 @@ impl Cluster {
         let path = format!(
             "{}/{name}/scale?fieldManager={}",
             DEPLOYMENTS.path(namespace),
-            quintet_kit::FIELD_MANAGER
+            quintet_runtime::FIELD_MANAGER
         );
         let headers = [("content-type", "application/merge-patch+json"), ("accept", WHOLE)];
         let body = json!({ "spec": { "replicas": 0 } }).to_string().into_bytes();

@@ -12,10 +12,10 @@ use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use quintet_kit::informer::Health;
-use quintet_kit::inspect::Activity;
-use quintet_kit::serve;
-use quintet_kit::shared::Shared;
+use quintet_runtime::cache::informer::Health;
+use quintet_runtime::control::activity::Activity;
+use quintet_runtime::control::context::Shared;
+use quintet_runtime::probes;
 use tokio::net::TcpListener;
 
 use crate::logs::LogHandle;
@@ -35,19 +35,19 @@ pub struct Pages {
 
 /// Serves /metrics in plain HTTP.
 pub async fn serve(listener: TcpListener, pages: Pages) {
-    serve::serve(listener, metrics().with_state(pages)).await;
+    probes::serve(listener, metrics().with_state(pages)).await;
 }
 
 /// Serves the debug pages in plain HTTP, at an address that only this machine can reach.
 pub async fn serve_debugging(listener: TcpListener, pages: Pages) {
-    serve::serve(listener, debugging().with_state(pages)).await;
+    probes::serve(listener, debugging().with_state(pages)).await;
 }
 
 /// Serves all pages over TLS, to whom the cluster's RBAC allows them.
 pub async fn serve_secured(listener: TcpListener, pages: Pages, identity: Identity, guard: Guard) {
     let guarded = middleware::from_fn_with_state(guard, secure::guard);
     let router = metrics().merge(debugging()).layer(guarded).with_state(pages);
-    serve::serve(identity.listen(listener), router).await;
+    probes::serve(identity.listen(listener), router).await;
 }
 
 fn metrics() -> Router<Pages> {
@@ -145,7 +145,7 @@ async fn set_level(State(pages): State<Pages>, level: String) -> (StatusCode, St
 mod tests {
     use super::*;
     use jiff::Timestamp;
-    use quintet_kit::object::Key;
+    use quintet_runtime::model::object::Key;
 
     #[test]
     fn an_object_that_fails_is_shown_with_its_last_error() {

@@ -16,11 +16,11 @@ use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::ledger::{Shard, shard_names};
 use quintet_daemonjob::observe::World;
-use quintet_kit::KIND_LABEL;
-use quintet_kit::clock::Clock;
-use quintet_kit::object::Object as _;
-use quintet_kit::resource::{CONFIG_MAPS, NODES, PODS, Resource};
-use quintet_kit::types::{Node, Pod};
+use quintet_runtime::KIND_LABEL;
+use quintet_runtime::model::clock::Clock;
+use quintet_runtime::model::core_types::{Node, Pod};
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
 use self::print::Output;
 use self::report::{Origin, report};

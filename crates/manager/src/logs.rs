@@ -24,7 +24,7 @@ pub struct Log {
     pub format: Format,
 
     /// Least important lines that are logged: error, warn, info, debug or trace, or a filter such as
-    /// `info,quintet_kit=debug`.
+    /// `info,quintet_runtime=debug`.
     #[arg(
         long = "log-level",
         env = "QUINTET_LOG_LEVEL",
@@ -73,7 +73,7 @@ impl LogHandle {
 }
 
 fn filter(level: &str) -> Result<Targets, String> {
-    const HOW: &str = "error, warn, info, debug or trace, or a filter such as `info,quintet_kit=debug`";
+    const HOW: &str = "error, warn, info, debug or trace, or a filter such as `info,quintet_runtime=debug`";
     // Nothing at all would mean errors alone, which nobody expects; and a level that is mistyped would be taken for a module,
     // of which everything is logged, and nothing of the others.
     if level.is_empty() {
@@ -117,11 +117,11 @@ mod tests {
 
     #[test]
     fn levels_and_filters_are_read_and_nonsense_refused() {
-        for good in ["debug", "info,quintet_kit=debug", "off"] {
+        for good in ["debug", "info,quintet_runtime=debug", "off"] {
             assert_eq!(parse_level(good), Ok(good.to_owned()));
         }
         assert!(parse_level("l0ud==").unwrap_err().contains("no filter"));
-        assert!(parse_level("quintet_kit=loud").unwrap_err().contains("no filter"));
+        assert!(parse_level("quintet_runtime=loud").unwrap_err().contains("no filter"));
         assert!(parse_level("inof").unwrap_err().starts_with("\"inof\" is no log level: write error"));
         assert!(parse_level("").unwrap_err().contains("write a level"));
     }

@@ -13,7 +13,7 @@ mod uninstall;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use quintet_kit::client::causes;
+use quintet_runtime::server::client::causes;
 
 use crate::args::{Asked, Command};
 

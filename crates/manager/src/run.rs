@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use kube::Config;
 use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use quintet_kit::client::{LONGEST_REST, discreet};
-use quintet_kit::clock::Clock;
-use quintet_kit::election::{self, Candidate, Settings};
-use quintet_kit::gate::{BEAT, Gate};
-use quintet_kit::link::Link;
-use quintet_kit::metrics::Metrics;
-use quintet_kit::shared::{Setup, Shared};
-use quintet_kit::{client, serve};
+use quintet_runtime::control::context::{Setup, Shared};
+use quintet_runtime::election::{self, Candidate, Settings};
+use quintet_runtime::model::clock::Clock;
+use quintet_runtime::probes;
+use quintet_runtime::server::client;
+use quintet_runtime::server::client::{LONGEST_REST, discreet};
+use quintet_runtime::server::connectivity::Link;
+use quintet_runtime::server::gate::{BEAT, Gate};
+use quintet_runtime::server::metrics::Metrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -60,9 +61,9 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         None
     };
     // Addresses first: a port that is taken is said before anything is done.
-    let metrics_listener = serve::listen(&args.metrics_bind_address).await?;
-    let debug_listener = serve::listen(&args.debug_bind_address).await?;
-    let probe_listener = serve::listen(&args.health_probe_bind_address).await?;
+    let metrics_listener = probes::listen(&args.metrics_bind_address).await?;
+    let debug_listener = probes::listen(&args.debug_bind_address).await?;
+    let probe_listener = probes::listen(&args.health_probe_bind_address).await?;
 
     let shared = Shared::new(Setup {
         client,
@@ -131,13 +132,13 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let dead: Arc<OnceLock<(String, Instant)>> = Arc::default();
     if let Some(listener) = probe_listener {
         let (ended, ready) = (dead.clone(), shared.clone());
-        let alive: serve::Check = Arc::new(move || {
+        let alive: probes::Check = Arc::new(move || {
             let said = ended.get().map(|(what, when)| format!("{what}, {} s ago", when.elapsed().as_secs()));
             said.into_iter().collect()
         });
-        let ready: serve::Check = Arc::new(move || ready.unready());
+        let ready: probes::Check = Arc::new(move || ready.unready());
         tasks.spawn(async move {
-            serve::probes(listener, alive, ready).await;
+            probes::probes(listener, alive, ready).await;
             "probes"
         });
     }

@@ -17,13 +17,13 @@ use futures::{StreamExt as _, stream};
 use quintet_book::api::Book;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_greeting::api::Greeting;
-use quintet_kit::KIND_LABEL;
-use quintet_kit::client::brief;
-use quintet_kit::executor::WINDOW;
-use quintet_kit::object::Meta;
-use quintet_kit::resource::{PODS, Resource};
 use quintet_podset::api::PodSet;
 use quintet_pulsarconsumer::api::PulsarConsumer;
+use quintet_runtime::KIND_LABEL;
+use quintet_runtime::model::object::Meta;
+use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::server::client::brief;
+use quintet_runtime::write::executor::WINDOW;
 use serde_json::json;
 
 use self::writer::Writer;

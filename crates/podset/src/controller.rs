@@ -4,16 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use quintet_kit::KIND_LABEL;
-use quintet_kit::controller::{Controller, Reconciler};
-use quintet_kit::departed::Departed;
-use quintet_kit::executor::{Error, Executor};
-use quintet_kit::informer::{Change, Informer};
-use quintet_kit::object::{Key, Object as _};
-use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::{PODS, Resource};
-use quintet_kit::shared::Shared;
-use quintet_kit::types::Pod;
+use quintet_runtime::KIND_LABEL;
+use quintet_runtime::cache::deselected::Departed;
+use quintet_runtime::cache::informer::{Change, Informer};
+use quintet_runtime::control::context::Shared;
+use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::object::{Key, Object as _};
+use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::write::executor::{Error, Executor};
 
 use crate::CONTROLLER;
 use crate::api::{PodSet, PodSetStatus};

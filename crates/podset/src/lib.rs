@@ -14,7 +14,7 @@ pub mod ranking;
 pub mod rollout;
 pub mod status;
 
-use quintet_kit::rbac::Rule;
+use quintet_runtime::model::rule::Rule;
 
 pub use controller::register;
 

@@ -1,8 +1,8 @@
 //! What people alert on, for all PodSets together: no object has a label of its own.
 
 use prometheus::Registry;
-use quintet_kit::informer::Informer;
-use quintet_kit::sums::Sums;
+use quintet_runtime::cache::aggregate_gauge::Sums;
+use quintet_runtime::cache::informer::Informer;
 
 use crate::api::PodSet;
 

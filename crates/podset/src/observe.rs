@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use quintet_kit::plan::Refusals;
-use quintet_kit::types::Pod;
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::plan::Refusals;
 
 /// What a plan looks at besides the PodSet itself.
 #[derive(Debug, Default)]

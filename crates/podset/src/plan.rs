@@ -7,15 +7,16 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Resource as _;
-use quintet_kit::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
-use quintet_kit::object::{Object as _, controller_reference};
-use quintet_kit::plan::{
+use quintet_runtime::KIND_LABEL;
+use quintet_runtime::model::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::digest;
+use quintet_runtime::model::object::{Object as _, controller_reference};
+use quintet_runtime::model::plan::{
     Action, Event, EventType, LABELS_MISSING, MOST_CREATIONS, NAME_TAKEN, Plan, Refusal,
 };
-use quintet_kit::resource::{PODS, Resource};
-use quintet_kit::template::RawTemplate;
-use quintet_kit::types::Pod;
-use quintet_kit::{KIND_LABEL, digest};
+use quintet_runtime::model::pod_template::RawTemplate;
+use quintet_runtime::model::resource::{PODS, Resource};
 use serde_json::json;
 
 use crate::api::{PodSet, PodSetStatus};

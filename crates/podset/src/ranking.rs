@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use quintet_kit::types::{Phase, Pod};
+use quintet_runtime::model::core_types::{Phase, Pod};
 
 use crate::rollout::Member;
 
@@ -199,7 +199,7 @@ mod tests {
             let ago = |seconds: i64| now() - jiff::SignedDuration::from_secs(seconds);
             let cost = cost.to_string();
             Pod {
-                meta: quintet_kit::object::Meta {
+                meta: quintet_runtime::model::object::Meta {
                     created: Some(ago(age)),
                     annotations: [(DELETION_COST_ANNOTATION, cost.as_str())].into(),
                     ..Default::default()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use quintet_kit::share::{Round, of_whole};
-use quintet_kit::types::Pod;
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::int_or_percent::{Round, of_whole};
 
 use crate::api::{PodSet, UpdateStrategyType};
 use crate::ranking::ranked;

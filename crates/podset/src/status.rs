@@ -3,10 +3,10 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource as _;
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::conditions::{self, Wanted, number};
-use quintet_kit::plan::{Event, EventType, Refusal};
-use quintet_kit::types::{Phase, Pod};
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::conditions::{self, Wanted, number};
+use quintet_runtime::model::core_types::{Phase, Pod};
+use quintet_runtime::model::plan::{Event, EventType, Refusal};
 
 use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
 use crate::plan::{NAME_LABEL, UID_LABEL};

@@ -2,16 +2,16 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
-#[path = "../../kit/tests/counter/mod.rs"]
+#[path = "../../runtime/tests/counter/mod.rs"]
 mod counter;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use quintet_kit::plan::Action;
 use quintet_podset::api::PodSet;
 use quintet_podset::observe::World;
 use quintet_podset::plan::plan;
+use quintet_runtime::model::plan::Action;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 

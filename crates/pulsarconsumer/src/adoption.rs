@@ -4,7 +4,7 @@
 //! of ours would never take one away. Its entries in managedFields are turned into ours once: from then on a field that we
 //! do not apply goes.
 
-use quintet_kit::FIELD_MANAGER;
+use quintet_runtime::FIELD_MANAGER;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
-use quintet_kit::conditions::lenient;
-use quintet_kit::schema::{short_name, without_descriptions};
+use quintet_runtime::model::conditions::lenient;
+use quintet_runtime::model::schema::{short_name, without_descriptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

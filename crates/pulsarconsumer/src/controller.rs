@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use quintet_kit::client::brief;
-use quintet_kit::controller::{Controller, Reconciler};
-use quintet_kit::executor::{Error, Executor};
-use quintet_kit::informer::{Change, Health, Informer, any_changed};
-use quintet_kit::log_repeated;
-use quintet_kit::object::{Key, Object as _};
-use quintet_kit::plan::{Plan, Refusals};
-use quintet_kit::resource::{DEPLOYMENTS, Resource};
-use quintet_kit::shared::Shared;
-use quintet_kit::types::{Deployment, Pod};
+use quintet_runtime::cache::informer::{Change, Health, Informer, any_changed};
+use quintet_runtime::control::context::Shared;
+use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::log_repeated;
+use quintet_runtime::model::core_types::{Deployment, Pod};
+use quintet_runtime::model::object::{Key, Object as _};
+use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
+use quintet_runtime::server::client::brief;
+use quintet_runtime::write::executor::{Error, Executor};
 use serde::Deserialize;
 
 use crate::CONTROLLER;
@@ -245,7 +245,7 @@ fn latest(events: &[KubeletEvent], started: Option<Timestamp>) -> Option<Complai
 async fn follow_keda(
     caches: [Informer<KedaObject>; 2],
     objects: Informer<PulsarConsumer>,
-    waker: quintet_kit::controller::Waker,
+    waker: quintet_runtime::control::controller::Waker,
 ) {
     let mut health: Vec<_> = caches.iter().flat_map(Informer::watch_health).collect();
     let mut was = None;

@@ -1,10 +1,10 @@
 //! The Deployment of a PulsarConsumer, as it is applied: every field that we own and no other.
 
 use kube::Resource as _;
-use quintet_kit::KIND_LABEL;
-use quintet_kit::object::controller_reference;
-use quintet_kit::resource::{DEPLOYMENTS, Resource};
-use quintet_kit::types::Deployment;
+use quintet_runtime::KIND_LABEL;
+use quintet_runtime::model::core_types::Deployment;
+use quintet_runtime::model::object::controller_reference;
+use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
 use serde_json::{Map, Value, json};
 
 use crate::api::{ImagePullPolicy, PulsarConsumer, PulsarConsumerSpec, SecretKey, SubscriptionType};

@@ -5,8 +5,8 @@
 //! `pulsar` scaler.
 
 use kube::Resource as _;
-use quintet_kit::object::{Meta, Object, WireMeta, controller_reference};
-use quintet_kit::resource::Resource;
+use quintet_runtime::model::object::{Meta, Object, WireMeta, controller_reference};
+use quintet_runtime::model::resource::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ impl From<Wire> for KedaObject {
 }
 
 impl Object for KedaObject {
-    quintet_kit::identified_by_meta!();
+    quintet_runtime::identified_by_meta!();
 
     fn same(&self, other: &Self) -> bool {
         let Self { meta, spec, ready } = self;

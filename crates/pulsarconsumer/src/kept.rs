@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::clock::is_recent;
-use quintet_kit::digest;
-use quintet_kit::object::{Key, Meta, Object, Pairs};
-use quintet_kit::plan::{Action, Refusal, Refusals};
-use quintet_kit::resource::Resource;
-use quintet_kit::types::Deployment;
+use quintet_runtime::model::clock::is_recent;
+use quintet_runtime::model::core_types::Deployment;
+use quintet_runtime::model::digest;
+use quintet_runtime::model::object::{Key, Meta, Object, Pairs};
+use quintet_runtime::model::plan::{Action, Refusal, Refusals};
+use quintet_runtime::model::resource::Resource;
 use serde_json::{Map, Value, json};
 
 use crate::api::PulsarConsumerStatus;

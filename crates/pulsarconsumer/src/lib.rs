@@ -21,7 +21,7 @@ mod secrets;
 mod status;
 mod topic;
 
-use quintet_kit::rbac::Rule;
+use quintet_runtime::model::rule::Rule;
 
 pub use controller::register;
 pub use deployment::Image;

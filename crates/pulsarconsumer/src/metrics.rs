@@ -2,9 +2,9 @@
 //! it.
 
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
-use quintet_kit::informer::Informer;
-use quintet_kit::object::Key;
-use quintet_kit::sums::Sums;
+use quintet_runtime::cache::aggregate_gauge::Sums;
+use quintet_runtime::cache::informer::Informer;
+use quintet_runtime::model::object::Key;
 
 use crate::api::PulsarConsumer;
 use crate::backlog::Reading;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use quintet_kit::plan::Refusals;
-use quintet_kit::types::{Deployment, Pod};
+use quintet_runtime::model::core_types::{Deployment, Pod};
+use quintet_runtime::model::plan::Refusals;
 
 use crate::adoption::Owned;
 use crate::deployment::Image;

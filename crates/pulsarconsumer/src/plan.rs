@@ -1,10 +1,10 @@
 //! What should be done for one PulsarConsumer: a pure function of what is observed and the time.
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::object::Object as _;
-use quintet_kit::plan::{Action, Plan};
-use quintet_kit::resource::DEPLOYMENTS;
-use quintet_kit::types::Deployment;
+use quintet_runtime::model::core_types::Deployment;
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::plan::{Action, Plan};
+use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
 use crate::adoption::adoption;

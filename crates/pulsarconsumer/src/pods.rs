@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::clock::is_recent;
-use quintet_kit::controller::Waker;
-use quintet_kit::informer::{Change, Informer};
-use quintet_kit::object::{Key, Object as _};
-use quintet_kit::types::{Phase, Pod};
+use quintet_runtime::cache::informer::{Change, Informer};
+use quintet_runtime::control::controller::Waker;
+use quintet_runtime::model::clock::is_recent;
+use quintet_runtime::model::core_types::{Phase, Pod};
+use quintet_runtime::model::object::{Key, Object as _};
 
 use crate::api::PulsarConsumer;
 use crate::deployment::{NAME_LABEL, UID_LABEL};

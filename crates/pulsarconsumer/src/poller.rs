@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use quintet_kit::controller::Waker;
-use quintet_kit::informer::{Change, Informer};
-use quintet_kit::object::{Key, Object as _};
-use quintet_kit::shared::Shared;
+use quintet_runtime::cache::informer::{Change, Informer};
+use quintet_runtime::control::context::Shared;
+use quintet_runtime::control::controller::Waker;
+use quintet_runtime::model::object::{Key, Object as _};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 

@@ -11,9 +11,9 @@ use futures::future::BoxFuture;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::HeaderValue;
 use k8s_openapi::ByteString;
-use quintet_kit::digest;
-use quintet_kit::executor::Executor;
-use quintet_kit::resource::Resource;
+use quintet_runtime::model::digest;
+use quintet_runtime::model::resource::Resource;
+use quintet_runtime::write::executor::Executor;
 use serde::Deserialize;
 use sha2::Sha256;
 
@@ -127,7 +127,7 @@ async fn read(
             reason: UNKNOWN,
             message: format!(
                 "Secret {name} ({field}) cannot be read: {}",
-                quintet_kit::client::brief(&other)
+                quintet_runtime::server::client::brief(&other)
             ),
         },
     })?;

@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::Resource as _;
 use kube::core::Selector;
-use quintet_kit::conditions::{self, Wanted};
-use quintet_kit::plan::{Event, EventType};
-use quintet_kit::resource::DEPLOYMENTS;
-use quintet_kit::types::{Deployment, Exit, Phase, Pod};
+use quintet_runtime::model::conditions::{self, Wanted};
+use quintet_runtime::model::core_types::{Deployment, Exit, Phase, Pod};
+use quintet_runtime::model::plan::{Event, EventType};
+use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::Told;

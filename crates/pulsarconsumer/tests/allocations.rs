@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
-#[path = "../../kit/tests/counter/mod.rs"]
+#[path = "../../runtime/tests/counter/mod.rs"]
 mod counter;
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_kit::plan::Action;
-use quintet_kit::types::Deployment;
 use quintet_pulsarconsumer::Image;
 use quintet_pulsarconsumer::api::PulsarConsumer;
 use quintet_pulsarconsumer::observe::World;
 use quintet_pulsarconsumer::plan::plan;
+use quintet_runtime::model::core_types::Deployment;
+use quintet_runtime::model::plan::Action;
 use serde_json::{Value, json};
 
 use crate::counter::allocations;

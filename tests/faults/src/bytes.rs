@@ -9,11 +9,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
 use quintet_daemonjob::ledger::{Entry, Shard};
-use quintet_kit::client::brief;
-use quintet_kit::conditions::shorten;
-use quintet_kit::template::RawTemplate;
-use quintet_kit::types::{Deployment, Node, Pod};
 use quintet_podset::api::PodSet;
+use quintet_runtime::model::conditions::shorten;
+use quintet_runtime::model::core_types::{Deployment, Node, Pod};
+use quintet_runtime::model::pod_template::RawTemplate;
+use quintet_runtime::server::client::brief;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -47,7 +47,7 @@ const DECODERS: [Decoder; 13] = [
     of("deployment", deployment, |bytes| json_of::<Deployment>(bytes).map(drop)),
     of("shard", shard, |bytes| json_of::<Shard>(bytes).map(drop)),
     of("lease", lease, |bytes| {
-        quintet_kit::election::holder_of(bytes)
+        quintet_runtime::election::holder_of(bytes)
             .map(drop)
             .map_err(|error| brief(&kube::Error::SerdeError(error)))
     }),

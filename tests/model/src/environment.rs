@@ -6,7 +6,7 @@
 use std::fmt;
 
 use quintet_daemonjob::api::FailurePolicyType;
-use quintet_kit::conditions::is_true;
+use quintet_runtime::model::conditions::is_true;
 
 use crate::invariants;
 use crate::state::{

@@ -4,7 +4,7 @@
 //! that demands takes the reading with fewer failures, and one that forbids takes the reading with more.
 
 use quintet_daemonjob::api::{DaemonJobStatus, FailurePolicyType, NodeReason};
-use quintet_kit::conditions::is_true;
+use quintet_runtime::model::conditions::is_true;
 
 use crate::state::{NodeId, Outcome, Phase, Pod, State};
 use crate::world::{Pass, Worlds, name_of};

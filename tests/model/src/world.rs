@@ -24,11 +24,11 @@ use quintet_daemonjob::node_state::pod_name;
 use quintet_daemonjob::observe::World;
 use quintet_daemonjob::outcome::DELETED_FOR_ANNOTATION;
 use quintet_daemonjob::plan::plan;
-use quintet_kit::KIND_LABEL;
-use quintet_kit::object::{Meta, Pairs};
-use quintet_kit::plan::Action;
-use quintet_kit::resource::{CONFIG_MAPS, PODS};
-use quintet_kit::types::{Node as KubeNode, Phase as KubePhase, Pod as KubePod, Taint};
+use quintet_runtime::KIND_LABEL;
+use quintet_runtime::model::core_types::{Node as KubeNode, Phase as KubePhase, Pod as KubePod, Taint};
+use quintet_runtime::model::object::{Meta, Pairs};
+use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde_json::{Value, json};
 
 use crate::state::{Deletion, Memory, NODES, Node, NodeId, Phase, Pod, Shard, Spec, State, Write};

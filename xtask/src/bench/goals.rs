@@ -856,7 +856,7 @@ impl Kept {
                 "- 24, no duplicate pod: in all plans, in 24 hours under load, with a cache that is frozen for more than 5 minutes; at \
                  best while peers make some in the same run. The plans look for one at every revision and found none. The 24 \
                  hours have not been run, nothing freezes a cache for so long, and no peer runs beside.",
-                "- 12, the peak while everything is listed anew: `cargo test -p quintet-kit --test allocations` counts the bytes that are \
+                "- 12, the peak while everything is listed anew: `cargo test -p quintet-runtime --test allocations` counts the bytes that are \
                  held meanwhile.",
             ]
             .join("\n"),

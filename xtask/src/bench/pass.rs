@@ -13,10 +13,10 @@ use quintet_daemonjob::clocks::Clocks;
 use quintet_daemonjob::ledger::Shard;
 use quintet_daemonjob::observe::World;
 use quintet_daemonjob::plan::plan;
-use quintet_kit::object::Object;
-use quintet_kit::plan::Action;
-use quintet_kit::resource::{CONFIG_MAPS, PODS};
-use quintet_kit::types::Pod;
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::object::Object;
+use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

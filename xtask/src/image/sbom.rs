@@ -148,7 +148,7 @@ mod tests {
 
     const TREE: &str = "0quintet v0.1.0 (/code/crates/manager)\tApache-2.0\thttps://example.com/quintet\n\
         1anyhow v1.0.1\tMIT/Apache-2.0\thttps://example.com/anyhow\n\
-        1kit v0.1.0 (/code/crates/kit)\tApache-2.0\t\n\
+        1kit v0.1.0 (/code/crates/runtime)\tApache-2.0\t\n\
         2anyhow v1.0.1\tMIT/Apache-2.0\thttps://example.com/anyhow (*)\n\
         2zlib v1.0.0+1.2\tZlib\t\n\
         1zlib v1.0.0+1.2\tZlib\t\n";

@@ -1,8 +1,8 @@
 use super::*;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
-use quintet_kit::plan::Refusal;
-use quintet_kit::template::RawTemplate;
+use quintet_runtime::model::plan::Refusal;
+use quintet_runtime::model::pod_template::RawTemplate;
 use std::sync::Arc;
 
 use crate::clocks::Clocks;
@@ -10,7 +10,7 @@ use crate::history::{number_of, pinned_to};
 use crate::ledger::{GONE, Gone, Shard, shard_name, shard_of};
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor};
 use jiff::SignedDuration;
-use quintet_kit::types::{Phase, Pod};
+use quintet_runtime::model::core_types::{Phase, Pod};
 use std::collections::BTreeMap;
 
 mod brake;

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use quintet_daemonjob::eligibility::{Placement, Verdict};
 use quintet_daemonjob::history::NODE_NAME_ANNOTATION;
-use quintet_kit::types::{Phase, Pod};
+use quintet_runtime::model::core_types::{Phase, Pod};
 use serde_json::{Value, json};
 
 use crate::server::Server;

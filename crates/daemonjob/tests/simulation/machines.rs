@@ -13,7 +13,7 @@ use quintet_daemonjob::history::{
     NODE_UID_LABEL, ROLLOUT_ANNOTATION, number_of,
 };
 use quintet_daemonjob::outcome::DeletedFor;
-use quintet_kit::types::{Node, Phase, Pod};
+use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::server::Server;
 use crate::truth::{Truth, annotation, label, reruns_on};

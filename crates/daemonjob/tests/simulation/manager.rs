@@ -1,7 +1,7 @@
 //! A manager's process as far as a plan depends on it: its caches, its clock, what it remembers of nodes and of its
 //! writes, and a pass that it carries out write by write.
 //!
-//! It imitates `quintet_kit::controller` (reconcile, taking over), `quintet_kit::executor` (carry_out, caught_up,
+//! It imitates `quintet_runtime::control::controller` (reconcile, taking over), `quintet_runtime::write::executor` (carry_out, caught_up,
 //! clarify, refusals) and `controller.rs` of this crate (observe).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,17 +12,17 @@ use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
 use quintet_daemonjob::clocks::Clocks;
 use quintet_daemonjob::ledger::{SHARDS, Shard, shard_name};
 use quintet_daemonjob::observe::World;
-use quintet_kit::clock::doubled;
-use quintet_kit::object::Object;
-use quintet_kit::plan::{Action, Plan, Refusal, Refusals};
-use quintet_kit::resource::{CONFIG_MAPS, PODS, Resource};
-use quintet_kit::types::{Node, Pod};
+use quintet_runtime::model::clock::doubled;
+use quintet_runtime::model::core_types::{Node, Pod};
+use quintet_runtime::model::object::Object;
+use quintet_runtime::model::plan::{Action, Plan, Refusal, Refusals};
+use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 
 use crate::server::{Change, JOB, Kind, Server};
 
 /// The shortest time between two status writes, as `Executor::STATUS_PACE`.
 const STATUS_PACE: SignedDuration = SignedDuration::from_secs(1);
-/// How long a status may lag behind while every pass writes, as in `quintet_kit::controller`.
+/// How long a status may lag behind while every pass writes, as in `quintet_runtime::control::controller`.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_secs(5);
 /// The wait after a pass that failed or met news.
 const BACKOFF: SignedDuration = SignedDuration::from_millis(500);
@@ -227,8 +227,9 @@ impl Manager {
 
     fn observe(&mut self, server: &Server, job: &DaemonJob, stopping: bool) -> World {
         let key = job.key();
-        let owned =
-            |owner: Option<&quintet_kit::object::Owner>| owner.is_some_and(|owner| owner.uid == key.uid);
+        let owned = |owner: Option<&quintet_runtime::model::object::Owner>| {
+            owner.is_some_and(|owner| owner.uid == key.uid)
+        };
         let mut world = World {
             pods: self.pods.objects.values().filter(|pod| owned(pod.owner())).cloned().collect(),
             nodes: self.nodes.objects.values().cloned().collect(),

@@ -10,8 +10,8 @@ use quintet_daemonjob::failure_policy::{max_failed, node_lost_after};
 use quintet_daemonjob::history::{NODE_NAME_ANNOTATION, NODE_UID_LABEL};
 use quintet_daemonjob::run::was_finished;
 use quintet_daemonjob::turns::parallelism;
-use quintet_kit::conditions::is_true;
-use quintet_kit::types::{Node, Pod};
+use quintet_runtime::model::conditions::is_true;
+use quintet_runtime::model::core_types::{Node, Pod};
 
 use crate::machines::{End, Machine, machines, rollout_of};
 use crate::manager::Pass;

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
 use quintet_daemonjob::ledger::Shard;
-use quintet_kit::clock::whole_seconds;
-use quintet_kit::plan::Action;
-use quintet_kit::resource::{CONFIG_MAPS, PODS, Resource};
-use quintet_kit::types::{Node, Pod};
+use quintet_runtime::model::clock::whole_seconds;
+use quintet_runtime::model::core_types::{Node, Pod};
+use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

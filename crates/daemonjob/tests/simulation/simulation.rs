@@ -7,8 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus};
 use quintet_daemonjob::plan::plan;
 use quintet_daemonjob::sweep::{self, Standing};
-use quintet_kit::plan::{Action, Plan};
-use quintet_kit::resource::{CONFIG_MAPS, PODS};
+use quintet_runtime::model::plan::{Action, Plan};
+use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde_json::{Value, json};
 
 use crate::manager::{Lag, Manager, Next, Pass, name_of};

@@ -7,8 +7,8 @@ use quintet_daemonjob::api::{DaemonJobStatus, NodeReason};
 use quintet_daemonjob::eligibility::{Placement, Verdict};
 use quintet_daemonjob::history::NODE_NAME_ANNOTATION;
 use quintet_daemonjob::turns::parallelism;
-use quintet_kit::conditions::is_true;
-use quintet_kit::types::Node;
+use quintet_runtime::model::conditions::is_true;
+use quintet_runtime::model::core_types::Node;
 
 use crate::machines::End;
 use crate::manager::Pass;
@@ -128,7 +128,7 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
     has_reasons(pass, status)
 }
 
-fn occupant<'p>(pass: &'p Pass, name: &str) -> Option<&'p quintet_kit::types::Pod> {
+fn occupant<'p>(pass: &'p Pass, name: &str) -> Option<&'p quintet_runtime::model::core_types::Pod> {
     let mut pods = pass.world.pods.iter().map(|pod| &**pod);
     pods.find(|pod| occupies(pod) && annotation(pod, NODE_NAME_ANNOTATION) == name)
 }

@@ -9,7 +9,7 @@ use quintet_daemonjob::history::{
 };
 use quintet_daemonjob::ledger::{Outcome, shard_of};
 use quintet_daemonjob::outcome::DeletedFor;
-use quintet_kit::types::{Phase, Pod};
+use quintet_runtime::model::core_types::{Phase, Pod};
 
 use crate::server::{JOB, Server};
 

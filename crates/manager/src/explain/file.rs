@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail};
 use quintet_daemonjob::api::DaemonJob;
-use quintet_kit::resource::Resource;
+use quintet_runtime::model::resource::Resource;
 use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
@@ -334,7 +334,7 @@ fn shown(value: &Value) -> String {
     match value {
         Value::Object(_) => "an object".to_owned(),
         Value::Array(_) => "a list".to_owned(),
-        other => quintet_kit::conditions::shorten(other.to_string(), 64),
+        other => quintet_runtime::model::conditions::shorten(other.to_string(), 64),
     }
 }
 

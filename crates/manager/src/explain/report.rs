@@ -14,9 +14,9 @@ use quintet_daemonjob::observe::World;
 use quintet_daemonjob::outcome::{DeletedFor, Rules};
 use quintet_daemonjob::removal::deletion_reason;
 use quintet_daemonjob::survey::{Survey, survey};
-use quintet_kit::conditions::is_true;
-use quintet_kit::plan::NAME_TAKEN;
-use quintet_kit::types::{Node, Pod, Taint};
+use quintet_runtime::model::conditions::is_true;
+use quintet_runtime::model::core_types::{Node, Pod, Taint};
+use quintet_runtime::model::plan::NAME_TAKEN;
 use serde_json::Value;
 
 /// Where the explained spec comes from.
@@ -388,7 +388,7 @@ struct PodsOfNodes<'s> {
 impl<'s> PodsOfNodes<'s> {
     fn new(survey: &'s Survey<'s>) -> Self {
         // They are sorted by number.
-        let of_home = |judged: &'s Judged<'s>| Some((judged.home?.at, judged));
+        let of_home = |judged: &'s Judged<'s>| Some((judged.home?, judged));
         let last = survey.pods().iter().filter_map(of_home).collect();
         Self { survey, running: occupants(&survey.histories), last }
     }

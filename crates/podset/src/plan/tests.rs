@@ -1,7 +1,7 @@
 use super::*;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
-use quintet_kit::types::Phase;
+use quintet_runtime::model::core_types::Phase;
 use serde_json::Value;
 
 const START: &str = "2026-01-01T00:00:00Z";
@@ -623,7 +623,7 @@ fn a_pod_without_its_labels_is_released_and_replaced() {
         let mut world = running(&set, 2);
         let mut strayed = (*world.pods[0]).clone();
         strayed.meta.labels = [kept].into();
-        strayed.meta.owner = Some(quintet_kit::object::Owner {
+        strayed.meta.owner = Some(quintet_runtime::model::object::Owner {
             group: "g".into(),
             kind: "PodSet".into(),
             name: "p".into(),
@@ -859,7 +859,7 @@ fn a_new_template_replaces_within_its_limits_and_says_how_far_it_is() {
     let mut crashing = pod(&new, 0, "Running");
     crashing.ready_since = None;
     crashing.waiting = Some("CrashLoopBackOff".into());
-    let exit = quintet_kit::types::Exit {
+    let exit = quintet_runtime::model::core_types::Exit {
         container: "c".into(),
         code: 3,
         reason: "Error".into(),
@@ -943,7 +943,12 @@ fn what_is_not_ready_says_why() {
         unready(4, &|_| {}),
         unready(5, &|pod| {
             let (container, reason, message) = ("c".into(), "Error".into(), "".into());
-            pod.crashed = Some(Box::new(quintet_kit::types::Exit { container, code: 3, reason, message }));
+            pod.crashed = Some(Box::new(quintet_runtime::model::core_types::Exit {
+                container,
+                code: 3,
+                reason,
+                message,
+            }));
         }),
     ];
     let status = plan(&set, &world(pods), now()).status.unwrap();
@@ -965,7 +970,7 @@ struct Life {
     written: usize,
     /// Names of pods that were released.
     released: BTreeSet<String>,
-    refusals: quintet_kit::plan::Refusals,
+    refusals: quintet_runtime::model::plan::Refusals,
 }
 
 #[derive(Clone, Debug)]
@@ -1004,7 +1009,7 @@ impl Life {
             views: vec![Vec::new()],
             written: 0,
             released: BTreeSet::new(),
-            refusals: quintet_kit::plan::Refusals::default(),
+            refusals: quintet_runtime::model::plan::Refusals::default(),
         }
     }
 
@@ -1066,7 +1071,7 @@ impl Life {
         }
         for pod in &mut self.cluster.pods {
             // What an owner reference is, the fixture of pods does not say.
-            pod.meta.owner.get_or_insert_with(|| quintet_kit::object::Owner {
+            pod.meta.owner.get_or_insert_with(|| quintet_runtime::model::object::Owner {
                 group: "g".into(),
                 kind: "PodSet".into(),
                 name: "p".into(),
@@ -1092,7 +1097,7 @@ impl Life {
             // Who starts lists everything.
             Happens::Crash => {
                 self.written = self.views.len() - 1;
-                self.refusals = quintet_kit::plan::Refusals::default();
+                self.refusals = quintet_runtime::model::plan::Refusals::default();
             }
             Happens::Spec { replicas, image, unavailable, surge, partition, type_ } => {
                 let strategy = match type_ {

@@ -8,8 +8,8 @@ use crate::observe::{Inquiry, Keda};
 use crate::pods::Complaint;
 use crate::poller::Known;
 use kube::CustomResourceExt as _;
-use quintet_kit::plan::Refusal;
-use quintet_kit::types::Pod;
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::plan::Refusal;
 use rstest::rstest;
 
 const START: &str = "2026-01-01T00:00:00Z";

@@ -2,7 +2,7 @@
 
 use super::scene::{Scene, annotate, cautious};
 use super::*;
-use quintet_kit::types::Exit;
+use quintet_runtime::model::core_types::Exit;
 use rstest::rstest;
 
 /// H4 and A22: done is about the last attempt: after A, half of B, and A again, A runs where B started.
@@ -173,7 +173,7 @@ fn what_a_pod_counts_for_is_fixed_when_the_spec_changes() {
     let mut scene = Scene::new(job, &["a", "b"]);
     scene.passes();
     scene.run("a");
-    let exit = quintet_kit::types::Exit {
+    let exit = quintet_runtime::model::core_types::Exit {
         container: "c".into(),
         code: 1,
         reason: "Error".into(),

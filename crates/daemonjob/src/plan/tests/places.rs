@@ -151,7 +151,7 @@ fn an_outdated_pod_that_only_crashes_is_replaced(
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.passes();
     scene.run("a");
-    let exit = quintet_kit::types::Exit {
+    let exit = quintet_runtime::model::core_types::Exit {
         container: "c".into(),
         code: 1,
         reason: "Error".into(),

@@ -1,0 +1,80 @@
+//! Gauges that are sums over all objects of a kind: what people alert on, without a label for each object.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{IntGaugeVec, Opts, Registry};
+
+use crate::cache::informer::{Change, Informer};
+use crate::model::object::{Key, Object};
+
+/// A gauge with one series for each of some states, each a sum over what the objects of a kind say.
+#[derive(Clone, Debug)]
+pub struct Sums<const N: usize> {
+    gauge: IntGaugeVec,
+    states: [&'static str; N],
+    told: Arc<Mutex<HashMap<Key, [i64; N]>>>,
+}
+
+impl<const N: usize> Sums<N> {
+    /// Makes and registers the gauge, with the label `state`.
+    pub fn new(
+        registry: &Registry,
+        name: &str,
+        help: &str,
+        states: [&'static str; N],
+    ) -> Result<Self, prometheus::Error> {
+        let gauge = IntGaugeVec::new(Opts::new(name, help), &["state"])?;
+        registry.register(Box::new(gauge.clone()))?;
+        for state in states {
+            gauge.with_label_values(&[state]).set(0);
+        }
+        Ok(Self { gauge, states, told: Arc::default() })
+    }
+
+    /// Sums up what `counts` says of each object in a cache, in the order of the states.
+    pub fn follow<T: Object>(&self, objects: &Informer<T>, counts: fn(&T) -> [i64; N]) {
+        let sums = self.clone();
+        objects.subscribe(move |change| match change {
+            Change::Applied { new, .. } => sums.tell(new.key(), Some(counts(new))),
+            Change::Deleted { old } => sums.tell(old.key(), None),
+            // What cannot be read is not summed up.
+            Change::Undecodable { key, .. } | Change::Vanished { key } => sums.tell((*key).clone(), None),
+        });
+    }
+
+    fn tell(&self, key: Key, counts: Option<[i64; N]>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match counts {
+            Some(counts) => told.insert(key, counts),
+            None => told.remove(&key),
+        };
+        let (before, after) = (before.unwrap_or([0; N]), counts.unwrap_or([0; N]));
+        for (at, state) in self.states.iter().enumerate() {
+            self.gauge.with_label_values(&[state]).add(after[at] - before[at]);
+        }
+    }
+
+    /// The sum of one state.
+    pub fn of(&self, state: &str) -> i64 {
+        self.gauge.with_label_values(&[state]).get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_come_change_and_go() {
+        let sums = Sums::new(&Registry::new(), "pods", "Pods.", ["wanted", "ready"]).unwrap();
+        let key = |name: &str| Key { namespace: "ns".into(), name: name.into(), uid: name.into() };
+        sums.tell(key("a"), Some([3, 1]));
+        sums.tell(key("b"), Some([2, 2]));
+        sums.tell(key("a"), Some([3, 3]));
+        assert_eq!((sums.of("wanted"), sums.of("ready")), (5, 5));
+        sums.tell(key("a"), None);
+        sums.tell(key("a"), None);
+        assert_eq!((sums.of("wanted"), sums.of("ready")), (2, 2));
+    }
+}

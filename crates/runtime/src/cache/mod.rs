@@ -1,0 +1,5 @@
+//! From the API server into memory: lists, watches, and what follows from their changes.
+
+pub mod aggregate_gauge;
+pub mod deselected;
+pub mod informer;

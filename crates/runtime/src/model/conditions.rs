@@ -1,0 +1,119 @@
+//! Conditions of a status: `metav1.Condition`, with a transition time that moves only with the status.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use serde::{Deserialize as _, Deserializer};
+use serde_json::Value;
+
+use crate::model::clock::whole_seconds;
+
+/// The longest message that is written; the API allows 32,768.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// A condition as a plan wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Type, CamelCase.
+    pub type_: &'static str,
+    /// True, False or, where it cannot be known, None.
+    pub status: Option<bool>,
+    /// Reason, CamelCase and stable.
+    pub reason: &'static str,
+    /// What a person reads.
+    pub message: String,
+}
+
+/// The conditions of the next status: each wanted one, with the transition time of the previous one where its
+/// status is unchanged. Conditions that are no longer wanted go.
+pub fn next(
+    previous: &[Condition],
+    wanted: impl IntoIterator<Item = Wanted>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    wanted
+        .into_iter()
+        .map(|wanted| {
+            let status = match wanted.status {
+                Some(true) => "True",
+                Some(false) => "False",
+                None => "Unknown",
+            };
+            let since = previous
+                .iter()
+                .find(|old| old.type_ == wanted.type_ && old.status == status)
+                .map_or_else(|| Time(whole_seconds(now)), |old| old.last_transition_time.clone());
+            Condition {
+                type_: wanted.type_.to_owned(),
+                status: status.to_owned(),
+                reason: wanted.reason.to_owned(),
+                message: shorten(wanted.message, LONGEST_MESSAGE),
+                last_transition_time: since,
+                observed_generation: generation,
+            }
+        })
+        .collect()
+}
+
+/// A count as a status has it; None where that has no room for it.
+pub fn number(count: usize) -> Option<i32> {
+    i32::try_from(count).ok()
+}
+
+/// Decodes the conditions of a status that another operator may have written: those that are no `metav1.Condition` are
+/// left out.
+pub fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
+    let all: Vec<Value> = Option::deserialize(deserializer)?.unwrap_or_default();
+    Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
+}
+
+/// The condition of this type, if it is True.
+pub fn find_true<'c>(conditions: &'c [Condition], type_: &str) -> Option<&'c Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// Whether a condition of this type is True.
+pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
+    find_true(conditions, type_).is_some()
+}
+
+/// Cuts a text to at most `limit` bytes at a character's border, marking the cut.
+pub fn shorten(mut text: String, limit: usize) -> String {
+    if text.len() > limit {
+        let mut end = limit.saturating_sub('…'.len_utf8());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(status: bool, message: &str) -> Wanted {
+        Wanted { type_: "Ready", status: Some(status), reason: "Because", message: message.into() }
+    }
+
+    #[test]
+    fn the_transition_time_moves_only_with_the_status() {
+        let first: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let later: Timestamp = "2026-01-01T00:01:00.5Z".parse().unwrap();
+        let one = next(&[], [ready(false, "a")], Some(1), first);
+        let two = next(&one, [ready(false, "b")], Some(2), later);
+        assert_eq!(two[0].last_transition_time.0, first);
+        assert_eq!((two[0].message.as_str(), two[0].observed_generation), ("b", Some(2)));
+        let three = next(&two, [ready(true, "c")], Some(2), later);
+        assert_eq!(three[0].last_transition_time.0, "2026-01-01T00:01:00Z".parse().unwrap());
+        assert!(next(&three, [], Some(2), later).is_empty());
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        assert_eq!(shorten("abc".into(), 3), "abc");
+        assert_eq!(shorten("ääääää".into(), 8), "ää…");
+    }
+}

@@ -1,0 +1,14 @@
+//! Plain data and pure rules. Nothing here performs I/O or knows a client.
+
+pub mod clock;
+pub mod conditions;
+pub mod core_types;
+pub mod digest;
+pub mod int_or_percent;
+pub mod object;
+pub mod plan;
+pub mod pod_template;
+pub mod protobuf;
+pub mod resource;
+pub mod rule;
+pub mod schema;

@@ -1,0 +1,252 @@
+//! A plan: everything that should be done for one object now, as data.
+//!
+//! A kind's `plan.rs` is a pure function that makes one; the [`crate::write::executor`] alone carries it out.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::model::resource::Resource;
+
+/// What should be done for one object, and what its status is if nothing more happens.
+///
+/// `S` is the kind's status, `E` its own effects (a greeting's line); most kinds have none.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan<S, E = Infallible> {
+    /// The writes. Steps are taken in order, each only if the one before went through; the actions of one step
+    /// run side by side.
+    pub steps: Vec<Vec<Action<S, E>>>,
+    /// The whole status; written only where it differs from the cached one. None leaves it as it is.
+    pub status: Option<S>,
+    /// Whether the status write is refused if the object has changed since the plan was made. Without that it may be written to
+    /// another object by now: of a write to the status the API server does not read the UID.
+    pub fenced: bool,
+    /// News for `kubectl describe`.
+    pub events: Vec<Event>,
+    /// When time alone would change the answer.
+    pub again: Option<Timestamp>,
+}
+
+impl<S, E> Default for Plan<S, E> {
+    fn default() -> Self {
+        Self { steps: Vec::new(), status: None, fenced: true, events: Vec::new(), again: None }
+    }
+}
+
+impl<S, E> Plan<S, E> {
+    /// Looks again at `at`, or earlier if that was wished before.
+    pub fn look_again(&mut self, at: Timestamp) {
+        self.again = Some(self.again.map_or(at, |already| already.min(at)));
+    }
+}
+
+/// One write, or one effect of the kind's own.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action<S, E = Infallible> {
+    /// POST an object. Its name is deterministic: AlreadyExists is news, not an error.
+    Create {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name, the same as in the body.
+        name: String,
+        /// The object.
+        body: Body,
+    },
+    /// DELETE an object if it is still the one that was seen.
+    Delete {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name.
+        name: Arc<str>,
+        /// Precondition.
+        uid: Arc<str>,
+        /// Precondition, where the decision depends on more than the identity.
+        resource_version: Option<Box<str>>,
+    },
+    /// Server-side apply.
+    Apply {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name, the same as in the body.
+        name: String,
+        /// The object, with every field that we own and no other.
+        body: Value,
+        /// Whether fields of other managers are taken over. Not so on first creation, where a stranger's
+        /// object of the same name must be left alone.
+        force: bool,
+    },
+    /// JSON patch, with its own `test` operations.
+    Patch {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name.
+        name: Arc<str>,
+        /// The operations.
+        operations: Value,
+    },
+    /// JSON merge patch. A uid or resourceVersion in its metadata is a precondition.
+    Merge {
+        /// Type.
+        resource: Resource,
+        /// Namespace.
+        namespace: Arc<str>,
+        /// Name.
+        name: Arc<str>,
+        /// What changes.
+        body: Value,
+    },
+    /// Writes the status with resourceVersion, so that of several claimants one wins. The steps that follow are
+    /// taken only if this process won: after an unclear answer the object is read and `token` looked for in
+    /// `status.claim.token`.
+    Claim {
+        /// The whole status.
+        status: S,
+        /// What makes this claim ours.
+        token: String,
+    },
+    /// Something of the kind's own, handed to [`crate::control::controller::Reconciler::effect`].
+    Effect(E),
+}
+
+/// An object as JSON text: a plan may make thousands, and a tree of each would take ten times as much memory.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Body(Box<[u8]>);
+
+impl Body {
+    /// The text.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The object.
+    pub fn value(&self) -> Value {
+        serde_json::from_slice(&self.0).unwrap_or_default()
+    }
+}
+
+impl From<Value> for Body {
+    fn from(value: Value) -> Self {
+        Self(value.to_string().into_bytes().into())
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// Whether an event is good news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Good or neutral news.
+    Normal,
+    /// Something that a person should look at.
+    Warning,
+}
+
+/// News about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Good news or not.
+    pub type_: EventType,
+    /// Reason, CamelCase, from a fixed set.
+    pub reason: &'static str,
+    /// What was done or tried, CamelCase.
+    pub action: &'static str,
+    /// What a person reads.
+    pub note: String,
+}
+
+/// Pods that one plan makes, so that memory stays small. Between two of them nothing is sent: the first waits for its
+/// answers and the second for the watch.
+pub const MOST_CREATIONS: usize = 2_000;
+
+/// The reason of a refusal: an object of this name exists already and is not the owner's.
+pub const NAME_TAKEN: &str = "NameTaken";
+/// The reason of a refusal: the pod exists already and has lost the label that the watch selects by.
+pub const LABELS_MISSING: &str = "LabelsMissing";
+
+/// An answer of the API server that counts against one object of ours (a pod, say) and not against its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What was tried: `create`, `delete`, `apply`, `patch` or `merge`. The executor does not try it again before `until`,
+    /// whatever a plan says.
+    pub verb: &'static str,
+    /// The server's reason (`Invalid`, `Forbidden`), or ours: [`NAME_TAKEN`], [`LABELS_MISSING`].
+    pub reason: String,
+    /// The server's words.
+    pub message: String,
+    /// How often in a row.
+    pub times: u32,
+    /// Not tried again before.
+    pub until: Timestamp,
+}
+
+/// What was refused for one owner.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Refusals {
+    by_name: BTreeMap<(String, &'static str), Refusal>,
+    /// No pod is made for this owner before this one's time: a quota is exceeded, or one creation after the other was
+    /// refused. It stays until a creation has gone through.
+    pub creations: Option<Refusal>,
+    /// The owner's namespace is being deleted: nothing can be made in it any more, whatever is tried.
+    pub namespace_terminating: bool,
+}
+
+impl Refusals {
+    /// The refusal to do `verb` to the object of this name, whether or not it may be tried again by now.
+    pub fn of(&self, verb: &'static str, name: &str) -> Option<&Refusal> {
+        self.by_name.get(&(name.to_owned(), verb))
+    }
+
+    /// Takes note of a refusal.
+    pub fn insert(&mut self, name: impl Into<String>, refusal: Refusal) {
+        self.by_name.insert((name.into(), refusal.verb), refusal);
+    }
+
+    /// Forgets what was refused to the object of this name: something went through.
+    pub fn forget(&mut self, verb: &'static str, name: &str) {
+        self.by_name.remove(&(name.to_owned(), verb));
+    }
+
+    /// Forgets what does not pass.
+    pub fn retain(&mut self, keep: impl Fn(&Refusal) -> bool) {
+        self.by_name.retain(|_, refusal| keep(refusal));
+    }
+
+    /// One that still waits at this time, if there is any.
+    pub fn waiting(&self, now: Timestamp) -> Option<&Refusal> {
+        self.by_name.values().chain(&self.creations).find(|refusal| refusal.until > now)
+    }
+
+    /// Lets nothing wait longer than until then: what says otherwise was said before the clock was set back.
+    pub fn wait_until_at_most(&mut self, latest: Timestamp) {
+        for refusal in self.by_name.values_mut().chain(&mut self.creations) {
+            refusal.until = refusal.until.min(latest);
+        }
+    }
+
+    /// Forgets every refusal.
+    pub fn clear(&mut self) {
+        self.by_name.clear();
+        self.creations = None;
+    }
+
+    /// Whether nothing was refused.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty() && self.creations.is_none()
+    }
+}

@@ -1,0 +1,240 @@
+//! What a cached pod and a pass cost, exactly: bytes that stay allocated and allocations, as the allocator counts them.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::{Bytes, Frame};
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use quintet_runtime::cache::informer::Informer;
+use quintet_runtime::control::context::{Setup, Shared};
+use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::model::clock::Clock;
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::server::connectivity::Link;
+use quintet_runtime::server::gate::Gate;
+use quintet_runtime::server::metrics::Metrics;
+use quintet_runtime::write::executor::Error;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Sleep, sleep};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+const PODS_LISTED: usize = 1_000;
+
+/// The most bytes that a pod of ours may keep in the cache: what `cargo xtask bench manager --only own` measures from outside, less
+/// what the allocator itself adds.
+const LIMIT: usize = 744;
+
+/// The most bytes there may be at once while pods are listed, or listed again, in tenths of what is kept.
+const PEAK: usize = 12;
+
+/// The most allocations of a pass that finds nothing to do, besides those of its plan.
+const A_PASS: u64 = 15;
+
+/// A pod as the API server lists it, with everything that nobody reads.
+fn pod(number: usize) -> Value {
+    let name = format!("sample-{number:05}");
+    json!({ "metadata": {
+            "name": name, "namespace": "default", "uid": format!("7f9a2c1e-5b7d-4c58-9b1e-{number:012}"),
+            "resourceVersion": (100_000 + number).to_string(), "creationTimestamp": "2026-01-01T00:00:00Z",
+            "generation": 1,
+            "labels": { "quintet.dev/kind": "PodSet", "podset": "sample", "quintet.dev/template-hash": "5d8f7c9b44" },
+            "ownerReferences": [{ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet", "name": "sample",
+                "uid": "0b8e3e6f-3c7e-4ac2-8f57-0d9c8ab0d111", "controller": true, "blockOwnerDeletion": true }],
+            "managedFields": [{ "manager": "quintet", "operation": "Update", "apiVersion": "v1",
+                "fieldsType": "FieldsV1", "fieldsV1": { "f:spec": { "f:containers": "x".repeat(1_500) } } }] },
+        "spec": { "nodeName": format!("node-{}", number % 100), "restartPolicy": "Always",
+            "containers": [{ "name": "c", "image": "busybox", "command": ["sleep", "x".repeat(500)] }] },
+        "status": { "phase": "Running", "podIP": "10.0.0.1", "startTime": "2026-01-01T00:00:00Z",
+            "conditions": [
+                { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+                { "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z" }],
+            "containerStatuses": [{ "name": "c", "ready": true, "restartCount": 0, "image": "busybox",
+                "imageID": "x".repeat(100), "state": { "running": { "startedAt": "2026-01-01T00:00:01Z" } } }] } })
+}
+
+fn listed() -> String {
+    let end = json!({ "resourceVersion": "200000", "annotations": { "k8s.io/initial-events-end": "true" } });
+    let pods = (0..PODS_LISTED).map(|number| json!({ "type": "ADDED", "object": pod(number) }));
+    let events = pods.chain([json!({ "type": "BOOKMARK", "object": { "metadata": end } })]);
+    events.map(|event| event.to_string() + "\n").collect()
+}
+
+/// An answer that comes after a while, in parts, as over a connection, and does not end.
+struct Parts {
+    begin: Pin<Box<Sleep>>,
+    parts: VecDeque<Bytes>,
+}
+
+impl hyper::body::Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if !self.begin.is_elapsed() && self.begin.as_mut().poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        self.parts.pop_front().map_or(Poll::Pending, |part| Poll::Ready(Some(Ok(Frame::data(part)))))
+    }
+}
+
+/// An API server that answers with the list, does not know its version any more after ten minutes of watching, and answers
+/// with the list once more.
+fn server() -> Client {
+    let parts = |text: String| text.into_bytes().chunks(16 * 1_024).map(Bytes::copy_from_slice).collect();
+    let expired = json!({ "type": "ERROR", "object": { "kind": "Status", "code": 410, "reason": "Expired", "status": "Failure" } });
+    let minutes = Duration::from_mins;
+    let answers: Vec<(Duration, VecDeque<Bytes>)> = vec![
+        (minutes(0), parts(listed())),
+        (minutes(10), parts(format!("{expired}\n"))),
+        (minutes(0), parts(listed())),
+    ];
+    let answers = Arc::new(Mutex::new(answers));
+    let service = tower::service_fn(move |_request: Request<Body>| {
+        let answer = answers.lock().unwrap().pop();
+        async move {
+            match answer {
+                Some((wait, parts)) => {
+                    Response::builder().body(Parts { begin: Box::pin(sleep(wait)), parts })
+                }
+                None => std::future::pending().await,
+            }
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// Allocations are those of the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_cached_pod_keeps_few_bytes() {
+    alone(async {
+        let informer: Informer<Pod> = Informer::new(PODS, &[], Some("quintet.dev/kind"));
+        let client = server();
+        // The lists themselves were allocated before, and are not counted.
+        let _profiler = dhat::Profiler::builder().testing().build();
+        let task = tokio::spawn(informer.clone().run(client, Link::default()));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(informer.all().len(), PODS_LISTED);
+        let first = dhat::HeapStats::get();
+        let bytes = first.curr_bytes / PODS_LISTED;
+        println!(
+            "{bytes} bytes for each pod, {} at most while they are listed",
+            first.max_bytes / PODS_LISTED
+        );
+        assert!(bytes <= LIMIT, "{bytes} bytes for each pod");
+        assert!(first.max_bytes * 10 <= first.curr_bytes * PEAK, "{first:?}");
+
+        // The list comes a second time, and nothing has changed.
+        sleep(Duration::from_mins(15)).await;
+        let again = dhat::HeapStats::get();
+        assert!(
+            again.total_bytes > first.total_bytes + first.curr_bytes as u64,
+            "it was read again: {again:?}"
+        );
+        println!("{} at most when they are listed again", again.max_bytes / PODS_LISTED);
+        assert_eq!(informer.all().len(), PODS_LISTED);
+        assert!(again.max_bytes * 10 <= again.curr_bytes * PEAK, "{again:?}");
+        task.abort();
+    });
+}
+
+/// Finds everything as it should be, and looks again ten seconds later.
+struct Content;
+
+impl Reconciler for Content {
+    type Object = Pod;
+    type Status = ();
+    type World = ();
+    type Effect = Infallible;
+
+    fn name(&self) -> &'static str {
+        "content"
+    }
+
+    fn resource(&self) -> Resource {
+        PODS
+    }
+
+    fn status<'a>(&self, _object: &'a Pod) -> Option<&'a ()> {
+        None
+    }
+
+    async fn observe(&self, _object: &Pod, _refusals: Refusals) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn plan(&self, _object: &Pod, (): &(), now: Timestamp) -> Plan<()> {
+        let mut plan = Plan::default();
+        plan.look_again(now + Duration::from_secs(10));
+        plan
+    }
+}
+
+/// What is around a kind's own plan: taking the key off the queue, reading the cache, measuring, and putting it back.
+#[test]
+fn a_pass_that_finds_nothing_to_do_allocates_little() {
+    alone(async {
+        let metrics = Metrics::new().unwrap();
+        let (_stop, stopped) = watch::channel(false);
+        let shared = Shared::new(Setup {
+            client: server(),
+            link: Link::default(),
+            gate: Gate::open(),
+            metrics: metrics.clone(),
+            clock: Clock::System,
+            instance: "test".into(),
+            namespaces: Vec::new(),
+            stop: stopped,
+        });
+        let objects = shared.informer::<Pod>("pods", PODS, None);
+        let controller = Controller::new(&shared, Content, objects, []);
+        for (_, task) in shared.take_tasks() {
+            tokio::spawn(task);
+        }
+        tokio::spawn(controller.run());
+        let passes = || {
+            let text = metrics.text().unwrap();
+            let of = |line: &str| line.rsplit_once(' ').and_then(|(_, value)| value.parse::<u64>().ok());
+            let lines = text.lines().filter(|line| line.starts_with("controller_runtime_reconcile_total{"));
+            lines.filter_map(of).sum::<u64>()
+        };
+        sleep(Duration::from_secs(30)).await;
+        let before = passes();
+        let profiler = dhat::Profiler::builder().testing().build();
+        sleep(Duration::from_mins(5)).await;
+        let allocations = dhat::HeapStats::get().total_blocks;
+        drop(profiler);
+        let passes = passes() - before;
+        assert!(passes >= 20 * PODS_LISTED as u64, "{passes} passes");
+        println!("{} allocations a pass, in {passes} passes", allocations / passes);
+        assert!(allocations <= A_PASS * passes, "{allocations} allocations in {passes} passes");
+    });
+}
+
+fn alone(test: impl Future<Output = ()>) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(test);
+}

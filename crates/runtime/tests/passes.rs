@@ -1,0 +1,374 @@
+//! The controller's loop: a panic, a pass that hangs and a failure concern one object each.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response};
+use jiff::Timestamp;
+use kube::Client;
+use kube::client::Body;
+use quintet_runtime::cache::informer::Informer;
+use quintet_runtime::control::context::{Setup, Shared};
+use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::model::clock::Clock;
+use quintet_runtime::model::core_types::Pod;
+use quintet_runtime::model::object::Object as _;
+use quintet_runtime::model::plan::{Action, Plan, Refusals};
+use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::server::connectivity::Link;
+use quintet_runtime::server::gate::Gate;
+use quintet_runtime::server::metrics::Metrics;
+use quintet_runtime::write::executor::Error;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Duration, sleep};
+
+/// Counts the passes over each object, and does to some what its name says.
+#[derive(Clone, Default)]
+struct Odd {
+    passes: Arc<Mutex<BTreeMap<String, u32>>>,
+}
+
+impl Odd {
+    fn passes(&self, name: &str) -> u32 {
+        self.passes.lock().unwrap().get(name).copied().unwrap_or(0)
+    }
+}
+
+impl Reconciler for Odd {
+    type Object = Pod;
+    type Status = ();
+    type World = ();
+    type Effect = std::convert::Infallible;
+
+    fn name(&self) -> &'static str {
+        "odd"
+    }
+
+    fn resource(&self) -> Resource {
+        PODS
+    }
+
+    fn status<'a>(&self, _object: &'a Pod) -> Option<&'a ()> {
+        None
+    }
+
+    async fn observe(&self, object: &Pod, _refusals: Refusals) -> Result<(), Error> {
+        let name = object.meta.name.to_string();
+        let pass = {
+            let mut passes = self.passes.lock().unwrap();
+            let pass = passes.entry(name.clone()).or_insert(0);
+            *pass += 1;
+            *pass
+        };
+        match (name.as_str(), pass) {
+            ("panics", 1) => panic!("on purpose"),
+            ("hangs", 1) => std::future::pending().await,
+            ("fails", 1..=3) => Err(Error::Effect("on purpose".into())),
+            _ => Ok(()),
+        }
+    }
+
+    fn plan(&self, object: &Pod, (): &(), now: Timestamp) -> Plan<()> {
+        let mut plan = Plan::default();
+        if &*object.meta.name == "again" {
+            plan.look_again(now + Duration::from_secs(10));
+        }
+        if &*object.meta.name == "makes" {
+            let body = json!({}).into();
+            plan.steps.push(vec![Action::Create {
+                resource: PODS,
+                namespace: "n".into(),
+                name: "made".into(),
+                body,
+            }]);
+            plan.status = Some(());
+        }
+        plan
+    }
+
+    fn concerns(&self, object: &Pod) -> bool {
+        &*object.meta.name != "foreign"
+    }
+
+    fn has_last_pass(&self) -> bool {
+        true
+    }
+}
+
+/// A controller that runs.
+struct Started {
+    odd: Odd,
+    objects: Informer<Pod>,
+    stop: watch::Sender<bool>,
+    running: JoinHandle<()>,
+}
+
+/// Starts a controller of the pods of these namespaces, or of all.
+fn start(client: Client, gate: &Gate, metrics: &Metrics, namespaces: Vec<String>) -> Started {
+    start_by(Clock::System, client, gate, metrics, namespaces)
+}
+
+fn start_by(
+    clock: Clock,
+    client: Client,
+    gate: &Gate,
+    metrics: &Metrics,
+    namespaces: Vec<String>,
+) -> Started {
+    let (stop, stopped) = watch::channel(false);
+    let (gate, metrics) = (gate.clone(), metrics.clone());
+    let (link, instance) = (Link::default(), "test".into());
+    let setup = Setup { client, link, gate, metrics, clock, instance, namespaces, stop: stopped };
+    let shared = Shared::new(setup);
+    let odd = Odd::default();
+    let objects = shared.informer::<Pod>("pods", PODS, None);
+    let controller = Controller::new(&shared, odd.clone(), objects.clone(), []);
+    for (_, task) in shared.take_tasks() {
+        tokio::spawn(task);
+    }
+    let running = tokio::spawn(controller.run());
+    Started { odd, objects, stop, running }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_wrong_with_one_object_stops_no_other() {
+    let metrics = Metrics::new().unwrap();
+    let Started { odd, objects, stop, running } =
+        start(once(listed(&["panics", "hangs", "fails", "good"])), &Gate::open(), &metrics, Vec::new());
+
+    sleep(Duration::from_secs(20)).await;
+    assert_eq!((odd.passes("good"), odd.passes("panics"), odd.passes("fails")), (1, 2, 4));
+    assert_eq!(odd.passes("hangs"), 1);
+    sleep(Duration::from_mins(6)).await;
+    assert_eq!(odd.passes("hangs"), 2, "cut off by the time limit and repeated");
+    assert_eq!(
+        (odd.passes("good"), odd.passes("panics"), odd.passes("fails")),
+        (1, 2, 4),
+        "nobody else is disturbed"
+    );
+    let text = metrics.text().unwrap();
+    for line in [
+        "controller_runtime_reconcile_panics_total{controller=\"odd\"} 1",
+        "controller_runtime_reconcile_timeouts_total{controller=\"odd\"} 1",
+        "controller_runtime_reconcile_errors_total{controller=\"odd\"} 5",
+        "controller_runtime_terminal_reconcile_errors_total{controller=\"odd\"} 0",
+        "workqueue_depth{controller=\"odd\",name=\"odd\",priority=\"0\"} 0",
+        "workqueue_depth{controller=\"odd\",name=\"odd\",priority=\"-100\"} 0",
+    ] {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+    stop.send(true).unwrap();
+    running.await.unwrap();
+    assert_eq!(odd.passes("good"), 2, "one more pass at the end");
+    assert!(objects.all().iter().all(|pod| !pod.terminating()));
+}
+
+/// The machine's clock jumps, back and then ahead: every object is looked at as often as before.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_stops_no_passes() {
+    static SET: AtomicI64 = AtomicI64::new(0);
+    let clock = Clock::tokio_that_is_set("2026-01-02T00:00:00Z".parse().unwrap(), &SET);
+    let metrics = Metrics::new().unwrap();
+    let Started { odd, stop: _stop, .. } =
+        start_by(clock, once(listed(&["again", "good"])), &Gate::open(), &metrics, Vec::new());
+    sleep(Duration::from_secs(65)).await;
+    assert_eq!((odd.passes("again"), odd.passes("good")), (7, 1));
+    for (jump, passes) in [(-86_400, 13), (86_400, 19), (0, 25)] {
+        SET.store(jump, Ordering::Relaxed);
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!((odd.passes("again"), odd.passes("good")), (passes, 1), "{jump}");
+    }
+}
+
+/// A webhook that fails makes the API server answer 500 for as long as it does: what is true is told all the same. Where nobody
+/// answers, nothing is.
+#[tokio::test(start_paused = true)]
+async fn a_status_is_written_also_where_a_write_fails() {
+    for (code, reason, told) in
+        [(500, "InternalError", 1), (500, "", 0), (503, "ServiceUnavailable", 0), (429, "TooManyRequests", 0)]
+    {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (list, log) = (Arc::new(Mutex::new(Some(listed(&["makes"])))), asked.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let verb = request.method().to_string();
+            if verb != "GET" {
+                log.lock().unwrap().push(verb.clone());
+            }
+            let failure = |code: u16, reason: &str| {
+                let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                    "reason": reason, "message": "failed calling webhook" });
+                Some((code, status.to_string()))
+            };
+            let answer = match (verb.as_str(), request.uri().path()) {
+                ("POST", _) => failure(code, reason),
+                ("PATCH", _) => {
+                    let metadata =
+                        json!({ "name": "makes", "namespace": "n", "uid": "makes", "resourceVersion": "9" });
+                    Some((200, json!({ "metadata": metadata }).to_string()))
+                }
+                (_, path) if path.ends_with("/made") => failure(404, "NotFound"),
+                _ => list.lock().unwrap().take().map(|list| (200, list)),
+            };
+            async move {
+                match answer {
+                    Some((code, body)) => {
+                        Response::builder().status(code).body(Body::from(body.into_bytes()))
+                    }
+                    None => std::future::pending().await,
+                }
+            }
+        });
+        let metrics = Metrics::new().unwrap();
+        let Started { stop: _stop, .. } =
+            start(Client::new(service, "n"), &Gate::open(), &metrics, Vec::new());
+        sleep(Duration::from_secs(20)).await;
+        let asked = asked.lock().unwrap();
+        assert_eq!(
+            (&*asked[0], asked.iter().filter(|verb| *verb == "PATCH").count()),
+            ("POST", told),
+            "{code}"
+        );
+    }
+}
+
+/// An API server that answers once, and says nothing more.
+fn once(list: String) -> Client {
+    let list = Arc::new(Mutex::new(Some(list)));
+    let service = tower::service_fn(move |_request: Request<Body>| {
+        let answer = list.lock().unwrap().take();
+        async move {
+            match answer {
+                Some(body) => Response::builder().body(Body::from(body.into_bytes())),
+                None => std::future::pending().await,
+            }
+        }
+    });
+    Client::new(service, "n")
+}
+
+/// The lines of a streaming list of pods, complete.
+fn listed(names: &[&str]) -> String {
+    let pods = names.iter().map(|name| {
+        let metadata = json!({ "name": name, "namespace": "n", "uid": name, "resourceVersion": "1" });
+        json!({ "type": "ADDED", "object": { "metadata": metadata } })
+    });
+    let end = json!({ "resourceVersion": "5", "annotations": { "k8s.io/initial-events-end": "true" } });
+    let events = pods.chain([json!({ "type": "BOOKMARK", "object": { "metadata": end } })]);
+    events.map(|event| event.to_string() + "\n").collect()
+}
+
+/// A cache whose word is final is listed anew whenever this process takes over, and nothing is planned before.
+#[tokio::test(start_paused = true)]
+async fn who_takes_over_lists_anew_what_it_relies_on() {
+    let lists = Arc::new(Mutex::new(0));
+    let counted = lists.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_list = request.uri().query().is_some_and(|query| query.contains("sendInitialEvents"));
+        let first = is_list && {
+            let mut lists = counted.lock().unwrap();
+            *lists += 1;
+            *lists == 1
+        };
+        async move {
+            match (is_list, first) {
+                (true, true) => Response::builder().body(Body::from(listed(&["a", "foreign"]).into_bytes())),
+                (true, false) => {
+                    sleep(Duration::from_secs(3)).await;
+                    Response::builder().body(Body::from(listed(&["a", "b", "foreign"]).into_bytes()))
+                }
+                (false, _) => std::future::pending().await,
+            }
+        }
+    });
+    let gate = Gate::closed();
+    let Started { odd, stop, running, .. } =
+        start(Client::new(service, "n"), &gate, &Metrics::new().unwrap(), Vec::new());
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(
+        (odd.passes("a"), *lists.lock().unwrap()),
+        (0, 1),
+        "a standby has warm caches and does nothing"
+    );
+    gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((odd.passes("a"), *lists.lock().unwrap()), (0, 2), "it waits for the new list");
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((odd.passes("a"), odd.passes("b"), odd.passes("foreign")), (1, 1, 0));
+    gate.open_until(tokio::time::Instant::now() + Duration::from_hours(2));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(*lists.lock().unwrap(), 2, "a lease that is renewed is no take-over");
+    gate.close();
+    sleep(Duration::from_secs(1)).await;
+    gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((odd.passes("a"), *lists.lock().unwrap()), (2, 3));
+
+    // A predecessor that left in good order says what it had seen: who has seen as much begins at once.
+    for (seen, lists_then) in [(5, 3), (6, 4)] {
+        gate.close();
+        sleep(Duration::from_secs(1)).await;
+        gate.hand_over([(PODS.crd_name(), seen)].into());
+        let passes = odd.passes("a");
+        gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(odd.passes("a") - passes, u32::from(lists_then == 3), "seen {seen}");
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!((odd.passes("a") - passes, *lists.lock().unwrap()), (1, lists_then), "seen {seen}");
+    }
+    stop.send(true).unwrap();
+    running.await.unwrap();
+    assert_eq!((odd.passes("a"), odd.passes("foreign")), (5, 0));
+}
+
+/// One of two namespaces cannot be watched for a while, and then for a while again: the other one's objects do not wait.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_cannot_be_watched_keeps_only_its_own_objects_waiting() {
+    let refused = Arc::new(Mutex::new(true));
+    let asked = refused.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_list = request.uri().query().is_some_and(|query| query.contains("sendInitialEvents"));
+        let shut = request.uri().path().contains("/shut/");
+        let refuses = shut && *asked.lock().unwrap();
+        async move {
+            match (refuses, is_list) {
+                (true, _) => {
+                    let status = json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+                        "message": "no", "metadata": {} });
+                    Response::builder().status(403).body(Body::from(status.to_string().into_bytes()))
+                }
+                (false, true) => {
+                    let (name, namespace) = if shut { ("b", "shut") } else { ("a", "n") };
+                    let list = listed(&[name])
+                        .replace("\"namespace\":\"n\"", &format!("\"namespace\":\"{namespace}\""));
+                    Response::builder().body(Body::from(list.into_bytes()))
+                }
+                (false, false) => std::future::pending().await,
+            }
+        }
+    });
+    let gate = Gate::open();
+    let Started { odd, stop, running, .. } = start(
+        Client::new(service, "n"),
+        &gate,
+        &Metrics::new().unwrap(),
+        vec!["n".to_owned(), "shut".to_owned()],
+    );
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!((odd.passes("a"), odd.passes("b")), (1, 0));
+    *refused.lock().unwrap() = false;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!((odd.passes("a"), odd.passes("b")), (1, 1), "what is there already is not looked at again");
+    // A new term looks at all of them.
+    gate.close();
+    sleep(Duration::from_secs(1)).await;
+    gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!((odd.passes("a"), odd.passes("b")), (2, 2));
+    stop.send(true).unwrap();
+    running.await.unwrap();
+}
