@@ -489,8 +489,8 @@ impl State {
         truth.tried = truth.tried.max(Some(pod.truth));
         // A superfluous pod has no outcome, so the rules leave it open whether it makes its node suspect. The ledger may know
         // a later pod than a late one.
-        let counts = !pod.is_late && !truth.has_second_pod && !(is_superfluous && phase == Phase::Failed);
-        if pod.has_node_ready && phase != Phase::Rejected && counts {
+        let is_open = truth.has_second_pod || is_superfluous && phase == Phase::Failed;
+        if pod.has_node_ready && phase != Phase::Rejected && !pod.is_late && !is_open {
             truth.unclear = Some(pod.truth);
         }
         if let Some(outcome) = outcome {
