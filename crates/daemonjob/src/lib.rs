@@ -9,6 +9,7 @@ pub mod api;
 pub mod clocks;
 pub mod controller;
 pub mod eligibility;
+pub mod explain;
 pub mod failure_policy;
 pub mod history;
 pub mod ledger;

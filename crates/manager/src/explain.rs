@@ -4,8 +4,6 @@
 //! happens. It writes nothing. For a file it says what applying the file would do.
 
 mod file;
-mod print;
-mod report;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,6 +12,8 @@ use anyhow::{Result, anyhow, bail};
 use futures::future::join_all;
 use jiff::Timestamp;
 use quintet_daemonjob::api::DaemonJob;
+use quintet_daemonjob::explain::print;
+use quintet_daemonjob::explain::report::{Origin, Report, report};
 use quintet_daemonjob::ledger::{Shard, shard_names};
 use quintet_daemonjob::observe::World;
 use quintet_runtime::KIND_LABEL;
@@ -22,8 +22,6 @@ use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
-use self::print::Output;
-use self::report::{Origin, report};
 use crate::cluster::{Cluster, ClusterArgs, is_name, is_type_absent, parse_name};
 
 /// Shows every node, what would happen there now, and why, without writing anything.
@@ -60,6 +58,18 @@ pub struct Args {
 
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+/// The form of the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    /// The selected nodes, one line each.
+    #[default]
+    Table,
+    /// One JSON document for each DaemonJob, all nodes included.
+    Json,
+    /// All nodes, with run number, last outcome and pod.
+    Wide,
 }
 
 /// Examples, for a program that is called by this name.
@@ -106,8 +116,11 @@ pub async fn run(args: &Args) -> Result<Explained> {
     let now = Clock::System.now();
     let reports: Vec<_> = subjects.into_iter().map(|subject| subject.report(&nodes, now)).collect();
     Ok(Explained {
-        text: print::print(&reports, args.output),
-        all_run: reports.iter().all(report::Report::all_run),
+        text: match args.output {
+            Output::Json => print::documents(&reports),
+            form => print::table(&reports, form == Output::Wide),
+        },
+        all_run: reports.iter().all(Report::all_run),
     })
 }
 
@@ -179,7 +192,7 @@ struct Subject {
 }
 
 impl Subject {
-    fn report(mut self, nodes: &[Arc<Node>], now: Timestamp) -> report::Report {
+    fn report(mut self, nodes: &[Arc<Node>], now: Timestamp) -> Report {
         self.world.nodes = nodes.to_vec();
         report(&self.job, &self.world, self.origin, now)
     }

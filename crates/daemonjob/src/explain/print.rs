@@ -2,40 +2,30 @@
 
 use std::fmt::Write as _;
 
-use quintet_daemonjob::ledger::Entry;
+use crate::ledger::Entry;
 use serde_json::{Value, json};
 
 use super::report::{Origin, Report, Row, Word};
 
-/// The form.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Output {
-    /// The selected nodes, one line each.
-    #[default]
-    Table,
-    /// One JSON document for each DaemonJob, all nodes included.
-    Json,
-    /// All nodes, with run number, last outcome and pod.
-    Wide,
+/// One JSON document for each DaemonJob, with all nodes.
+pub fn documents(reports: &[Report]) -> String {
+    let mut text = String::new();
+    for report in reports {
+        let _ = writeln!(text, "{:#}", as_json(report));
+    }
+    text
 }
 
-/// Prints reports.
-pub fn print(reports: &[Report], output: Output) -> String {
+/// A table for each DaemonJob: the selected nodes, one line each. The wide form has all nodes, and the pod number, the last
+/// outcome and the pod of each.
+pub fn table(reports: &[Report], is_wide: bool) -> String {
     let mut text = String::new();
     for (at, report) in reports.iter().enumerate() {
-        match output {
-            Output::Json => {
-                let _ = writeln!(text, "{:#}", as_json(report));
-            }
-            Output::Table | Output::Wide => {
-                if reports.len() > 1 {
-                    let gap = if at > 0 { "\n" } else { "" };
-                    let _ =
-                        writeln!(text, "{gap}daemonjob/{} in namespace {}", report.name, report.namespace);
-                }
-                text.push_str(&as_table(report, output == Output::Wide));
-            }
+        if reports.len() > 1 {
+            let gap = if at > 0 { "\n" } else { "" };
+            let _ = writeln!(text, "{gap}daemonjob/{} in namespace {}", report.name, report.namespace);
         }
+        text.push_str(&as_table(report, is_wide));
     }
     text
 }
@@ -212,7 +202,7 @@ mod tests {
     #[test]
     fn the_table_is_aligned_and_ends_with_the_nodes_that_it_leaves_out() {
         assert_eq!(
-            print(&[some()], Output::Table),
+            table(&[some()], false),
             "NODE      STATE      REASON      MESSAGE\n\
              node-1    Done       Succeeded   pod 2\n\
              node-10   WouldRun   FirstRun    -\n\
@@ -225,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_wide_table_has_every_node() {
-        let text = print(&[some()], Output::Wide);
+        let text = table(&[some()], true);
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split("   ").map(str::trim).collect()).collect();
         let cells =
@@ -241,7 +231,7 @@ mod tests {
 
     #[test]
     fn json_has_everything() {
-        let text = print(&[some(), some()], Output::Json);
+        let text = documents(&[some(), some()]);
         let documents: Vec<Value> =
             serde_json::Deserializer::from_str(&text).into_iter().collect::<Result<_, _>>().unwrap();
         assert_eq!(documents.len(), 2);
@@ -257,13 +247,13 @@ mod tests {
 
     #[test]
     fn several_tables_have_headings() {
-        let text = print(&[some(), some()], Output::Table);
+        let text = table(&[some(), some()], false);
         assert!(text.starts_with("daemonjob/a in namespace ns\nNODE"), "{text}");
         assert_eq!(text.matches("\n\ndaemonjob/a in namespace ns\n").count(), 1, "{text}");
     }
 
     #[test]
     fn no_nodes_at_all() {
-        assert_eq!(print(&[report(Vec::new())], Output::Table).lines().count(), 1);
+        assert_eq!(table(&[report(Vec::new())], false).lines().count(), 1);
     }
 }

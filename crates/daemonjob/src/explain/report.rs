@@ -1,19 +1,19 @@
 //! The report on one DaemonJob: a pure function of what was read.
 //!
-//! The states are those of [`quintet_daemonjob::survey`], the function that the controller acts upon, and what becomes of
+//! The states are those of [`crate::survey`], the function that the controller acts upon, and what becomes of
 //! pods is read off its plan; here they only get words, and the nodes that the survey leaves out get a line too.
 
+use crate::api::DaemonJob;
+use crate::eligibility::Placement;
+use crate::history::Judged;
+use crate::ledger::{Entry, Outcome};
+use crate::node_state::{Cause, Reason, State, Surveyed, not_tolerated, occupants};
+use crate::observe::World;
+use crate::outcome::{DeletedFor, Rules};
+use crate::removal::deletion_reason;
+use crate::survey::{Survey, survey};
 use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
-use quintet_daemonjob::api::DaemonJob;
-use quintet_daemonjob::eligibility::Placement;
-use quintet_daemonjob::history::Judged;
-use quintet_daemonjob::ledger::{Entry, Outcome};
-use quintet_daemonjob::node_state::{Cause, Reason, State, Surveyed, not_tolerated, occupants};
-use quintet_daemonjob::observe::World;
-use quintet_daemonjob::outcome::{DeletedFor, Rules};
-use quintet_daemonjob::removal::deletion_reason;
-use quintet_daemonjob::survey::{Survey, survey};
 use quintet_runtime::model::conditions::is_true;
 use quintet_runtime::model::core_types::{Node, Pod, Taint};
 use quintet_runtime::model::plan::NAME_TAKEN;

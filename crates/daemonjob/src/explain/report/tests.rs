@@ -1,6 +1,6 @@
 use super::*;
-use quintet_daemonjob::ledger::{SHARDS, shard_name, shard_of};
-use quintet_daemonjob::run::Ending;
+use crate::ledger::{SHARDS, shard_name, shard_of};
+use crate::run::Ending;
 use rstest::rstest;
 use serde_json::json;
 use std::sync::Arc;
