@@ -29,7 +29,7 @@ fn scales_both_ways_at_once_and_replaces_what_goes() {
     assert_eq!(set["status"]["podNames"].as_array().unwrap().len(), 3);
     arena.wait("the stranger is mentioned", || {
         let events = arena.list("events.events.k8s.io", "");
-        events.iter().any(|event| event["reason"] == "PodsOfOthers")
+        events.iter().any(|event| event["reason"] == "ForeignPods")
     });
     arena.kubectl(&["scale", "podset", "set", "--replicas=20"]).unwrap();
     arena.wait_for("podset", "set", "twenty pods are ready", ready(20));

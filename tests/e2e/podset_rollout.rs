@@ -301,7 +301,7 @@ fn pods_of_the_posts_operator_are_taken_over() {
     arena.wait("the stranger is mentioned", || {
         let events = arena.list("events.events.k8s.io", "");
         events.iter().any(|event| {
-            event["reason"] == "PodsOfOthers"
+            event["reason"] == "ForeignPods"
                 && event["note"].as_str().is_some_and(|note| note.contains("stranger"))
         })
     });

@@ -7,14 +7,14 @@ use quintet_runtime::cache::informer::Informer;
 use crate::api::PodSet;
 
 /// The states of pods that are summed up.
-const STATES: [&str; 5] = ["wanted", "ready", "available", "updated", "terminating"];
+const STATES: [&str; 5] = ["desired", "ready", "available", "updated", "terminating"];
 
 /// Registers the metrics of this kind and keeps them.
 pub fn follow(registry: &Registry, objects: &Informer<PodSet>) -> Result<(), prometheus::Error> {
     let pods = Sums::new(
         registry,
         "quintet_podset_pods",
-        "Pods by state, summed over every PodSet: wanted, ready, available, updated, terminating.",
+        "Pods by state, summed over every PodSet: desired, ready, available, updated, terminating.",
         STATES,
     )?;
     pods.follow(objects, counts);

@@ -160,7 +160,7 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     if let Some(note) = &world.strangers {
         plan.events.push(Event {
             type_: EventType::Warning,
-            reason: "PodsOfOthers",
+            reason: "ForeignPods",
             action: "Count",
             note: note.clone(),
         });

@@ -10,7 +10,7 @@ use crate::api::PulsarConsumer;
 use crate::backlog::Reading;
 
 /// The states of consumers that are summed up.
-const STATES: [&str; 2] = ["wanted", "ready"];
+const STATES: [&str; 2] = ["desired", "ready"];
 /// The labels of what is told of one object.
 const OBJECT: [&str; 2] = ["namespace", "name"];
 
@@ -18,7 +18,7 @@ const OBJECT: [&str; 2] = ["namespace", "name"];
 #[derive(Clone)]
 pub struct Metrics {
     objects: Informer<PulsarConsumer>,
-    wanted: IntGaugeVec,
+    desired: IntGaugeVec,
     unknown: IntGaugeVec,
     backlog: IntGaugeVec,
     unacked: IntGaugeVec,
@@ -33,7 +33,7 @@ impl Metrics {
         let pods = Sums::new(
             registry,
             "quintet_pulsarconsumer_pods",
-            "Consumers by state, summed over every PulsarConsumer: wanted, ready.",
+            "Consumers by state, summed over every PulsarConsumer: desired, ready.",
             STATES,
         )?;
         pods.follow(objects, counts);
@@ -42,9 +42,9 @@ impl Metrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
-        let wanted = of_object(
-            "quintet_pulsarconsumer_wanted",
-            "Consumers that the PulsarConsumer wanted when its backlog was read.",
+        let desired = of_object(
+            "quintet_pulsarconsumer_desired",
+            "Desired consumers when the backlog was read.",
         )?;
         let unknown = of_object(
             "quintet_pulsarconsumer_backlog_unknown",
@@ -79,7 +79,7 @@ impl Metrics {
         )?;
         registry.register(Box::new(looks.clone()))?;
         let objects = objects.clone();
-        Ok(Self { objects, wanted, unknown, backlog, unacked, consumers, rate, looks })
+        Ok(Self { objects, desired, unknown, backlog, unacked, consumers, rate, looks })
     }
 
     /// Tells what was read of an object's backlog. Where it cannot be read, there are no figures: an old one would look
@@ -88,9 +88,9 @@ impl Metrics {
         let labels: [&str; 2] = [&key.namespace, &key.name];
         match &reading.figures {
             Ok(figures) => {
-                let wanted = self.objects.get(key).map_or(0, |consumer| consumer.spec.replicas);
+                let desired = self.objects.get(key).map_or(0, |consumer| consumer.spec.replicas);
                 self.looks.with_label_values(&["Observed"]).inc();
-                self.wanted.with_label_values(&labels).set(wanted.into());
+                self.desired.with_label_values(&labels).set(desired.into());
                 // There may be none.
                 let _ = self.unknown.remove_label_values(&labels);
                 self.backlog.with_label_values(&labels).set(figures.backlog);
@@ -111,7 +111,7 @@ impl Metrics {
     /// Removes the series of an object.
     pub fn forget(&self, key: &Key) {
         let labels: [&str; 2] = [&key.namespace, &key.name];
-        for gauge in [&self.wanted, &self.unknown, &self.backlog, &self.unacked, &self.consumers] {
+        for gauge in [&self.desired, &self.unknown, &self.backlog, &self.unacked, &self.consumers] {
             // There may be none.
             let _ = gauge.remove_label_values(&labels);
         }

@@ -301,7 +301,7 @@ const KINDS: &[Panel] = &[
     ),
     lines(
         "PulsarConsumer: delivered",
-        "Messages per second, the consumers that the broker knows, and those that were wanted.",
+        "Messages per second, the consumers that the broker knows, and the desired ones.",
         "short",
         &[
             (
@@ -313,8 +313,8 @@ const KINDS: &[Panel] = &[
                 "{{exported_namespace}}/{{name}} consumers",
             ),
             (
-                "max by (exported_namespace, name) (quintet_pulsarconsumer_wanted{SELECTED})",
-                "{{exported_namespace}}/{{name}} wanted",
+                "max by (exported_namespace, name) (quintet_pulsarconsumer_desired{SELECTED})",
+                "{{exported_namespace}}/{{name}} desired",
             ),
         ],
     ),

@@ -920,7 +920,7 @@ fn what_does_not_roll_says_why() {
 fn strangers_are_mentioned() {
     let world = World { strangers: Some("3 pods of others".into()), ..World::default() };
     let plan = plan(&of(0), &world, now());
-    assert_eq!((plan.events[0].reason, &*plan.events[0].note), ("PodsOfOthers", "3 pods of others"));
+    assert_eq!((plan.events[0].reason, &*plan.events[0].note), ("ForeignPods", "3 pods of others"));
 }
 
 #[test]
