@@ -29,6 +29,9 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 16] = [
     "cargo test",
 ];
 
+/// How long a command may take: seconds.
+const COMMAND_LIMIT: &str = "180";
+
 const CONTROLLERS: &str = "daemonjob,podset,pulsarconsumer,greeting,book";
 
 /// The fenced blocks of a document in one language.
@@ -103,8 +106,9 @@ impl<'a> Shell<'a> {
     fn run(&self, command: &str) -> Output {
         let mut path = vec![self.home.clone(), self.arena.cluster().dir().bin()];
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-        Command::new("bash")
-            .args(["-ec", command])
+        // A command that waits for ever is a failure like any other.
+        Command::new("timeout")
+            .args([COMMAND_LIMIT, "bash", "-ec", command])
             .current_dir(workspace())
             .env("KUBECONFIG", self.home.join("kubeconfig"))
             .env("KUBECACHEDIR", self.arena.kube().cache())
@@ -125,6 +129,8 @@ fn commands_in_the_documents_work() {
     let arena = Arena::new("docs");
     let mut manager = Some(arena.manager(CONTROLLERS));
     let node = arena.node("a");
+    // A drain waits for the pods of other tests too, whose managers may have ended: the taint keeps them away.
+    arena.kubectl(&["taint", "node", &node, "docs=only:NoSchedule"]).expect("the node takes the taint");
     let shell = Shell::new(&arena);
 
     // README's reader has run the demo, which applied them.
@@ -180,7 +186,7 @@ fn commands_in_the_documents_work() {
             // Simulated nodes keep no logs, and the release of the tests has no pod.
             let no_logs = command.contains("kubectl logs");
             if !(output.status.success() || refused_on_purpose || no_logs) {
-                failures.push(format!("{}: {command}\n{text}", document.display()));
+                failures.push(format!("{}: {command}\n{}\n{text}", document.display(), output.status));
             }
         }
         // The next document's reader has a manager.

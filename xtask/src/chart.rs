@@ -348,8 +348,10 @@ mod tests {
         let crates = fs::read_dir(paths::workspace().join("crates")).unwrap();
         // That one is another program.
         let of_manager = crates.map(|one| one.unwrap()).filter(|one| one.file_name() != "pulsar-client");
-        let sources: String =
-            of_manager.filter_map(|one| fs::read_to_string(one.path().join("src/metrics.rs")).ok()).collect();
+        let files = of_manager.flat_map(|one| {
+            ["metrics.rs", "server/metrics.rs"].map(|file| one.path().join("src").join(file))
+        });
+        let sources: String = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
         // Those that stand alone in quotation marks; the crates' own names do not.
         let quoted: Vec<&str> = sources.split('"').collect();
         quoted.into_iter().filter(|text| metrics(text).contains(*text)).map(str::to_owned).collect()

@@ -42,10 +42,8 @@ impl Metrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
-        let desired = of_object(
-            "quintet_pulsarconsumer_desired",
-            "Desired consumers when the backlog was read.",
-        )?;
+        let desired =
+            of_object("quintet_pulsarconsumer_desired", "Desired consumers when the backlog was read.")?;
         let unknown = of_object(
             "quintet_pulsarconsumer_backlog_unknown",
             "1 where the backlog could not be read; not where there is no such topic or subscription yet.",
