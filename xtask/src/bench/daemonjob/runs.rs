@@ -199,16 +199,16 @@ fn to_completion(
         passes: passes_before.zip(passes_after).map(|(before, after)| after - before),
         memory_before,
         memory: Some(memory),
-        ..counted(Tally::of(until_complete(&writes), entry.author, namespace), began_at, rig.nodes())?
+        ..counted(Tally::of(&without_releases(&writes), entry.author, namespace), began_at, rig.nodes())?
     };
     Ok((completion, writes))
 }
 
-/// The writes until a DaemonJob's status told that it is complete. After that it releases its pods, which belongs to its
-/// whole life; other contenders have no such status.
-fn until_complete(writes: &[Request]) -> &[Request] {
-    let told = writes.iter().rposition(|write| write.resource == "daemonjobs/status");
-    told.map_or(writes, |told| &writes[..=told])
+/// The writes without the releases of pods: a DaemonJob releases its pods once it is complete, which belongs to its whole
+/// life.
+fn without_releases(writes: &[Request]) -> Vec<Request> {
+    let is_release = |write: &&Request| write.resource == "pods" && write.verb == "patch";
+    writes.iter().filter(|write| !is_release(write)).cloned().collect()
 }
 
 /// The part of a completion that the audit log tells.
@@ -589,20 +589,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_the_last_status_is_not_part_of_the_completion() {
-        let request = |resource: &str| Request {
+    fn releases_are_not_part_of_the_completion() {
+        let request = |(verb, resource): (&str, &str)| Request {
             author: Author::Quintet,
             namespace: String::new(),
-            verb: "patch".to_owned(),
+            verb: verb.to_owned(),
             resource: resource.to_owned(),
             name: String::new(),
             code: 200,
             received: Timestamp::UNIX_EPOCH,
             answered: Timestamp::UNIX_EPOCH,
         };
-        let all = ["pods", "daemonjobs/status", "configmaps", "daemonjobs/status", "pods"].map(request);
-        assert_eq!(until_complete(&all).len(), 4);
-        assert_eq!(until_complete(&all[..1]).len(), 1);
+        let all =
+            [("create", "pods"), ("patch", "configmaps"), ("patch", "pods"), ("patch", "daemonjobs/status")];
+        assert_eq!(without_releases(&all.map(request)).len(), 3);
     }
 
     #[test]
