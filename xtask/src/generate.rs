@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
+use quintet_kinds::{KINDS, definitions};
 use quintet_runtime::election::LEASE_NAME;
 use quintet_runtime::model::rule::{
     LEADER_ELECTION_RULES, MANAGER_RULES, Rule, UNINSTALL_LEASE_RULES, UNINSTALL_MANAGER_RULES,
-    UNINSTALL_RULES,
 };
 use serde_json::{Map, Number, Value};
 
@@ -103,40 +103,17 @@ struct Kind {
     crd: CustomResourceDefinition,
 }
 
-/// The five kinds, in the order in which documents list them.
+/// The kinds, in the order in which documents list them.
 fn kinds() -> Vec<Kind> {
-    vec![
-        Kind {
-            controller: quintet_daemonjob::CONTROLLER,
-            rules: quintet_daemonjob::RULES,
-            sweep: quintet_daemonjob::SWEEP_RULES,
-            crd: quintet_daemonjob::api::DaemonJob::crd(),
-        },
-        Kind {
-            controller: quintet_podset::CONTROLLER,
-            rules: quintet_podset::RULES,
-            sweep: &[],
-            crd: quintet_podset::api::PodSet::crd(),
-        },
-        Kind {
-            controller: quintet_pulsarconsumer::CONTROLLER,
-            rules: quintet_pulsarconsumer::RULES,
-            sweep: &[],
-            crd: quintet_pulsarconsumer::api::PulsarConsumer::crd(),
-        },
-        Kind {
-            controller: quintet_greeting::CONTROLLER,
-            rules: quintet_greeting::RULES,
-            sweep: quintet_greeting::SWEEP_RULES,
-            crd: quintet_greeting::api::Greeting::crd(),
-        },
-        Kind {
-            controller: quintet_book::CONTROLLER,
-            rules: quintet_book::RULES,
-            sweep: &[],
-            crd: quintet_book::api::Book::crd(),
-        },
-    ]
+    let known = KINDS.iter().zip(definitions());
+    known
+        .map(|(kind, crd)| Kind {
+            controller: kind.controller,
+            rules: kind.rules,
+            sweep: kind.sweep_rules,
+            crd,
+        })
+        .collect()
 }
 
 /// Every generated file: its content by its path below the workspace's root, with `/` between the folders.
@@ -166,7 +143,7 @@ fn files(kinds: &[Kind]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut chart_rules = vec![
         ("manager", "crates/runtime and the sweepers of kinds", always.clone()),
         ("leader-election", rule, LEADER_ELECTION_RULES.to_vec()),
-        ("uninstall", rule, UNINSTALL_RULES.to_vec()),
+        ("uninstall", "every kind", KINDS.iter().flat_map(|kind| kind.uninstall_rules).copied().collect()),
         ("uninstall-manager", rule, UNINSTALL_MANAGER_RULES.to_vec()),
         ("uninstall-lease", rule, UNINSTALL_LEASE_RULES.to_vec()),
         ("pulsarconsumer-secrets", "crates/pulsarconsumer", quintet_pulsarconsumer::SECRET_RULES.to_vec()),

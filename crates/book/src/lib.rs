@@ -29,3 +29,11 @@ pub const RULES: &[Rule] = &[
         why: "Their status is applied.",
     },
 ];
+
+/// What `quintet uninstall` may do for this kind.
+pub const UNINSTALL_RULES: &[Rule] = &[Rule {
+    group: "christianb93.github.com",
+    resources: &["books"],
+    verbs: &["list"],
+    why: "Uninstall reports the Books that remain.",
+}];

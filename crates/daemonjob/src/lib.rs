@@ -91,3 +91,19 @@ pub const SWEEP_RULES: &[Rule] = &[
         why: "The sweeper asks whether a pod's DaemonJob is gone.",
     },
 ];
+
+/// What `quintet uninstall` may do for this kind.
+pub const UNINSTALL_RULES: &[Rule] = &[
+    Rule {
+        group: "",
+        resources: &["pods"],
+        verbs: &["list", "patch"],
+        why: "Uninstall removes the finalizer from the pods of DaemonJobs.",
+    },
+    Rule {
+        group: "dj.dysproz.io",
+        resources: &["daemonjobs"],
+        verbs: &["list"],
+        why: "Uninstall reports the DaemonJobs that remain.",
+    },
+];

@@ -47,3 +47,11 @@ pub const SWEEP_RULES: &[Rule] = &[Rule {
     verbs: &["get", "list", "watch", "patch"],
     why: "The sweeper lets Greetings go that are being deleted while their kind is switched off.",
 }];
+
+/// What `quintet uninstall` may do for this kind.
+pub const UNINSTALL_RULES: &[Rule] = &[Rule {
+    group: "example.com",
+    resources: &["greetings"],
+    verbs: &["list", "patch"],
+    why: "Uninstall removes the finalizer from Greetings, and reports those that remain.",
+}];

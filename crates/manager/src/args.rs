@@ -10,11 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{
-    ArgAction, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
-    ValueEnum,
-};
+use clap::{ArgAction, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use jiff::SignedDuration;
+use quintet_kinds::KINDS;
 use quintet_runtime::election::LEASE_NAME;
 
 use crate::cluster::{ClusterArgs, is_name, parse_name};
@@ -23,22 +21,6 @@ use crate::{check, explain, uninstall};
 
 /// The file name under which kubectl finds the program as its plugin.
 const PLUGIN: &str = "kubectl-quintet";
-
-/// The five kinds, by the names that `--controllers` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-#[value(rename_all = "lower")]
-pub enum Kind {
-    /// Run a pod to completion once on every node.
-    DaemonJob,
-    /// Keep N pods.
-    PodSet,
-    /// Run a Pulsar consumer Deployment.
-    PulsarConsumer,
-    /// Say a message on create, update, delete and every minute.
-    Greeting,
-    /// A validated record.
-    Book,
-}
 
 /// The Quintet operator: DaemonJob, PodSet, PulsarConsumer, Greeting and Book in one process.
 ///
@@ -65,7 +47,7 @@ pub struct Args {
         value_name = "KIND,...",
         allow_hyphen_values = true,
         value_parser = parse_pick,
-        default_value = "daemonjob,podset,pulsarconsumer,greeting,book"
+        default_values = KINDS.map(|kind| kind.controller)
     )]
     controllers: Vec<Pick>,
 
@@ -257,22 +239,21 @@ pub struct Args {
 }
 
 impl Args {
-    /// The kinds to run.
-    pub fn kinds(&self) -> Result<Vec<Kind>, String> {
+    /// The controllers to run, by name.
+    pub fn kinds(&self) -> Result<Vec<&'static str>, String> {
         let (with, without): (Vec<&Pick>, Vec<&Pick>) =
             self.controllers.iter().partition(|pick| matches!(pick, Pick::With(_)));
-        let all = Kind::value_variants();
-        let kinds: Vec<Kind> = match (with.is_empty(), without.is_empty()) {
-            (false, false) => {
-                return Err(
-                    "--controllers names kinds to run and kinds to leave out: name one sort".to_owned()
-                );
+        if !with.is_empty() && !without.is_empty() {
+            return Err("--controllers names kinds to run and kinds to leave out: name one sort".to_owned());
+        }
+        let is_picked = |kind: &&'static str| {
+            if with.is_empty() {
+                !without.contains(&&Pick::Without(kind))
+            } else {
+                with.contains(&&Pick::With(kind))
             }
-            (true, _) => {
-                all.iter().copied().filter(|kind| !without.contains(&&Pick::Without(*kind))).collect()
-            }
-            (false, true) => all.iter().copied().filter(|kind| with.contains(&&Pick::With(*kind))).collect(),
         };
+        let kinds: Vec<&'static str> = KINDS.iter().map(|kind| kind.controller).filter(is_picked).collect();
         if kinds.is_empty() {
             return Err("--controllers leaves no kind to run".to_owned());
         }
@@ -320,21 +301,21 @@ impl Args {
     }
 }
 
-/// A kind to run, or one to leave out.
+/// A kind to run, or one to leave out, by the name of its controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pick {
-    With(Kind),
-    Without(Kind),
+    With(&'static str),
+    Without(&'static str),
 }
 
 fn parse_pick(text: &str) -> Result<Pick, String> {
-    let (name, pick): (&str, fn(Kind) -> Pick) = match text.strip_prefix('-') {
+    let (name, pick): (&str, fn(&'static str) -> Pick) = match text.strip_prefix('-') {
         Some(name) => (name, Pick::Without),
         None => (text, Pick::With),
     };
-    Kind::from_str(name, false).map(pick).map_err(|_| {
-        let known = Kind::value_variants().iter().filter_map(Kind::to_possible_value);
-        let known: Vec<String> = known.map(|value| value.get_name().to_owned()).collect();
+    let mut known = KINDS.map(|kind| kind.controller).into_iter();
+    known.clone().find(|known| *known == name).map(pick).ok_or_else(|| {
+        let known: Vec<&str> = known.by_ref().collect();
         format!("the kinds are {}", known.join(", "))
     })
 }
@@ -548,11 +529,8 @@ mod tests {
     #[test]
     fn kinds_are_picked_and_unknown_ones_refused() {
         let kinds = |line: &str| manager(line).kinds().unwrap();
-        assert_eq!(kinds("quintet --controllers=book,podset"), [Kind::PodSet, Kind::Book]);
-        assert_eq!(
-            kinds("quintet --controllers=-pulsarconsumer,-book"),
-            [Kind::DaemonJob, Kind::PodSet, Kind::Greeting]
-        );
+        assert_eq!(kinds("quintet --controllers=book,podset"), ["podset", "book"]);
+        assert_eq!(kinds("quintet --controllers=-pulsarconsumer,-book"), ["daemonjob", "podset", "greeting"]);
         assert_eq!(kinds("quintet --controllers -greeting").len(), 4);
         let error = refusal("quintet --controllers=cronjob");
         assert!(error.contains("cronjob") && error.contains("daemonjob"), "{error}");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use kube::Config;
 use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use quintet_kinds::{Image, KINDS, Options};
 use quintet_runtime::control::context::{Setup, Shared};
 use quintet_runtime::election::{self, Candidate, Settings};
 use quintet_runtime::model::clock::Clock;
@@ -20,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::args::{Args, Kind};
+use crate::args::Args;
 use crate::cluster::ClusterArgs;
 use crate::endpoint::{self, Pages};
 use crate::logs::LogHandle;
@@ -248,40 +249,18 @@ async fn election_ended(election: Option<&mut oneshot::Receiver<Result<()>>>) ->
 }
 
 fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
-    let kinds = args.kinds().map_err(anyhow::Error::msg)?;
-    // What was begun for a kind must be let go where the kind is switched off.
-    let mut daemonjobs = None;
-    if !kinds.contains(&Kind::Greeting) {
-        quintet_greeting::sweep::register(shared);
+    let enabled = args.kinds().map_err(anyhow::Error::msg)?;
+    let port = args.pulsar_consumer_health_port;
+    let consumer_image =
+        Image { name: args.pulsar_consumer_image.clone(), health_port: (port > 0).then_some(port) };
+    let options = Options {
+        deletion_taints: args.daemon_job_deletion_taints.clone(),
+        consumer_image,
+        identity: identity.to_owned(),
+    };
+    for kind in &KINDS {
+        kind.register(shared, &options, enabled.contains(&kind.controller))?;
     }
-    for kind in kinds {
-        match kind {
-            Kind::DaemonJob => {
-                let served = quintet_daemonjob::register(shared, &args.daemon_job_deletion_taints);
-                daemonjobs = Some(served.context("the metrics of DaemonJobs cannot be registered")?);
-            }
-            Kind::PodSet => {
-                quintet_podset::register(shared).context("the metrics of PodSets cannot be registered")?;
-            }
-            Kind::PulsarConsumer => {
-                let port = args.pulsar_consumer_health_port;
-                let image = quintet_pulsarconsumer::Image {
-                    name: args.pulsar_consumer_image.clone(),
-                    health_port: (port > 0).then_some(port),
-                };
-                quintet_pulsarconsumer::register(shared, image)
-                    .context("the metrics of PulsarConsumers cannot be registered")?;
-            }
-            Kind::Greeting => {
-                let printer = quintet_greeting::printer::Printer::stdout()
-                    .context("the printer's thread cannot be started")?;
-                quintet_greeting::register(shared, identity, printer)
-                    .context("the metrics of Greetings cannot be registered")?;
-            }
-            Kind::Book => quintet_book::register(shared),
-        }
-    }
-    quintet_daemonjob::sweep::register(shared, daemonjobs);
     Ok(())
 }
 

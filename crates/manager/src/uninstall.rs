@@ -14,11 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use futures::{StreamExt as _, stream};
-use quintet_book::api::Book;
-use quintet_daemonjob::api::DaemonJob;
-use quintet_greeting::api::Greeting;
-use quintet_podset::api::PodSet;
-use quintet_pulsarconsumer::api::PulsarConsumer;
+use quintet_kinds::KINDS;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::resource::{PODS, Resource};
@@ -93,15 +89,11 @@ impl Held {
     }
 }
 
-fn held() -> [Held; 2] {
-    [
-        Held { resource: PODS, name: "Pod", finalizer: quintet_daemonjob::FINALIZER },
-        Held {
-            resource: Resource::of::<Greeting>(),
-            name: "Greeting",
-            finalizer: quintet_greeting::FINALIZER,
-        },
-    ]
+fn held() -> impl Iterator<Item = Held> {
+    KINDS.iter().filter_map(|kind| kind.finalizer).map(|finalizer| {
+        let resource = (finalizer.resource)();
+        Held { resource, name: resource.kind, finalizer: finalizer.name }
+    })
 }
 
 /// Takes the finalizers off and says what stays.
@@ -342,15 +334,8 @@ fn kubectl_name(resource: &Resource) -> String {
 
 /// What stays, and how it goes.
 async fn remaining(cluster: &Cluster, namespace: &str) -> String {
-    let kinds = [
-        Resource::of::<DaemonJob>(),
-        Resource::of::<PodSet>(),
-        Resource::of::<PulsarConsumer>(),
-        Resource::of::<Greeting>(),
-        Resource::of::<Book>(),
-    ];
     let (mut stays, mut custom, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
-    for resource in kinds {
+    for resource in KINDS.map(|kind| (kind.resource)()) {
         match cluster.list_metadata(&resource, namespace, "").await {
             Ok(objects) if objects.is_empty() => {}
             Ok(objects) => {
@@ -407,7 +392,8 @@ mod tests {
 
     #[test]
     fn the_finalizer_is_taken_from_where_it_stands_and_off_this_object_alone() {
-        let [pods, greetings] = held();
+        let [pods, greetings] =
+            held().collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("two finalizers"));
         assert_eq!(
             meta(&["other/one", "dj.dysproz.io/ledger"]).without_finalizer(pods.finalizer).unwrap(),
             json!([
@@ -447,7 +433,8 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_to_run() {
-        let [pods, greetings] = held();
+        let [pods, greetings] =
+            held().collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("two finalizers"));
         let pod = meta(&["dj.dysproz.io/ledger"]);
         let refused: Vec<(&Meta, String)> = (0..12).map(|_| (&pod, "403 Forbidden: no".to_owned())).collect();
         let text = refusal(&pods, &refused);

@@ -49,3 +49,11 @@ pub const RULES: &[Rule] = &[
               away are released.",
     },
 ];
+
+/// What `quintet uninstall` may do for this kind.
+pub const UNINSTALL_RULES: &[Rule] = &[Rule {
+    group: "batch.tutorial.kubebuilder.io",
+    resources: &["podsets"],
+    verbs: &["list"],
+    why: "Uninstall reports the PodSets that remain.",
+}];

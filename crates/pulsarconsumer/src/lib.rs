@@ -82,3 +82,11 @@ pub const RULES: &[Rule] = &[
         why: "KEDA scales PulsarConsumers that ask for it, and is told so by these.",
     },
 ];
+
+/// What `quintet uninstall` may do for this kind.
+pub const UNINSTALL_RULES: &[Rule] = &[Rule {
+    group: "pulsar.pulsarconsumer.krvarma.com",
+    resources: &["pulsarconsumers"],
+    verbs: &["list"],
+    why: "Uninstall reports the PulsarConsumers that remain.",
+}];

@@ -41,41 +41,6 @@ pub const LEADER_ELECTION_RULES: &[Rule] = &[
     },
 ];
 
-/// What `quintet uninstall` needs in every namespace that the manager watched.
-pub const UNINSTALL_RULES: &[Rule] = &[
-    Rule {
-        group: "",
-        resources: &["pods"],
-        verbs: &["list", "patch"],
-        why: "The finalizer of DaemonJobs' pods is taken off.",
-    },
-    Rule {
-        group: "example.com",
-        resources: &["greetings"],
-        verbs: &["list", "patch"],
-        why: "The finalizer of Greetings is taken off.",
-    },
-    Rule {
-        group: "dj.dysproz.io",
-        resources: &["daemonjobs"],
-        verbs: &["list"],
-        why: "What stays is told: DaemonJobs,",
-    },
-    Rule {
-        group: "batch.tutorial.kubebuilder.io",
-        resources: &["podsets"],
-        verbs: &["list"],
-        why: "PodSets,",
-    },
-    Rule {
-        group: "pulsar.pulsarconsumer.krvarma.com",
-        resources: &["pulsarconsumers"],
-        verbs: &["list"],
-        why: "PulsarConsumers,",
-    },
-    Rule { group: "christianb93.github.com", resources: &["books"], verbs: &["list"], why: "and Books." },
-];
-
 /// What `quintet uninstall --manager` needs in the manager's own namespace. All but `list` are given for the one Deployment.
 pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[
     Rule {

@@ -1,0 +1,162 @@
+//! One table of the five kinds.
+//!
+//! Every list of the kinds follows from it: the flags of the manager, what uninstall looks for, the generated definitions and
+//! roles. To add a kind, add it to [`KINDS`] and to [`definitions`].
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt as _;
+use quintet_book::api::Book;
+use quintet_daemonjob::api::DaemonJob;
+use quintet_greeting::api::Greeting;
+use quintet_greeting::printer::Printer;
+use quintet_podset::api::PodSet;
+pub use quintet_pulsarconsumer::Image;
+use quintet_pulsarconsumer::api::PulsarConsumer;
+use quintet_runtime::control::context::Shared;
+use quintet_runtime::model::resource::{PODS, Resource};
+use quintet_runtime::model::rule::Rule;
+
+/// What the rest of Quintet knows of a kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// The controller's name: a value of `--controllers`, and the kind's folder in `crates/` and `samples/`.
+    pub controller: &'static str,
+    /// Its custom resource.
+    pub resource: fn() -> Resource,
+    /// What its controller may do.
+    pub rules: &'static [Rule],
+    /// What its sweeper may do, also where the kind is switched off.
+    pub sweep_rules: &'static [Rule],
+    /// What `quintet uninstall` may do for it.
+    pub uninstall_rules: &'static [Rule],
+    /// The finalizer that it puts on objects.
+    pub finalizer: Option<Finalizer>,
+    register: fn(&Shared, &Options, is_enabled: bool) -> Result<()>,
+}
+
+/// A finalizer, and the objects that have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Finalizer {
+    /// Its name.
+    pub name: &'static str,
+    /// The type of the objects.
+    pub resource: fn() -> Resource,
+}
+
+/// What the flags say of single kinds.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Keys of further taints that announce the deletion of a node, for DaemonJob.
+    pub deletion_taints: Vec<String>,
+    /// The image of PulsarConsumers that name none.
+    pub consumer_image: Image,
+    /// The name of this process among others, for Greeting.
+    pub identity: String,
+}
+
+impl Kind {
+    /// Adds the kind's controller to the process; or, where the kind is not enabled, what lets its objects go.
+    ///
+    /// # Errors
+    ///
+    /// When its metrics cannot be registered, or its thread cannot be started.
+    pub fn register(&self, shared: &Shared, options: &Options, is_enabled: bool) -> Result<()> {
+        (self.register)(shared, options, is_enabled)
+            .with_context(|| format!("the controller {} cannot be started", self.controller))
+    }
+}
+
+/// The five kinds, in the order in which documents list them.
+pub const KINDS: [Kind; 5] = [
+    Kind {
+        controller: quintet_daemonjob::CONTROLLER,
+        resource: Resource::of::<DaemonJob>,
+        rules: quintet_daemonjob::RULES,
+        sweep_rules: quintet_daemonjob::SWEEP_RULES,
+        uninstall_rules: quintet_daemonjob::UNINSTALL_RULES,
+        finalizer: Some(Finalizer { name: quintet_daemonjob::FINALIZER, resource: || PODS }),
+        register: |shared, options, is_enabled| {
+            let register = || quintet_daemonjob::register(shared, &options.deletion_taints);
+            let served = is_enabled.then(register).transpose()?;
+            quintet_daemonjob::sweep::register(shared, served);
+            Ok(())
+        },
+    },
+    Kind {
+        controller: quintet_podset::CONTROLLER,
+        resource: Resource::of::<PodSet>,
+        rules: quintet_podset::RULES,
+        sweep_rules: &[],
+        uninstall_rules: quintet_podset::UNINSTALL_RULES,
+        finalizer: None,
+        register: |shared, _, is_enabled| {
+            if is_enabled {
+                quintet_podset::register(shared)?;
+            }
+            Ok(())
+        },
+    },
+    Kind {
+        controller: quintet_pulsarconsumer::CONTROLLER,
+        resource: Resource::of::<PulsarConsumer>,
+        rules: quintet_pulsarconsumer::RULES,
+        sweep_rules: &[],
+        uninstall_rules: quintet_pulsarconsumer::UNINSTALL_RULES,
+        finalizer: None,
+        register: |shared, options, is_enabled| {
+            if is_enabled {
+                quintet_pulsarconsumer::register(shared, options.consumer_image.clone())?;
+            }
+            Ok(())
+        },
+    },
+    Kind {
+        controller: quintet_greeting::CONTROLLER,
+        resource: Resource::of::<Greeting>,
+        rules: quintet_greeting::RULES,
+        sweep_rules: quintet_greeting::SWEEP_RULES,
+        uninstall_rules: quintet_greeting::UNINSTALL_RULES,
+        finalizer: Some(Finalizer { name: quintet_greeting::FINALIZER, resource: Resource::of::<Greeting> }),
+        register: |shared, options, is_enabled| {
+            if is_enabled {
+                let printer = Printer::stdout().context("the printer's thread cannot be started")?;
+                quintet_greeting::register(shared, &options.identity, printer)?;
+            } else {
+                quintet_greeting::sweep::register(shared);
+            }
+            Ok(())
+        },
+    },
+    Kind {
+        controller: quintet_book::CONTROLLER,
+        resource: Resource::of::<Book>,
+        rules: quintet_book::RULES,
+        sweep_rules: &[],
+        uninstall_rules: quintet_book::UNINSTALL_RULES,
+        finalizer: None,
+        register: |shared, _, is_enabled| {
+            if is_enabled {
+                quintet_book::register(shared);
+            }
+            Ok(())
+        },
+    },
+];
+
+/// The definitions of the kinds, in the order of [`KINDS`]. The manager does not need them, and they would make it larger.
+pub fn definitions() -> [CustomResourceDefinition; KINDS.len()] {
+    [DaemonJob::crd(), PodSet::crd(), PulsarConsumer::crd(), Greeting::crd(), Book::crd()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_are_in_the_order_of_the_kinds() {
+        for (kind, definition) in KINDS.iter().zip(definitions()) {
+            assert_eq!(Some((kind.resource)().crd_name()), definition.metadata.name);
+        }
+    }
+}
