@@ -69,16 +69,22 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
+{{/* The names of all controllers, as a YAML list. */}}
+{{- define "quintet.kinds" -}}
+{{- .Files.Get "files/kinds.yaml" }}
+{{- end }}
+
 {{/* The enabled controllers, separated by commas, in the order of the values file. */}}
 {{- define "quintet.controllers" -}}
 {{- $enabled := list }}
-{{- range $name := list "daemonjob" "podset" "pulsarconsumer" "greeting" "book" }}
+{{- $all := include "quintet.kinds" . | fromYamlArray }}
+{{- range $name := $all }}
 {{- if index $.Values.controllers $name }}
 {{- $enabled = append $enabled $name }}
 {{- end }}
 {{- end }}
 {{- if not $enabled }}
-{{- fail "No controller is enabled: set at least one of controllers.daemonjob, podset, pulsarconsumer, greeting, book to true." }}
+{{- fail (printf "No controller is enabled: set at least one of controllers.%s to true." (join ", " $all)) }}
 {{- end }}
 {{- join "," $enabled }}
 {{- end }}

@@ -24,6 +24,8 @@ pub struct Kind {
     pub controller: &'static str,
     /// Its custom resource.
     pub resource: fn() -> Resource,
+    /// The file of its first sample: the tutorial's, where it has one.
+    pub sample: &'static str,
     /// What its controller may do.
     pub rules: &'static [Rule],
     /// What its sweeper may do, also where the kind is switched off.
@@ -72,6 +74,7 @@ pub const KINDS: [Kind; 5] = [
     Kind {
         controller: quintet_daemonjob::CONTROLLER,
         resource: Resource::of::<DaemonJob>,
+        sample: "daemonjob-sample.yaml",
         rules: quintet_daemonjob::RULES,
         sweep_rules: quintet_daemonjob::SWEEP_RULES,
         uninstall_rules: quintet_daemonjob::UNINSTALL_RULES,
@@ -86,6 +89,7 @@ pub const KINDS: [Kind; 5] = [
     Kind {
         controller: quintet_podset::CONTROLLER,
         resource: Resource::of::<PodSet>,
+        sample: "podset-sample.yaml",
         rules: quintet_podset::RULES,
         sweep_rules: &[],
         uninstall_rules: quintet_podset::UNINSTALL_RULES,
@@ -100,6 +104,7 @@ pub const KINDS: [Kind; 5] = [
     Kind {
         controller: quintet_pulsarconsumer::CONTROLLER,
         resource: Resource::of::<PulsarConsumer>,
+        sample: "pulsarconsumer-sample-1.yaml",
         rules: quintet_pulsarconsumer::RULES,
         sweep_rules: &[],
         uninstall_rules: quintet_pulsarconsumer::UNINSTALL_RULES,
@@ -114,6 +119,7 @@ pub const KINDS: [Kind; 5] = [
     Kind {
         controller: quintet_greeting::CONTROLLER,
         resource: Resource::of::<Greeting>,
+        sample: "hello-world.yaml",
         rules: quintet_greeting::RULES,
         sweep_rules: quintet_greeting::SWEEP_RULES,
         uninstall_rules: quintet_greeting::UNINSTALL_RULES,
@@ -131,6 +137,7 @@ pub const KINDS: [Kind; 5] = [
     Kind {
         controller: quintet_book::CONTROLLER,
         resource: Resource::of::<Book>,
+        sample: "david-copperfield.yaml",
         rules: quintet_book::RULES,
         sweep_rules: &[],
         uninstall_rules: quintet_book::UNINSTALL_RULES,
