@@ -180,10 +180,10 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a brake that counts eligible nodes alone",
-        file: "crates/daemonjob/src/survey.rs",
+        file: "crates/daemonjob/src/assess.rs",
         edits: &[(
             "        if let Some(failure) = &standing.failure {\n            counted.push(",
-            "        if let (Some(failure), Verdict::Run) = (&standing.failure, &standing.verdict) {\n            counted.push(",
+            "        if let (Some(failure), Verdict::Run) = (&standing.failure, standing.verdict) {\n            counted.push(",
         )],
         catchers: &[Catcher::Plans("daemonjob-brake", "/"), Catcher::Search],
     },
@@ -211,7 +211,7 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/daemonjob/src/node_state.rs",
         edits: &[(
             "Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),",
-            "Some(Failure::Recorded(_)) => !is_done && blocking.is_none() && standing.verdict == Verdict::Run,",
+            "Some(Failure::Recorded(_)) => !is_done && blocking.is_none() && *standing.verdict == Verdict::Run,",
         )],
         catchers: &[Catcher::Plans("daemonjob-failed-node-tainted", "/"), Catcher::Search],
     },

@@ -12,8 +12,8 @@ use quintet_runtime::model::core_types::{Node, Phase, Pod};
 
 use crate::api::DaemonJob;
 use crate::eligibility::{Placement, is_condition_taint};
-use crate::failure_policy::is_fleet_unhealthy;
-use crate::history::NODE_UID_LABEL;
+use crate::fleet::is_fleet_unhealthy;
+use crate::labels::NODE_UID_LABEL;
 use crate::observe::World;
 use crate::outcome::Rules;
 
@@ -103,7 +103,7 @@ impl Clocks {
             Placement::of(job.spec.template.spec())
         });
         let stand_still =
-            placement.as_ref().is_some_and(|placement| is_fleet_unhealthy(job, placement, world));
+            placement.as_ref().is_some_and(|placement| is_fleet_unhealthy(job, placement, &world.nodes));
         let stalled = if stand_still || self.stood_still { passed } else { SignedDuration::ZERO };
         let since = |before: Option<Timestamp>| {
             before.map_or(now, |before| before.checked_add(stalled).unwrap_or(now).min(now))

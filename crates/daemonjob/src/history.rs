@@ -12,31 +12,14 @@ use quintet_runtime::model::core_types::{Node, Phase, Pod};
 use crate::api::DaemonJob;
 use crate::clocks::Clocks;
 use crate::eligibility::{Placement, Verdict};
-use crate::ledger::{
-    Attempt, Ended, Entry, MOST_PODS, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts,
+use crate::labels::{
+    BOOT_ID_ANNOTATION, MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, RUN_ANNOTATION,
+    hash_of, number_of, numbered, pinned_to,
 };
+use crate::ledger::{Attempt, Ended, Entry, Outcome, SHARDS, Unusable, id_digest, shard_of, still_counts};
 use crate::observe::World;
 use crate::outcome::{self, DeletedFor, Fate, Rules};
-use crate::run::Key;
-
-/// Label: the UID of the node that the pod is for.
-pub const NODE_UID_LABEL: &str = "dj.dysproz.io/node-uid";
-/// Label: the hash of the template that the pod was made from.
-pub const HASH_LABEL: &str = "dj.dysproz.io/template-hash";
-/// Label: the number of the pod. Each node numbers its pods, from 1.
-pub const POD_NUMBER_LABEL: &str = "dj.dysproz.io/pod-number";
-/// Annotation: the number of the rollout that the pod is part of.
-pub const ROLLOUT_ANNOTATION: &str = "dj.dysproz.io/rollout";
-/// Annotation: the number of the run that the pod is part of.
-pub const RUN_ANNOTATION: &str = "dj.dysproz.io/run";
-/// Annotation: the name of the node that the pod is for.
-pub const NODE_NAME_ANNOTATION: &str = "dj.dysproz.io/node-name";
-/// Annotation: the node was Ready when the pod was made.
-pub const NODE_READY_ANNOTATION: &str = "dj.dysproz.io/node-ready";
-/// Annotation: the node's boot ID when the pod was made.
-pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
-/// Annotation: the node's machine ID when the pod was made.
-pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
+use crate::rollout::{Key, rollout_of};
 
 /// Condition of a pod: Kubernetes ends it for a reason of its own (KEP-3329).
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -233,35 +216,6 @@ impl<'a> Histories<'a> {
     pub fn home_uid(&self, judged: &Judged<'_>) -> Option<&'a str> {
         Some(&self.of_home(judged)?.node?.meta.uid)
     }
-}
-
-/// The name of the node that a pod was made for.
-pub fn pinned_to(pod: &Pod) -> Option<&str> {
-    pod.meta.annotations.get(NODE_NAME_ANNOTATION).or(pod.node.as_deref())
-}
-
-/// The number of a pod: its label, or the end of its name if the label was removed.
-pub fn number_of(pod: &Pod) -> u64 {
-    let named = || pod.meta.name.rsplit('-').next();
-    let believed = |number: &&str| number.parse().is_ok_and(|number: u64| number <= MOST_PODS);
-    let number = pod.label(POD_NUMBER_LABEL).filter(believed).or_else(|| named().filter(believed));
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
-}
-
-/// The template that a pod was made from. A pod that has lost this label counts as one of the current template: better
-/// none than a second one.
-pub fn hash_of<'p>(pod: &'p Pod, current: &'p str) -> &'p str {
-    pod.label(HASH_LABEL).unwrap_or(current)
-}
-
-fn numbered(pod: &Pod, annotation: &str) -> Option<u64> {
-    pod.meta.annotations.get(annotation)?.parse().ok()
-}
-
-/// The rollout of a pod. A pod that has lost the annotation is of the current rollout if it has the current template.
-pub fn rollout_of(pod: &Pod, key: &Key) -> u64 {
-    let current = || if hash_of(pod, &key.hash) == &*key.hash { key.rollout } else { 0 };
-    numbered(pod, ROLLOUT_ANNOTATION).unwrap_or_else(current)
 }
 
 /// Judges every pod, and folds what the pods tell into what the ledger tells.

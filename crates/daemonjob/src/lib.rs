@@ -6,12 +6,15 @@
 //! done when its last attempt succeeded and was made from the current template.
 
 pub mod api;
+pub mod assess;
 pub mod clocks;
 pub mod controller;
 pub mod eligibility;
 pub mod explain;
 pub mod failure_policy;
+pub mod fleet;
 pub mod history;
+pub mod labels;
 pub mod ledger;
 pub mod metrics;
 pub mod node_state;
@@ -20,6 +23,7 @@ pub mod outcome;
 pub mod plan;
 mod record;
 pub mod removal;
+pub mod rollout;
 pub mod run;
 pub mod status;
 pub mod survey;

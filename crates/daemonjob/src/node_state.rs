@@ -12,13 +12,14 @@ use quintet_runtime::model::plan::{LABELS_MISSING, NAME_TAKEN, Refusal};
 
 use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
 use crate::eligibility::Verdict;
-use crate::failure_policy::node_lost_after;
 use crate::history::{Histories, History, Judged};
 use crate::ledger::{Entry, Outcome, id_digest};
 use crate::observe::World;
 use crate::outcome::{Exceeded, Rules};
-use crate::run::{Ending, Key, was_finished};
+use crate::rollout::{Ending, Key, was_finished};
 
+/// How long a node may be not Ready after an attempt, where the spec does not say.
+const NODE_LOST_AFTER: i64 = 600;
 /// How long a run waits for an unhealthy node, where the spec does not say.
 const SKIP_AFTER: i64 = 300;
 
@@ -202,6 +203,14 @@ pub(crate) fn is_done(history: &History<'_>, hash: &str, job: &DaemonJob, node: 
     is_current
         && !changed(RerunOn::NodeReboot, &attempt.boot, &node.boot_id)
         && !changed(RerunOn::MachineChange, &attempt.machine, &node.machine_id)
+}
+
+/// How long a node may be not Ready after an attempt before it is lost.
+pub fn node_lost_after(job: &DaemonJob) -> SignedDuration {
+    let policy = job.spec.failure_policy.as_ref();
+    SignedDuration::from_secs(
+        policy.and_then(|policy| policy.node_lost_after_seconds).unwrap_or(NODE_LOST_AFTER),
+    )
 }
 
 /// What every node is judged by.

@@ -9,7 +9,7 @@ use quintet_runtime::model::plan::Refusals;
 
 use crate::FINALIZER;
 use crate::clocks::Clocks;
-use crate::history::HASH_LABEL;
+use crate::labels::HASH_LABEL;
 use crate::ledger::Shard;
 
 /// What a plan looks at besides the DaemonJob itself.

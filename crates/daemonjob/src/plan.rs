@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 
 use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
+use crate::assess::assess;
 use crate::eligibility::{Placement, Verdict, pinned};
-use crate::history::{
-    BOOT_ID_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NODE_NAME_ANNOTATION, NODE_READY_ANNOTATION,
-    NODE_UID_LABEL, POD_NUMBER_LABEL, ROLLOUT_ANNOTATION, RUN_ANNOTATION,
+use crate::labels::{
+    BOOT_ID_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NAME_LABEL, NODE_NAME_ANNOTATION,
+    NODE_READY_ANNOTATION, NODE_UID_LABEL, POD_NUMBER_LABEL, ROLLOUT_ANNOTATION, RUN_ANNOTATION, UID_LABEL,
 };
 use crate::ledger::{FORMAT, LEDGER_LABEL};
 use crate::node_state::{State, pod_name};
@@ -30,14 +31,9 @@ use crate::observe::World;
 use crate::outcome::Rules;
 use crate::record::{Record, Release};
 use crate::removal::{Removal, removal, unneeded};
-use crate::run::{Key, current_key};
+use crate::rollout::{Key, current_key};
 use crate::status;
-use crate::survey::{Survey, survey};
-
-/// Label: the DaemonJob's name, as the tutorial meant to set it.
-pub const NAME_LABEL: &str = "daemonjob";
-/// Label: the DaemonJob's UID.
-pub const UID_LABEL: &str = "dj.dysproz.io/daemonjob-uid";
+use crate::survey::Survey;
 
 pub(crate) type Actions = Vec<Action<DaemonJobStatus>>;
 
@@ -48,7 +44,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         // Owner references take the pods away, and the sweeper their finalizers; a status would come too late.
         return plan;
     }
-    let survey = survey(job, world, now);
+    let survey = assess(job, world, now);
     let record = Record::of(job, world, &survey, now);
     let ledger = record.writes(job, world, &survey, now);
     let (now_free, then_free): (Vec<_>, Vec<_>) = survey

@@ -16,15 +16,17 @@ use serde_json::{Map, Value, json};
 
 use crate::FINALIZER;
 use crate::api::{DaemonJob, DaemonJobStatus};
-use crate::history::{Judged, Latest, NODE_UID_LABEL};
+use crate::history::{Judged, Latest};
+use crate::labels::NODE_UID_LABEL;
+use crate::labels::{NAME_LABEL, UID_LABEL};
 use crate::ledger::{
     Entry, FORMAT, GONE, Gone, LEDGER_LABEL, Outcome, SHARDS, Shard, Unusable, shard_name, shard_of,
 };
 use crate::observe::World;
 use crate::outcome::Fate;
-use crate::plan::{Actions, NAME_LABEL, UID_LABEL, release};
+use crate::plan::{Actions, release};
 use crate::removal::delete;
-use crate::run::rollout_before;
+use crate::rollout::rollout_before;
 use crate::survey::Survey;
 
 /// The shortest time between two writes of the ledger that only a pod waits for.

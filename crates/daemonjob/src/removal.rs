@@ -15,7 +15,7 @@ use crate::history::Judged;
 use crate::node_state::is_done;
 use crate::observe::World;
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, Fate, Rules};
-use crate::run::Ending;
+use crate::rollout::Ending;
 use crate::survey::Survey;
 
 /// Succeeded pods that are kept: with many more of them Kubernetes' pod garbage collector would delete the ended pods of

@@ -12,7 +12,8 @@ use crate::failure_policy::{braked_since, max_failed, tolerates};
 use crate::ledger::{SHARDS, shard_name};
 use crate::node_state::{Cause, Reason, State, Surveyed, because, counted, pod_name};
 use crate::observe::World;
-use crate::run::{Ending, rollout_before, worked};
+use crate::rollout::{Ending, rollout_before};
+use crate::run::worked;
 use crate::survey::Survey;
 
 /// Entries of a list of nodes; the number of the others is beside it.

@@ -3,22 +3,13 @@
 //! One pure function that puts the rules together. The plan acts upon it, and `quintet explain` prints it.
 
 use foldhash::HashSet;
-use jiff::{SignedDuration, Timestamp};
-use quintet_runtime::model::clock::whole_seconds;
-use quintet_runtime::model::conditions;
+use jiff::Timestamp;
 
-use crate::api::DaemonJob;
-use crate::eligibility::Verdict;
-use crate::failure_policy::{Failures, Fleet, failures, unhealthy_from_start};
-use crate::history::{Histories, Judged, NODE_UID_LABEL, histories, pinned_to};
-use crate::node_state::{Cause, Failure, Judge, Reason, Standing, State, Surveyed, because, occupants};
-use crate::observe::World;
-use crate::outcome::Rules;
-use crate::run::{self, Ending, Key, rollout_before};
-use crate::turns::{holds_place, take_turns};
-
-/// How long a status may tell no rollout before the definition counts as outdated.
-const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
+use crate::failure_policy::Failures;
+use crate::history::{Histories, Judged};
+use crate::labels::{NODE_UID_LABEL, pinned_to};
+use crate::node_state::{Reason, State, Surveyed};
+use crate::rollout::{Ending, Key};
 
 /// Everything that there is to say.
 #[derive(Debug, Default)]
@@ -103,9 +94,14 @@ impl<'a> Survey<'a> {
         self.count(State::is_unfinished)
     }
 
+    /// Whether a pod holds a place: it has not ended, and its node was not written off.
+    pub(crate) fn holds_place(&self, judged: &Judged<'_>) -> bool {
+        judged.occupies() && judged.on_at.is_none_or(|at| !self.written_off[at])
+    }
+
     /// Whether any pod is there that has not ended and is not terminating.
     pub fn has_counted_pods(&self) -> bool {
-        self.pods().iter().any(|judged| judged.is_counted() && holds_place(self, judged))
+        self.pods().iter().any(|judged| judged.is_counted() && self.holds_place(judged))
     }
 
     /// Whether the run is over: nothing is left to do.
@@ -129,7 +125,7 @@ impl<'a> Survey<'a> {
         }
         let told: HashSet<usize> = self.nodes.iter().map(|one| one.at).collect();
         let is_told = |judged: &&Judged<'_>| judged.on_at.is_some_and(|at| told.contains(&at));
-        let holder = self.pods().iter().find(|judged| holds_place(self, judged) && !is_told(judged));
+        let holder = self.pods().iter().find(|judged| self.holds_place(judged) && !is_told(judged));
         holder.map_or_else(String::new, |judged| {
             format!(
                 "; {} on {} holds a place",
@@ -142,213 +138,4 @@ impl<'a> Survey<'a> {
     pub(crate) fn look_again(&mut self, at: Option<Timestamp>) {
         self.again = self.again.into_iter().chain(at).min();
     }
-}
-
-/// Surveys every node.
-pub fn survey<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'a> {
-    let rules = Rules::of(job);
-    let key = run::current_key(job, world);
-    let before = job.status.as_ref();
-    let started = before.and_then(|before| before.start_time.as_ref()).map(|start| start.0);
-    let rollout = rollout_before(job, &key);
-    let histories = histories(job, world, &rules, &key, now);
-    let mut fleet = Fleet::of(histories.selection(), rules.placement(), started);
-    let base = rollout.map_or(0, |rollout| usize::try_from(rollout.base).unwrap_or_default());
-    // Nodes that join raise the base, but lift no brake that is on.
-    let is_braked = rollout.is_some_and(|rollout| rollout.braked_since.is_some());
-    let base = if is_braked { base } else { base.max(fleet.selected) };
-    let mut survey = Survey {
-        histories,
-        // While suspended no node is late.
-        start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
-        changes: rollout.is_none(),
-        base,
-        unhealthy_from_start: unhealthy_from_start(job, false, fleet),
-        is_template_invalid: world.invalid_template.is_some(),
-        led_since: world.clocks.began().map_or(Timestamp::MIN, whole_seconds),
-        key,
-        ..Survey::default()
-    };
-    survey.ending = run::ended_before(job, &survey.key);
-    look_at_nodes(&mut survey, job, world, &rules, fleet, now);
-    survey.begins = run::begins(job, &survey);
-    if survey.begins {
-        survey.key.run += 1;
-        survey.start = run::start(world, now);
-        fleet = Fleet::of(survey.histories.selection(), rules.placement(), None);
-        survey.unhealthy_from_start = unhealthy_from_start(job, true, fleet);
-        look_at_nodes(&mut survey, job, world, &rules, fleet, now);
-    }
-    survey.ending = run::ending(job, &survey, now);
-    survey.hold = hold(job, world, &mut survey, fleet, now);
-    take_turns(&mut survey, job);
-    if survey.ending.is_none() && survey.works() {
-        let deadline = run::deadline(job, &survey, now);
-        survey.look_again(deadline);
-    }
-    survey
-}
-
-/// Why no pods are made.
-fn hold(
-    job: &DaemonJob,
-    world: &World,
-    survey: &mut Survey<'_>,
-    fleet: Fleet,
-    now: Timestamp,
-) -> Option<Reason> {
-    if job.spec.suspend == Some(true) {
-        return Some(because(Cause::Suspended, "spec.suspend is set"));
-    }
-    if let Some(ending) = survey.ending {
-        return Some(because(ending.into(), "the run has ended"));
-    }
-    if let Some(since) = world.clocks.untold_since() {
-        let until = since.checked_add(UNTOLD).unwrap_or(now);
-        if until <= now {
-            let message = "the CustomResourceDefinition daemonjobs.dj.dysproz.io has no status.rollout: apply the \
-                           definition of this version of Quintet (helm upgrade does)";
-            return Some(because(Cause::DefinitionOutdated, message));
-        }
-        survey.look_again(Some(until));
-    }
-    if job.spec.paused == Some(true) {
-        return Some(because(Cause::Paused, "spec.paused is set"));
-    }
-    if let Some(brake) = survey.failures.hold() {
-        return Some(brake);
-    }
-    if let Some((message, until)) = &world.invalid_template {
-        survey.look_again(Some(*until));
-        return Some(because(Cause::TemplateInvalid, conditions::shorten(message.clone(), 256)));
-    }
-    if fleet.is_unhealthy(survey.unhealthy_from_start) && survey.unfinished() > 0 {
-        let message = format!(
-            "{} of {} selected nodes are unhealthy, {} of them since before the run began; the manager creates pods again \
-             when half of the other nodes are healthy: repair or delete nodes",
-            fleet.unhealthy, fleet.members, survey.unhealthy_from_start
-        );
-        return Some(because(Cause::FleetUnhealthy, message));
-    }
-    let is_terminating = world.refusals.namespace_terminating;
-    is_terminating.then(|| because(Cause::NamespaceTerminating, "the namespace is being deleted"))
-}
-
-/// Sets the state of every selected node, except for what depends on the others, and counts the failed ones.
-fn look_at_nodes(
-    survey: &mut Survey<'_>,
-    job: &DaemonJob,
-    world: &World,
-    rules: &Rules<'_>,
-    fleet: Fleet,
-    now: Timestamp,
-) {
-    survey.again = None;
-    survey.written_off.clear();
-    survey.failures = failures(job, world, &survey.histories, &survey.key, survey.base, now);
-    // While suspended, nodes are judged by the next run: it waits for nothing that happened before.
-    let is_suspended = job.spec.suspend == Some(true);
-    let key = Key { run: survey.key.run + u64::from(is_suspended), ..survey.key.clone() };
-    let judge = Judge {
-        job,
-        world,
-        rules,
-        key: &key,
-        is_fleet_unhealthy: fleet.is_unhealthy(survey.unhealthy_from_start),
-        start: survey.start,
-        now,
-    };
-    let occupants = occupants(&survey.histories);
-    let braked_since = rollout_before(job, &survey.key)
-        .and_then(|rollout| rollout.braked_since.as_ref())
-        .map(|since| since.0);
-    let mut has_working_pod = false;
-    let mut unrecorded = 0;
-    let mut nodes = Vec::new();
-    let mut again = None;
-    let mut written_off = vec![false; occupants.len()];
-    let mut is_selected = vec![false; occupants.len()];
-    let mut counted = Vec::new();
-    let mut suspects_elsewhere: Vec<&str> = Vec::new();
-    for (at, history) in survey.histories.nodes.iter().enumerate() {
-        let Some(node) = history.node else { continue };
-        let blocking = occupants[at];
-        let mut standing = judge.standing(node, history);
-        // A node whose pod runs is being tried: it has failed when that pod has, or the node was not Ready for too long.
-        let is_lost =
-            standing.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
-        let is_tried = blocking.is_some_and(|judged| {
-            judged.is_counted() && !judged.recorded && judged.rollout == survey.key.rollout
-        });
-        if is_tried
-            && !is_lost
-            && !standing.is_written_off
-            && !matches!(standing.failure, Some(Failure::Recorded(_)))
-        {
-            standing.failure = None;
-        }
-        written_off[at] = standing.is_written_off;
-        if let Some(failure) = &standing.failure {
-            counted.push((failure.clone(), *standing.verdict != Verdict::Run));
-        } else {
-            let is_lost = |since| history.is_record_lost_since(since, survey.key.rollout);
-            unrecorded += usize::from(braked_since.is_some_and(is_lost));
-        }
-        let is_well = !standing.is_unhealthy && standing.suspect.is_none();
-        has_working_pod |= blocking.is_some() && is_well;
-        again = again.into_iter().chain(standing.again).min();
-        if node.meta.deleted.is_none() && standing.verdict.is_selected() {
-            let (state, until) = judge.state(node, history, &standing, blocking);
-            again = again.into_iter().chain(until).min();
-            let holds_place = place_since(survey, history, &standing, &state);
-            let eligible = *standing.verdict == Verdict::Run;
-            is_selected[at] = true;
-            nodes.push(Surveyed { node, at, eligible, state, holds_place });
-        } else if standing.is_suspect() && blocking.is_none() {
-            suspects_elsewhere.push(&node.meta.name);
-        }
-    }
-    suspects_elsewhere.sort_unstable();
-    // Ready nodes get their pods first. The sort is stable: they were observed in the order of their names.
-    nodes.sort_by_key(|one| !one.node.ready);
-    let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !written_off[*at];
-    let of_gone_nodes = survey.pods().iter().filter(|judged| judged.on_at.is_none() && judged.occupies());
-    let of_gone_nodes: HashSet<&str> = of_gone_nodes.filter_map(|judged| pinned_to(judged.pod)).collect();
-    let elsewhere = (0..occupants.len()).filter(is_elsewhere).count() + of_gone_nodes.len();
-    let mut has_pod = vec![false; occupants.len()];
-    let mut doubled = Vec::new();
-    for at in survey.pods().iter().filter(|judged| judged.is_counted()).filter_map(|judged| judged.on_at) {
-        if std::mem::replace(&mut has_pod[at], true) {
-            doubled.push(at);
-        }
-    }
-    for (failure, is_kept_away) in counted {
-        survey.failures.add(&failure, is_kept_away);
-    }
-    survey.failures.unrecorded += unrecorded;
-    survey.suspects_elsewhere = suspects_elsewhere;
-    survey.elsewhere = elsewhere;
-    survey.has_working_pod = has_working_pod;
-    survey.doubled = doubled;
-    survey.written_off = written_off;
-    survey.nodes = nodes;
-    survey.look_again(again);
-}
-
-/// Since when a node holds a place without a running pod: while it is suspect, and while it waits for its retry under a
-/// failure policy that stops at failed nodes.
-fn place_since(
-    survey: &Survey<'_>,
-    history: &crate::history::History<'_>,
-    standing: &Standing<'_>,
-    state: &State,
-) -> Option<Timestamp> {
-    let latest = history.latest.as_ref();
-    if standing.is_suspect() {
-        return Some(latest.map_or(Timestamp::MIN, |latest| latest.ended));
-    }
-    let retries = survey.failures.retries_hold_places()
-        && matches!(state, State::Due(_) | State::Waiting(_))
-        && latest.is_some_and(|latest| latest.has_failed_in(survey.key.rollout));
-    latest.filter(|_| retries).map(|latest| latest.ended)
 }

@@ -23,15 +23,10 @@ pub fn parallelism(job: &DaemonJob, desired: usize) -> Option<usize> {
     of_whole(amount, desired, Round::Up).map(|limit| limit.max(least))
 }
 
-/// Whether a pod holds a place: it has not ended, and its node was not written off.
-pub(crate) fn holds_place(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
-    judged.occupies() && judged.on_at.is_none_or(|at| !survey.written_off[at])
-}
-
 /// By the place of a node in the survey's histories: whether a pod for it holds a place.
 fn occupied(survey: &Survey<'_>) -> Vec<bool> {
     let mut occupied = vec![false; survey.histories.nodes.len()];
-    let holders = survey.pods().iter().filter(|judged| holds_place(survey, judged));
+    let holders = survey.pods().iter().filter(|judged| survey.holds_place(judged));
     for at in holders.filter_map(|judged| judged.on_at) {
         occupied[at] = true;
     }
@@ -66,7 +61,7 @@ impl Places {
 pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
     let limit = parallelism(job, survey.desired());
     let running: Vec<&Judged<'_>> =
-        survey.pods().iter().filter(|judged| holds_place(survey, judged)).collect();
+        survey.pods().iter().filter(|judged| survey.holds_place(judged)).collect();
     let occupied = occupied(survey);
     let holders = survey.nodes.iter().filter(|one| one.holds_place.is_some());
     let holders = holders.filter(|one| !occupied[one.at]).count();

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use jiff::SignedDuration;
 use quintet_kinds::KINDS;
 use quintet_runtime::election::LEASE_NAME;
 
 use crate::cluster::{ClusterArgs, is_name, parse_name};
 use crate::logs::Log;
+use crate::parse::parse_duration;
 use crate::{check, explain, uninstall};
 
 /// The file name under which kubectl finds the program as its plugin.
@@ -345,14 +345,6 @@ fn parse_taint_key(key: &str) -> Result<String, String> {
     (is_key || key.is_empty()).then(|| key.to_owned()).ok_or_else(|| {
         format!("{key:?} is not the key of a taint: give a key such as example.com/going-away, without value and effect")
     })
-}
-
-/// A length of time, more than none.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration = text.parse::<SignedDuration>().ok().and_then(|duration| Duration::try_from(duration).ok());
-    duration
-        .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| "write it as 15s, 1m30s or 500ms".to_owned())
 }
 
 /// Quintet's commands for people who use its DaemonJobs, and for taking Quintet off a cluster.

@@ -9,8 +9,8 @@ use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use crate::args::parse_duration;
 use crate::cluster::{Cluster, ClusterArgs, answered};
+use crate::parse::parse_duration;
 use crate::uninstall::{LeaseArgs, Manager, parse_manager};
 
 /// The pause between two looks.

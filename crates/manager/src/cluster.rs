@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::run;
+use crate::kubeconfig;
 
 /// Objects of one page of a list. Nodes with many images are 20 KB each, and a page must come in one call's time.
 const PAGE: usize = 500;
@@ -84,7 +84,7 @@ struct PageMeta {
 impl Cluster {
     /// The cluster that the flags, the kubeconfig or the pod say. Nothing is asked yet.
     pub async fn of(args: &ClusterArgs) -> Result<Self> {
-        let config = run::configure(args).await?;
+        let config = kubeconfig::configure(args).await?;
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
         // Nobody reads these counters: the client of the manager is the only one there is.
         let client = client::build(config, &Metrics::new()?, LONGEST_REST, &Link::default())?;

@@ -1,12 +1,10 @@
 //! Wiring: one client, one gate, one set of informers, five controllers, two HTTP servers.
 
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use kube::Config;
-use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use quintet_kinds::{Image, KINDS, Options};
 use quintet_runtime::control::context::{Setup, Shared};
 use quintet_runtime::election::{self, Candidate, Settings};
@@ -22,8 +20,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::args::Args;
-use crate::cluster::ClusterArgs;
 use crate::endpoint::{self, Pages};
+use crate::kubeconfig::{configure, identity};
 use crate::logs::LogHandle;
 use crate::secure::{Guard, Identity};
 
@@ -262,101 +260,4 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
         kind.register(shared, &options, enabled.contains(&kind.controller))?;
     }
     Ok(())
-}
-
-/// The client configuration: a kubeconfig where one is named or found, else the pod's ServiceAccount. An authority in a file is
-/// read anew when that changes.
-pub async fn configure(args: &ClusterArgs) -> Result<Config> {
-    let Some((name, kubeconfig)) = find_kubeconfig(args)? else {
-        if args.context.is_some() {
-            bail!("there is no kubeconfig that could have this context: give --kubeconfig or set KUBECONFIG");
-        }
-        return Config::incluster().context(
-            "no cluster is configured: give --kubeconfig, set KUBECONFIG, or run in a pod with a ServiceAccount",
-        );
-    };
-    let cluster = cluster_of(&kubeconfig, args.context.as_deref());
-    // A proxy of HTTPS_PROXY is neither heeded nor refused: kube has it in the configuration of every kubeconfig, whatever NO_PROXY says,
-    // and where it is set for others the API server may well be reached without it.
-    if cluster.and_then(|cluster| cluster.proxy_url.as_deref()).is_some_and(|url| !url.is_empty()) {
-        bail!(
-            "{name} cannot be used: its cluster has a proxy-url, and Quintet knows no proxies: take it out, \
-             or run Quintet where the API server is reached without it"
-        );
-    }
-    let authority = cluster.and_then(authority_file);
-    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .with_context(|| format!("{name} cannot be used"))?;
-    config.root_cert_file = authority;
-    Ok(config)
-}
-
-/// The kubeconfig that is named or found, and what it is called; None where there is none. One that is there and cannot be read
-/// is an error: nobody wants another cluster instead.
-fn find_kubeconfig(args: &ClusterArgs) -> Result<Option<(String, Kubeconfig)>> {
-    let (name, read) = if let Some(path) = &args.kubeconfig {
-        (format!("the kubeconfig {}", path.display()), Kubeconfig::read_from(path))
-    } else if let Some(read) = Kubeconfig::from_env().transpose() {
-        ("the kubeconfig that KUBECONFIG names".to_owned(), read)
-    } else {
-        match Kubeconfig::read() {
-            Err(KubeconfigError::FindPath) => return Ok(None),
-            Err(KubeconfigError::ReadConfig(_, path)) if !path.exists() => return Ok(None),
-            read => ("the kubeconfig ~/.kube/config".to_owned(), read),
-        }
-    };
-    let kubeconfig = read.with_context(|| format!("{name} cannot be read"))?;
-    Ok(Some((name, kubeconfig)))
-}
-
-/// The cluster of a context.
-fn cluster_of<'a>(kubeconfig: &'a Kubeconfig, context: Option<&str>) -> Option<&'a Cluster> {
-    let name = context.or(kubeconfig.current_context.as_deref())?;
-    let context = kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()?;
-    kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()
-}
-
-/// The file with a cluster's authority; None where the kubeconfig has the authority itself, which goes first.
-fn authority_file(cluster: &Cluster) -> Option<PathBuf> {
-    let file = cluster.certificate_authority.as_ref();
-    file.filter(|_| cluster.certificate_authority_data.is_none()).map(PathBuf::from)
-}
-
-/// The identity of this process, unique for its life: a restarted pod of the same name is another candidate.
-pub fn identity() -> String {
-    let host = std::env::var("POD_NAME")
-        .ok()
-        .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())
-        .map_or_else(|| "quintet".to_owned(), |name| name.trim().to_owned());
-    let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_or_else(
-        |_| format!("{}-{}", std::process::id(), Clock::System.now().as_nanosecond()),
-        |uuid| uuid.trim().to_owned(),
-    );
-    format!("{host}_{unique}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_authority_in_a_file_is_followed() {
-        let text = "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
-            clusters:\n\
-            - {name: one, cluster: {server: 'https://one', certificate-authority: /ca.crt}}\n\
-            - {name: two, cluster: {server: 'https://two', certificate-authority: /ca.crt, certificate-authority-data: eA==}}\n\
-            contexts:\n- {name: a, context: {cluster: one}}\n- {name: b, context: {cluster: two}}\n";
-        let kubeconfig = Kubeconfig::from_yaml(text).unwrap();
-        let cluster = |context| cluster_of(&kubeconfig, context);
-        assert_eq!(authority_file(cluster(None).unwrap()), Some(PathBuf::from("/ca.crt")));
-        assert_eq!(authority_file(cluster(Some("b")).unwrap()), None, "what is given in full goes first");
-        assert!(cluster(Some("c")).is_none());
-    }
-
-    #[test]
-    fn no_two_processes_are_the_same_candidate() {
-        assert_ne!(identity(), identity());
-    }
 }

@@ -14,8 +14,8 @@ use quintet_daemonjob::FINALIZER;
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, FailurePolicyType, Rollout};
 use quintet_daemonjob::clocks::Clocks;
 use quintet_daemonjob::eligibility::Placement;
-use quintet_daemonjob::failure_policy::is_fleet_unhealthy;
-use quintet_daemonjob::history::{
+use quintet_daemonjob::fleet::is_fleet_unhealthy;
+use quintet_daemonjob::labels::{
     HASH_LABEL, NODE_NAME_ANNOTATION, NODE_READY_ANNOTATION, NODE_UID_LABEL, POD_NUMBER_LABEL,
     ROLLOUT_ANNOTATION, RUN_ANNOTATION,
 };
@@ -333,7 +333,7 @@ impl Worlds {
             began: clocks.flushed_or_began().filter(|_| clocks.flushed().is_none()).and_then(age),
             flushed: clocks.flushed().and_then(age),
             stood_still: state.existing().any(|(_, node)| !node.is_ready)
-                && is_fleet_unhealthy(job, &placement, &world),
+                && is_fleet_unhealthy(job, &placement, &world.nodes),
             ..Memory::default()
         };
         for (pod, seen) in state.pods.iter().zip(&world.pods) {

@@ -4,6 +4,7 @@
 //! pods is read off its plan; here they only get words, and the nodes that the survey leaves out get a line too.
 
 use crate::api::DaemonJob;
+use crate::assess::assess;
 use crate::eligibility::Placement;
 use crate::history::Judged;
 use crate::ledger::{Entry, Outcome};
@@ -11,7 +12,7 @@ use crate::node_state::{Cause, Reason, State, Surveyed, not_tolerated, occupants
 use crate::observe::World;
 use crate::outcome::{DeletedFor, Rules};
 use crate::removal::deletion_reason;
-use crate::survey::{Survey, survey};
+use crate::survey::Survey;
 use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
 use quintet_runtime::model::conditions::is_true;
@@ -160,7 +161,7 @@ impl Report {
 
 /// Says what there is to say.
 pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) -> Report {
-    let survey = survey(job, world, now);
+    let survey = assess(job, world, now);
     let view = View {
         job,
         survey: &survey,

@@ -6,7 +6,7 @@ use quintet_runtime::model::pod_template::RawTemplate;
 use std::sync::Arc;
 
 use crate::clocks::Clocks;
-use crate::history::{number_of, pinned_to};
+use crate::labels::{number_of, pinned_to};
 use crate::ledger::{GONE, Gone, Shard, shard_name, shard_of};
 use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor};
 use jiff::SignedDuration;

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use quintet_daemonjob::eligibility::{Placement, Verdict};
-use quintet_daemonjob::history::NODE_NAME_ANNOTATION;
+use quintet_daemonjob::labels::NODE_NAME_ANNOTATION;
 use quintet_runtime::model::core_types::{Phase, Pod};
 use serde_json::{Value, json};
 

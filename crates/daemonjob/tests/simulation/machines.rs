@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use quintet_daemonjob::api::{DaemonJob, RerunOn};
 use quintet_daemonjob::clocks::DELETION_TAINTS;
-use quintet_daemonjob::history::{
+use quintet_daemonjob::labels::{
     BOOT_ID_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NODE_NAME_ANNOTATION, NODE_READY_ANNOTATION,
     NODE_UID_LABEL, ROLLOUT_ANNOTATION, number_of,
 };

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use quintet_daemonjob::api::{DaemonJob, DaemonJobStatus, FailurePolicyType, RerunOn};
 use quintet_daemonjob::eligibility::{Placement, Verdict};
-use quintet_daemonjob::failure_policy::{max_failed, node_lost_after};
-use quintet_daemonjob::history::{NODE_NAME_ANNOTATION, NODE_UID_LABEL};
-use quintet_daemonjob::run::was_finished;
+use quintet_daemonjob::failure_policy::max_failed;
+use quintet_daemonjob::labels::{NODE_NAME_ANNOTATION, NODE_UID_LABEL};
+use quintet_daemonjob::node_state::node_lost_after;
+use quintet_daemonjob::rollout::was_finished;
 use quintet_daemonjob::turns::parallelism;
 use quintet_runtime::model::conditions::is_true;
 use quintet_runtime::model::core_types::{Node, Pod};
@@ -146,7 +147,7 @@ impl View {
             let of_node = |pod: &&std::sync::Arc<Pod>| label(pod, NODE_UID_LABEL) == &*node.meta.uid;
             let pods = || pass.world.pods.iter().filter(of_node);
             let ended = pods().filter(|pod| !pod.is_running());
-            if let Some(number) = ended.map(|pod| quintet_daemonjob::history::number_of(pod)).max() {
+            if let Some(number) = ended.map(|pod| quintet_daemonjob::labels::number_of(pod)).max() {
                 truth.clears(&node.meta.uid, number);
             }
         }

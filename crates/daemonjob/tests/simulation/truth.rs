@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quintet_daemonjob::api::{DaemonJob, RerunOn};
-use quintet_daemonjob::history::{
+use quintet_daemonjob::labels::{
     BOOT_ID_ANNOTATION, HASH_LABEL, MACHINE_ID_ANNOTATION, NODE_NAME_ANNOTATION, NODE_UID_LABEL, number_of,
 };
 use quintet_daemonjob::ledger::{Outcome, shard_of};

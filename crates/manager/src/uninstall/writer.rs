@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::tell;
 use crate::cluster::{Cluster, ClusterArgs, answered, is_absent, parse_name};
-use crate::run;
+use crate::kubeconfig;
 
 /// How long a manager that is told to end may take until it has released its Lease, or this process until it has noticed.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -147,10 +147,11 @@ impl Writer {
         let gate = Gate::closed();
         let (stop, stopped) = watch::channel(false);
         let Lease { namespace, name } = &lease;
-        let settings = Settings { name: name.clone(), ..Settings::new(namespace.clone(), run::identity()) };
+        let settings =
+            Settings { name: name.clone(), ..Settings::new(namespace.clone(), kubeconfig::identity()) };
         let (metrics, link) = (Metrics::new()?, Link::default());
         let candidate = Candidate {
-            client: client::build(run::configure(reached_by).await?, &metrics, settings.retry, &link)?,
+            client: client::build(kubeconfig::configure(reached_by).await?, &metrics, settings.retry, &link)?,
             settings,
             gate: gate.clone(),
             link,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::ledger::{SHARDS, shard_name, shard_of};
-use crate::run::Ending;
+use crate::rollout::Ending;
 use rstest::rstest;
 use serde_json::json;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::clocks::Clocks;
-use crate::history::{
+use crate::labels::{
     MACHINE_ID_ANNOTATION, NODE_READY_ANNOTATION, ROLLOUT_ANNOTATION, RUN_ANNOTATION, number_of,
 };
 

@@ -1,0 +1,70 @@
+//! The selected nodes as a whole: an outage of the network or of the control plane is no failure of nodes.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use quintet_runtime::model::core_types::Node;
+
+use crate::api::DaemonJob;
+use crate::eligibility::Placement;
+
+/// The smallest fleet that can be unhealthy as a whole.
+const SMALLEST_FLEET: usize = 3;
+
+/// The nodes that the template selects, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fleet {
+    /// Nodes that are selected.
+    pub selected: usize,
+    /// Of these, nodes that were there when the run began.
+    pub members: usize,
+    /// Of these, nodes with a condition taint that the template does not tolerate.
+    pub unhealthy: usize,
+}
+
+impl Fleet {
+    /// Counts the nodes, of which it is said whether the template selects them, for a run with this start; None if it
+    /// begins now.
+    pub fn of<'n>(
+        nodes: impl Iterator<Item = (&'n Node, bool)>,
+        placement: &Placement,
+        start: Option<Timestamp>,
+    ) -> Self {
+        let mut fleet = Self::default();
+        for (node, is_selected) in nodes.filter(|(node, _)| node.meta.deleted.is_none()) {
+            if is_selected {
+                fleet.selected += 1;
+                // Every new node is not Ready at first: it says nothing of the others.
+                let has_joined =
+                    start.is_some_and(|start| node.meta.created.is_some_and(|created| created > start));
+                fleet.members += usize::from(!has_joined);
+                fleet.unhealthy += usize::from(!has_joined && placement.is_unhealthy(node));
+            }
+        }
+        fleet
+    }
+
+    /// Whether more than half of the nodes that were healthy when the run began are unhealthy: an outage of the network
+    /// or of the control plane rather than of nodes.
+    pub fn is_unhealthy(self, unhealthy_from_start: usize) -> bool {
+        let healthy = self.members.saturating_sub(unhealthy_from_start);
+        let fallen_ill = self.unhealthy.saturating_sub(unhealthy_from_start);
+        healthy >= SMALLEST_FLEET && fallen_ill * 2 > healthy
+    }
+}
+
+/// Whether the fleet is unhealthy as a whole, before a pass: a run that begins now begins with the fleet as it is.
+pub fn is_fleet_unhealthy(job: &DaemonJob, placement: &Placement, nodes: &[Arc<Node>]) -> bool {
+    let start = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|start| start.0);
+    let nodes = nodes.iter().map(|node| (&**node, placement.verdict(node).is_selected()));
+    let fleet = Fleet::of(nodes, placement, start);
+    fleet.is_unhealthy(unhealthy_from_start(job, false, fleet))
+}
+
+/// The smallest number of unhealthy nodes since the run began.
+pub fn unhealthy_from_start(job: &DaemonJob, begins: bool, fleet: Fleet) -> usize {
+    // A retry is another rollout of the same run.
+    let before = job.status.as_ref().and_then(|status| status.rollout.as_ref()).filter(|_| !begins);
+    let before = before.map(|rollout| usize::try_from(rollout.unhealthy_from_start).unwrap_or_default());
+    before.map_or(fleet.unhealthy, |before| before.min(fleet.unhealthy))
+}
