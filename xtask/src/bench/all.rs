@@ -3,8 +3,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-
-use crate::run;
+use quintet_localcluster::run;
 
 /// Every bench, and its words besides those that all take.
 const BENCHES: [&[&str]; 7] = [

@@ -4,6 +4,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::manager::Manager;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run;
 use serde_json::Value;
 
 use super::host::Share;
@@ -11,10 +15,6 @@ use super::process;
 use super::rig::{LOOK, Rig, Setting, settled};
 use super::scrape;
 use super::table::count;
-use crate::cluster::components::Component;
-use crate::manager::Manager;
-use crate::progress::Step;
-use crate::run;
 
 /// How long there must be no pass until no further one is expected.
 const QUIET: Duration = Duration::from_secs(1);

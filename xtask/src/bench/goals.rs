@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use quintet_localcluster::run::print;
 use serde::de::DeserializeOwned;
 
 use super::manager::Measure;
@@ -15,7 +16,6 @@ use super::rig::Setting;
 use super::stats::{self, Interval, Spread, float, ratio};
 use super::table::{self, NONE, Table, count, decimals};
 use super::{daemonjob, greeting, manager, plot, podset, report};
-use crate::run::print;
 
 /// The number of nodes that goals speak of.
 const NODES: usize = 1_000;

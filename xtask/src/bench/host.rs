@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::{http, paths, run};
 use serde::{Deserialize, Serialize};
 
 use super::rig::Rig;
 use super::stats::{float, ratio};
-use crate::cluster::components::Component;
-use crate::{http, paths, run};
 
 /// The machine at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -6,7 +6,6 @@
 //! program as a whole, [`pass`], which needs no cluster, and [`pulsar`], which has a broker beside its cluster.
 
 mod all;
-pub(crate) mod audit;
 mod client;
 mod contest;
 mod daemonjob;

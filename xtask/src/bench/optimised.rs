@@ -7,11 +7,10 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run::{self, Log};
+use quintet_localcluster::{interrupt, paths};
 use serde_json::Value;
-
-use crate::progress::Step;
-use crate::run::{self, Log};
-use crate::{interrupt, paths};
 
 /// Returns where this program is optimised. Where it is not, this process becomes the optimised program.
 pub fn go_on_there() -> Result<()> {

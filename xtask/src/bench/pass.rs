@@ -13,6 +13,7 @@ use quintet_daemonjob::clocks::Clocks;
 use quintet_daemonjob::ledger::Shard;
 use quintet_daemonjob::observe::World;
 use quintet_daemonjob::plan::plan;
+use quintet_localcluster::progress::Step;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::Object;
 use quintet_runtime::model::plan::Action;
@@ -22,7 +23,6 @@ use serde_json::{Value, json};
 
 use super::stats::{self, float};
 use super::table::{Table, decimals};
-use crate::progress::Step;
 
 /// `cargo xtask bench pass`.
 #[derive(Debug, clap::Args)]

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
+use quintet_localcluster::cluster::processes::{self, Launch, Process};
+use quintet_localcluster::cluster::state;
+use quintet_localcluster::manager::NAMESPACE;
+use quintet_localcluster::run::Log;
+use quintet_localcluster::{http, manager, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::process;
 use super::rig::Rig;
-use crate::cluster::processes::{self, Launch, Process};
-use crate::cluster::state;
-use crate::manager::NAMESPACE;
-use crate::run::Log;
-use crate::{http, manager, run};
 
 /// How long anything about a manager may take.
 pub const LIMIT: Duration = Duration::from_mins(1);
@@ -196,8 +196,8 @@ mod tests {
     use std::fs;
 
     use super::super::{daemonjob::KRUISE, manager::FRAMEWORK};
-    use crate::cluster::binaries::required_version;
-    use crate::paths;
+    use quintet_localcluster::cluster::binaries::required_version;
+    use quintet_localcluster::paths;
 
     #[test]
     fn the_version_of_what_is_compared_with_is_stated_once() {

@@ -9,6 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::pulsar::distribution::VERSION;
+use quintet_localcluster::pulsar::{Admin, Broker, Options, perf};
+use quintet_localcluster::run::{self, Log};
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{build, protoc};
 use serde::Serialize;
 
 use super::contest::order;
@@ -18,12 +24,6 @@ use super::report::{Report, Run};
 use super::rig;
 use super::stats::{float, mebibytes, ratio};
 use super::table::{Table, count, decimals};
-use crate::progress::Step;
-use crate::pulsar::distribution::VERSION;
-use crate::pulsar::{Admin, Broker, Options, perf};
-use crate::run::{self, Log};
-use crate::temporary::Temporary;
-use crate::{build, protoc};
 
 /// The broker's heap: enough that it is not what is measured.
 const HEAP_MIB: u32 = 1_024;

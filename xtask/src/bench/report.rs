@@ -5,13 +5,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::paths;
+use quintet_localcluster::run::print;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::host::{Machine, Versions};
 use super::table::Table;
-use crate::paths;
-use crate::run::print;
 
 /// Where documents go, below the checkout.
 const FOLDER: &str = "docs/bench";

@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::config::Kubeconfig;
+use quintet_localcluster::audit::{AuditLog, Request};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::cluster::processes::Process;
+use quintet_localcluster::cluster::{Cluster, UpOptions, nodes};
+use quintet_localcluster::manager::{self, Manager, ManagerOptions};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{chart, interrupt, run};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::audit::{AuditLog, Request};
 use super::client::{Api, Created, Patch};
 use super::host::Share;
 use super::process;
 use super::table;
-use crate::cluster::components::Component;
-use crate::cluster::processes::Process;
-use crate::cluster::{Cluster, UpOptions, nodes};
-use crate::manager::{self, Manager, ManagerOptions};
-use crate::progress::Step;
-use crate::temporary::Temporary;
-use crate::{demo, interrupt, run};
 
 /// What the method of every bench says of its clusters (see [`Component`]): what makes them differ from one that is run for
 /// others.
@@ -110,7 +110,7 @@ impl Rig {
         let temporary = Temporary::new("bench");
         // The nodes are made below, many at a time.
         let (cluster, _) = Cluster::up(&UpOptions { name: temporary.name(), nodes: Some(0) })?;
-        demo::install(cluster.kube())?;
+        chart::install(cluster.kube())?;
         // One thread is enough for the requests; it drives connections also while this one waits for something else.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

@@ -1,8 +1,7 @@
 //! Numbers out of a few rounds: with so few, the median and the worst one say more than a mean and a deviation.
 
+use quintet_localcluster::chance::Chance;
 use serde::Serialize;
-
-use crate::chance::Chance;
 
 /// The middle and the far end of some measurements, of which less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -1,8 +1,8 @@
 //! Tables that are read in a terminal and the same ones for Markdown, and how numbers are written in them.
 
+use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
 
-use super::audit::Tally;
 use super::stats::{self, Interval, Spread};
 
 /// Something that a table shows of a run, where it was measured, with so many decimals.

@@ -1,10 +1,10 @@
 //! What was measured: plain data, the tables that show it, and the counts that must hold.
 
+use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
 
 use super::kruise;
 
-use crate::bench::audit::Tally;
 use crate::bench::process::Memory;
 use crate::bench::rig::Setting;
 use crate::bench::stats::{self, float, kibibytes, mebibytes, ratio, signed, spread};

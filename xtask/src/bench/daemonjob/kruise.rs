@@ -4,13 +4,13 @@
 use std::process::Command;
 
 use anyhow::Result;
+use quintet_localcluster::cluster::ports;
+use quintet_localcluster::go::Program;
+use quintet_localcluster::manager::NAMESPACE;
+use quintet_localcluster::run;
 
 use crate::bench::peer::{self, Running, rule};
 use crate::bench::rig::{Rig, Setting};
-use crate::cluster::ports;
-use crate::go::Program;
-use crate::manager::NAMESPACE;
-use crate::run;
 
 /// The Go module that the controller is in.
 pub const KRUISE: &str = "github.com/openkruise/kruise";

@@ -8,6 +8,7 @@ mod runs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use quintet_localcluster::build;
 
 use self::figures::{Contender, Results};
 #[cfg(test)]
@@ -18,7 +19,6 @@ use super::host::{Machine, Versions};
 use super::report::{Report, Run};
 use super::rig::{self, Rig, Setting};
 use super::table::count;
-use crate::build;
 
 /// `cargo xtask bench daemonjob`.
 #[derive(Debug, clap::Args)]

@@ -4,23 +4,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
+use quintet_localcluster::audit::{Author, Request, Tally};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::kube::is_true;
+use quintet_localcluster::manager::Manager;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::{paths, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
 use super::kruise::Kruise;
-use crate::bench::audit::{Author, Request, Tally};
 use crate::bench::client::Patch;
 use crate::bench::contest::{Controller, Meter, Round, Used, counts, remove, stop};
 use crate::bench::peer::Running;
 use crate::bench::process;
 use crate::bench::rig::{LOOK, Rig, Setting, pods};
 use crate::bench::stats;
-use crate::cluster::components::Component;
-use crate::kube::is_true;
-use crate::manager::Manager;
-use crate::progress::Step;
-use crate::{paths, run};
 
 /// Whose passes are counted.
 const CONTROLLER: Controller = Controller("daemonjob");

@@ -1,9 +1,9 @@
 //! What was measured: plain data, the tables that show it, and the counts that must hold.
 
+use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
 
 use super::runs::{INTERVAL, WINDOW};
-use crate::bench::audit::Tally;
 use crate::bench::process::Memory;
 use crate::bench::stats::{float, mebibytes, quantile, ratio};
 use crate::bench::table::{self, Figure, Table};

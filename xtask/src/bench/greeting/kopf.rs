@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::cluster::processes::{self, Launch, Process};
+use quintet_localcluster::cluster::state;
+use quintet_localcluster::paths;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run::{self, Log};
 
 use crate::bench::peer::{self, rule};
 use crate::bench::rig::Rig;
-use crate::cluster::processes::{self, Launch, Process};
-use crate::cluster::state;
-use crate::paths;
-use crate::progress::Step;
-use crate::run::{self, Log};
 
 /// What pip installs: kopf's version is stated there and nowhere else.
 const REQUIREMENTS: &str = include_str!("requirements.txt");

@@ -10,6 +10,8 @@ mod runs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use quintet_localcluster::build;
+use quintet_localcluster::progress::Step;
 
 use self::figures::{Contender, Mode, Results};
 use self::kopf::Kopf;
@@ -18,8 +20,6 @@ use super::host::{Machine, Versions};
 use super::report::{Report, Run};
 use super::rig::{self, Rig};
 use super::table::count;
-use crate::build;
-use crate::progress::Step;
 
 /// `cargo xtask bench greeting`.
 #[derive(Debug, clap::Args)]

@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use quintet_localcluster::audit::{Author, Tally};
+use quintet_localcluster::manager::Manager;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use super::figures::{Contender, Cycle, Mode, Phase, Timers};
 use super::kopf::{self, Kopf};
 use super::lines::Lines;
 use super::requests::{Request, Requests};
-use crate::bench::audit::{Author, Tally};
 use crate::bench::contest::stop;
 use crate::bench::process;
 use crate::bench::rig::{LOOK, Rig, settled};
 use crate::bench::stats::float;
-use crate::manager::Manager;
-use crate::progress::Step;
-use crate::run;
 
 /// How often it is looked whether a line has come.
 const GLANCE: Duration = Duration::from_millis(1);

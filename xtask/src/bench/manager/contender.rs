@@ -8,17 +8,17 @@ use anyhow::Result;
 use futures::{StreamExt as _, pin_mut};
 use jiff::Timestamp;
 use kube::core::WatchEvent;
+use quintet_localcluster::audit::Author;
+use quintet_localcluster::cluster::ports;
+use quintet_localcluster::go::Program;
+use quintet_localcluster::manager::NAMESPACE;
+use quintet_localcluster::run;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::bench::audit::Author;
 use crate::bench::client::Api;
 use crate::bench::peer::{self, GLANCE, LIMIT, Running, rule};
 use crate::bench::rig::Rig;
-use crate::cluster::ports;
-use crate::go::Program;
-use crate::manager::NAMESPACE;
-use crate::run;
 
 /// The name of the twins' ServiceAccount, and of the Lease of the one in Go.
 const TWIN: &str = "twin";

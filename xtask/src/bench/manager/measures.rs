@@ -9,13 +9,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
+use quintet_localcluster::audit::{Request, Tally};
+use quintet_localcluster::image::gzip;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::proxy::Proxy;
+use quintet_localcluster::{interrupt, run};
 use serde_json::{Value, json};
 
 use super::contender::{Contender, Stand};
 use super::figures::Results;
 use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
 use super::{Sizes, fewer};
-use crate::bench::audit::{Request, Tally};
 use crate::bench::client::Api;
 use crate::bench::contest::{counts, remove};
 use crate::bench::peer::Running;
@@ -23,10 +27,6 @@ use crate::bench::process;
 use crate::bench::rig::{LOOK, pods, settled as quiet};
 use crate::bench::scrape;
 use crate::bench::stats::{float, mebibytes, signed};
-use crate::image::gzip;
-use crate::progress::Step;
-use crate::proxy::Proxy;
-use crate::{interrupt, run};
 
 /// How often the audit log is read; the times are those in it.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -706,7 +706,7 @@ fn threads(running: &Running) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::audit::Author;
+    use quintet_localcluster::audit::Author;
 
     fn write(resource: &str, name: &str, millisecond: i64) -> Request {
         let at = Timestamp::from_millisecond(millisecond).unwrap();

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use quintet_localcluster::build;
+use quintet_localcluster::go::Program;
 
 use self::contender::{Contender, Stand};
 use self::figures::{Part, Results, Row};
@@ -19,8 +21,6 @@ use super::contest::order;
 use super::host::{Machine, Versions};
 use super::report::{Report, Run};
 use super::rig::{self, Rig};
-use crate::build;
-use crate::go::Program;
 
 /// What can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use quintet_localcluster::audit::Request;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::{interrupt, run};
 use serde_json::json;
 
 use super::Sizes;
@@ -13,14 +16,11 @@ use super::contender::{Contender, Follower, Stand};
 use super::figures::Results;
 use super::measures::Pair;
 use super::objects::{pod_set, pod_sets};
-use crate::bench::audit::Request;
 use crate::bench::client::Patch;
 use crate::bench::peer::{LIMIT, Running};
 use crate::bench::rig::LOOK;
 use crate::bench::scrape;
 use crate::bench::stats::float;
-use crate::progress::Step;
-use crate::{interrupt, run};
 
 /// A PodSet whose pods are being made or deleted when its manager is stopped, and how many it has.
 const BUSY: (&str, usize) = ("busy", 10);

@@ -1,8 +1,7 @@
 //! What the order of creations and deletions in the audit log tells.
 
 use jiff::Timestamp;
-
-use crate::bench::audit::{Author, Request};
+use quintet_localcluster::audit::{Author, Request};
 
 /// By how many pods an author's had become more than `wanted` at the worst moment, if `before` of them counted before;
 /// below 0 where they never were as many. A pod counts from the answer to its creation until the answer to the request

@@ -8,6 +8,7 @@ mod runs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use quintet_localcluster::build;
 
 use self::figures::{Contender, Results};
 use super::contest::{Round, order};
@@ -15,7 +16,6 @@ use super::host::{Machine, Versions};
 use super::report::{Report, Run};
 use super::rig::{self, Rig, Setting};
 use super::table::count;
-use crate::build;
 
 /// How many pods a node takes is 110; the scheduler needs some room to choose.
 const PODS_PER_NODE: usize = 100;

@@ -3,19 +3,19 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use quintet_localcluster::audit::{Author, Request, Tally};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::manager::Manager;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use super::counting::{last_scaling, made_around, most_above};
 use super::figures::{Contender, Cycle, Halfway, Phase, Restart};
-use crate::bench::audit::{Author, Request, Tally};
 use crate::bench::client::Patch;
 use crate::bench::contest::{Controller, Meter, Round, Used, counts, remove, stop};
 use crate::bench::process;
 use crate::bench::rig::{LOOK, Rig, pods};
-use crate::cluster::components::Component;
-use crate::manager::Manager;
-use crate::progress::Step;
-use crate::run;
 
 /// Whose passes are counted.
 const CONTROLLER: Controller = Controller("podset");

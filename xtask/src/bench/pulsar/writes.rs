@@ -6,17 +6,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use quintet_localcluster::audit::{Author, Tally};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::bench::audit::{Author, Tally};
 use crate::bench::contest::{self, Controller, counts};
 use crate::bench::host::{Machine, Versions};
 use crate::bench::report::Run;
 use crate::bench::rig::{LOOK, Rig};
 use crate::bench::table::{Table, count, decimals};
-use crate::progress::Step;
-use crate::run;
 
 const CONTROLLER: Controller = Controller("pulsarconsumer");
 

@@ -218,7 +218,7 @@ fn header(size: u64, mode: u32) -> tar::Header {
 }
 
 /// Compressed as well as gzip's format allows within seconds, without a name and a time.
-pub(crate) fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut compressor = Compressor::new(CompressionLvl::best());
     let mut gzip = vec![0; compressor.gzip_compress_bound(bytes.len())];
     let length = compressor.gzip_compress(bytes, &mut gzip).context("cannot compress")?;

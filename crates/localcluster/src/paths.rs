@@ -12,14 +12,17 @@ pub fn workspace() -> &'static Path {
     static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| {
         let run_in = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
         let run_in = run_in.as_deref().and_then(checkout_around);
-        run_in.or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent()).unwrap_or(Path::new(".")).to_owned()
+        run_in
+            .or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2))
+            .unwrap_or(Path::new("."))
+            .to_owned()
     });
     &WORKSPACE
 }
 
 /// The checkout that a crate of it is in.
 fn checkout_around(package: &Path) -> Option<&Path> {
-    package.ancestors().find(|root| root.join("xtask/src/paths.rs").is_file())
+    package.ancestors().find(|root| root.join("crates/localcluster/src/paths.rs").is_file())
 }
 
 /// Where cargo builds.

@@ -30,6 +30,7 @@ use super::state::{self, Dir};
 use super::{Cluster, START_LIMIT, lock};
 use crate::progress::Step;
 use crate::run::{self, Log};
+use crate::variables;
 use cgroups::Hierarchies;
 
 pub use missing::missing;
@@ -38,15 +39,12 @@ pub use network::{CONTROL_PLANE, MAX_NODES};
 /// The number of real nodes of a new cluster.
 pub const DEFAULT_NODES: usize = 2;
 
-/// The variable that names this program to tests, which are other programs and start nodes too.
-pub const PROGRAM_VARIABLE: &str = "QUINTET_XTASK";
-
 /// The process that passes connections on.
 const GATEWAY: &str = "gateway";
 
 /// The program of `cargo xtask`.
 pub(crate) fn this_program() -> Result<PathBuf> {
-    match env::var_os(PROGRAM_VARIABLE) {
+    match env::var_os(variables::XTASK) {
         Some(program) => Ok(PathBuf::from(program)),
         None => run::this_program(),
     }

@@ -1,6 +1,7 @@
-//! `cargo xtask image`: the images of the three programs, as archives that containerd, Docker, Podman and skopeo read, and
+//! The images of the three programs, as archives that containerd, Docker, Podman and skopeo read, and
 //! what is in them. No container engine is needed.
 
+pub mod crates;
 mod oci;
 mod read;
 mod sbom;
@@ -15,33 +16,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
 
-pub(crate) use self::oci::gzip;
+pub use self::oci::gzip;
 use crate::build::{self, Arch, megabytes};
 use crate::progress::Step;
-use crate::run::{self, print};
-use crate::{paths, protoc};
-
-/// `cargo xtask image`.
-#[derive(Debug, clap::Args)]
-#[command(
-    about = "Build the images of the three programs",
-    long_about = "Build the images of the three programs: quintet, pulsar-consumer and pulsar-producer. No container engine is \
-    needed.\n\n\
-    Each becomes one archive in the OCI image layout, which `ctr images import`, `docker load`, `podman load` and `skopeo copy \
-    oci-archive:` read. In an image is the static release program (see cargo xtask build --help) and nothing else; it runs as \
-    user and group 65532. The same commit, built with the same Rust and the same C library, makes the same bytes. Beside each archive there is a bill of materials for each processor, in CycloneDX 1.6.\n\n\
-    The time in an image is the commit's, or that of SOURCE_DATE_EPOCH. For a processor that is not this machine's Rust's \
-    library for it and a linker are needed; the command says which.\n\n\
-    Each archive is read back before it is called done: digests, sizes, and the program, which is run where it can be."
-)]
-pub struct Args {
-    /// Processors that the images are for; may be given several times. This machine's own by default
-    #[arg(long, value_name = "ARCH")]
-    arch: Vec<Arch>,
-    /// The folder that the archives are written to
-    #[arg(long, value_name = "DIR", default_value_os_t = paths::target().join("image"))]
-    output: PathBuf,
-}
+use crate::{paths, protoc, run};
 
 /// Where the images are published, and so what they are called.
 const REGISTRY: &str = "ghcr.io/quintet-operator";
@@ -80,7 +58,7 @@ pub fn name(program: &str) -> String {
 }
 
 /// The packages that the programs are of.
-pub(crate) fn packages() -> Vec<&'static str> {
+pub fn packages() -> Vec<&'static str> {
     let packages: BTreeSet<&str> = RECIPES.iter().map(|recipe| recipe.package).collect();
     packages.into_iter().collect()
 }
@@ -113,20 +91,6 @@ impl Built {
         }
         Ok(())
     }
-}
-
-/// Builds the images and says what came of it.
-pub fn run(args: &Args) -> Result<()> {
-    let mut lines = Vec::new();
-    for image in build(&args.arch, &args.output)? {
-        check(&image)?;
-        lines.push(format!("{} {}\n", image.file.display(), image.digest));
-        for (arch, digest, compressed) in &image.images {
-            lines.push(format!("  linux/{} {digest} {} compressed\n", arch.name(), megabytes(*compressed)));
-        }
-        lines.extend(image.bills.iter().map(|bill| format!("  {}\n", bill.display())));
-    }
-    print(lines.concat())
 }
 
 /// Builds the images, for this machine's processor where none is named, and writes them to a folder.

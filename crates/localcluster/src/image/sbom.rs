@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::crates::{Crate, Graph, LINKED};
 use crate::build::Arch;
-use crate::dependencies::{Crate, Graph, LINKED};
 use crate::{paths, run};
 
 /// A part of the program that is no crate.

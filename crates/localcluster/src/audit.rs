@@ -12,15 +12,13 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::client::USER_AGENT;
-
 /// Who sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Author {
     /// A manager of Quintet.
     Quintet,
-    /// This bench.
+    /// The bench.
     Bench,
     /// kopf.
     Kopf,
@@ -164,7 +162,7 @@ fn author(user: &str, agent: &str) -> Author {
         Some("daemon-set-controller") => Author::DaemonSetController,
         Some("replicaset-controller") => Author::ReplicaSetController,
         _ if agent.starts_with("quintet/") => Author::Quintet,
-        _ if agent == USER_AGENT => Author::Bench,
+        _ if agent.starts_with("quintet-bench/") => Author::Bench,
         _ if agent.starts_with("kopf/") => Author::Kopf,
         _ if agent.starts_with("twin/") => Author::Twin,
         _ if agent.starts_with("kube-runtime/") => Author::KubeRuntime,
@@ -353,7 +351,7 @@ mod tests {
         let of = |user: &str, agent: &str| author(user, agent);
         let account = "system:serviceaccount:quintet-system:quintet";
         assert_eq!(of(account, "quintet/0.1.0"), Author::Quintet);
-        assert_eq!(of(account, USER_AGENT), Author::Bench);
+        assert_eq!(of(account, "quintet-bench/0.1.0"), Author::Bench);
         let agent = "kube-controller-manager/v1.37.1 (linux/amd64) kubernetes/$Format/x";
         assert_eq!(of("system:serviceaccount:kube-system:job-controller", agent), Author::JobController);
         assert_eq!(

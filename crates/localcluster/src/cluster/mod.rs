@@ -377,7 +377,7 @@ impl Cluster {
 }
 
 /// How a command is told which cluster is meant, with a space before it; nothing for the default one.
-pub(crate) fn name_option(name: &str) -> String {
+pub fn name_option(name: &str) -> String {
     if name == DEFAULT_NAME { String::new() } else { format!(" --name {name}") }
 }
 

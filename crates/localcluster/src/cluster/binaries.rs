@@ -362,7 +362,7 @@ pub fn link(binaries: &Binaries, dir: &Path) -> Result<()> {
 }
 
 /// The version in which a go.mod requires a module.
-pub(crate) fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
+pub fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
     go_mod.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_ascii_whitespace();
         (words.next() == Some(module))
