@@ -29,7 +29,7 @@ fn build() -> Result<OsString> {
     // As the release profile, without what makes it small and takes long.
     let profile = ["opt-level=2", "lto=\"off\"", "codegen-units=16"];
     let mut cargo = run::cargo();
-    cargo.args(["build", "--release", "--package", "xtask", "--bin", "xtask"]);
+    cargo.args(["build", "--release", "--package", "quintet-bench"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
     for setting in profile {
         cargo.args(["--config", &format!("profile.release.{setting}")]);
@@ -51,7 +51,7 @@ fn build() -> Result<OsString> {
     }
     let messages = messages.transpose().context("cannot read what cargo says")?.unwrap_or_default();
     step.done();
-    executable(&messages).context("cargo built xtask but does not say where it is")
+    executable(&messages).context("cargo built quintet-bench but does not say where it is")
 }
 
 /// The executable that cargo's JSON messages name.
@@ -59,7 +59,7 @@ fn executable(messages: &str) -> Option<OsString> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "xtask")
+        .filter(|message| message["target"]["name"] == "quintet-bench")
         .find_map(|message| message["executable"].as_str().map(OsString::from))
 }
 
@@ -69,10 +69,10 @@ mod tests {
 
     #[test]
     fn the_program_is_the_one_with_an_executable() {
-        let messages = r#"{"reason":"compiler-artifact","target":{"name":"xtask"},"executable":null}
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"quintet_bench"},"executable":null}
 {"reason":"compiler-artifact","target":{"name":"serde"},"executable":"/t/serde"}
-{"reason":"compiler-artifact","target":{"name":"xtask"},"executable":"/t/release/xtask"}"#;
-        assert_eq!(executable(messages), Some(OsString::from("/t/release/xtask")));
+{"reason":"compiler-artifact","target":{"name":"quintet-bench"},"executable":"/t/release/quintet-bench"}"#;
+        assert_eq!(executable(messages), Some(OsString::from("/t/release/quintet-bench")));
         assert_eq!(executable("not json"), None);
     }
 }

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::kruise;
 
-use crate::bench::process::Memory;
-use crate::bench::rig::Setting;
-use crate::bench::stats::{self, float, kibibytes, mebibytes, ratio, signed, spread};
-use crate::bench::table::{self, Figure, Table, decimals};
+use crate::process::Memory;
+use crate::rig::Setting;
+use crate::stats::{self, float, kibibytes, mebibytes, ratio, signed, spread};
+use crate::table::{self, Figure, Table, decimals};
 
 /// The most writes per pod that a DaemonJob may cost until it is complete.
 const WRITES_PER_POD: f64 = 1.03;

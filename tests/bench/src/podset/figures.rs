@@ -3,10 +3,10 @@
 use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::process::Memory;
-use crate::bench::rig::Setting;
-use crate::bench::stats::{self, float, mebibytes, ratio, signed, spread};
-use crate::bench::table::{self, Figure, Table, decimals};
+use crate::process::Memory;
+use crate::rig::Setting;
+use crate::stats::{self, float, mebibytes, ratio, signed, spread};
+use crate::table::{self, Figure, Table, decimals};
 
 /// The statuses that a PodSet may write besides one a second: at the beginning, at the end, and once between.
 pub const FIXED_WRITES: u16 = 3;

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
     let benches = if args.quick { QUICK.to_vec() } else { BENCHES.to_vec() };
     for words in benches.into_iter().chain([goals]) {
         let mut command = Command::new(&this);
-        command.arg("bench").args(words).args(args.write.then_some("--write")).stdin(Stdio::null());
+        command.args(words).args(args.write.then_some("--write")).stdin(Stdio::null());
         let line = format!("cargo xtask bench {}", words.join(" "));
         eprintln!("\n==> {line}");
         let mut child = command.spawn().with_context(|| format!("cannot run {line}"))?;
@@ -69,11 +69,7 @@ mod tests {
     use super::*;
     use clap::Parser as _;
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: super::super::Args,
-    }
+    use crate::Cli;
 
     #[test]
     fn every_bench_takes_its_words() {

@@ -16,9 +16,9 @@ use quintet_localcluster::run;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::bench::client::Api;
-use crate::bench::peer::{self, GLANCE, LIMIT, Running, rule};
-use crate::bench::rig::Rig;
+use crate::client::Api;
+use crate::peer::{self, GLANCE, LIMIT, Running, rule};
+use crate::rig::Rig;
 
 /// The name of the twins' ServiceAccount, and of the Lease of the one in Go.
 const TWIN: &str = "twin";

@@ -15,12 +15,12 @@ use serde_json::{Map, Value, json};
 
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
 use super::kruise::Kruise;
-use crate::bench::client::Patch;
-use crate::bench::contest::{Controller, Meter, Round, Used, counts, remove, stop};
-use crate::bench::peer::Running;
-use crate::bench::process;
-use crate::bench::rig::{LOOK, Rig, Setting, pods};
-use crate::bench::stats;
+use crate::client::Patch;
+use crate::contest::{Controller, Meter, Round, Used, counts, remove, stop};
+use crate::peer::Running;
+use crate::process;
+use crate::rig::{LOOK, Rig, Setting, pods};
+use crate::stats;
 
 /// Whose passes are counted.
 const CONTROLLER: Controller = Controller("daemonjob");

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::contender::Contender;
-use crate::bench::stats::{self, quantile, ratio};
-use crate::bench::table::{NONE, Table, decimals, interval, spread};
+use crate::stats::{self, quantile, ratio};
+use crate::table::{NONE, Table, decimals, interval, spread};
 
 /// What one contender showed in one pair: one value, or one for each of many attempts.
 #[derive(Clone, Debug, Serialize, Deserialize)]

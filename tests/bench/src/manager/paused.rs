@@ -16,11 +16,11 @@ use super::contender::{Contender, Follower, Stand};
 use super::figures::Results;
 use super::measures::Pair;
 use super::objects::{pod_set, pod_sets};
-use crate::bench::client::Patch;
-use crate::bench::peer::{LIMIT, Running};
-use crate::bench::rig::LOOK;
-use crate::bench::scrape;
-use crate::bench::stats::float;
+use crate::client::Patch;
+use crate::peer::{LIMIT, Running};
+use crate::rig::LOOK;
+use crate::scrape;
+use crate::stats::float;
 
 /// A PodSet whose pods are being made or deleted when its manager is stopped, and how many it has.
 const BUSY: (&str, usize) = ("busy", 10);

@@ -20,13 +20,13 @@ use super::contender::{Contender, Stand};
 use super::figures::Results;
 use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
 use super::{Sizes, fewer};
-use crate::bench::client::Api;
-use crate::bench::contest::{counts, remove};
-use crate::bench::peer::Running;
-use crate::bench::process;
-use crate::bench::rig::{LOOK, pods, settled as quiet};
-use crate::bench::scrape;
-use crate::bench::stats::{float, mebibytes, signed};
+use crate::client::Api;
+use crate::contest::{counts, remove};
+use crate::peer::Running;
+use crate::process;
+use crate::rig::{LOOK, pods, settled as quiet};
+use crate::scrape;
+use crate::stats::{float, mebibytes, signed};
 
 /// How often the audit log is read; the times are those in it.
 const GLANCE: Duration = Duration::from_millis(5);

@@ -11,8 +11,8 @@ use quintet_localcluster::paths;
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, Log};
 
-use crate::bench::peer::{self, rule};
-use crate::bench::rig::Rig;
+use crate::peer::{self, rule};
+use crate::rig::Rig;
 
 /// What pip installs: kopf's version is stated there and nowhere else.
 const REQUIREMENTS: &str = include_str!("requirements.txt");

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::bench::client::{Api, Patch};
-use crate::bench::rig::Rig;
+use crate::client::{Api, Patch};
+use crate::rig::Rig;
 
 /// How many are in flight.
 const CONNECTIONS: usize = 8;

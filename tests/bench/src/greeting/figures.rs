@@ -4,9 +4,9 @@ use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
 
 use super::runs::{INTERVAL, WINDOW};
-use crate::bench::process::Memory;
-use crate::bench::stats::{float, mebibytes, quantile, ratio};
-use crate::bench::table::{self, Figure, Table};
+use crate::process::Memory;
+use crate::stats::{float, mebibytes, quantile, ratio};
+use crate::table::{self, Figure, Table};
 
 /// Who says the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::counting::{last_scaling, made_around, most_above};
 use super::figures::{Contender, Cycle, Halfway, Phase, Restart};
-use crate::bench::client::Patch;
-use crate::bench::contest::{Controller, Meter, Round, Used, counts, remove, stop};
-use crate::bench::process;
-use crate::bench::rig::{LOOK, Rig, pods};
+use crate::client::Patch;
+use crate::contest::{Controller, Meter, Round, Used, counts, remove, stop};
+use crate::process;
+use crate::rig::{LOOK, Rig, pods};
 
 /// Whose passes are counted.
 const CONTROLLER: Controller = Controller("podset");

@@ -9,8 +9,8 @@ use quintet_localcluster::go::Program;
 use quintet_localcluster::manager::NAMESPACE;
 use quintet_localcluster::run;
 
-use crate::bench::peer::{self, Running, rule};
-use crate::bench::rig::{Rig, Setting};
+use crate::peer::{self, Running, rule};
+use crate::rig::{Rig, Setting};
 
 /// The Go module that the controller is in.
 pub const KRUISE: &str = "github.com/openkruise/kruise";

@@ -12,11 +12,11 @@ use quintet_localcluster::run;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::bench::contest::{self, Controller, counts};
-use crate::bench::host::{Machine, Versions};
-use crate::bench::report::Run;
-use crate::bench::rig::{LOOK, Rig};
-use crate::bench::table::{Table, count, decimals};
+use crate::contest::{self, Controller, counts};
+use crate::host::{Machine, Versions};
+use crate::report::Run;
+use crate::rig::{LOOK, Rig};
+use crate::table::{Table, count, decimals};
 
 const CONTROLLER: Controller = Controller("pulsarconsumer");
 

@@ -165,7 +165,7 @@ fn method() -> Vec<String> {
         "Each section below is from the newest run with its number of Greetings, and says by which command.",
         "One cluster for each round, and another one for the timers: etcd, kube-apiserver, kube-controller-manager and \
          kube-scheduler as processes of this machine, with the chart's definitions. Greeting is the release program with all five kinds and the Lease, and the rights of the chart's ServiceAccount. \
-         kopf is what `pip install` brings, with handlers that print what the post's print (xtask/src/bench/greeting/handlers.py), \
+         kopf is what `pip install` brings, with handlers that print what the post's print (tests/bench/src/greeting/handlers.py), \
          one process for one namespace (`--standalone`), and print each line by one call at once: as the post prints them, \
          Python would keep lines until some kilobytes have come together, lose them when it is killed, and mix the lines of \
          two threads.",

@@ -26,12 +26,18 @@ mod scrape;
 mod stats;
 mod table;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
+use quintet_localcluster::interrupt;
 
 /// `cargo xtask bench`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Parser)]
 #[command(
+    name = "cargo xtask bench",
+    bin_name = "cargo xtask bench",
+    disable_help_subcommand = true,
     about = "Measure a kind beside its peers, on a cluster of its own",
     long_about = "Measure a kind beside its peers, on a cluster of its own.\n\n\
     Each bench brings a local cluster up (see `cargo xtask cluster up --help`), makes simulated nodes, installs the \
@@ -42,7 +48,7 @@ use clap::Subcommand;
     Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed and decide \
     nothing. Run it on a machine that does nothing else."
 )]
-pub struct Args {
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -73,13 +79,28 @@ impl Command {
     }
 }
 
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match interrupt::install().and_then(|()| run(&cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<interrupt::Interrupted>() => {
+            eprintln!("{error}");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Runs a bench.
-pub fn run(args: &Args) -> Result<()> {
+fn run(cli: &Cli) -> Result<()> {
     // Counts are the same however fast the client is, and the times of a quick run are nobody's.
-    if args.command.is_timed() {
+    if cli.command.is_timed() {
         optimised::go_on_there()?;
     }
-    match &args.command {
+    match &cli.command {
         Command::All(args) => all::run(args),
         Command::Goals(args) => goals::run(args),
         Command::Daemonjob(args) => daemonjob::run(args),
@@ -88,5 +109,31 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Pass(args) => pass::run(args),
         Command::Podset(args) => podset::run(args),
         Command::Pulsar(args) => pulsar::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_localcluster::documents;
+
+    #[test]
+    fn benches_in_the_documents_are_benches() {
+        let mut failures = Vec::new();
+        for document in documents::all() {
+            for command in documents::commands(&document) {
+                let bare = documents::without_variables(&command);
+                if !bare.starts_with("cargo xtask bench") {
+                    continue;
+                }
+                match Cli::try_parse_from(bare.split_whitespace().skip(2)) {
+                    Err(error) if error.use_stderr() => {
+                        failures.push(format!("{}: {command}\n{error}", document.display()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
     }
 }

@@ -15,10 +15,10 @@ use super::figures::{Contender, Cycle, Mode, Phase, Timers};
 use super::kopf::{self, Kopf};
 use super::lines::Lines;
 use super::requests::{Request, Requests};
-use crate::bench::contest::stop;
-use crate::bench::process;
-use crate::bench::rig::{LOOK, Rig, settled};
-use crate::bench::stats::float;
+use crate::contest::stop;
+use crate::process;
+use crate::rig::{LOOK, Rig, settled};
+use crate::stats::float;
 
 /// How often it is looked whether a line has come.
 const GLANCE: Duration = Duration::from_millis(1);
