@@ -1,9 +1,9 @@
 //! PulsarConsumers whose pods run our consumer, against a real broker that they reach.
 
 use quintet_e2e::condition;
+use quintet_localcluster::image;
+use quintet_localcluster::pulsar::{Broker, Options};
 use serde_json::{Value, json};
-use xtask::image;
-use xtask::pulsar::{Broker, Options};
 
 use crate::site::Site;
 

@@ -11,8 +11,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use quintet_e2e::{condition, workspace};
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::run;
 
 use crate::site::Site;
 

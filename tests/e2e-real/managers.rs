@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use quintet_localcluster::manager::NAMESPACE;
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::manager::NAMESPACE;
-use xtask::run;
 
 use crate::site::Site;
 

@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use quintet_e2e::{answered, condition, workspace};
+use quintet_localcluster::cluster::{Cluster, UpOptions};
+use quintet_localcluster::manager::NAMESPACE;
+use quintet_localcluster::run;
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::variables;
 use serde_json::Value;
-use xtask::cluster::{Cluster, UpOptions};
-use xtask::manager::NAMESPACE;
-use xtask::run;
-use xtask::temporary::Temporary;
-use xtask::test::IMAGES_VARIABLE;
 
 /// How long a test waits for what must come: containers start, end and are tried again.
 pub const PATIENCE: Duration = Duration::from_mins(3);
@@ -163,8 +163,11 @@ impl Site {
 
 /// The archives of the project's images.
 fn images() -> Vec<PathBuf> {
-    let folder = std::env::var_os(IMAGES_VARIABLE).unwrap_or_else(|| {
-        panic!("{IMAGES_VARIABLE} names no folder: these tests are run by `cargo xtask test --nodes real`")
+    let folder = std::env::var_os(variables::IMAGES).unwrap_or_else(|| {
+        panic!(
+            "{} names no folder: these tests are run by `cargo xtask test --nodes real`",
+            variables::IMAGES
+        )
     });
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|extension| extension == "tar")).collect()

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use quintet_e2e::{PATIENCE, condition, program, workspace};
+use quintet_localcluster::cluster::{Cluster, UpOptions};
+use quintet_localcluster::manager::{Manager, ManagerOptions};
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::cluster::{Cluster, UpOptions};
-use xtask::manager::{Manager, ManagerOptions};
-use xtask::run;
 
 pub(crate) const NAMESPACE: &str = "quintet-system";
 

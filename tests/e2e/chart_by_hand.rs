@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use quintet_e2e::{PATIENCE, condition};
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::run;
 
 use crate::chart::{NAMESPACE, Site, chart, daemonjob, held, wait};
 

@@ -4,10 +4,10 @@
 use std::thread;
 
 use quintet_e2e::{Arena, answered, condition, program, workspace};
+use quintet_localcluster::kube::Kube;
+use quintet_localcluster::manager::{Manager, ManagerOptions};
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::kube::Kube;
-use xtask::manager::{Manager, ManagerOptions};
-use xtask::run;
 
 use crate::chart::{NAMESPACE, Site, chart, held, play, play_the_hook, wait};
 use crate::manager_metrics::{UNAUTHORIZED, get};

@@ -8,9 +8,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use quintet_e2e::{Arena, Dice, PATIENCE, Watch};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::cluster::components::Component;
-use xtask::run;
 
 use crate::daemonjob::{daemonjob, is_complete};
 

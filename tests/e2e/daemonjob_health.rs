@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use quintet_daemonjob::ledger::shard_names;
 use quintet_e2e::{Arena, condition, workspace};
+use quintet_localcluster::documents::blocks;
+use quintet_localcluster::health::{self, Health};
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::health::{self, Health};
-use xtask::run;
 
 use crate::daemonjob::{daemonjob, is_complete};
 use crate::daemonjob_ledger::{end, held, running, told, word};
 use crate::daemonjob_policies::{has_failed, never};
 use crate::daemonjob_promises::hold_down;
-use crate::docs::blocks;
 
 /// The section of docs/daemonjob.md with the health check and the table.
 const SECTION: &str = "### Health in Argo CD, Flux and Helm";

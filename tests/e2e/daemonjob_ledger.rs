@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use quintet_daemonjob::ledger::id_digest;
 use quintet_e2e::{Arena, PATIENCE, condition, program};
+use quintet_localcluster::{chart, run};
 use serde_json::{Value, json};
-use xtask::{demo, run};
 
 use crate::daemonjob::{daemonjob, is_complete};
 
@@ -397,7 +397,7 @@ fn a_definition_that_is_deleted_holds_no_pod() {
     let _ = delete(&pods);
     arena.wait("the pods go with their DaemonJob", no_pods);
 
-    demo::install(arena.kube()).unwrap();
+    chart::install(arena.kube()).unwrap();
     arena.wait("the type is served again", || arena.kubectl(&["get", "daemonjobs.dj.dysproz.io"]).is_ok());
     let pods = half_done(&arena, "unseen", &nodes);
     manager.kill().unwrap();

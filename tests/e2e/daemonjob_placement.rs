@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use quintet_daemonjob::eligibility::{Placement, Verdict, Why, pinned};
 use quintet_e2e::{Arena, condition};
+use quintet_localcluster::run;
 use serde_json::{Map, Value, json};
-use xtask::run;
 
 use crate::daemonjob::daemonjob;
 

@@ -1,12 +1,12 @@
 //! Every command in the documents that a user reads is run, or is one of the few that this very test run makes; every
 //! manifest in them is shown to the API server.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use quintet_e2e::{Arena, program, workspace};
-use xtask::cli::Cli;
-use xtask::run;
+use quintet_localcluster::documents::{self, blocks, commands, without_variables};
+use quintet_localcluster::run;
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run; the benches and the faults, its long tier, of
 /// which it runs a part; and the Pulsar programs, which are run by their own tests, where there is a broker.
@@ -33,55 +33,6 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 16] = [
 const COMMAND_LIMIT: &str = "180";
 
 const CONTROLLERS: &str = "daemonjob,podset,pulsarconsumer,greeting,book";
-
-/// The fenced blocks of a document in one language.
-pub(crate) fn blocks(document: &Path, language: &str) -> Vec<Vec<String>> {
-    let text = std::fs::read_to_string(document).expect("the document is there");
-    let (begin, mut blocks, mut inside) = (format!("```{language}"), Vec::new(), false);
-    for line in text.lines() {
-        match line.trim_end() {
-            line if line == begin => {
-                inside = true;
-                blocks.push(Vec::new());
-            }
-            "```" => inside = false,
-            line if inside => blocks.last_mut().expect("a block was begun").push(line.to_owned()),
-            _ => {}
-        }
-    }
-    blocks
-}
-
-/// The commands of a document, one a line unless the line ends in a backslash.
-fn commands(document: &Path) -> Vec<String> {
-    let mut commands = Vec::new();
-    for block in blocks(document, "sh") {
-        let mut begun = String::new();
-        for line in block {
-            let line = line.split(" #").next().unwrap_or_default().trim();
-            begun.push_str(line.trim_end_matches('\\'));
-            if !line.ends_with('\\') && !begun.is_empty() {
-                commands.push(std::mem::take(&mut begun));
-            }
-        }
-    }
-    commands
-}
-
-fn documents() -> Vec<PathBuf> {
-    let mut documents = vec![workspace().join("README.md"), workspace().join("CONTRIBUTING.md")];
-    for entry in std::fs::read_dir(workspace().join("docs")).unwrap().flatten() {
-        documents.extend(Some(entry.path()).filter(|file| file.extension().is_some_and(|end| end == "md")));
-    }
-    for entry in std::fs::read_dir(workspace().join("samples")).unwrap().flatten() {
-        let readme = entry.path().join("README.md");
-        if readme.is_file() {
-            documents.push(readme);
-        }
-    }
-    documents.sort();
-    documents
-}
 
 /// A user's shell: their kubeconfig, with this test's namespace as the current one, and our programs on their path.
 struct Shell<'a> {
@@ -138,19 +89,9 @@ fn commands_in_the_documents_work() {
 
     let mut ran = 0;
     let mut failures = Vec::new();
-    for document in documents() {
+    for document in documents::all() {
         for command in commands(&document) {
-            let bare = command
-                .split_whitespace()
-                .skip_while(|word| word.contains('='))
-                .collect::<Vec<_>>()
-                .join(" ");
-            // What is not run is at least such a command.
-            if let Some(args) = bare.strip_prefix("cargo xtask ")
-                && let Err(error) = Cli::check(args)
-            {
-                failures.push(format!("{}: {command}\n{error}", document.display()));
-            }
+            let bare = without_variables(&command);
             if RUN_BY_THE_TESTS_THEMSELVES.iter().any(|own| bare.starts_with(own))
                 || bare.starts_with("eval ")
                 || bare.starts_with("export ")
@@ -202,7 +143,7 @@ fn commands_in_the_documents_work() {
 fn manifests_in_the_documents_are_taken() {
     let arena = Arena::new("docs-yaml");
     let (mut shown, mut failures) = (0, Vec::new());
-    for document in documents() {
+    for document in documents::all() {
         for manifest in blocks(&document, "yaml") {
             let mut apply = arena.kube().kubectl();
             apply.args(["-n", arena.namespace(), "apply", "--dry-run=server", "-f", "-"]);

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use quintet_e2e::{Arena, Dice, condition};
+use quintet_localcluster::manager::Manager;
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::manager::Manager;
-use xtask::run;
 
 use crate::daemonjob_samples::{promise, samples};
 

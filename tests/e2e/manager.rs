@@ -5,10 +5,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use quintet_e2e::{Arena, PATIENCE, condition, program, workspace};
+use quintet_localcluster::cluster::{Cluster, UpOptions};
+use quintet_localcluster::manager::{Manager, ManagerOptions};
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::cluster::{Cluster, UpOptions};
-use xtask::manager::{Manager, ManagerOptions};
-use xtask::run;
 
 fn quintet(args: &[&str]) -> Output {
     Command::new(program()).args(args).env_remove("KUBECONFIG").output().expect("the program runs")
@@ -150,7 +150,7 @@ fn an_unreachable_cluster_is_waited_for() {
         .map_while(Result::ok)
         .find(|line| line.contains("interrupted"))
         .expect("it says that it cannot reach the cluster");
-    let probe = |path| xtask::http::get(health.port(), path);
+    let probe = |path| quintet_localcluster::http::get(health.port(), path);
     let (healthy, ready) = (probe("/healthz"), probe("/readyz"));
     let alive = child.try_wait().unwrap().is_none();
     child.kill().unwrap();
@@ -188,7 +188,7 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
         .stdout(std::fs::File::create(cluster.get().kube().log("bare.out")).unwrap())
         .spawn()
         .unwrap();
-    let ready = || xtask::http::get(health.port(), "/readyz").unwrap_or_default();
+    let ready = || quintet_localcluster::http::get(health.port(), "/readyz").unwrap_or_default();
     let wait = |what: &str, holds: &dyn Fn() -> bool| {
         run::poll(what, PATIENCE, Duration::from_millis(100), || Ok(holds().then_some(())))
             .unwrap_or_else(|error| panic!("{error}\n{}", std::fs::read_to_string(&log).unwrap_or_default()));
@@ -260,7 +260,8 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     });
     let unread = |count: u8| {
         let line = format!("quintet_informer_undecodable_objects{{resource=\"podsets\"}} {count}\n");
-        xtask::http::get(metrics.port(), "/metrics").is_some_and(|(_, text)| text.contains(&line))
+        quintet_localcluster::http::get(metrics.port(), "/metrics")
+            .is_some_and(|(_, text)| text.contains(&line))
     };
     wait("it is counted for as long as it is there", &|| unread(1));
     kubectl(&["delete", "podset", "many", "--timeout=30s"], None).unwrap();

@@ -5,9 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use quintet_e2e::{Arena, answered, condition, program};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::manager::{Manager, ManagerOptions};
 use serde_json::json;
-use xtask::cluster::components::Component;
-use xtask::manager::{Manager, ManagerOptions};
 
 use crate::book::book;
 use crate::podset::podset;

@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use quintet_e2e::{Arena, condition, program};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::cluster::ports;
+use quintet_localcluster::manager::{Manager, ManagerOptions};
+use quintet_localcluster::proxy::Proxy;
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::cluster::components::Component;
-use xtask::cluster::ports;
-use xtask::manager::{Manager, ManagerOptions};
-use xtask::proxy::Proxy;
-use xtask::run;
 
 use crate::book::book;
 
@@ -52,7 +52,7 @@ fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
         arena.apply(&book(&format!("meanwhile-{number}"))).unwrap();
     }
     std::thread::sleep(Duration::from_mins(1));
-    let (status, body) = xtask::http::get(manager.health_port(), "/healthz").unwrap();
+    let (status, body) = quintet_localcluster::http::get(manager.health_port(), "/healthz").unwrap();
     assert_eq!((status, manager.is_alive()), (200, true), "{body}");
     assert!(manager.metrics().is_ok() && !manager.leads(), "its term is over");
     let lines = manager.logged().lines().count();
@@ -264,7 +264,7 @@ fn several_namespaces_are_served_with_rights_in_them_alone() {
     }
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((count(&three), get(&three)["status"].is_null()), (0, true), "the third one is nobody's");
-    let (_, caches) = xtask::http::get(port, "/debug/caches").unwrap();
+    let (_, caches) = quintet_localcluster::http::get(port, "/debug/caches").unwrap();
     for scope in [format!("{one}/pods.: 2 objects"), format!("{two}/pods.: 2 objects")] {
         assert!(caches.contains(&scope), "{caches}");
     }

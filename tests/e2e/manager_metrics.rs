@@ -5,13 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use quintet_e2e::{Arena, condition, has_made_a_pass, program};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::cluster::{binaries, ports};
+use quintet_localcluster::http::{self, Request};
+use quintet_localcluster::manager::{Manager, ManagerOptions};
+use quintet_localcluster::run;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
-use xtask::cluster::components::Component;
-use xtask::cluster::{binaries, ports};
-use xtask::http::{self, Request};
-use xtask::manager::{Manager, ManagerOptions};
-use xtask::run;
 
 use crate::book::book;
 

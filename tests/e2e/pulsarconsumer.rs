@@ -5,8 +5,8 @@
 use std::fs;
 
 use quintet_e2e::{Arena, condition, has_made_a_pass};
+use quintet_localcluster::image;
 use serde_json::{Value, json};
-use xtask::image;
 
 use crate::daemonjob_samples::{promise, samples};
 

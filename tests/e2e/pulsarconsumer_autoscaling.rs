@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use quintet_e2e::{Arena, condition, workspace};
+use quintet_localcluster::run;
 use serde_json::{Value, json};
-use xtask::run;
 
 use crate::pulsarconsumer::consumer;
 

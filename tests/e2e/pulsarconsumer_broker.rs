@@ -2,7 +2,7 @@
 //!
 //! Nodes are simulated, but the containers of these pods are not: each is the `pulsar-consumer` program, a process of this
 //! machine with the pod's own environment and Secrets, and what its /readyz answers is written into the pod's status and
-//! Events as a kubelet does (`xtask::consumers`).
+//! Events as a kubelet does (`quintet_localcluster::consumers`).
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use quintet_e2e::{Arena, condition};
+use quintet_localcluster::consumers::Kubelet;
+use quintet_localcluster::pulsar::{Broker, Options};
+use quintet_localcluster::run;
+use quintet_localcluster::variables;
 use serde_json::{Value, json};
-use xtask::consumers::Kubelet;
-use xtask::pulsar::{Broker, Options};
-use xtask::run;
-use xtask::test::PULSAR_PROGRAMS_VARIABLE;
 
 use crate::pulsarconsumer::{consumer, is_available};
 
 fn program(name: &str) -> PathBuf {
-    let folder = std::env::var_os(PULSAR_PROGRAMS_VARIABLE).expect("run by `cargo xtask test`");
+    let folder = std::env::var_os(variables::PULSAR_PROGRAMS).expect("run by `cargo xtask test`");
     PathBuf::from(folder).join(name)
 }
 

@@ -11,14 +11,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
+use quintet_localcluster::chart;
+use quintet_localcluster::cluster::{Cluster, UpOptions};
+use quintet_localcluster::kube::Kube;
+use quintet_localcluster::manager::{Manager, ManagerOptions};
+use quintet_localcluster::run;
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::variables;
 use serde_json::{Value, json};
-use xtask::cluster::{Cluster, UpOptions};
-use xtask::demo;
-use xtask::kube::Kube;
-use xtask::manager::{Manager, ManagerOptions};
-use xtask::run;
-use xtask::temporary::Temporary;
-use xtask::test::{CLUSTER_VARIABLE, PROGRAM_VARIABLE};
 
 /// How long a test waits for what must come; generous, since the machines are small and busy.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -50,7 +50,7 @@ impl Arena {
         let (cluster, _) =
             Cluster::up(&UpOptions { name: own.name(), nodes: Some(0) }).expect("the cluster comes up");
         let arena = Self::within(cluster, test, Some(own));
-        demo::install(arena.kube()).expect("the chart is installed");
+        chart::install(arena.kube()).expect("the chart is installed");
         arena
     }
 
@@ -491,21 +491,21 @@ pub fn answered<T>(ask: impl Fn() -> Result<T, String>) -> T {
 
 /// The cluster that `cargo xtask test` brought up.
 pub fn cluster() -> Cluster {
-    let name = std::env::var(CLUSTER_VARIABLE).unwrap_or_else(|_| {
-        panic!("{CLUSTER_VARIABLE} names no cluster: end-to-end tests are run by `cargo xtask test`")
+    let name = std::env::var(variables::CLUSTER).unwrap_or_else(|_| {
+        panic!("{} names no cluster: end-to-end tests are run by `cargo xtask test`", variables::CLUSTER)
     });
     Cluster::open(&name).expect("the cluster is up")
 }
 
 /// The manager's program.
 pub fn program() -> PathBuf {
-    std::env::var_os(PROGRAM_VARIABLE).map_or_else(
-        || panic!("{PROGRAM_VARIABLE} names no program: end-to-end tests are run by `cargo xtask test`"),
+    std::env::var_os(variables::PROGRAM).map_or_else(
+        || panic!("{} names no program: end-to-end tests are run by `cargo xtask test`", variables::PROGRAM),
         PathBuf::from,
     )
 }
 
 /// The checkout.
 pub fn workspace() -> PathBuf {
-    xtask::paths::workspace().to_owned()
+    quintet_localcluster::paths::workspace().to_owned()
 }

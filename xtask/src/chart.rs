@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::cluster::binaries::{self, Binaries};
+use quintet_localcluster::cluster::{Cluster, UpOptions};
+use quintet_localcluster::kube::Kube;
+use quintet_localcluster::run::{self, print};
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{interrupt, paths};
 use serde_json::{Value, json};
 
-use crate::cluster::binaries::{self, Binaries};
-use crate::cluster::{Cluster, UpOptions};
-use crate::kube::Kube;
-use crate::run::{self, print};
-use crate::temporary::Temporary;
 use crate::test::{Counts, FAILED, Failed, PASSED};
-use crate::{interrupt, paths};
 
 use manifests::Manifests;
 

@@ -1,10 +1,9 @@
 //! The command line of `cargo xtask`.
 
 use clap::{Parser, Subcommand};
+use quintet_localcluster::{cluster, consumers, pulsar};
 
-use crate::{
-    bench, build, chart, cluster, consumers, demo, faults, generate, image, protoc, pulsar, release, test,
-};
+use crate::{bench, build, chart, demo, faults, generate, image, protoc, release, test};
 
 /// Everything a developer of Quintet runs besides cargo itself
 #[derive(Debug, Parser)]
@@ -17,7 +16,6 @@ pub struct Cli {
 
 /// What `cargo xtask` does.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "the arguments of each say what it does, and are what is shown")]
 pub enum Command {
     /// A real Kubernetes control plane on this machine, with simulated nodes: no container engine, no root
     Cluster(cluster::cli::Args),
@@ -39,12 +37,29 @@ pub enum Command {
     Bench(bench::Args),
 }
 
-impl Cli {
-    /// Whether the words after `cargo xtask` are a command of it; an error says what is wrong with them.
-    pub fn check(words: &str) -> Result<(), clap::Error> {
-        match Self::try_parse_from(["cargo xtask"].into_iter().chain(words.split_whitespace())) {
-            Err(error) if error.use_stderr() => Err(error),
-            _ => Ok(()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_localcluster::documents;
+
+    #[test]
+    fn commands_in_the_documents_are_commands() {
+        let mut failures = Vec::new();
+        for document in documents::all() {
+            for command in documents::commands(&document) {
+                let bare = documents::without_variables(&command);
+                if !bare.starts_with("cargo xtask ") {
+                    continue;
+                }
+                let words = bare.split_whitespace().skip(1);
+                match Cli::try_parse_from(words) {
+                    Err(error) if error.use_stderr() => {
+                        failures.push(format!("{}: {command}\n{error}", document.display()));
+                    }
+                    _ => {}
+                }
+            }
         }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
     }
 }

@@ -9,27 +9,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::cluster::cli::Nodes;
+use quintet_localcluster::cluster::{Cluster, DEFAULT_NAME, UpOptions, name_option};
+use quintet_localcluster::kube::{self, Kube};
+use quintet_localcluster::manager::{self, Manager, ManagerOptions};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::pulsar::Broker;
+use quintet_localcluster::run::{self, print, shell_quote};
+use quintet_localcluster::{chart, interrupt, paths};
 use serde_json::Value;
 
-use crate::cluster::cli::Nodes;
-use crate::cluster::{Cluster, DEFAULT_NAME, UpOptions, name_option};
-use crate::kube::{self, Kube};
-use crate::manager::{self, Manager, ManagerOptions};
-use crate::progress::Step;
-use crate::pulsar::Broker;
-use crate::run::{self, print, shell_quote};
-use crate::{interrupt, paths};
-
 use consumers::Consumers;
-
-/// The five definitions, by their full names.
-const DEFINITIONS: [&str; 5] = [
-    "daemonjobs.dj.dysproz.io",
-    "podsets.batch.tutorial.kubebuilder.io",
-    "pulsarconsumers.pulsar.pulsarconsumer.krvarma.com",
-    "greetings.example.com",
-    "books.christianb93.github.com",
-];
 
 /// Where the samples, which name no namespace, are applied.
 const SAMPLES: &str = "default";
@@ -114,12 +104,12 @@ fn up(args: &Args) -> Result<(Cluster, Vec<String>)> {
 
 /// Everything after the cluster is there.
 fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Result<()> {
-    let repeated = kube.get(SAMPLES, "crd", DEFINITIONS[3])?.is_some()
-        && kube.get(SAMPLES, DEFINITIONS[3], "hello-world")?.is_some();
+    let repeated = kube.get(SAMPLES, "crd", chart::DEFINITIONS[3])?.is_some()
+        && kube.get(SAMPLES, chart::DEFINITIONS[3], "hello-world")?.is_some();
     let real = local.filter(|cluster| cluster.is_real());
     match real {
         Some(cluster) => real::install(cluster)?,
-        None => install(kube)?,
+        None => chart::install(kube)?,
     }
     let consumers = match (local, consumers::missing()) {
         (None, _) => None,
@@ -260,29 +250,6 @@ fn stop(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Installs the chart without a manager in the cluster, as there is no image for it: the manager is a process here.
-pub fn install(kube: &Kube) -> Result<()> {
-    let step = Step::start("installing the chart");
-    run::stdout(
-        kube.helm()
-            .args(["upgrade", "--install", "quintet"])
-            .arg(paths::workspace().join("charts/quintet"))
-            .args(["--namespace", manager::NAMESPACE, "--create-namespace"])
-            .args(["--set", "replicas=0,uninstallHook.enabled=false"]),
-    )?;
-    definitions_are_established(kube)?;
-    step.done();
-    Ok(())
-}
-
-fn definitions_are_established(kube: &Kube) -> Result<()> {
-    let definitions = DEFINITIONS.map(|name| format!("crd/{name}"));
-    // Not --for=condition: kubectl takes a definition that has no condition yet for an error.
-    let established = r#"--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True"#;
-    run::stdout(kube.kubectl().args(["wait", established, "--timeout=60s"]).args(definitions))?;
-    Ok(())
-}
-
 fn seen<T>(what: &str, look: impl FnOnce() -> Result<T>) -> Result<T> {
     let step = Step::start(what);
     match look() {
@@ -297,7 +264,7 @@ fn seen<T>(what: &str, look: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// The number of nodes that it ran on.
 fn daemonjob(kube: &Kube, nodes: Option<usize>) -> Result<i64> {
-    let done = until(kube, DEFINITIONS[0], "daemonjob-sample", |object| is_true(object, "Complete"))?;
+    let done = until(kube, chart::DEFINITIONS[0], "daemonjob-sample", |object| is_true(object, "Complete"))?;
     ran_on(&done, nodes, kube.context())
 }
 
@@ -319,7 +286,7 @@ fn ran_on(done: &Value, nodes: Option<usize>, context: Option<&str>) -> Result<i
 }
 
 fn podset(kube: &Kube) -> Result<()> {
-    until(kube, DEFINITIONS[1], "podset-sample", |object| {
+    until(kube, chart::DEFINITIONS[1], "podset-sample", |object| {
         let wanted = object["spec"]["replicas"].as_i64();
         wanted.is_some() && object["status"]["readyReplicas"].as_i64() == wanted
     })?;
@@ -328,7 +295,7 @@ fn podset(kube: &Kube) -> Result<()> {
 
 fn pulsarconsumer(kube: &Kube, ready: bool) -> Result<()> {
     let name = "pulsarconsumer-sample-1";
-    let consumer = until(kube, DEFINITIONS[2], name, |object| has_consumers(object, ready))?;
+    let consumer = until(kube, chart::DEFINITIONS[2], name, |object| has_consumers(object, ready))?;
     let deployment = format!("{name}-deployment");
     match kube.get(SAMPLES, "deployment", &deployment)? {
         Some(found) if found["spec"]["replicas"] == consumer["spec"]["replicas"] => Ok(()),
@@ -365,7 +332,7 @@ fn greeting(kube: &Kube, repeated: bool, in_pods: bool) -> Result<String> {
 }
 
 fn book(kube: &Kube) -> Result<()> {
-    until(kube, DEFINITIONS[4], "david-copperfield", |object| is_true(object, "Ready"))?;
+    until(kube, chart::DEFINITIONS[4], "david-copperfield", |object| is_true(object, "Ready"))?;
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! What the shipped programs are built of: the crates that cargo takes for them, and whether `deny.toml` allows their
-//! licences and the versions that they come in twice.
+//! Whether `deny.toml` allows the licences of the crates that the shipped programs are built of, and the versions that
+//! they come in twice.
 //!
 //! `deny.toml` is cargo-deny's own file, so whoever has cargo-deny asks the same of it, and more: `cargo deny check`.
 
@@ -7,95 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result};
+use quintet_localcluster::build::Arch;
+use quintet_localcluster::image::crates::{Crate, Graph};
+use quintet_localcluster::paths;
 use serde::Deserialize;
-
-use crate::build::Arch;
-use crate::{paths, run};
-
-/// A crate, as `cargo tree` prints it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Crate {
-    pub name: String,
-    pub version: String,
-    /// An SPDX expression; empty where the crate names none.
-    pub licence: String,
-    pub repository: String,
-}
-
-impl Crate {
-    /// The package URL, by which it is also referred to.
-    pub fn purl(&self) -> String {
-        // A version's build metadata begins with a plus sign.
-        format!("pkg:cargo/{}@{}", self.name, self.version.replace('+', "%2B"))
-    }
-}
-
-/// Who depends on whom, by their package URLs.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Graph {
-    /// The program's package.
-    pub root: String,
-    pub crates: BTreeMap<String, Crate>,
-    pub depends_on: BTreeMap<String, BTreeSet<String>>,
-}
-
-/// What is linked into a program: neither build scripts nor macros.
-pub(crate) const LINKED: &str = "normal,no-proc-macro";
 
 /// What it takes to build it.
 const BUILT_WITH: &str = "normal,build";
-
-impl Graph {
-    /// The crates of a package by these edges, with the features that the package is built with.
-    pub fn of(package: &str, arch: Arch, edges: &str) -> Result<Self> {
-        let mut cargo = run::cargo();
-        cargo
-            .args(["tree", "--locked", "--package", package, "--edges", edges])
-            .args(["--target", arch.target(), "--prefix", "depth", "--format", "{p}\t{l}\t{r}"])
-            .current_dir(paths::workspace());
-        Self::parse(&run::stdout(&mut cargo)?)
-    }
-
-    /// Reads the tree: a line begins with its depth, and one whose dependencies were shown before ends in `(*)`.
-    pub fn parse(tree: &str) -> Result<Self> {
-        let mut graph = Self::default();
-        let mut above: Vec<String> = Vec::new();
-        for line in tree.lines() {
-            let (one, depth) =
-                parse(line).with_context(|| format!("cargo tree says what nobody expected: {line}"))?;
-            let purl = one.purl();
-            above.truncate(depth);
-            match above.last() {
-                Some(parent) => {
-                    graph.depends_on.entry(parent.clone()).or_default().insert(purl.clone());
-                }
-                None => graph.root.clone_from(&purl),
-            }
-            graph.depends_on.entry(purl.clone()).or_default();
-            above.push(purl.clone());
-            graph.crates.insert(purl, one);
-        }
-        Ok(graph)
-    }
-}
-
-fn parse(line: &str) -> Option<(Crate, usize)> {
-    let line = line.strip_suffix(" (*)").unwrap_or(line);
-    let digits = line.find(|c: char| !c.is_ascii_digit())?;
-    let (depth, rest) = line.split_at(digits);
-    let mut columns = rest.split('\t');
-    // Where it lies, or that it is a macro, may follow in parentheses.
-    let mut words = columns.next()?.split(' ');
-    let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
-    let mut text = || columns.next().unwrap_or_default();
-    // A slash is the older way to write it.
-    let licence = text().replace('/', " OR ").split_whitespace().collect::<Vec<_>>().join(" ");
-    let repository = text().trim().to_owned();
-    Some((
-        Crate { name: name.to_owned(), version: version.to_owned(), licence, repository },
-        depth.parse().ok()?,
-    ))
-}
 
 /// What `deny.toml` says, as far as it is asked here.
 #[derive(Debug, Deserialize)]
@@ -196,21 +114,6 @@ mod tests {
         let allow = allow.iter().map(|&one| one.to_owned()).collect();
         let skip = skip.iter().map(|&one| Skip { name: one.to_owned() }).collect();
         Policy { licenses: Licences { allow }, bans: Bans { skip } }
-    }
-
-    #[test]
-    fn who_depends_on_whom_follows_from_the_depths() {
-        let graph = Graph::parse(TREE).unwrap();
-        assert_eq!(graph.root, "pkg:cargo/quintet@0.1.0");
-        let on = |name: &str| graph.depends_on[name].iter().map(String::as_str).collect::<Vec<_>>();
-        assert_eq!(
-            on("pkg:cargo/quintet@0.1.0"),
-            ["pkg:cargo/anyhow@1.0.1", "pkg:cargo/kit@0.1.0", "pkg:cargo/zlib@2.0.0"]
-        );
-        assert_eq!(on("pkg:cargo/kit@0.1.0"), ["pkg:cargo/anyhow@1.0.1", "pkg:cargo/zlib@1.0.0%2B1.2"]);
-        assert_eq!(on("pkg:cargo/anyhow@1.0.1"), [""; 0]);
-        assert_eq!(graph.crates["pkg:cargo/anyhow@1.0.1"].licence, "MIT OR Apache-2.0");
-        assert!(Graph::parse("what is this").is_err());
     }
 
     #[test]

@@ -5,8 +5,9 @@ mod soak;
 use std::time::Duration;
 
 use anyhow::Result;
+use quintet_localcluster::{paths, protoc, run};
 
-use crate::{paths, protoc, run, test};
+use crate::test;
 
 /// `cargo xtask faults`.
 #[derive(Debug, clap::Args)]

@@ -19,13 +19,12 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 use quintet_kinds::{KINDS, definitions};
+use quintet_localcluster::paths;
 use quintet_runtime::election::LEASE_NAME;
 use quintet_runtime::model::rule::{
     LEADER_ELECTION_RULES, MANAGER_RULES, Rule, UNINSTALL_LEASE_RULES, UNINSTALL_MANAGER_RULES,
 };
 use serde_json::{Map, Number, Value};
-
-use crate::paths;
 
 /// Characters of a line that are shown.
 const LONGEST_LINE: usize = 120;
@@ -722,7 +721,7 @@ mod tests {
 
     #[test]
     fn the_image_of_consumers_is_the_same_everywhere() {
-        let image = crate::image::name("pulsar-consumer");
+        let image = quintet_localcluster::image::name("pulsar-consumer");
         let consumer = &yaml(&read("charts/quintet/values.yaml"))["pulsarConsumer"];
         assert_eq!(consumer["image"], image);
         let port = consumer["healthPort"].as_u64().unwrap();

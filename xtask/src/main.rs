@@ -1,13 +1,25 @@
 //! `cargo xtask <command>`: everything a developer of Quintet runs besides cargo itself.
 
+mod bench;
+mod build;
+mod chart;
+mod cli;
+mod demo;
+mod dependencies;
+mod faults;
+mod generate;
+mod image;
+mod mutants;
+mod protoc;
+mod release;
+mod test;
+
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use xtask::cli::{Cli, Command};
-use xtask::{
-    bench, build, chart, cluster, consumers, demo, faults, generate, image, interrupt, protoc, pulsar,
-    release, test,
-};
+use quintet_localcluster::{cluster, consumers, interrupt, pulsar};
+
+use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::{paths, protoc, run};
 use serde_json::Value;
 
-use crate::progress::Step;
-use crate::{paths, protoc, run, test};
+use crate::test;
 
 /// One way to break the program.
 struct Mutant {

@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::build::Arch;
+use quintet_localcluster::cluster::binaries;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run::{self, print};
+use quintet_localcluster::{image, paths};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::build::Arch;
-use crate::cluster::binaries;
-use crate::progress::Step;
-use crate::run::{self, print};
-use crate::{dependencies, image, paths};
+use crate::dependencies;
 
 /// `cargo xtask release`.
 #[derive(Debug, clap::Args)]

@@ -14,25 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::cluster::{Cluster, UpOptions, binaries};
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{build, health, image, interrupt, manager, paths, protoc, pulsar, run, variables};
 
-use crate::cluster::{Cluster, UpOptions, binaries};
-use crate::temporary::Temporary;
-use crate::{build, chart, demo, health, image, interrupt, manager, paths, protoc, pulsar, run};
-
-/// The variable that tells the end-to-end tests which cluster is theirs.
-pub const CLUSTER_VARIABLE: &str = "QUINTET_E2E_CLUSTER";
-
-/// The variable that tells the end-to-end tests which program to run as the manager.
-pub const PROGRAM_VARIABLE: &str = "QUINTET_E2E_PROGRAM";
-
-/// The variable that tells the end-to-end tests where the programs for Pulsar are: a folder.
-pub const PULSAR_PROGRAMS_VARIABLE: &str = "QUINTET_E2E_PULSAR_PROGRAMS";
-
-/// The variable that tells the end-to-end tests on real nodes where the archives of the project's images are: a folder.
-pub const IMAGES_VARIABLE: &str = "QUINTET_E2E_IMAGES";
-
-/// The variable that tells the tests of the Pulsar programs how the names of their brokers begin.
-pub const BROKERS_VARIABLE: &str = "QUINTET_PULSAR_BROKERS";
+use crate::chart;
 
 /// `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -378,7 +364,7 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
                     .args(tests)
                     .args(["--", "--include-ignored"])
                     .args(filter)
-                    .env(BROKERS_VARIABLE, brokers.name()),
+                    .env(variables::BROKERS, brokers.name()),
             )?;
             match filter {
                 Some(filter) if counts == Counts::default() => {
@@ -420,7 +406,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     let counts = report.part(CLUSTER.0, CLUSTER.1, || {
         program = Some(manager::build()?);
         let (cluster, _) = Cluster::up(&UpOptions { name: cluster.name(), nodes: None })?;
-        demo::install(cluster.kube())?;
+        quintet_localcluster::chart::install(cluster.kube())?;
         Ok(PASSED)
     })?;
     let Some(program) = program.filter(|_| counts.failed == 0) else {
@@ -432,8 +418,8 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
         tests
             .args(["test", "--package", "quintet-e2e", "--no-fail-fast", "--"])
             .args(filter)
-            .env(CLUSTER_VARIABLE, cluster.name())
-            .env(PROGRAM_VARIABLE, program);
+            .env(variables::CLUSTER, cluster.name())
+            .env(variables::PROGRAM, program);
         // Tests that need a broker are ignored where there can be none, and counted as skipped.
         let missing = pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()));
         if let Some(missing) = missing {
@@ -441,7 +427,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
         } else {
             let programs = build::pulsar_programs()?.unwrap_or_default();
             let folder = programs.first().and_then(|program| program.parent());
-            tests.arg("--include-ignored").env(PULSAR_PROGRAMS_VARIABLE, folder.unwrap_or(Path::new("")));
+            tests.arg("--include-ignored").env(variables::PULSAR_PROGRAMS, folder.unwrap_or(Path::new("")));
         }
         let counts = cargo_test(&mut tests)?;
         match filter {

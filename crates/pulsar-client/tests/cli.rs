@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use quintet_localcluster::cluster::ports;
+use quintet_localcluster::http;
 use rstest::rstest;
 use rustix::process::{Pid, Signal, kill_process};
-use xtask::cluster::ports;
-use xtask::http;
 
 const CONSUMER: &str = env!("CARGO_BIN_EXE_pulsar-consumer");
 const PRODUCER: &str = env!("CARGO_BIN_EXE_pulsar-producer");

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
+use quintet_localcluster::paths;
 use serde_json::{Map, Value};
 
 use super::Tools;
 use super::manifests::Manifests;
-use crate::paths;
 
 /// Labels and annotations of helm's.
 const HELMS: [&str; 4] =

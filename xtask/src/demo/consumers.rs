@@ -7,15 +7,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use quintet_localcluster::cluster::Cluster;
+use quintet_localcluster::cluster::processes::{self, Launch};
+use quintet_localcluster::kube::Kube;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::pulsar::{Broker, Options};
+use quintet_localcluster::{build, chart, consumers, image, protoc, pulsar, run};
 use serde_json::{Value, json};
 
-use super::{DEFINITIONS, LIMIT, SAMPLES, until};
-use crate::cluster::Cluster;
-use crate::cluster::processes::{self, Launch};
-use crate::kube::Kube;
-use crate::progress::Step;
-use crate::pulsar::{Broker, Options};
-use crate::{build, consumers, image, protoc, pulsar, run};
+use super::{LIMIT, SAMPLES, until};
 
 /// The PulsarConsumer that consumes.
 const NAME: &str = "pulsarconsumer-demo";
@@ -88,7 +88,7 @@ impl Consumers {
         let apply = ["apply", "-n", SAMPLES, "-f", "-"];
         run::stdout_with_input(kube.kubectl().args(apply), Some(&consumer.to_string()))?;
         let is = |field: &'static str, count: i64| move |object: &Value| object["status"][field] == count;
-        until(kube, DEFINITIONS[2], NAME, is("consumers", 1))?;
+        until(kube, chart::DEFINITIONS[2], NAME, is("consumers", 1))?;
         self.send(kube, 2)?;
         let line =
             run::poll("the message on a consumer's stdout", LIMIT, Duration::from_millis(200), || {
@@ -101,12 +101,12 @@ impl Consumers {
             run::stdout(kube.kubectl().args(args))
         };
         scale("--replicas=0")?;
-        until(kube, DEFINITIONS[2], NAME, is("consumers", 0))?;
+        until(kube, chart::DEFINITIONS[2], NAME, is("consumers", 0))?;
         self.send(kube, 3)?;
-        until(kube, DEFINITIONS[2], NAME, is("backlog", 3))?;
+        until(kube, chart::DEFINITIONS[2], NAME, is("backlog", 3))?;
         let behind = get()?;
         scale("--replicas=1")?;
-        until(kube, DEFINITIONS[2], NAME, is("backlog", 0))?;
+        until(kube, chart::DEFINITIONS[2], NAME, is("backlog", 0))?;
         Ok(format!(
             "\nWhat its consumer printed of a message sent to the broker:\n{line}\n\
              \n$ kubectl get pulsarconsumers {NAME}   # nobody consumes, three messages were sent\n{behind}"
@@ -135,7 +135,7 @@ impl Consumers {
 pub(super) fn unreachable(kube: &Kube) -> Result<()> {
     let step =
         Step::start("PulsarConsumer pulsarconsumer-sample-1: its broker is unreachable, and that is said");
-    until(kube, DEFINITIONS[2], "pulsarconsumer-sample-1", |object| {
+    until(kube, chart::DEFINITIONS[2], "pulsarconsumer-sample-1", |object| {
         let conditions = object["status"]["conditions"].as_array();
         conditions.is_some_and(|all| {
             all.iter().any(|one| one["type"] == "Available" && one["reason"] == "BrokerUnreachable")

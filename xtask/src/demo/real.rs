@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use quintet_localcluster::cluster::Cluster;
+use quintet_localcluster::kube::Kube;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::{chart, image, manager, paths, run};
 
-use super::{LIMIT, definitions_are_established};
-use crate::cluster::Cluster;
-use crate::kube::Kube;
-use crate::progress::Step;
-use crate::{image, manager, paths, run};
+use super::LIMIT;
 
 /// What keeps the demo from real nodes here.
 pub(super) fn missing() -> Result<Option<String>> {
-    match crate::cluster::real::missing() {
+    match quintet_localcluster::cluster::real::missing() {
         Some(missing) => Ok(Some(missing)),
         None => image::missing(&[]),
     }
@@ -31,7 +31,7 @@ pub(super) fn install(cluster: &Cluster) -> Result<()> {
             .arg(paths::workspace().join("charts/quintet"))
             .args(["--namespace", manager::NAMESPACE, "--create-namespace", "--wait", "--timeout", "3m"]),
     )?;
-    definitions_are_established(kube)?;
+    chart::definitions_are_established(kube)?;
     step.done();
     Ok(())
 }

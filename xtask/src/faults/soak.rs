@@ -6,19 +6,18 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use quintet_localcluster::audit::{AuditLog, Author, Request};
+use quintet_localcluster::chance::Chance;
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::cluster::{Cluster, UpOptions};
+use quintet_localcluster::kube::is_true;
+use quintet_localcluster::manager::{self, Manager, ManagerOptions};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run::{self, print};
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{chart, interrupt};
 use serde_json::{Value, json};
 
-use crate::bench::audit::{AuditLog, Author, Request};
-use crate::chance::Chance;
-use crate::cluster::components::Component;
-use crate::cluster::{Cluster, UpOptions};
-use crate::demo;
-use crate::interrupt;
-use crate::kube::is_true;
-use crate::manager::{self, Manager, ManagerOptions};
-use crate::progress::Step;
-use crate::run::{self, print};
-use crate::temporary::Temporary;
 use crate::test::Failed;
 
 /// Simulated nodes.
@@ -106,7 +105,7 @@ impl Soak {
         let temporary = Temporary::new("soak");
         let options = UpOptions { name: temporary.name(), nodes: Some(NODES) };
         let (cluster, _) = Cluster::up(&options)?;
-        demo::install(cluster.kube())?;
+        chart::install(cluster.kube())?;
         run::stdout(cluster.kubectl().args(["create", "namespace", NAMESPACE]))?;
         let audit = AuditLog::now(cluster.audit_log())?;
         let mut soak = Self {

@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
+use quintet_localcluster::paths;
 use serde_json::Value;
-
-use crate::paths;
 
 /// Above the table.
 const INTRODUCTION: &str = "\

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use quintet_localcluster::cluster::{binaries, real};
+use quintet_localcluster::run::this_program;
+use quintet_localcluster::{build, image, protoc, pulsar, variables};
 
-use super::{Counts, IMAGES_VARIABLE, PASSED, PROGRAM_VARIABLE, Report, cargo, cargo_test};
-use crate::cluster::{binaries, real};
-use crate::run::this_program;
-use crate::{build, image, protoc, pulsar};
+use super::{Counts, PASSED, Report, cargo, cargo_test};
 
 pub(super) const PROGRAMS: (&str, Duration) = ("programs of real nodes", Duration::from_mins(5));
 pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(30));
@@ -48,10 +48,10 @@ fn run(images: &Path, filter: Option<&str>) -> Result<Counts> {
         // Two would share the processors that one's timing is printed of.
         .args(["--test-threads=1", "--nocapture"])
         .args(filter)
-        .env(real::PROGRAM_VARIABLE, this_program()?)
-        .env(IMAGES_VARIABLE, images)
+        .env(variables::XTASK, this_program()?)
+        .env(variables::IMAGES, images)
         // The program in the images, for the commands of users.
-        .env(PROGRAM_VARIABLE, build::release()?);
+        .env(variables::PROGRAM, build::release()?);
     if let Some(missing) =
         pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()))
     {

@@ -1,7 +1,7 @@
 //! Messages arrive, all of them, and are acknowledged.
 
+use quintet_localcluster::cluster::ports;
 use rstest::rstest;
-use xtask::cluster::ports;
 
 use crate::program::{
     Consumer, numbered, own_file, plain, produce, produce_with, send, sorted, until, until_backlog,
@@ -208,7 +208,7 @@ fn what_java_producers_compress_is_read() {
     let payload = own_file(&broker, "payload", "compressed by Java, and again compressed by Java");
     let mut expected = 0;
     for compression in ["LZ4", "ZLIB", "ZSTD", "SNAPPY"] {
-        let output = xtask::pulsar::perf::command(broker.dir())
+        let output = quintet_localcluster::pulsar::perf::command(broker.dir())
             .unwrap()
             .args([
                 "produce",

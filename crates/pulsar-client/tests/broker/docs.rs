@@ -12,7 +12,7 @@ const DONE: [&str; 2] = ["cargo xtask ", "eval "];
 #[ignore = "needs a broker: cargo xtask test"]
 fn commands_in_the_document_work() {
     let broker = plain();
-    let document = xtask::paths::workspace().join("docs/pulsar-programs.md");
+    let document = quintet_localcluster::paths::workspace().join("docs/pulsar-programs.md");
     let text = std::fs::read_to_string(document).unwrap();
     let programs = Path::new(env!("CARGO_BIN_EXE_pulsar-consumer")).parent().unwrap();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
@@ -45,7 +45,9 @@ fn commands_in_the_document_work() {
 fn the_document_has_every_code_and_variable() {
     use quintet_pulsar_client::exit::Exit;
     use quintet_pulsar_client::problem::Code;
-    let text = std::fs::read_to_string(xtask::paths::workspace().join("docs/pulsar-programs.md")).unwrap();
+    let text =
+        std::fs::read_to_string(quintet_localcluster::paths::workspace().join("docs/pulsar-programs.md"))
+            .unwrap();
     let codes = Code::ALL.iter().map(|code| code.status());
     for row in codes.chain(Exit::ALL.iter().map(|exit| u16::from(exit.code()))) {
         assert!(text.contains(&format!("\n| {row} | ")), "{row}");

@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use quintet_localcluster::cluster::ports;
+use quintet_localcluster::http;
+use quintet_localcluster::pulsar::{Broker, Lifetime, Options};
+use quintet_localcluster::variables;
 use rustix::process::{Pid, Signal, kill_process};
-use xtask::cluster::ports;
-use xtask::http;
-use xtask::pulsar::{Broker, Lifetime, Options};
-use xtask::test::BROKERS_VARIABLE;
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// A broker that tests share, or one of one test, by its name: whoever comes first starts it.
 fn broker(name: &str, auth: bool, tls: Option<Lifetime>) -> Broker {
-    let prefix = env::var(BROKERS_VARIABLE).expect("these tests are run by `cargo xtask test --pulsar ''`");
+    let prefix = env::var(variables::BROKERS).expect("these tests are run by `cargo xtask test --pulsar ''`");
     let options = Options { auth, tls, ..Options::new(format!("{prefix}-{name}")) };
     Broker::up(&options).unwrap().0
 }

@@ -1,6 +1,6 @@
 //! /readyz says why a consumer has no subscription, and that it has one again.
 
-use xtask::cluster::ports;
+use quintet_localcluster::cluster::ports;
 
 use crate::program::{Consumer, plain, send, until};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use xtask::pulsar::{Broker, Lifetime, ROLE};
+use quintet_localcluster::pulsar::{Broker, Lifetime, ROLE};
 
 use crate::program::{Consumer, own_file, produce_with, replace, with_tls, with_tokens};
 

@@ -1,0 +1,435 @@
+//! The programs of the control plane, built from Go modules once and kept in the user's cache, outside the checkout,
+//! so that a second checkout finds them. What they are and in which version is stated by
+//! `tests/controlplane/**/go.mod` alone; everything here is derived from it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+use super::lock;
+use super::real::seccomp;
+use crate::paths;
+use crate::progress::Step;
+use crate::run::{self, Log};
+
+/// One program: where its source is and what it is called.
+struct Recipe {
+    name: &'static str,
+    /// The folder of the Go module, below tests/controlplane.
+    folder: &'static str,
+    /// The Go module whose version is the program's.
+    module: &'static str,
+    /// The package, below the module.
+    package: &'static str,
+}
+
+const fn kubernetes(name: &'static str, package: &'static str) -> Recipe {
+    Recipe { name, folder: "", module: "k8s.io/kubernetes", package }
+}
+
+const fn containerd(name: &'static str, package: &'static str) -> Recipe {
+    Recipe { name, folder: "containerd", module: "github.com/containerd/containerd/v2", package }
+}
+
+const fn cni(name: &'static str, package: &'static str) -> Recipe {
+    Recipe { name, folder: "cni", module: "github.com/containernetworking/plugins", package }
+}
+
+const RECIPES: [Recipe; 17] = [
+    kubernetes("kube-apiserver", "cmd/kube-apiserver"),
+    kubernetes("kube-controller-manager", "cmd/kube-controller-manager"),
+    kubernetes("kube-scheduler", "cmd/kube-scheduler"),
+    kubernetes("kubectl", "cmd/kubectl"),
+    kubernetes("kubelet", "cmd/kubelet"),
+    kubernetes("kube-proxy", "cmd/kube-proxy"),
+    containerd("containerd", "cmd/containerd"),
+    containerd("containerd-shim-runc-v2", "cmd/containerd-shim-runc-v2"),
+    Recipe { name: RUNC, folder: "runc", module: "github.com/opencontainers/runc", package: "" },
+    cni("ptp", "plugins/main/ptp"),
+    cni("loopback", "plugins/main/loopback"),
+    cni("host-local", "plugins/ipam/host-local"),
+    Recipe { name: "etcd", folder: "", module: "go.etcd.io/etcd/server/v3", package: "" },
+    Recipe { name: "kwok", folder: "kwok", module: "sigs.k8s.io/kwok", package: "cmd/kwok" },
+    Recipe { name: "helm", folder: "helm", module: "helm.sh/helm/v4", package: "cmd/helm" },
+    Recipe {
+        name: "helm-unittest",
+        folder: "unittest",
+        module: "github.com/helm-unittest/helm-unittest",
+        package: "cmd/helm-unittest",
+    },
+    Recipe {
+        name: "promtool",
+        folder: "promtool",
+        module: "github.com/prometheus/prometheus",
+        package: "cmd/promtool",
+    },
+];
+
+/// Those that the directory named by `KUBEBUILDER_ASSETS` must have. Further ones are taken from it if they are there.
+const ASSETS: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
+
+/// How a user gets by without Go.
+const WITHOUT_GO: &str = "or let KUBEBUILDER_ASSETS name a directory with all of etcd, kube-apiserver, \
+    kube-controller-manager, kube-scheduler, kubectl, kwok and helm, or use a cluster that you have: \
+    `cargo xtask demo --context NAME`";
+
+/// Every program of a cluster.
+pub const ALL: [&str; 7] =
+    ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "helm"];
+
+/// Every program of a cluster with real nodes.
+pub const REAL: [&str; 14] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "helm",
+    "kubelet",
+    "kube-proxy",
+    "containerd",
+    "containerd-shim-runc-v2",
+    RUNC,
+    "ptp",
+    "loopback",
+    "host-local",
+];
+
+/// The only one with C in it.
+const RUNC: &str = "runc";
+
+/// Those that test the chart, besides helm and kubectl.
+pub const CHART: [&str; 2] = ["helm-unittest", "promtool"];
+
+/// Programs that are there to be run.
+#[derive(Clone, Debug)]
+pub struct Binaries(BTreeMap<String, PathBuf>);
+
+impl Binaries {
+    /// Where a program is.
+    pub fn path(&self, name: &str) -> Result<PathBuf> {
+        self.0.get(name).cloned().with_context(|| format!("{name} was not built"))
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.0.iter().map(|(name, path)| (name.as_str(), path.as_path()))
+    }
+}
+
+/// Makes sure that programs are there, building what is not. The first time takes minutes, and says so.
+pub fn ensure(names: &[&str]) -> Result<Binaries> {
+    let mut found = BTreeMap::new();
+    if let Some(dir) = env::var_os("KUBEBUILDER_ASSETS").filter(|dir| !dir.is_empty()) {
+        for &name in names {
+            let file = Path::new(&dir).join(name);
+            if file.is_file() {
+                found.insert(name.to_owned(), file);
+            } else if ASSETS.contains(&name) {
+                bail!("KUBEBUILDER_ASSETS is {}, but there is no {name} in it", Path::new(&dir).display());
+            }
+        }
+    }
+    let cache = paths::cache()?.join("bin");
+    let wanted: Vec<&Recipe> =
+        RECIPES.iter().filter(|r| names.contains(&r.name) && !found.contains_key(r.name)).collect();
+    let mut homes = BTreeMap::new();
+    let mut missing = Vec::new();
+    for recipe in &wanted {
+        if !homes.contains_key(recipe.folder) {
+            homes.insert(recipe.folder, Home::of(&cache, recipe.folder, &wanted)?);
+        }
+        let home = &homes[recipe.folder];
+        if !home.dir.join(recipe.name).is_file() {
+            missing.push(*recipe);
+        }
+        found.insert(recipe.name.to_owned(), home.dir.join(recipe.name));
+    }
+    if !missing.is_empty() {
+        let _lock = lock::take(&cache.join("lock"), "another build of the control plane")?;
+        for (i, recipe) in missing.iter().enumerate() {
+            build(recipe, &homes[recipe.folder], i + 1, missing.len())?;
+        }
+    }
+    Ok(Binaries(found))
+}
+
+/// Where the programs of one Go module are kept.
+struct Home {
+    source: PathBuf,
+    go_mod: String,
+    dir: PathBuf,
+}
+
+impl Home {
+    fn of(cache: &Path, folder: &str, wanted: &[&Recipe]) -> Result<Self> {
+        let source = paths::controlplane().join(folder);
+        let read = |name: &str| {
+            let file = source.join(name);
+            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
+        };
+        let go_mod = read("go.mod")?;
+        let sums = Sha256::new().chain_update(&go_mod).chain_update(read("go.sum")?).finalize();
+        let label = if folder.is_empty() { "kubernetes" } else { folder };
+        let stem = format!("{label}-{}", run::short_hex(&sums));
+        let dir = match go_version(&source, &go_mod) {
+            Ok(go) => cache.join(format!("{stem}-{go}")),
+            // What was built before Go went away still runs.
+            Err(error) => match built_before(cache, &stem, folder, wanted) {
+                Some(dir) => dir,
+                None => return Err(error),
+            },
+        };
+        Ok(Self { source, go_mod, dir })
+    }
+}
+
+fn built_before(cache: &Path, stem: &str, folder: &str, wanted: &[&Recipe]) -> Option<PathBuf> {
+    let complete =
+        |dir: &Path| wanted.iter().filter(|r| r.folder == folder).all(|r| dir.join(r.name).is_file());
+    let dirs = fs::read_dir(cache).ok()?.flatten();
+    dirs.filter(|entry| entry.file_name().to_string_lossy().starts_with(stem))
+        .map(|entry| entry.path())
+        .find(|dir| complete(dir))
+}
+
+/// The version of Go that builds a module, which may be one that the `go` command fetches itself.
+pub(crate) fn go_version(source: &Path, go_mod: &str) -> Result<String> {
+    let needed = go_directive(go_mod).context("tests/controlplane: a go.mod without a go line")?;
+    if paths::find_program("go").is_none() {
+        bail!(
+            "building the control plane needs Go {needed} or newer, and there is no `go` on the PATH: install it from \
+             https://go.dev/dl, {WITHOUT_GO}"
+        );
+    }
+    let output = run::output(Command::new("go").args(["env", "GOVERSION"]).current_dir(source), None)?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if !output.status.success() || !is_at_least(&version, needed) {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let has = if version.is_empty() { said } else { format!("`go` is {version}") };
+        bail!("building the control plane needs Go {needed} or newer, and {has}: update it, {WITHOUT_GO}");
+    }
+    Ok(version)
+}
+
+fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
+    let target = home.dir.join(recipe.name);
+    if target.is_file() {
+        // Another checkout built it while this one waited for the lock.
+        return Ok(());
+    }
+    let version = required_version(&home.go_mod, recipe.module)
+        .with_context(|| format!("tests/controlplane: no go.mod requires {}", recipe.module))?;
+    let package = [recipe.module, recipe.package].join("/");
+    let label = format!(
+        "building {} {version} from source, once ({number} of {of}; minutes for the first ones)",
+        recipe.name
+    );
+    let package = package.trim_end_matches('/');
+    let flags = Flags { ldflags: ldflags(recipe.module, version), ..Flags::of(recipe.name, &home.dir)? };
+    go_build_with(label, &home.source, package, &flags, &target)
+}
+
+/// What `go build` is told besides what to build.
+struct Flags {
+    ldflags: String,
+    tags: &'static str,
+    variables: Vec<(&'static str, OsString)>,
+}
+
+impl Flags {
+    /// What a program needs; its folder is for what has to be fetched for that.
+    fn of(name: &str, dir: &Path) -> Result<Self> {
+        let mut variables = vec![("CGO_ENABLED", "0".into())];
+        let tags = match name {
+            RUNC => {
+                variables = vec![("CGO_ENABLED", "1".into())];
+                variables.extend(seccomp::find(dir)?.map(|folder| ("PKG_CONFIG_PATH", folder.into())));
+                "seccomp netgo osusergo"
+            }
+            // File systems that no node of ours has, and that would ask for C libraries.
+            "containerd" => "no_btrfs no_devmapper no_zfs",
+            _ => "",
+        };
+        Ok(Self { ldflags: String::new(), tags, variables })
+    }
+}
+
+/// Builds a package of a Go module into a file. `label` is what the user sees meanwhile.
+pub(crate) fn go_build(
+    label: String,
+    source: &Path,
+    package: &str,
+    ldflags: &str,
+    target: &Path,
+) -> Result<()> {
+    let variables = vec![("CGO_ENABLED", "0".into())];
+    let flags = Flags { ldflags: ldflags.to_owned(), tags: "", variables };
+    go_build_with(label, source, package, &flags, target)
+}
+
+fn go_build_with(label: String, source: &Path, package: &str, flags: &Flags, target: &Path) -> Result<()> {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    // Beside its target, so that it can be moved there in one step: an interrupted build leaves nothing half-made.
+    let half_made = target.with_file_name(format!(".{name}.building"));
+    let log = Log::fresh(target.with_file_name(format!("{name}.build.log")))?;
+    let mut step = Step::start_long(label);
+    let mut child = Command::new("go")
+        .args(["build", "-trimpath", "-tags", flags.tags, "-ldflags", &flags.ldflags, "-o"])
+        .arg(&half_made)
+        .arg(package)
+        .current_dir(source)
+        .envs(flags.variables.iter().map(|(name, value)| (name, value)))
+        .env("GOWORK", "off")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log.open()?)
+        .spawn()
+        .context("cannot run go")?;
+    let status = run::wait(&mut child, || step.tick());
+    let built = status.and_then(|status| {
+        if !status.success() {
+            bail!("building {name} failed; {}", log.tail(15));
+        }
+        fs::rename(&half_made, target).with_context(|| format!("cannot write {}", target.display()))
+    });
+    if let Err(error) = built {
+        let _ = fs::remove_file(&half_made);
+        return Err(error);
+    }
+    let _ = fs::remove_file(&log.path);
+    step.done();
+    Ok(())
+}
+
+/// Programs built from a module proxy do not know their version, and a server without one is refused by some
+/// clients: it is put in by the linker, where Kubernetes' own build puts it.
+fn ldflags(module: &str, version: &str) -> String {
+    let mut flags = vec!["-s -w".to_owned()];
+    let mut set = |package: &str, values: &[(&str, &str)]| {
+        flags.extend(values.iter().map(|(name, value)| format!("-X {package}.{name}={value}")));
+    };
+    match module {
+        "k8s.io/kubernetes" => {
+            let mut numbers = version.trim_start_matches('v').split('.');
+            let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+            let values = [
+                ("gitVersion", version),
+                ("gitMajor", major),
+                ("gitMinor", minor),
+                ("gitTreeState", "clean"),
+                ("buildDate", "2026-01-01T00:00:00Z"),
+            ];
+            for package in ["k8s.io/client-go/pkg/version", "k8s.io/component-base/version"] {
+                set(package, &values);
+            }
+        }
+        "helm.sh/helm/v4" => set("helm.sh/helm/v4/internal/version", &[("version", version)]),
+        "github.com/containerd/containerd/v2" => {
+            set("github.com/containerd/containerd/v2/version", &[("Version", version)]);
+        }
+        "github.com/opencontainers/runc" => {
+            set("main", &[("version", version.trim_start_matches('v'))]);
+            // It needs nothing of the machine that it runs on.
+            flags.push("-extldflags -static".to_owned());
+        }
+        _ => {}
+    }
+    flags.join(" ")
+}
+
+/// A folder with links to the programs, for a `PATH`.
+pub fn link(binaries: &Binaries, dir: &Path) -> Result<()> {
+    for (name, target) in binaries.iter() {
+        let link = dir.join(name);
+        if fs::read_link(&link).is_ok_and(|old| old == target) {
+            continue;
+        }
+        let mut temporary = OsString::from(&link);
+        temporary.push(".new");
+        let _ = fs::remove_file(&temporary);
+        std::os::unix::fs::symlink(target, &temporary)
+            .and_then(|()| fs::rename(&temporary, &link))
+            .with_context(|| format!("cannot link {}", link.display()))?;
+    }
+    Ok(())
+}
+
+/// The version in which a go.mod requires a module.
+pub fn required_version<'a>(go_mod: &'a str, module: &str) -> Option<&'a str> {
+    go_mod.lines().find_map(|line| {
+        let mut words = line.trim().trim_start_matches("require ").split_ascii_whitespace();
+        (words.next() == Some(module))
+            .then(|| words.next())
+            .flatten()
+            .filter(|version| version.starts_with('v'))
+    })
+}
+
+/// The Go version that a go.mod asks for.
+fn go_directive(go_mod: &str) -> Option<&str> {
+    go_mod.lines().find_map(|line| line.strip_prefix("go ")).map(str::trim)
+}
+
+/// Whether `go1.26.8` is at least `1.26.0`. What follows the numbers (`rc1`, ` X:...`) does not count.
+fn is_at_least(version: &str, needed: &str) -> bool {
+    let numbers = |text: &str| -> Vec<u32> {
+        let text = text.trim_start_matches("go");
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        text[..end].split('.').map_while(|number| number.parse().ok()).collect()
+    };
+    let version = numbers(version);
+    !version.is_empty() && version >= numbers(needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_versions_compare_by_their_numbers() {
+        assert!(is_at_least("go1.26.8", "1.26.0"));
+        assert!(is_at_least("go1.30", "1.26.0"));
+        assert!(is_at_least("go1.26.0", "1.26.0"));
+        assert!(is_at_least("go1.27rc1", "1.26.0"));
+        assert!(!is_at_least("go1.25.9", "1.26.0"));
+        assert!(!is_at_least("go1.9", "1.26.0"));
+        assert!(!is_at_least("", "1.26.0"));
+        assert!(!is_at_least("devel", "1.26.0"));
+    }
+
+    #[test]
+    fn versions_are_read_from_go_mod() {
+        let go_mod = "module x\n\ngo 1.26.0\n\nrequire (\n\tk8s.io/kubernetes v1.37.1 // indirect\n)\nrequire a.b/c v0.1.0\n";
+        assert_eq!(go_directive(go_mod), Some("1.26.0"));
+        assert_eq!(required_version(go_mod, "k8s.io/kubernetes"), Some("v1.37.1"));
+        assert_eq!(required_version(go_mod, "a.b/c"), Some("v0.1.0"));
+        assert_eq!(required_version(go_mod, "k8s.io/kube"), None);
+        assert_eq!(required_version("tool (\n\ta.b/c\n)\n", "a.b/c"), None);
+    }
+
+    #[test]
+    fn the_go_modules_of_this_checkout_state_every_version() {
+        for recipe in RECIPES {
+            let file = paths::controlplane().join(recipe.folder).join("go.mod");
+            let go_mod = fs::read_to_string(file).unwrap();
+            assert!(required_version(&go_mod, recipe.module).is_some(), "{}", recipe.name);
+            assert!(go_directive(&go_mod).is_some(), "{}", recipe.name);
+            let known = [&ALL[..], &REAL, &CHART].concat();
+            assert!(known.contains(&recipe.name), "{}", recipe.name);
+        }
+    }
+
+    #[test]
+    fn kubernetes_is_told_its_version() {
+        let flags = ldflags("k8s.io/kubernetes", "v1.37.1");
+        assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.37.1"));
+        assert!(flags.contains("-X k8s.io/client-go/pkg/version.gitMinor=37"));
+    }
+}

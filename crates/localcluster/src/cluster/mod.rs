@@ -1,0 +1,430 @@
+//! A real Kubernetes control plane on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler
+//! as plain processes on loopback ports, with nodes and kubelets that kwok simulates. It needs no container engine
+//! and no root, starts in seconds, and several run beside each other by name. Root on Linux may have [`real`] nodes.
+//!
+//! Its processes outlive the command that started them; everything about them is in a folder in the user's cache
+//! ([`state`]), so that any later command finds, continues or stops them.
+
+pub mod binaries;
+pub mod cli;
+pub mod components;
+pub(crate) mod lock;
+pub mod nodes;
+mod pki;
+pub mod ports;
+pub mod processes;
+pub mod real;
+pub mod state;
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::interrupt;
+use crate::kube::Kube;
+use crate::progress::Step;
+use crate::run::{self, Log};
+use components::Component;
+use ports::Ports;
+use processes::{Launch, Process};
+use state::{Dir, Settings};
+
+/// The name of the cluster that commands mean when none is given.
+pub const DEFAULT_NAME: &str = "quintet";
+
+/// The number of nodes of a new cluster.
+pub const DEFAULT_NODES: usize = 3;
+
+/// How long a component may take until it is well, on a busy machine.
+const START_LIMIT: Duration = Duration::from_mins(2);
+
+/// What `up` is asked for.
+#[derive(Clone, Debug)]
+pub struct UpOptions {
+    /// The cluster's name.
+    pub name: String,
+    /// The number of simulated nodes; a cluster that is there keeps its own where this is not given.
+    pub nodes: Option<usize>,
+}
+
+impl Default for UpOptions {
+    fn default() -> Self {
+        Self { name: DEFAULT_NAME.to_owned(), nodes: None }
+    }
+}
+
+/// A local cluster.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    name: String,
+    dir: Dir,
+    settings: Settings,
+    kube: Kube,
+}
+
+/// How a process of a cluster is.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The component, or a manager that runs against the cluster.
+    pub name: String,
+    /// Its pid, where it was ever started.
+    pub pid: Option<i32>,
+    /// The port that it answers on.
+    pub port: u16,
+    /// Whether it runs.
+    pub running: bool,
+    /// Whether it says that it is well.
+    pub well: bool,
+}
+
+impl Status {
+    /// Whether it belongs to the control plane, and is not a manager.
+    pub fn is_component(&self) -> bool {
+        is_component(&self.name)
+    }
+}
+
+impl Cluster {
+    /// Brings a cluster up: builds what is missing, starts what does not run, and waits until it is of use. Whatever
+    /// it started is stopped again if it fails. The second value says what was started; nothing means that the
+    /// cluster was up.
+    pub fn up(options: &UpOptions) -> Result<(Self, Vec<String>)> {
+        Self::up_with(options, false)
+    }
+
+    /// The same with real nodes.
+    pub fn up_real(options: &UpOptions) -> Result<(Self, Vec<String>)> {
+        if let Some(missing) = real::missing() {
+            bail!("{missing}");
+        }
+        Self::up_with(options, true)
+    }
+
+    fn up_with(options: &UpOptions, real: bool) -> Result<(Self, Vec<String>)> {
+        let dir = Dir::of(&options.name)?;
+        let binaries =
+            if real { binaries::ensure(&binaries::REAL)? } else { binaries::ensure(&binaries::ALL)? };
+        dir.create()?;
+        let _lock = lock(&dir)?;
+        // Another command may have removed it while this one waited.
+        dir.create()?;
+        let settings = settings(&dir, options, real)?;
+        binaries::link(&binaries, &dir.bin())?;
+        pki::ensure(&dir.pki())?;
+        components::configure(&dir, &settings)?;
+        let cluster = Self::at(options.name.clone(), dir, settings);
+        let mut started = Vec::new();
+        match cluster.start(&mut started) {
+            Ok(()) => Ok((cluster, started.into_iter().map(|process| process.name).collect())),
+            Err(error) => {
+                if real {
+                    let _ = real::end_nodes(&cluster, &started);
+                }
+                let processes: Vec<&Process> = started.iter().rev().collect();
+                processes::stop(&processes);
+                for process in processes {
+                    processes::forget(&cluster.dir.processes(), &process.name);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A cluster that was brought up before.
+    pub fn open(name: &str) -> Result<Self> {
+        let dir = Dir::of(name)?;
+        let Some(settings) = dir.settings()? else {
+            bail!("there is no cluster {name:?}: `cargo xtask cluster up{}` makes it", name_option(name));
+        };
+        Ok(Self::at(name.to_owned(), dir, settings))
+    }
+
+    /// The names of all clusters of this user.
+    pub fn names() -> Result<Vec<String>> {
+        let Ok(entries) = fs::read_dir(state::all()?) else { return Ok(Vec::new()) };
+        let mut names: Vec<String> = entries
+            .flatten()
+            .filter(|entry| entry.path().join("settings.json").is_file())
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn at(name: String, dir: Dir, settings: Settings) -> Self {
+        let kube = Kube::with_kubeconfig(&dir.bin(), dir.kubeconfig("admin"), dir.path().to_owned());
+        Self { name, dir, settings, kube }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kubeconfig of its administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.kubeconfig("admin")
+    }
+
+    /// The number of its nodes.
+    pub fn nodes(&self) -> usize {
+        self.settings.nodes
+    }
+
+    /// How its user reaches it.
+    pub fn kube(&self) -> &Kube {
+        &self.kube
+    }
+
+    /// `kubectl` as its administrator.
+    pub fn kubectl(&self) -> Command {
+        self.kube.kubectl()
+    }
+
+    /// `helm` as its administrator.
+    pub fn helm(&self) -> Command {
+        self.kube.helm()
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// The API server's audit log: one JSON line per write request (reads, watches and leases are left out).
+    pub fn audit_log(&self) -> PathBuf {
+        self.dir.logs().join("audit.log")
+    }
+
+    /// The recorded process of a component, for tests that stop or kill one.
+    pub fn process(&self, component: Component) -> Result<Option<Process>> {
+        processes::find(&self.dir.processes(), component.name())
+    }
+
+    /// Starts a component anew, with `more` arguments after its own, as a benchmark needs it. The next
+    /// [`up`](Self::up) starts it as it is by itself.
+    pub fn restart(&self, component: Component, more: &[&str]) -> Result<Process> {
+        let _lock = lock(&self.dir)?;
+        if let Some(process) = self.process(component)? {
+            processes::stop(&[&process]);
+        }
+        // On a busy machine the last threads of a process may hold its port for a moment longer.
+        let port = component.port(&self.settings);
+        run::poll(&format!("port {port}"), START_LIMIT, Duration::from_millis(20), || {
+            Ok(ports::is_free(port).then_some(()))
+        })?;
+        let (process, log, step) = self.launch(component, more)?;
+        self.wait_until_well(component, &process, &log)?;
+        step.done();
+        Ok(process)
+    }
+
+    /// How its processes are.
+    pub fn status(&self) -> Result<Vec<Status>> {
+        let recorded = processes::all(&self.dir.processes())?;
+        let mut statuses = Vec::new();
+        for &component in Component::of(&self.settings) {
+            let process = recorded.iter().find(|process| process.name == component.name());
+            let running = process.is_some_and(Process::is_alive);
+            statuses.push(Status {
+                name: component.name().to_owned(),
+                pid: process.map(|process| process.pid),
+                port: component.port(&self.settings),
+                running,
+                well: running && component.is_well(&self.kube, &self.settings)?,
+            });
+        }
+        let is_shown = |process: &&Process| Component::ALL.iter().all(|one| one.name() != process.name);
+        for process in recorded.iter().filter(is_shown) {
+            let running = process.is_alive();
+            let well = || -> Result<bool> {
+                let ours = real::is_well(self, &process.name)?;
+                Ok(ours.unwrap_or_else(|| crate::manager::is_ready(process.port)))
+            };
+            statuses.push(Status {
+                name: process.name.clone(),
+                pid: Some(process.pid),
+                port: process.port,
+                running,
+                well: running && well()?,
+            });
+        }
+        Ok(statuses)
+    }
+
+    /// Stops every process that was started for the cluster, and removes the cluster.
+    pub fn down(self) -> Result<()> {
+        let _lock = lock(&self.dir)?;
+        let recorded = processes::all(&self.dir.processes())?;
+        let component = |wanted: Component| move |process: &&Process| process.name == wanted.name();
+        let store = component(Component::Etcd);
+        let server = component(Component::Apiserver);
+        if self.settings.real {
+            real::end_nodes(&self, &recorded)?;
+        }
+        // Clients first, then the server, then its store: nobody waits for an answer that cannot come.
+        processes::stop(&recorded.iter().filter(|p| !store(p) && !server(p)).collect::<Vec<_>>());
+        processes::stop(&recorded.iter().filter(|p| server(p)).collect::<Vec<_>>());
+        processes::stop(&recorded.iter().filter(|p| store(p)).collect::<Vec<_>>());
+        fs::remove_dir_all(self.dir.path())
+            .with_context(|| format!("cannot remove {}", self.dir.path().display()))?;
+        let _ = fs::remove_file(self.dir.lock());
+        Ok(())
+    }
+
+    fn start(&self, started: &mut Vec<Process>) -> Result<()> {
+        if self.settings.real {
+            return self.start_real(started);
+        }
+        // Each needs the one before it; the last three need the server alone and start together.
+        self.start_together(&[Component::Etcd], started)?;
+        self.start_together(&[Component::Apiserver], started)?;
+        nodes::ensure(&self.kube, self.settings.nodes)?;
+        self.start_together(&[Component::ControllerManager, Component::Scheduler, Component::Kwok], started)?;
+        let step = Step::start("waiting for the nodes");
+        nodes::wait_until_ready(&self.kube, self.settings.nodes)?;
+        self.wait_for_account()?;
+        if !started.is_empty() {
+            step.done();
+        }
+        Ok(())
+    }
+
+    fn start_real(&self, started: &mut Vec<Process>) -> Result<()> {
+        real::prepare(self, started)?;
+        self.start_together(&[Component::Etcd], started)?;
+        // They do what they can while the API server starts.
+        real::start_nodes(self, started)?;
+        self.start_together(&[Component::Apiserver], started)?;
+        real::server_became_ready(&self.dir)?;
+        self.start_together(&[Component::ControllerManager, Component::Scheduler], started)?;
+        let step = Step::start("waiting for the nodes");
+        real::wait_until_ready(self)?;
+        self.wait_for_account()?;
+        if !started.is_empty() {
+            step.done();
+        }
+        Ok(())
+    }
+
+    /// Pods are refused until the controller-manager has made it.
+    fn wait_for_account(&self) -> Result<()> {
+        run::poll("the default service account", START_LIMIT, Duration::from_millis(150), || {
+            Ok(self.kube.get("default", "serviceaccount", "default")?.map(|_| ()))
+        })
+    }
+
+    fn start_together(&self, components: &[Component], started: &mut Vec<Process>) -> Result<()> {
+        let records = self.dir.processes();
+        let mut waiting = Vec::new();
+        for &component in components {
+            let (_, fingerprint) = component.command(&self.dir, &self.settings, &[])?;
+            if let Some(process) = processes::find(&records, component.name())? {
+                let current = process.is_alive() && process.fingerprint == fingerprint;
+                if current && component.is_well(&self.kube, &self.settings)? {
+                    continue;
+                }
+                processes::stop(&[&process]);
+            }
+            let (process, log, step) = self.launch(component, &[])?;
+            started.push(process.clone());
+            waiting.push((component, process, log, step));
+        }
+        for (component, process, log, step) in waiting {
+            self.wait_until_well(component, &process, &log)?;
+            step.done();
+        }
+        Ok(())
+    }
+
+    /// Starts a component that does not run.
+    fn launch(&self, component: Component, more: &[&str]) -> Result<(Process, Log, Step)> {
+        let (command, fingerprint) = component.command(&self.dir, &self.settings, more)?;
+        let log = Log::now(self.dir.logs().join(format!("{}.log", component.name())));
+        let step = Step::start(format!("starting {}", component.name()));
+        let (process, _) = processes::start(
+            &self.dir.processes(),
+            Launch {
+                name: component.name(),
+                command,
+                port: component.port(&self.settings),
+                fingerprint,
+                stdout: log.path.clone(),
+                stderr: log.path.clone(),
+            },
+        )?;
+        Ok((process, log, step))
+    }
+
+    fn wait_until_well(&self, component: Component, process: &Process, log: &Log) -> Result<()> {
+        let name = component.name();
+        let waited = run::poll(&format!("{name} is well"), START_LIMIT, Duration::from_millis(50), || {
+            if !process.is_alive() {
+                bail!("{name} ended while starting");
+            }
+            Ok(component.is_well(&self.kube, &self.settings)?.then_some(()))
+        });
+        match waited {
+            Err(error) if !error.is::<interrupt::Interrupted>() => {
+                bail!("{error}; {}", log.tail(15))
+            }
+            other => other,
+        }
+    }
+}
+
+/// How a command is told which cluster is meant, with a space before it; nothing for the default one.
+pub fn name_option(name: &str) -> String {
+    if name == DEFAULT_NAME { String::new() } else { format!(" --name {name}") }
+}
+
+fn is_component(name: &str) -> bool {
+    Component::ALL.iter().any(|component| component.name() == name) || real::is_ours(name)
+}
+
+/// The settings of the cluster in `dir`: those it has, or new ones where it is new or where somebody else took a port
+/// while it was not running.
+fn settings(dir: &Dir, options: &UpOptions, real: bool) -> Result<Settings> {
+    let clusters = state::all()?;
+    let _ports = lock::take(&clusters.join("ports.lock"), "another cluster that starts")?;
+    let old = dir.settings()?;
+    if let Some(old) = old.filter(|old| old.real != real) {
+        let (has, asked) = if old.real { ("real", "simulated") } else { ("simulated", "real") };
+        bail!(
+            "cluster {} has {has} nodes and gets no {asked} ones: take it down first (`cargo xtask cluster down{}`), or use \
+             another --name",
+            options.name,
+            name_option(&options.name)
+        );
+    }
+    let ports = match old {
+        Some(old) if ports_are_ours(dir, &old)? => old.ports,
+        _ => Ports::choose(&clusters)?,
+    };
+    let default = if real { real::DEFAULT_NODES } else { DEFAULT_NODES };
+    let nodes = options.nodes.or(old.map(|old| old.nodes)).unwrap_or(default);
+    let settings = Settings { nodes, real, ports };
+    dir.keep_settings(&settings)?;
+    Ok(settings)
+}
+
+fn ports_are_ours(dir: &Dir, settings: &Settings) -> Result<bool> {
+    if settings.real && real::holds_ports(dir)? {
+        return Ok(true);
+    }
+    for &component in Component::of(settings) {
+        let alive =
+            processes::find(&dir.processes(), component.name())?.is_some_and(|process| process.is_alive());
+        if !alive && !ports::is_free(component.port(settings)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn lock(dir: &Dir) -> Result<File> {
+    lock::take(&dir.lock(), "another command that works on this cluster")
+}

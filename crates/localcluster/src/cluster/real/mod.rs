@@ -1,0 +1,360 @@
+//! Real nodes: each has a containerd, a kubelet and a kube-proxy in namespaces of its own, and runs pods as containers of
+//! runc's. The control plane is that of every local cluster, in a network namespace of its own.
+//!
+//! Nothing of it listens outside its namespaces but the gateway, on loopback. No sysctl or link of the machine is changed, and no
+//! file but empty folders that containerd and kubelet make for plugins (`/opt/containerd`, `/usr/libexec/kubernetes`). Control
+//! groups and namespaces go with the processes that are on record.
+
+mod cgroups;
+mod config;
+pub(crate) mod gateway;
+mod images;
+pub(super) mod init;
+mod missing;
+pub(crate) mod network;
+mod registry;
+pub(super) mod seccomp;
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::components::Component;
+use super::processes::{self, Launch, Process};
+use super::state::{self, Dir};
+use super::{Cluster, START_LIMIT, lock};
+use crate::progress::Step;
+use crate::run::{self, Log};
+use crate::variables;
+use cgroups::Hierarchies;
+
+pub use missing::missing;
+pub use network::{CONTROL_PLANE, MAX_NODES};
+
+/// The number of real nodes of a new cluster.
+pub const DEFAULT_NODES: usize = 2;
+
+/// The process that passes connections on.
+const GATEWAY: &str = "gateway";
+
+/// The program of `cargo xtask`.
+pub(crate) fn this_program() -> Result<PathBuf> {
+    match env::var_os(variables::XTASK) {
+        Some(program) => Ok(PathBuf::from(program)),
+        None => run::this_program(),
+    }
+}
+
+/// What a node is called.
+pub(super) fn name_of(number: u8) -> String {
+    format!("node-{number}")
+}
+
+/// Whether a process of ours that runs is well; nothing where it is none of ours.
+pub(super) fn is_well(cluster: &Cluster, record: &str) -> Result<Option<bool>> {
+    match number_of(record) {
+        Some(number) => is_ready(cluster, number).map(Some),
+        None => Ok(is_ours(record).then_some(true)),
+    }
+}
+
+fn number_of(record: &str) -> Option<u8> {
+    record.strip_prefix("node-")?.parse().ok()
+}
+
+/// Whether a record is that of a node, of the network or of the gateway.
+pub(super) fn is_ours(record: &str) -> bool {
+    record == network::KEEPER || record == GATEWAY || number_of(record).is_some()
+}
+
+/// The files of a node.
+fn node_files(dir: &Dir, number: u8) -> PathBuf {
+    dir.path().join("nodes").join(name_of(number))
+}
+
+/// A file that is there once the API server has been ready.
+fn server_is_ready(dir: &Dir) -> PathBuf {
+    dir.path().join("server-is-ready")
+}
+
+/// The control groups that were chosen for a cluster.
+fn hierarchies(dir: &Dir) -> Result<Hierarchies> {
+    state::read_json(&dir.path().join("cgroups.json"))?
+        .context("no control groups were chosen for this cluster")
+}
+
+/// Chooses control groups, or keeps those that were chosen and are still there.
+fn choose_hierarchies(dir: &Dir) -> Result<()> {
+    let file = dir.path().join("cgroups.json");
+    let kept: Option<Hierarchies> = state::read_json(&file)?;
+    if kept.is_some_and(|kept| kept.iter().all(|hierarchy| hierarchy.parent.is_dir())) {
+        return Ok(());
+    }
+    state::write_json(&file, &Hierarchies::of_machine()?)
+}
+
+/// What the API server and the controller-manager are told in a cluster with real nodes. Of a flag that is given twice the
+/// last one counts.
+pub(super) fn arguments(component: Component, dir: &Dir) -> Vec<String> {
+    let pki = |file: &str| dir.pki().join(file).display().to_string();
+    match component {
+        Component::Apiserver => vec![
+            // In its namespace: loopback, and the bridge that the nodes are at.
+            "--bind-address=0.0.0.0".to_owned(),
+            format!("--advertise-address={CONTROL_PLANE}"),
+            "--endpoint-reconciler-type=lease".to_owned(),
+            format!("--service-cluster-ip-range={}", network::SERVICES),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--kubelet-preferred-address-types=InternalIP".to_owned(),
+            format!("--kubelet-certificate-authority={}", pki("ca.crt")),
+            format!("--kubelet-client-certificate={}", pki("kubelet-client.crt")),
+            format!("--kubelet-client-key={}", pki("kubelet-client.key")),
+        ],
+        Component::ControllerManager => vec![format!("--node-monitor-grace-period={}", config::GRACE)],
+        _ => Vec::new(),
+    }
+}
+
+/// Makes what every component and every node needs: the network, the way into it, and images.
+pub(super) fn prepare(cluster: &Cluster, started: &mut Vec<Process>) -> Result<()> {
+    let dir = cluster.dir();
+    choose_hierarchies(dir)?;
+    images::ensure(dir.path())?;
+    let (keeper, made) = network::ensure(dir)?;
+    if made {
+        started.push(keeper.clone());
+    }
+    let ports: Vec<u16> = Component::REAL.iter().map(|component| component.port(&cluster.settings)).collect();
+    let log = dir.logs().join(format!("{GATEWAY}.log"));
+    let launch = gateway::launch(GATEWAY, &keeper, &ports, Some(&images::folder(dir.path())), log)?;
+    start_gateway(&dir.processes(), launch, started)
+}
+
+/// Starts a gateway where none runs that was started so, and waits until it listens.
+pub(crate) fn start_gateway(records: &Path, launch: Launch<'_>, started: &mut Vec<Process>) -> Result<()> {
+    if let Some(process) = processes::find(records, launch.name)? {
+        if process.is_alive() && process.fingerprint == launch.fingerprint {
+            return Ok(());
+        }
+        processes::stop(&[&process]);
+    }
+    let log = Log::now(launch.stderr.clone());
+    let port = launch.port;
+    let (process, _) = processes::start(records, launch)?;
+    started.push(process.clone());
+    run::poll("the gateway listens", START_LIMIT, Duration::from_millis(10), || {
+        if !process.is_alive() {
+            bail!("the gateway ended while starting; {}", log.tail(5));
+        }
+        Ok((!super::ports::is_free(port)).then_some(()))
+    })
+}
+
+/// Whether the ports of the cluster are held by its own gateway.
+pub(super) fn holds_ports(dir: &Dir) -> Result<bool> {
+    Ok(processes::find(&dir.processes(), GATEWAY)?.is_some_and(|process| process.is_alive()))
+}
+
+/// Lets kubelets begin.
+pub(super) fn server_became_ready(dir: &Dir) -> Result<()> {
+    state::write(&server_is_ready(dir), b"")
+}
+
+/// The numbers of the nodes of a cluster.
+fn numbers(nodes: usize) -> impl Iterator<Item = u8> {
+    (1..=MAX_NODES).take(nodes)
+}
+
+/// Starts the nodes that do not run; their kubelets wait for the API server.
+pub(super) fn start_nodes(cluster: &Cluster, started: &mut Vec<Process>) -> Result<()> {
+    for number in numbers(cluster.settings.nodes) {
+        started.extend(start_node(cluster, number)?);
+    }
+    Ok(())
+}
+
+/// Starts a node that does not run.
+fn start_node(cluster: &Cluster, number: u8) -> Result<Option<Process>> {
+    let (dir, name) = (cluster.dir(), name_of(number));
+    let keeper =
+        network::keeper(dir)?.context("the cluster's network is gone: `cargo xtask cluster up` makes it")?;
+    let fingerprint = format!("{} {} {}", keeper.pid, keeper.started, cluster.settings.ports.apiserver);
+    if let Some(process) = processes::find(&dir.processes(), &name)? {
+        if process.is_alive() && process.fingerprint == fingerprint {
+            return Ok(None);
+        }
+        process.kill();
+    }
+    hierarchies(dir)?.clear(cluster.name(), &name)?;
+    init::forget_boot(&node_files(dir, number));
+    let mut command = Command::new(this_program()?);
+    command
+        .args(["cluster", "--name", cluster.name(), "node-boot", "--number", &number.to_string()])
+        .current_dir("/");
+    let log = Log::now(dir.logs().join(format!("{name}.log")));
+    let launch = Launch {
+        name: &name,
+        command,
+        port: 0,
+        fingerprint,
+        stdout: log.path.clone(),
+        stderr: log.path.clone(),
+    };
+    let (process, _) = processes::start(&dir.processes(), launch)?;
+    let plugged = first_process(&process).and_then(|pid| {
+        network::await_own(pid, &process)?;
+        let ip = || network::within(&keeper, "ip".as_ref());
+        // That of the node before, where the system has not taken it away yet.
+        let _ = run::stdout(ip().args(["link", "del", &network::port(number)]));
+        let lines = network::cable(number, pid).join("\n");
+        run::stdout_with_input(ip().args(["-batch", "-"]), Some(&lines))
+    });
+    if let Err(error) = plugged {
+        process.kill();
+        bail!("{name} does not start: {error:#}; {}", log.tail(5));
+    }
+    Ok(Some(process))
+}
+
+/// The process that is the node's own first one, as the machine numbers it.
+fn first_process(process: &Process) -> Result<i32> {
+    let children = format!("/proc/{0}/task/{0}/children", process.pid);
+    run::poll("the node's first process", START_LIMIT, Duration::from_millis(5), || {
+        ensure!(process.is_alive(), "it ended at once");
+        Ok(fs::read_to_string(&children)?.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok()))
+    })
+}
+
+/// Waits until all nodes are Ready.
+pub(super) fn wait_until_ready(cluster: &Cluster) -> Result<()> {
+    numbers(cluster.settings.nodes).try_for_each(|number| wait_for(cluster, number))
+}
+
+fn wait_for(cluster: &Cluster, number: u8) -> Result<()> {
+    let name = name_of(number);
+    let process = processes::find(&cluster.dir().processes(), &name)?;
+    let process = process.with_context(|| format!("{name} was not started"))?;
+    let ready = run::poll(&format!("{name} is Ready"), START_LIMIT, Duration::from_millis(100), || {
+        ensure!(process.is_alive(), "{name} ended while starting");
+        Ok(is_ready(cluster, number)?.then_some(()))
+    });
+    match ready {
+        Err(error) if !error.is::<crate::interrupt::Interrupted>() => {
+            let log = |part: &str| Log::whole(cluster.dir().logs().join(format!("{name}{part}.log"))).tail(5);
+            bail!("{error:#}; {}\n{}", log(""), log(".kubelet"))
+        }
+        other => other,
+    }
+}
+
+/// Whether a node has said since its last start that it is Ready, and takes pods.
+fn is_ready(cluster: &Cluster, number: u8) -> Result<bool> {
+    let node = cluster.kube.get("default", "node", &name_of(number))?.unwrap_or_default();
+    let booted = init::boot_id(&node_files(cluster.dir(), number));
+    if booted.as_deref() != node["status"]["nodeInfo"]["bootID"].as_str() {
+        return Ok(false);
+    }
+    let conditions = node["status"]["conditions"].as_array();
+    let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+    let tainted = node["spec"]["taints"].as_array().is_some_and(|taints| !taints.is_empty());
+    Ok(!tainted && conditions.is_some_and(|all| all.iter().any(ready)))
+}
+
+/// Ends nodes at once; what is left of their groups goes.
+pub(super) fn end_nodes(cluster: &Cluster, ended: &[Process]) -> Result<()> {
+    let is_node = |process: &&Process| number_of(&process.name).is_some();
+    ended.iter().filter(is_node).for_each(Process::kill);
+    let recorded = processes::all(&cluster.dir().processes())?;
+    let others_run = recorded.iter().filter(is_node).any(Process::is_alive);
+    match hierarchies(cluster.dir()) {
+        // Nodes that ran before go on.
+        Ok(hierarchies) if others_run => {
+            ended.iter().filter(is_node).try_for_each(|node| hierarchies.clear(cluster.name(), &node.name))
+        }
+        Ok(hierarchies) => hierarchies.remove(cluster.name()),
+        // It did not come so far as to have any.
+        Err(_) => Ok(()),
+    }
+}
+
+impl Cluster {
+    /// Whether its nodes are real.
+    pub fn is_real(&self) -> bool {
+        self.settings.real
+    }
+
+    /// Ends a node as a power failure does: its kubelet, its runtime and its pods die at once.
+    pub fn kill_node(&self, number: u8) -> Result<()> {
+        let _lock = lock(&self.dir)?;
+        let name = name_of(number);
+        match processes::find(&self.dir.processes(), &name)? {
+            Some(process) if process.is_alive() => {
+                process.kill();
+                hierarchies(&self.dir)?.clear(&self.name, &name)
+            }
+            _ => bail!("{name} does not run"),
+        }
+    }
+
+    /// Pulls a node's cable, or puts it in again: everything on the node runs on, and packets are lost without a word.
+    pub fn plug_node(&self, number: u8, is_in: bool) -> Result<()> {
+        let _lock = lock(&self.dir)?;
+        let name = name_of(number);
+        let runs = processes::find(&self.dir.processes(), &name)?.is_some_and(|process| process.is_alive());
+        let keeper = network::keeper(&self.dir)?.filter(|_| runs);
+        let keeper = keeper.with_context(|| format!("{name} does not run"))?;
+        run::stdout(network::within(&keeper, "ip".as_ref()).args(network::plug(number, is_in)))?;
+        Ok(())
+    }
+
+    /// Starts a node that was killed, or one that the cluster has not had, and waits until it is Ready.
+    pub fn boot_node(&mut self, number: u8) -> Result<()> {
+        ensure!(self.settings.real, "the nodes of cluster {} are simulated", self.name);
+        let next = self.settings.nodes + 1;
+        ensure!(
+            (1..=MAX_NODES).contains(&number) && usize::from(number) <= next,
+            "there can be no {} yet: the next one is node-{next}, and node-{MAX_NODES} the last",
+            name_of(number)
+        );
+        let _lock = lock(&self.dir)?;
+        self.settings.nodes = self.settings.nodes.max(usize::from(number));
+        self.dir.keep_settings(&self.settings)?;
+        let step = Step::start(format!("starting {}", name_of(number)));
+        start_node(self, number)?;
+        wait_for(self, number)?;
+        step.done();
+        Ok(())
+    }
+
+    /// Makes images known to the nodes, by their archives.
+    pub fn load_images(&self, archives: &[PathBuf]) -> Result<()> {
+        ensure!(self.settings.real, "the nodes of cluster {} are simulated: they run no image", self.name);
+        images::load(self.dir.path(), archives)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_nodes_are_told_from_those_of_managers() {
+        for ours in ["node-1", "node-8", "network", "gateway"] {
+            assert!(is_ours(ours), "{ours}");
+        }
+        for other in ["manager", "node-", "node-x", "e2e-node-1"] {
+            assert!(!is_ours(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_numbered_from_one() {
+        assert_eq!(numbers(3).map(name_of).collect::<Vec<_>>(), ["node-1", "node-2", "node-3"]);
+        assert_eq!(numbers(100).count(), usize::from(MAX_NODES));
+    }
+}

@@ -1,0 +1,346 @@
+//! The images of the three programs, as archives that containerd, Docker, Podman and skopeo read, and
+//! what is in them. No container engine is needed.
+
+pub mod crates;
+mod oci;
+mod read;
+mod sbom;
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::Timestamp;
+
+pub use self::oci::gzip;
+use crate::build::{self, Arch, megabytes};
+use crate::progress::Step;
+use crate::{paths, protoc, run};
+
+/// Where the images are published, and so what they are called.
+const REGISTRY: &str = "ghcr.io/quintet-operator";
+
+/// An image that is larger when compressed is one too large, in bytes.
+const LIMIT: u64 = 10_000_000;
+
+/// A program that has an image.
+struct Recipe {
+    program: &'static str,
+    package: &'static str,
+    description: &'static str,
+}
+
+const RECIPES: [Recipe; 3] = [
+    Recipe {
+        program: "quintet",
+        package: "quintet",
+        description: "One operator for five kinds: DaemonJob, PodSet, PulsarConsumer, Greeting and Book",
+    },
+    Recipe {
+        program: "pulsar-consumer",
+        package: "quintet-pulsar-client",
+        description: "Prints the messages of a topic of Apache Pulsar; what PulsarConsumers run",
+    },
+    Recipe {
+        program: "pulsar-producer",
+        package: "quintet-pulsar-client",
+        description: "Sends messages to a topic of Apache Pulsar",
+    },
+];
+
+/// The name of the image of a program, with its registry and its tag.
+pub fn name(program: &str) -> String {
+    format!("{REGISTRY}/{program}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// The packages that the programs are of.
+pub fn packages() -> Vec<&'static str> {
+    let packages: BTreeSet<&str> = RECIPES.iter().map(|recipe| recipe.package).collect();
+    packages.into_iter().collect()
+}
+
+/// An image that was built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// The archive.
+    pub file: PathBuf,
+    /// Its bills of materials, one for each processor.
+    pub bills: Vec<PathBuf>,
+    /// By which a registry knows it.
+    pub digest: String,
+    /// For each processor the digest of its manifest and what a node fetches, in bytes.
+    pub images: Vec<(Arch, String, u64)>,
+}
+
+impl Built {
+    /// Fails where another build of the same commit came to something else.
+    pub fn must_equal(&self, other: &Self) -> Result<()> {
+        let read = |file: &PathBuf| fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+        let files = |built: &Self| built.bills.iter().chain([&built.file]).cloned().collect::<Vec<_>>();
+        for (one, another) in files(self).iter().zip(&files(other)) {
+            ensure!(
+                read(one)? == read(another)?,
+                "{} and {} differ, and should not",
+                one.display(),
+                another.display()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Builds the images, for this machine's processor where none is named, and writes them to a folder.
+pub fn build(arches: &[Arch], output: &Path) -> Result<Vec<Built>> {
+    if let Some(missing) = missing(arches)? {
+        bail!("{missing}");
+    }
+    let mut programs = Vec::new();
+    for arch in wanted(arches) {
+        let mut files = vec![build::release_for(Some(arch))?];
+        files.extend(build::pulsar_release_for(Some(arch))?.context(protoc::MISSING)?);
+        programs.push((arch, files));
+    }
+    write(&programs, &Source::of_checkout()?, output)
+}
+
+/// The processors that are named, or this machine's.
+fn wanted(arches: &[Arch]) -> BTreeSet<Arch> {
+    if arches.is_empty() { Arch::HOST.into_iter().collect() } else { arches.iter().copied().collect() }
+}
+
+/// What keeps images for these processors, or for this machine's where none is named, from being built here.
+pub fn missing(arches: &[Arch]) -> Result<Option<String>> {
+    if protoc::find().is_none() {
+        return Ok(Some(format!("pulsar-consumer and pulsar-producer cannot be built: {}", protoc::MISSING)));
+    }
+    if Arch::HOST.is_none() {
+        return Ok(Some(
+            "images need static programs: build them on Linux with glibc, on x86_64 or aarch64".to_owned(),
+        ));
+    }
+    for arch in wanted(arches) {
+        if let Some(missing) = arch.missing()? {
+            return Ok(Some(missing));
+        }
+    }
+    Ok(None)
+}
+
+/// Writes the archives of programs that are built: for each processor the files, in the order of the recipes.
+fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> Result<Vec<Built>> {
+    fs::create_dir_all(output).with_context(|| format!("cannot create {}", output.display()))?;
+    let version = env!("CARGO_PKG_VERSION");
+    let mut built = Vec::new();
+    for (number, recipe) in RECIPES.iter().enumerate() {
+        let step = Step::start(format!("writing the image of {}", recipe.program));
+        let (mut contents, mut bills) = (Vec::new(), Vec::new());
+        for (arch, files) in programs {
+            let file = files.get(number).with_context(|| format!("{} was not built", recipe.program))?;
+            ensure!(file.ends_with(recipe.program), "{} is not {}", file.display(), recipe.program);
+            let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+            contents.push(oci::Program { arch: *arch, bytes });
+            let bill = output.join(format!("{}-{version}-{}.cdx.json", recipe.program, arch.name()));
+            fs::write(&bill, sbom::of(recipe.package, recipe.program, *arch, source.created)?)
+                .with_context(|| format!("cannot write {}", bill.display()))?;
+            bills.push(bill);
+        }
+        let facts = oci::Facts {
+            program: recipe.program,
+            name: format!("{REGISTRY}/{}", recipe.program),
+            tag: version.to_owned(),
+            created: source.created,
+            labels: source.labels(recipe),
+            links: Vec::new(),
+            run: String::new(),
+        };
+        let archive = oci::archive(&facts, &contents)?;
+        let file = output.join(format!("{}-{version}.tar", recipe.program));
+        fs::write(&file, &archive.bytes).with_context(|| format!("cannot write {}", file.display()))?;
+        let images =
+            archive.images.into_iter().map(|image| (image.arch, image.digest, image.compressed)).collect();
+        built.push(Built { file, bills, digest: archive.digest, images });
+        step.done();
+    }
+    Ok(built)
+}
+
+/// The archive of an image for this machine's processor with the program that stands in for others, under a name with a tag. Of its other
+/// names, `run` is the one that it is called by where nothing else is asked for.
+pub(crate) fn of_standin(name: &str, program: &[u8], links: &[String], run: &str) -> Result<Vec<u8>> {
+    let arch = Arch::HOST.context("images need static programs: build them on Linux with glibc")?;
+    let (name, tag) = name.rsplit_once(':').with_context(|| format!("{name} has no tag"))?;
+    let facts = oci::Facts {
+        program: build::STANDIN,
+        name: name.to_owned(),
+        tag: tag.to_owned(),
+        created: Timestamp::UNIX_EPOCH,
+        labels: Vec::new(),
+        links: links.to_vec(),
+        run: run.to_owned(),
+    };
+    Ok(oci::archive(&facts, &[oci::Program { arch, bytes: program.to_vec() }])?.bytes)
+}
+
+/// Reads an archive back, by other code than that which wrote it, and runs its program where this machine can.
+pub fn check(image: &Built) -> Result<()> {
+    let file = &image.file;
+    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let read = read::archive(&bytes).with_context(|| format!("{} is no image", file.display()))?;
+    ensure!(read.digest == image.digest, "{} is {} and not {}", file.display(), read.digest, image.digest);
+    let images =
+        read.images.iter().map(|one| (one.architecture.as_str(), one.digest.as_str(), one.compressed));
+    let written = image.images.iter().map(|(arch, digest, size)| (arch.name(), digest.as_str(), *size));
+    ensure!(images.eq(written), "{} holds other images than were written", file.display());
+    for one in &read.images {
+        let size = megabytes(one.compressed);
+        ensure!(
+            one.compressed <= LIMIT,
+            "{} has {size} for linux/{}: too large",
+            read.name,
+            one.architecture
+        );
+        let (program, bytes) = &one.program;
+        ensure!(is_static(bytes), "{program} needs a loader, which is not in its image");
+        ensure!(
+            one.config["config"]["Entrypoint"][0] == format!("/{program}"),
+            "{program} is not what is run"
+        );
+        if Arch::HOST.is_some_and(|host| host.name() == one.architecture) {
+            let said = say_version(program, bytes)?;
+            let expected = format!("{program} {}", env!("CARGO_PKG_VERSION"));
+            ensure!(said.trim() == expected, "{program} calls itself {said:?}, which should be {expected:?}");
+        }
+    }
+    Ok(())
+}
+
+/// What a program says of its version, run from an empty folder of its own.
+fn say_version(program: &str, bytes: &[u8]) -> Result<String> {
+    let folder = env::temp_dir().join(format!("quintet-image-{program}-{}", std::process::id()));
+    let file = folder.join(program);
+    let said = fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(&file, bytes))
+        .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(0o755)))
+        .with_context(|| format!("cannot write {}", file.display()))
+        .and_then(|()| run::stdout(Command::new(&file).arg("--version").env_clear()));
+    let _ = fs::remove_dir_all(&folder);
+    said
+}
+
+/// Whether a program asks for no interpreter. The layout is that of 64-bit little-endian ELF, which both processors have.
+fn is_static(elf: &[u8]) -> bool {
+    const INTERPRETER: usize = 3;
+    let number = |at: usize, bytes: usize| -> Option<usize> {
+        let bytes = elf.get(at..at.checked_add(bytes)?)?;
+        Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))
+    };
+    let headers = || -> Option<bool> {
+        let (at, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+        let mut types = (0..count).map(|header| number(at + header * size, 4));
+        Some(types.all(|kind| kind.is_some_and(|kind| kind != INTERPRETER)))
+    };
+    elf.starts_with(b"\x7fELF\x02\x01") && headers().unwrap_or_default()
+}
+
+/// Where the programs come from.
+#[derive(Clone, Debug)]
+struct Source {
+    /// The commit; a word is added where files differ from it.
+    revision: Option<String>,
+    created: Timestamp,
+}
+
+impl Source {
+    /// The commit of this checkout.
+    fn of_checkout() -> Result<Self> {
+        let git =
+            |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace())).ok();
+        let commit = git(&["log", "-1", "--format=%H %ct"]);
+        let (revision, time) = match commit.as_deref().and_then(|commit| commit.trim().split_once(' ')) {
+            Some((revision, time)) => {
+                let changed = git(&["status", "--porcelain"]).is_none_or(|files| !files.trim().is_empty());
+                let revision = if changed { format!("{revision}-dirty") } else { revision.to_owned() };
+                (Some(revision), time.to_owned())
+            }
+            None => (None, "0".to_owned()),
+        };
+        let asked = env::var("SOURCE_DATE_EPOCH").ok().filter(|seconds| !seconds.is_empty());
+        let seconds = asked.unwrap_or(time);
+        let created = seconds.parse().ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+        let created = created.with_context(|| {
+            format!("SOURCE_DATE_EPOCH is {seconds}: it must be a number of seconds since 1970")
+        })?;
+        Ok(Self { revision, created })
+    }
+
+    /// What is said of an image.
+    fn labels(&self, recipe: &Recipe) -> Vec<(&'static str, String)> {
+        let repository = env!("CARGO_PKG_REPOSITORY");
+        let mut labels = vec![
+            ("title", recipe.program.to_owned()),
+            ("description", recipe.description.to_owned()),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("licenses", env!("CARGO_PKG_LICENSE").to_owned()),
+            ("source", repository.to_owned()),
+            ("url", repository.to_owned()),
+        ];
+        labels.extend(self.revision.clone().map(|revision| ("revision", revision)));
+        labels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_asks_for_a_loader_is_told_apart() {
+        // Whatever runs this test was linked as cargo does by itself.
+        let this = fs::read(env::current_exe().unwrap()).unwrap();
+        assert!(!is_static(&this));
+        let mut headers = vec![0; 0x40 + 0x38];
+        headers[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        (headers[0x20], headers[0x36], headers[0x38], headers[0x40]) = (0x40, 0x38, 1, 1);
+        assert!(is_static(&headers));
+        headers[0x40] = 3;
+        assert!(!is_static(&headers));
+        assert!(!is_static(b"#!/bin/sh\n"));
+    }
+
+    #[test]
+    fn images_are_labelled_with_where_they_come_from() {
+        let source =
+            Source { revision: Some("abc".to_owned()), created: "2026-01-02T03:04:05Z".parse().unwrap() };
+        let labels = source.labels(&RECIPES[0]);
+        for key in ["title", "description", "version", "licenses", "source", "revision"] {
+            assert!(labels.iter().any(|(label, value)| *label == key && !value.is_empty()), "{key}");
+        }
+    }
+
+    #[test]
+    fn builders_elsewhere_use_the_rust_that_is_asked_for() {
+        let rust = env!("CARGO_PKG_RUST_VERSION");
+        for (file, words) in [
+            ("config/image/Dockerfile", format!("library/rust:{rust}-")),
+            (".github/workflows/ci.yaml", format!("rustup toolchain install {rust} ")),
+            (".github/workflows/release.yaml", format!("rustup toolchain install {rust} ")),
+        ] {
+            let text = fs::read_to_string(paths::workspace().join(file)).unwrap();
+            assert!(text.contains(&words), "{file} lacks `{words}`");
+        }
+    }
+
+    #[test]
+    fn the_chart_runs_this_image() {
+        let read = |path: &str| fs::read_to_string(paths::workspace().join(path)).unwrap();
+        let values: serde_json::Value = serde_saphyr::from_str(&read("charts/quintet/values.yaml")).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let image =
+            format!("{}/{}", text(&values["image"]["registry"]), text(&values["image"]["repository"]));
+        assert_eq!(format!("{image}:{}", env!("CARGO_PKG_VERSION")), name("quintet"));
+    }
+}

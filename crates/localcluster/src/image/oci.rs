@@ -1,0 +1,341 @@
+//! An image as a tar archive in the OCI image layout, made without a container engine. It is a pure function of what it is
+//! told: the same program and the same facts make the same bytes.
+//!
+//! The archive also has the `manifest.json` that `docker load` looks for where Docker keeps no OCI images. Sources: the OCI
+//! image specification 1.1; the annotation `io.containerd.image.name` is containerd's.
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use libdeflater::{CompressionLvl, Compressor};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::build::Arch;
+use crate::run;
+
+pub(super) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(super) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+pub(super) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+/// The annotation that containerd imports an image by.
+const CONTAINERD_NAME: &str = "io.containerd.image.name";
+
+/// Where a reader of the archive finds the tag.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// The user and group, not root: those of the chart's security context. In numbers, or a kubelet could not tell that this
+/// is not root.
+pub(super) const USER: u64 = 65_532;
+
+/// What is said of an image, whatever it is built for.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    /// The name of the program, which is the image's only file and is run.
+    pub program: &'static str,
+    /// The image's name, with its registry and without a tag.
+    pub name: String,
+    pub tag: String,
+    /// When the source was committed, so that whoever builds it later gets the same image.
+    pub created: Timestamp,
+    /// `org.opencontainers.image.…` and its value; the time is added.
+    pub labels: Vec<(&'static str, String)>,
+    /// Further names of the program, where it does what it is called by; it is then run by these alone, and as root.
+    pub links: Vec<String>,
+    /// The one of them that is run where nothing else is asked for.
+    pub run: String,
+}
+
+/// One program, for one processor.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    pub arch: Arch,
+    pub bytes: Vec<u8>,
+}
+
+/// An image for one processor, as it is stored.
+#[derive(Clone, Debug)]
+pub(super) struct Stored {
+    pub arch: Arch,
+    /// Of its manifest.
+    pub digest: String,
+    /// What a node fetches: manifest, configuration and layer, in bytes.
+    pub compressed: u64,
+}
+
+/// An archive and what is in it.
+#[derive(Clone, Debug)]
+pub(super) struct Archive {
+    pub bytes: Vec<u8>,
+    /// By which a registry knows all of it.
+    pub digest: String,
+    pub images: Vec<Stored>,
+}
+
+/// A blob and how it is referred to.
+struct Blob {
+    media_type: &'static str,
+    bytes: Vec<u8>,
+    digest: String,
+}
+
+impl Blob {
+    fn new(media_type: &'static str, bytes: Vec<u8>) -> Self {
+        Self { media_type, digest: digest(&bytes), bytes }
+    }
+
+    fn json(media_type: &'static str, value: &Value) -> Result<Self> {
+        Ok(Self::new(media_type, serde_json::to_vec(value).context("cannot write JSON")?))
+    }
+
+    fn descriptor(&self) -> Value {
+        json!({ "mediaType": self.media_type, "digest": self.digest, "size": self.bytes.len() })
+    }
+
+    /// Where it is in the archive.
+    fn path(&self) -> String {
+        format!("blobs/{}", self.digest.replace(':', "/"))
+    }
+}
+
+/// `sha256:…`
+pub(super) fn digest(bytes: &[u8]) -> String {
+    format!("sha256:{}", run::hex(&Sha256::digest(bytes)))
+}
+
+/// The archive of an image, for one processor or several.
+pub(super) fn archive(facts: &Facts, programs: &[Program]) -> Result<Archive> {
+    let (mut blobs, mut manifests, mut images, mut docker) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let name = format!("{}:{}", facts.name, facts.tag);
+    for program in programs {
+        let tar = layer(facts.program, &program.bytes, &facts.links)?;
+        let config = Blob::json(CONFIG, &config(facts, program.arch, &digest(&tar)))?;
+        let layer = Blob::new(LAYER, gzip(&tar)?);
+        let manifest = Blob::json(
+            MANIFEST,
+            &json!({
+                "schemaVersion": 2, "mediaType": MANIFEST,
+                "config": config.descriptor(), "layers": [layer.descriptor()],
+            }),
+        )?;
+        let mut descriptor = manifest.descriptor();
+        descriptor["platform"] = json!({ "os": "linux", "architecture": program.arch.name() });
+        manifests.push(descriptor);
+        // Docker's own format knows one processor alone: the first is as good as any.
+        if docker.is_empty() {
+            docker.push(json!({ "Config": config.path(), "RepoTags": [name], "Layers": [layer.path()] }));
+        }
+        let stored = [&manifest, &config, &layer];
+        images.push(Stored {
+            arch: program.arch,
+            digest: manifest.digest.clone(),
+            compressed: stored.iter().map(|blob| blob.bytes.len() as u64).sum(),
+        });
+        blobs.extend([manifest, config, layer]);
+    }
+    let mut top = if let [only] = &mut manifests[..] {
+        only.take()
+    } else {
+        let index =
+            Blob::json(INDEX, &json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests }))?;
+        let descriptor = index.descriptor();
+        blobs.push(index);
+        descriptor
+    };
+    top["annotations"] = json!({ CONTAINERD_NAME: name, REF_NAME: facts.tag });
+    let digest = top["digest"].as_str().unwrap_or_default().to_owned();
+    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [top] });
+
+    let mut files = vec![
+        ("oci-layout".to_owned(), json!({ "imageLayoutVersion": "1.0.0" }).to_string().into_bytes()),
+        ("index.json".to_owned(), index.to_string().into_bytes()),
+        ("manifest.json".to_owned(), Value::Array(docker).to_string().into_bytes()),
+    ];
+    files.extend(blobs.into_iter().map(|blob| (blob.path(), blob.bytes)));
+    let files: Vec<_> = files.iter().map(|(path, bytes)| (path.as_str(), 0o644, bytes.as_slice())).collect();
+    Ok(Archive { bytes: tar(&files)?, digest, images })
+}
+
+/// What the runtime is told.
+fn config(facts: &Facts, arch: Arch, layer: &str) -> Value {
+    let created = facts.created.to_string();
+    let mut labels = serde_json::Map::new();
+    let time = [("created", created.clone())];
+    for (key, value) in facts.labels.iter().chain(&time) {
+        labels.insert(format!("org.opencontainers.image.{key}"), json!(value));
+    }
+    let mut run = json!({ "WorkingDir": "/", "Labels": labels });
+    if facts.links.is_empty() {
+        run["User"] = json!(format!("{USER}:{USER}"));
+        run["Entrypoint"] = json!([format!("/{}", facts.program)]);
+    } else {
+        run["Cmd"] = json!([facts.run]);
+    }
+    json!({
+        "created": created,
+        "architecture": arch.name(),
+        "os": "linux",
+        "config": run,
+        "rootfs": { "type": "layers", "diff_ids": [layer] },
+        "history": [{ "created": created, "created_by": "cargo xtask image" }],
+    })
+}
+
+/// The files of the image: one, and links to it.
+fn layer(name: &str, program: &[u8], links: &[String]) -> Result<Vec<u8>> {
+    let mut tar = started(&[(name, 0o755, program)])?;
+    for link in links {
+        let mut header = header(0, 0o777);
+        header.set_entry_type(tar::EntryType::Symlink);
+        let linked = tar.append_link(&mut header, link, format!("/{name}"));
+        linked.with_context(|| format!("cannot archive {link}"))?;
+    }
+    tar.into_inner().context("cannot end an archive")
+}
+
+/// Files of root's, without a time, in the order given.
+fn tar(files: &[(&str, u32, &[u8])]) -> Result<Vec<u8>> {
+    started(files)?.into_inner().context("cannot end an archive")
+}
+
+fn started(files: &[(&str, u32, &[u8])]) -> Result<tar::Builder<Vec<u8>>> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (path, mode, bytes) in files {
+        let mut header = header(bytes.len() as u64, *mode);
+        tar.append_data(&mut header, path, *bytes).with_context(|| format!("cannot archive {path}"))?;
+    }
+    Ok(tar)
+}
+
+fn header(size: u64, mode: u32) -> tar::Header {
+    let mut header = tar::Header::new_ustar();
+    header.set_size(size);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+/// Compressed as well as gzip's format allows within seconds, without a name and a time.
+pub fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut compressor = Compressor::new(CompressionLvl::best());
+    let mut gzip = vec![0; compressor.gzip_compress_bound(bytes.len())];
+    let length = compressor.gzip_compress(bytes, &mut gzip).context("cannot compress")?;
+    gzip.truncate(length);
+    Ok(gzip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read;
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            program: "quintet",
+            name: "registry.example.com/quintet".to_owned(),
+            tag: "1.2.3".to_owned(),
+            created: "2026-01-02T03:04:05Z".parse().unwrap(),
+            labels: vec![("title", "quintet".to_owned()), ("licenses", "Apache-2.0".to_owned())],
+            links: Vec::new(),
+            run: String::new(),
+        }
+    }
+
+    fn program(arch: Arch) -> Program {
+        Program { arch, bytes: format!("the program for {}", arch.name()).into_bytes() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let written = archive(&facts(), &[program(Arch::Amd64)]).unwrap();
+        let read = read::archive(&written.bytes).unwrap();
+        assert_eq!(read.digest, written.digest);
+        assert_eq!(read.name, "registry.example.com/quintet:1.2.3");
+        let [image] = &read.images[..] else { panic!("{read:?}") };
+        assert_eq!(image.architecture, "amd64");
+        assert_eq!(image.digest, written.images[0].digest);
+        assert_eq!(image.digest, written.digest);
+        assert_eq!(image.compressed, written.images[0].compressed);
+        assert_eq!(image.program, ("quintet".to_owned(), b"the program for amd64".to_vec()));
+        let config = &image.config;
+        assert_eq!(config["config"]["User"], "65532:65532");
+        assert_eq!(config["config"]["Entrypoint"], json!(["/quintet"]));
+        let labels = json!({
+            "org.opencontainers.image.created": "2026-01-02T03:04:05Z",
+            "org.opencontainers.image.licenses": "Apache-2.0",
+            "org.opencontainers.image.title": "quintet",
+        });
+        assert_eq!(config["config"]["Labels"], labels);
+    }
+
+    #[test]
+    fn the_same_facts_make_the_same_bytes() {
+        let both = [program(Arch::Amd64), program(Arch::Arm64)];
+        let once = archive(&facts(), &both).unwrap();
+        assert_eq!(archive(&facts(), &both).unwrap().bytes, once.bytes);
+        let later = Facts { created: "2026-01-02T03:04:06Z".parse().unwrap(), ..facts() };
+        assert_ne!(archive(&later, &both).unwrap().digest, once.digest);
+    }
+
+    #[test]
+    fn several_processors_are_one_image() {
+        let written = archive(&facts(), &[program(Arch::Amd64), program(Arch::Arm64)]).unwrap();
+        let read = read::archive(&written.bytes).unwrap();
+        assert_eq!(read.digest, written.digest);
+        let architectures: Vec<_> = read.images.iter().map(|image| image.architecture.as_str()).collect();
+        assert_eq!(architectures, ["amd64", "arm64"]);
+        assert!(read.images.iter().all(|image| image.digest != read.digest));
+    }
+
+    #[test]
+    fn bytes_that_were_changed_are_noticed() {
+        let mut bytes = archive(&facts(), &[program(Arch::Amd64)]).unwrap().bytes;
+        let at = bytes.windows(8).position(|eight| eight == br#""created"#).unwrap();
+        bytes[at + 1] = b'C';
+        let error = read::archive(&bytes).unwrap_err();
+        assert!(format!("{error:#}").contains("digest"), "{error:#}");
+    }
+
+    #[test]
+    fn a_program_of_many_names_is_linked_and_run_by_them() {
+        let facts = Facts {
+            links: vec!["bin/sh".to_owned(), "bin/true".to_owned()],
+            run: "sh".to_owned(),
+            ..facts()
+        };
+        let layer = layer("standin", b"x", &facts.links).unwrap();
+        let mut tar = tar::Archive::new(layer.as_slice());
+        let entries = tar.entries().unwrap().map(|entry| {
+            let entry = entry.unwrap();
+            let to = entry.link_name().unwrap().map(|to| to.display().to_string());
+            (entry.path().unwrap().display().to_string(), to)
+        });
+        let to = Some("/standin".to_owned());
+        assert_eq!(
+            entries.collect::<Vec<_>>(),
+            [("standin".to_owned(), None), ("bin/sh".to_owned(), to.clone()), ("bin/true".to_owned(), to)]
+        );
+        let config = config(&facts, Arch::Amd64, "sha256:00");
+        assert_eq!(
+            (&config["config"]["Entrypoint"], &config["config"]["User"]),
+            (&Value::Null, &Value::Null)
+        );
+        assert_eq!(config["config"]["Cmd"], json!(["sh"]));
+    }
+
+    #[test]
+    fn nothing_of_this_machine_is_in_a_layer() {
+        let layer = layer("quintet", b"x", &[]).unwrap();
+        let mut tar = tar::Archive::new(layer.as_slice());
+        let entry = tar.entries().unwrap().next().unwrap().unwrap();
+        let header = entry.header();
+        assert_eq!((header.mtime().unwrap(), header.uid().unwrap(), header.gid().unwrap()), (0, 0, 0));
+        assert_eq!(header.mode().unwrap(), 0o755);
+        assert_eq!((header.username().unwrap(), header.groupname().unwrap()), (Some(""), Some("")));
+        // RFC 1952: bytes 4 to 7 are the time, byte 3 says whether there is a name.
+        let gzip = gzip(b"x").unwrap();
+        assert_eq!(gzip[3..8], [0; 5]);
+    }
+}

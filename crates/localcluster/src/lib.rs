@@ -1,0 +1,32 @@
+//! A control plane, real nodes and a broker of Pulsar on this machine, built from package registries: no container engine,
+//! and root for real nodes alone.
+//!
+//! The end-to-end tests open the cluster that the test command started ([`cluster::Cluster::open`]), run managers against
+//! it ([`manager::Manager::start`]) and talk to it with `kubectl` ([`kube::Kube`]). The demo and the benches do the same
+//! with clusters of their own. The arguments of `cargo xtask cluster`, `pulsar` and `consumers` are here too, because the
+//! processes of a real node run `cargo xtask cluster` themselves.
+//!
+//! This crate imports no other crate of the workspace.
+
+pub mod audit;
+pub mod build;
+pub mod chance;
+pub mod chart;
+pub mod cluster;
+pub mod consumers;
+pub mod documents;
+pub mod go;
+pub mod health;
+pub mod http;
+pub mod image;
+pub mod interrupt;
+pub mod kube;
+pub mod manager;
+pub mod paths;
+pub mod progress;
+pub mod protoc;
+pub mod proxy;
+pub mod pulsar;
+pub mod run;
+pub mod temporary;
+pub mod variables;

@@ -1,0 +1,658 @@
+//! One run of each contender: from nothing to all done, measured, and away again.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use quintet_localcluster::audit::{Author, Request, Tally};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::kube::is_true;
+use quintet_localcluster::manager::Manager;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::{paths, run};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Map, Value, json};
+
+use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
+use super::kruise::Kruise;
+use crate::client::Patch;
+use crate::contest::{Controller, Meter, Round, Used, counts, remove, stop};
+use crate::peer::Running;
+use crate::process;
+use crate::rig::{LOOK, Rig, Setting, pods};
+use crate::stats;
+
+/// Whose passes are counted.
+const CONTROLLER: Controller = Controller("daemonjob");
+
+/// The sample that is run.
+const SAMPLE: &str = "samples/daemonjob/daemonjob-sample.yaml";
+
+/// How many nodes are changed in something that nobody looks at.
+const UNREAD_CHANGES: usize = 20;
+
+/// How often a label is changed.
+const LABEL_CHANGES: u64 = 10;
+
+/// How long to wait between two questions about all pods, for each of them, so that the questions do not slow down what
+/// they are about.
+const LOOK_AT_POD: Duration = Duration::from_micros(500);
+
+/// How long pods that a ttl should take away may stay as many as they are.
+const TTL_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The sample, as an object.
+fn sample() -> Result<Value> {
+    let file = paths::workspace().join(SAMPLE);
+    let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("{} is no YAML", file.display()))
+}
+
+/// The pod's spec of the sample, for peers.
+fn sample_pod_spec() -> Result<Value> {
+    Ok(sample()?["spec"]["template"]["spec"].take())
+}
+
+/// Where the DaemonJob of a namespace is.
+fn daemonjobs(namespace: &str) -> String {
+    format!("/apis/dj.dysproz.io/v1/namespaces/{namespace}/daemonjobs")
+}
+
+/// Something that is created as one object and does the rest by itself.
+struct Entry<'a> {
+    contender: Contender,
+    author: Author,
+    /// Where it is a manager of ours.
+    manager: Option<&'a Manager>,
+    /// The process that does it.
+    pid: i32,
+    collection: String,
+    object: Value,
+    is_done: fn(&Value, usize) -> bool,
+}
+
+impl<'a> Entry<'a> {
+    fn path(&self) -> String {
+        format!("{}/{}", self.collection, self.object["metadata"]["name"].as_str().unwrap_or_default())
+    }
+
+    fn daemonjob(namespace: &str, manager: &'a Manager) -> Result<Self> {
+        Ok(Self {
+            manager: Some(manager),
+            contender: Contender::DaemonJob,
+            author: Author::Quintet,
+            pid: manager.pid(),
+            collection: daemonjobs(namespace),
+            object: sample()?,
+            is_done: is_done_everywhere,
+        })
+    }
+
+    fn broadcastjob(namespace: &str, kruise: &Running) -> Result<Self> {
+        // The simulated kubelet completes its pods by an annotation.
+        let annotations = json!({"kwok.quintet.dev/exit-code": "0"});
+        Ok(Self {
+            contender: Contender::BroadcastJob,
+            author: Author::Kruise,
+            manager: None,
+            pid: kruise.pid(),
+            collection: format!("/apis/apps.kruise.io/v1alpha1/namespaces/{namespace}/broadcastjobs"),
+            object: json!({
+                "apiVersion": "apps.kruise.io/v1alpha1",
+                "kind": "BroadcastJob",
+                "metadata": {"name": "broadcastjob-sample"},
+                "spec": {"template": {"metadata": {"annotations": annotations}, "spec": sample_pod_spec()?}},
+            }),
+            is_done: |job, nodes| {
+                job["status"]["phase"] == "completed" && counts(&job["status"]["succeeded"], nodes)
+            },
+        })
+    }
+
+    fn job(namespace: &str, rig: &Rig) -> Result<Self> {
+        Ok(Self {
+            contender: Contender::Job,
+            author: Author::JobController,
+            manager: None,
+            pid: rig.pid(Component::ControllerManager)?,
+            collection: format!("/apis/batch/v1/namespaces/{namespace}/jobs"),
+            object: json!({
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "job-sample"},
+                "spec": {
+                    "completionMode": "Indexed",
+                    "completions": rig.nodes(),
+                    "parallelism": rig.nodes(),
+                    "template": {"spec": sample_pod_spec()?},
+                },
+            }),
+            is_done: |job, _| is_true(job, "Complete"),
+        })
+    }
+
+    fn daemonset(namespace: &str, rig: &Rig) -> Result<Self> {
+        let mut spec = sample_pod_spec()?;
+        // A DaemonSet takes no other policy than Always.
+        spec.as_object_mut().context("the sample's pod has no spec")?.remove("restartPolicy");
+        Ok(Self {
+            contender: Contender::DaemonSet,
+            author: Author::DaemonSetController,
+            manager: None,
+            pid: rig.pid(Component::ControllerManager)?,
+            collection: format!("/apis/apps/v1/namespaces/{namespace}/daemonsets"),
+            object: json!({
+                "apiVersion": "apps/v1",
+                "kind": "DaemonSet",
+                "metadata": {"name": "daemonset-sample"},
+                "spec": {
+                    "selector": {"matchLabels": {"app": "daemonset-sample"}},
+                    "template": {"metadata": {"labels": {"app": "daemonset-sample"}}, "spec": spec},
+                },
+            }),
+            is_done: |set, nodes| counts(&set["status"]["numberReady"], nodes),
+        })
+    }
+}
+
+/// Whether a DaemonJob is complete, on so many nodes.
+fn is_done_everywhere(job: &Value, nodes: usize) -> bool {
+    is_true(job, "Complete") && counts(&job["status"]["succeeded"], nodes)
+}
+
+/// Creates the object of an entry and measures until it is done. The second value is what was written meanwhile.
+fn to_completion(
+    rig: &Rig,
+    namespace: &str,
+    entry: &Entry<'_>,
+    round: Round,
+    step: &mut Step,
+) -> Result<(Completion, Vec<Request>)> {
+    let memory_before = entry.manager.map(|manager| process::memory(manager.pid())).transpose()?;
+    let passes_before = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
+    let meter = Meter::start(rig, entry.pid, entry.manager)?;
+    rig.forget_requests()?;
+    let (began_at, began) = (Timestamp::now(), Instant::now());
+    rig.create(&entry.collection, &entry.object)?;
+    let path = entry.path();
+    let mut last = Value::Null;
+    run::poll(&format!("{} is done", entry.contender.name()), rig.patience(), LOOK, || {
+        step.tick();
+        last = rig.get(&path)?.unwrap_or_default();
+        Ok((entry.is_done)(&last, rig.nodes()).then_some(()))
+    })
+    .with_context(|| format!("its status is {}", last["status"]))?;
+    let done_seconds = began.elapsed().as_secs_f64();
+    let Used { cpu_seconds, api_server_cpu_seconds, others_percent } = meter.used()?;
+    let writes = rig.writes(namespace)?;
+    let memory = process::memory(entry.pid)?;
+    let passes_after = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
+    let completion = Completion {
+        contender: entry.contender,
+        setting: round.setting,
+        round: round.number,
+        done_seconds,
+        nodes_covered: rig.nodes_covered(namespace)?,
+        cpu_seconds,
+        api_server_cpu_seconds,
+        others_percent,
+        passes: passes_before.zip(passes_after).map(|(before, after)| after - before),
+        memory_before,
+        memory: Some(memory),
+        ..counted(Tally::of(&without_releases(&writes), entry.author, namespace), began_at, rig.nodes())?
+    };
+    Ok((completion, writes))
+}
+
+/// The writes without the releases of pods: a DaemonJob releases its pods once it is complete, which belongs to its whole
+/// life.
+fn without_releases(writes: &[Request]) -> Vec<Request> {
+    let is_release = |write: &&Request| write.resource == "pods" && write.verb == "patch";
+    writes.iter().filter(|write| !is_release(write)).cloned().collect()
+}
+
+/// The part of a completion that the audit log tells.
+fn counted(writes: Tally, began_at: Timestamp, nodes: usize) -> Result<Completion> {
+    let (Some(creating_seconds), Some(last)) = (writes.creating_seconds(), writes.last_pod) else {
+        bail!("the audit log has no creation of a pod: was it written to, and by whom?")
+    };
+    if usize::try_from(writes.pods) != Ok(nodes) {
+        eprintln!("note: the audit log has {} creations of pods for {nodes} nodes", writes.pods);
+    }
+    Ok(Completion {
+        contender: Contender::Bare,
+        setting: Setting::Shipped,
+        round: 0,
+        creating_seconds,
+        last_created_seconds: last.duration_since(began_at).as_secs_f64(),
+        done_seconds: 0.0,
+        client_seconds: None,
+        nodes_covered: 0,
+        writes,
+        cpu_seconds: 0.0,
+        api_server_cpu_seconds: 0.0,
+        others_percent: None,
+        passes: None,
+        memory_before: None,
+        memory: None,
+    })
+}
+
+/// Runs a DaemonJob unmeasured, so that nothing is done for the first time later, and returns its pods as bodies of
+/// requests that would make them again.
+pub fn warm_up(rig: &Rig) -> Result<Vec<Vec<u8>>> {
+    let mut step = Step::start_long("warming up, with a DaemonJob that is not measured");
+    let namespace = rig.namespace()?;
+    let manager = rig.manager()?;
+    let entry = Entry::daemonjob(&namespace, &manager)?;
+    rig.create(&entry.collection, &entry.object)?;
+    run::poll("the DaemonJob is done", rig.patience(), LOOK, || {
+        step.tick();
+        Ok((entry.is_done)(&rig.get(&entry.path())?.unwrap_or_default(), rig.nodes()).then_some(()))
+    })?;
+    let bodies = rig
+        .list(&pods(&namespace))?
+        .into_iter()
+        .map(|pod| serde_json::to_vec(&bare_body(pod)).context("a pod is no JSON"))
+        .collect::<Result<Vec<_>>>()?;
+    if bodies.len() != rig.nodes() {
+        bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
+    }
+    remove(rig, &namespace, &entry.path())?;
+    stop(manager)?;
+    step.done();
+    Ok(bodies)
+}
+
+/// A pod as its maker sent it, without what the API server and the scheduler filled in, and nobody's: no owner, no
+/// finalizer, another value of the label by which a manager finds its pods. The simulated kubelet completes it by an
+/// annotation in place of that label.
+fn bare_body(mut pod: Value) -> Value {
+    let mut metadata = Map::new();
+    for part in ["name", "labels", "annotations"] {
+        metadata.insert(part.to_owned(), pod["metadata"][part].take());
+    }
+    let mut spec = pod["spec"].take();
+    if let Some(spec) = spec.as_object_mut() {
+        for filled_in in [
+            "dnsPolicy",
+            "enableServiceLinks",
+            "nodeName",
+            "preemptionPolicy",
+            "priority",
+            "schedulerName",
+            "securityContext",
+            "serviceAccount",
+            "serviceAccountName",
+            "terminationGracePeriodSeconds",
+            // The sample has none; the token of the ServiceAccount is one.
+            "volumes",
+        ] {
+            spec.remove(filled_in);
+        }
+        for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(container) = container.as_object_mut() {
+                for filled_in in [
+                    "imagePullPolicy",
+                    "resources",
+                    "terminationMessagePath",
+                    "terminationMessagePolicy",
+                    "volumeMounts",
+                ] {
+                    container.remove(filled_in);
+                }
+            }
+        }
+    }
+    let mut body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+    body["metadata"]["labels"]["quintet.dev/kind"] = json!("Bare");
+    body["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] = json!("0");
+    body
+}
+
+/// Makes the same pods by plain requests, without a manager: what the API server can do.
+pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Result<Completion> {
+    let namespace = rig.namespace()?;
+    let bodies = bodies.to_vec();
+    let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+    rig.forget_requests()?;
+    let meter = Meter::start(rig, me, None)?;
+    let (began_at, began) = (Timestamp::now(), Instant::now());
+    let created = rig.create_all(&pods(&namespace), bodies)?;
+    let cpu_seconds = meter.cpu_seconds()?;
+    wait_for_success(rig, &namespace, step)?;
+    let done_seconds = began.elapsed().as_secs_f64();
+    let Used { api_server_cpu_seconds, others_percent, .. } = meter.used()?;
+    if created.retries > 0 {
+        eprintln!("note: {} creations were sent again, as the API server was too busy", created.retries);
+    }
+    let writes = Tally::of(&rig.writes(&namespace)?, Author::Bench, &namespace);
+    let completion = Completion {
+        setting: round.setting,
+        round: round.number,
+        done_seconds,
+        client_seconds: Some(created.took.as_secs_f64()),
+        nodes_covered: rig.nodes_covered(&namespace)?,
+        cpu_seconds,
+        api_server_cpu_seconds,
+        others_percent,
+        ..counted(writes, began_at, rig.nodes())?
+    };
+    rig.remove_pods(&namespace)?;
+    Ok(completion)
+}
+
+/// Waits until all pods of a namespace have succeeded, one for each node.
+fn wait_for_success(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
+    // The server looks at every pod for this answer.
+    let pause = LOOK.max(LOOK_AT_POD * u32::try_from(rig.nodes())?);
+    run::poll("all pods have succeeded", rig.patience(), pause, || {
+        step.tick();
+        let unfinished = rig.has_any(&pods(namespace), "fieldSelector=status.phase!%3DSucceeded")?;
+        Ok((!unfinished).then_some(()))
+    })
+}
+
+/// The kubelets' process, standing still until this is dropped.
+struct Halted(Pid);
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// The simulated kubelets alone: seconds from the moment that they may begin until they have completed all pods, which are
+/// on their nodes by then.
+pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>], step: &mut Step) -> Result<f64> {
+    let namespace = rig.namespace()?;
+    let bound = |body: &Vec<u8>| {
+        let mut pod: Value = serde_json::from_slice(body)?;
+        pod["spec"]["nodeName"] = pod["metadata"]["annotations"]["dj.dysproz.io/node-name"].clone();
+        serde_json::to_vec(&pod)
+    };
+    let bodies = bodies.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
+    let kwok = Pid::from_raw(rig.pid(Component::Kwok)?).context("kwok's pid is none")?;
+    let halted = Halted(kwok);
+    kill_process(kwok, Signal::STOP)?;
+    rig.create_all(&pods(&namespace), bodies)?;
+    drop(halted);
+    let began = Instant::now();
+    wait_for_success(rig, &namespace, step)?;
+    let seconds = began.elapsed().as_secs_f64();
+    rig.remove_pods(&namespace)?;
+    Ok(seconds)
+}
+
+/// A BroadcastJob, by a manager that is started anew.
+pub fn broadcastjob(rig: &Rig, kruise: &Kruise, round: Round, step: &mut Step) -> Result<Completion> {
+    let namespace = rig.namespace()?;
+    let running = kruise.start(rig, round.setting)?;
+    let entry = Entry::broadcastjob(&namespace, &running)?;
+    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
+    remove(rig, &namespace, &entry.path())?;
+    running.stop()?;
+    Ok(completion)
+}
+
+/// A Job or a DaemonSet.
+pub fn peer(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> Result<Completion> {
+    let namespace = rig.namespace()?;
+    let entry = match contender {
+        Contender::Job => Entry::job(&namespace, rig)?,
+        _ => Entry::daemonset(&namespace, rig)?,
+    };
+    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
+    remove(rig, &namespace, &entry.path())?;
+    Ok(completion)
+}
+
+/// A DaemonJob, to completion only.
+pub fn daemonjob(rig: &Rig, round: Round, step: &mut Step) -> Result<Completion> {
+    let namespace = rig.namespace()?;
+    let manager = rig.manager()?;
+    let entry = Entry::daemonjob(&namespace, &manager)?;
+    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
+    remove(rig, &namespace, &entry.path())?;
+    stop(manager)?;
+    Ok(completion)
+}
+
+/// A DaemonJob to completion, a restart, changes of nodes, and its deletion.
+pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Completion, Life)> {
+    let namespace = rig.namespace()?;
+    let manager = rig.manager()?;
+    let entry = Entry::daemonjob(&namespace, &manager)?;
+    let (completion, mut writes) = to_completion(rig, &namespace, &entry, round, step)?;
+    let path = entry.path();
+    let sizes = sizes(rig, &namespace, &path)?;
+    stop(manager)?;
+    writes.extend(rig.writes(&namespace)?);
+
+    let pods_before = rig.list(&pods(&namespace))?.len();
+    let began = Instant::now();
+    let manager = rig.manager()?;
+    CONTROLLER.first_pass(rig, &manager)?;
+    let first_pass_seconds = began.elapsed().as_secs_f64();
+    CONTROLLER.settled_passes(rig, &manager)?;
+    let restart_writes = rig.writes(&namespace)?;
+    let pods_after = rig.list(&pods(&namespace))?.len();
+    let restart = Restart {
+        first_pass_seconds,
+        writes: Tally::of(&restart_writes, Author::Quintet, &namespace),
+        extra_pods: i64::try_from(pods_after)? - i64::try_from(pods_before)?,
+        memory: process::memory(manager.pid())?,
+    };
+    writes.extend(restart_writes);
+
+    let mut node_events = node_events(rig, &manager)?;
+    let node_writes = rig.writes(&namespace)?;
+    node_events.writes = Tally::of(&node_writes, Author::Quintet, &namespace);
+    writes.extend(node_writes);
+
+    let began = Instant::now();
+    rig.delete(&format!("{path}?propagationPolicy=Background"))?;
+    until_no_pods(rig, &namespace, step)?;
+    let deletion_seconds = began.elapsed().as_secs_f64();
+    writes.extend(rig.writes(&namespace)?);
+    stop(manager)?;
+    let writes = Tally::of(&writes, Author::Quintet, &namespace);
+    Ok((completion, Life { round: round.number, sizes, restart, node_events, deletion_seconds, writes }))
+}
+
+/// A DaemonJob whose pods are to go when it is complete, until it is deleted and they are gone.
+pub fn daemonjob_ttl_life(rig: &Rig, round: Round, step: &mut Step) -> Result<TtlLife> {
+    let namespace = rig.namespace()?;
+    let manager = rig.manager()?;
+    let mut entry = Entry::daemonjob(&namespace, &manager)?;
+    entry.object["spec"]["ttlSecondsAfterFinished"] = json!(0);
+    rig.forget_requests()?;
+    let began = Instant::now();
+    rig.create(&entry.collection, &entry.object)?;
+    run::poll("the DaemonJob is done", rig.patience(), LOOK, || {
+        step.tick();
+        Ok((entry.is_done)(&rig.get(&entry.path())?.unwrap_or_default(), rig.nodes()).then_some(()))
+    })?;
+    let done_seconds = began.elapsed().as_secs_f64();
+    let gone_seconds = gone_by_themselves(rig, &namespace)?;
+    let mut writes = rig.writes(&namespace)?;
+    rig.delete(&format!("{}?propagationPolicy=Background", entry.path()))?;
+    until_no_pods(rig, &namespace, step)?;
+    writes.extend(rig.writes(&namespace)?);
+    stop(manager)?;
+    let writes = Tally::of(&writes, Author::Quintet, &namespace);
+    Ok(TtlLife { round: round.number, done_seconds, gone_seconds, writes })
+}
+
+/// How long it takes from now on until there are no pods; nothing where their number stays as it is.
+fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
+    let began = Instant::now();
+    let (mut count, mut changed) = (usize::MAX, Instant::now());
+    run::poll("the pods are gone, or stay", rig.patience(), Duration::from_millis(250), || {
+        // Counting many pods costs the API server something; whether there are any does not.
+        if !rig.has_any(&pods(namespace), "")? {
+            return Ok(Some(Some(began.elapsed().as_secs_f64())));
+        }
+        if changed.elapsed() < TTL_PATIENCE {
+            return Ok(None);
+        }
+        let now = rig.list(&pods(namespace))?.len();
+        let stays = now == count;
+        (count, changed) = (now, Instant::now());
+        Ok(stays.then_some(None))
+    })
+}
+
+fn until_no_pods(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
+    run::poll("the pods of the deleted DaemonJob are gone", rig.patience(), LOOK, || {
+        step.tick();
+        Ok((!rig.has_any(&pods(namespace), "")?).then_some(()))
+    })
+}
+
+/// How large objects have become that grow with the number of nodes.
+fn sizes(rig: &Rig, namespace: &str, daemonjob: &str) -> Result<Sizes> {
+    let bytes = |value: &Value| serde_json::to_vec(value).map_or(0, |bytes| bytes.len());
+    let daemonjob = rig.get(daemonjob)?.context("the DaemonJob is gone")?;
+    let shards: Vec<Value> = rig
+        .list(&format!("/api/v1/namespaces/{namespace}/configmaps"))?
+        .into_iter()
+        .filter(|map| map["metadata"]["labels"].get("dj.dysproz.io/ledger").is_some())
+        .collect();
+    Ok(Sizes {
+        daemonjob_bytes: bytes(&daemonjob),
+        status_bytes: bytes(&daemonjob["status"]),
+        shards: shards.len(),
+        largest_shard_bytes: shards.iter().map(bytes).max().unwrap_or_default(),
+        most_data_bytes: shards.iter().map(|shard| bytes(&shard["data"])).max().unwrap_or_default(),
+    })
+}
+
+/// A change of a node that says nothing about where pods may run: the time of a heartbeat, an annotation, the images that
+/// are there, what there is of a resource. Subresource, and patch.
+fn unread_change(number: usize) -> (&'static str, Value) {
+    let now = Timestamp::now();
+    let (second, now) = (now.as_second().to_string(), now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    match number % 4 {
+        0 => ("/status", json!({"status": {"conditions": [{"type": "Ready", "lastHeartbeatTime": now}]}})),
+        1 => ("", json!({"metadata": {"annotations": {"bench.quintet.dev/change": now}}})),
+        2 => {
+            ("/status", json!({"status": {"images": [{"names": [format!("bench:{now}")], "sizeBytes": 1}]}}))
+        }
+        _ => ("/status", json!({"status": {"capacity": {"bench.quintet.dev/thing": second}}})),
+    }
+}
+
+/// What changes of nodes cause while a DaemonJob is complete. What they wrote is for the caller to count.
+fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
+    let nodes = rig.list("/api/v1/nodes")?;
+    let name = |node: &Value| node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let before = CONTROLLER.settled_passes(rig, manager)?;
+    let changed = nodes.iter().take(UNREAD_CHANGES);
+    let unread_changes = u64::try_from(changed.len())?;
+    for (number, node) in changed.enumerate() {
+        let (subresource, patch) = unread_change(number);
+        let path = format!("/api/v1/nodes/{}", name(node));
+        let was = rig.get(&path)?.unwrap_or_default();
+        let is = rig.patch(&format!("{path}{subresource}"), Patch::Strategic, &patch)?;
+        if was["metadata"]["resourceVersion"] == is["metadata"]["resourceVersion"] {
+            bail!("the API server sees no change of {path} in {patch}");
+        }
+    }
+    let unread_passes = CONTROLLER.settled_passes(rig, manager)? - before;
+
+    let node = nodes.first().map(name).context("there is no node")?;
+    let before = CONTROLLER.pass_time(manager)?;
+    let mut label_passes = 0;
+    for change in 1..=LABEL_CHANGES {
+        let before = CONTROLLER.passes(manager)?;
+        let patch = json!({"metadata": {"labels": {"bench.quintet.dev/change": change.to_string()}}});
+        rig.patch(&format!("/api/v1/nodes/{node}"), Patch::Merge, &patch)?;
+        label_passes += CONTROLLER.settled_passes(rig, manager)? - before;
+    }
+    let after = CONTROLLER.pass_time(manager)?;
+    let patch = json!({"metadata": {"labels": {"bench.quintet.dev/change": null}}});
+    rig.patch(&format!("/api/v1/nodes/{node}"), Patch::Merge, &patch)?;
+    CONTROLLER.settled_passes(rig, manager)?;
+    Ok(NodeEvents {
+        unread_changes,
+        unread_passes,
+        label_changes: LABEL_CHANGES,
+        label_passes,
+        pass_seconds: stats::ratio(after.0 - before.0, after.1 - before.1),
+        writes: Tally::default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_not_part_of_the_completion() {
+        let request = |(verb, resource): (&str, &str)| Request {
+            author: Author::Quintet,
+            namespace: String::new(),
+            verb: verb.to_owned(),
+            resource: resource.to_owned(),
+            name: String::new(),
+            code: 200,
+            received: Timestamp::UNIX_EPOCH,
+            answered: Timestamp::UNIX_EPOCH,
+        };
+        let all =
+            [("create", "pods"), ("patch", "configmaps"), ("patch", "pods"), ("patch", "daemonjobs/status")];
+        assert_eq!(without_releases(&all.map(request)).len(), 3);
+    }
+
+    #[test]
+    fn a_bare_pod_is_what_was_sent_and_nobodys() {
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1,
+                "creationTimestamp": "t", "managedFields": [{}], "finalizers": ["f"], "ownerReferences": [{}],
+                "labels": {"quintet.dev/kind": "DaemonJob", "daemonjob": "d"},
+                "annotations": {"dj.dysproz.io/node-name": "node-1"},
+            },
+            "spec": {
+                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "k"}], "restartPolicy": "OnFailure",
+                "nodeName": "node-1", "schedulerName": "default-scheduler", "priority": 0,
+                "volumes": [{"name": "kube-api-access-x"}],
+                "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always", "volumeMounts": [{}]}],
+            },
+            "status": {"phase": "Succeeded"},
+        });
+        let expected = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "a",
+                "labels": {"quintet.dev/kind": "Bare", "daemonjob": "d"},
+                "annotations": {"dj.dysproz.io/node-name": "node-1", "kwok.quintet.dev/exit-code": "0"},
+            },
+            "spec": {
+                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "k"}], "restartPolicy": "OnFailure",
+                "containers": [{"name": "c", "image": "i"}],
+            },
+        });
+        assert_eq!(bare_body(pod), expected);
+    }
+
+    #[test]
+    fn the_sample_is_a_daemonjob_that_a_job_can_run_too() {
+        assert_eq!(sample().unwrap()["kind"], "DaemonJob");
+        assert!(sample_pod_spec().unwrap()["containers"].is_array());
+    }
+
+    #[test]
+    fn a_daemonjob_is_done_when_it_is_complete_on_every_node() {
+        let job = |complete: &str, succeeded: u64| json!({"status": {"succeeded": succeeded, "conditions": [{"type": "Complete", "status": complete}]}});
+        let done = |job: &Value| is_done_everywhere(job, 3);
+        assert!(done(&job("True", 3)));
+        assert!(!done(&job("False", 3)));
+        assert!(!done(&job("True", 2)));
+        assert!(!done(&Value::Null));
+    }
+}

@@ -1,0 +1,150 @@
+//! kopf, as the post installs it: from PyPI, into a virtual environment of its own in the cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use quintet_localcluster::cluster::processes::{self, Launch, Process};
+use quintet_localcluster::cluster::state;
+use quintet_localcluster::paths;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run::{self, Log};
+
+use crate::peer::{self, rule};
+use crate::rig::Rig;
+
+/// What pip installs: kopf's version is stated there and nowhere else.
+const REQUIREMENTS: &str = include_str!("requirements.txt");
+/// What kopf runs.
+const HANDLERS: &str = include_str!("handlers.py");
+/// The name of its process, of its ServiceAccount and of its files.
+const NAME: &str = "kopf";
+
+/// A virtual environment that has kopf.
+#[derive(Debug)]
+pub struct Kopf {
+    python: PathBuf,
+    /// `kopf 1.45.2 on Python 3.11.7`.
+    pub version: String,
+}
+
+impl Kopf {
+    /// Makes the environment, unless it is there.
+    pub fn installed() -> Result<Self> {
+        let kept = REQUIREMENTS.trim().replace("==", "-");
+        let folder = paths::cache()?.join(kept);
+        let (python, complete) = (folder.join("bin/python"), folder.join(".complete"));
+        if !complete.is_file() {
+            install(&folder, &python)?;
+            fs::write(&complete, "").with_context(|| format!("cannot write {}", complete.display()))?;
+        }
+        let asked = "import platform; print(platform.python_version())";
+        let on = run::stdout(Command::new(&python).args(["-c", asked]))?;
+        Ok(Self {
+            python,
+            version: format!("{} on Python {}", REQUIREMENTS.trim().replace("==", " "), on.trim()),
+        })
+    }
+
+    /// Runs it in one namespace. `interval` is that of its timer, in seconds.
+    pub fn start(&self, rig: &Rig, namespace: &str, interval: u32) -> Result<Running> {
+        let kube = rig.cluster().kube();
+        let records = kube.dir().join("processes");
+        fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
+        let (script, config) = (kube.dir().join("handlers.py"), kube.dir().join("kopf.kubeconfig"));
+        state::write(&script, HANDLERS.as_bytes())?;
+        if !config.is_file() {
+            allow(rig)?;
+            let text = kube.kubeconfig_of_service_account("default", NAME)?;
+            state::write(&config, text.as_bytes())?;
+        }
+        let mut command = Command::new(&self.python);
+        command.args(["-m", "kopf", "run", "--standalone", "--namespace", namespace]).arg(&script);
+        command.env("KUBECONFIG", &config).env("INTERVAL", interval.to_string()).current_dir(kube.dir());
+        let (process, child) = processes::start(
+            &records,
+            Launch {
+                name: NAME,
+                command,
+                port: 0,
+                fingerprint: String::new(),
+                stdout: kube.log("kopf.out"),
+                stderr: kube.log("kopf.log"),
+            },
+        )?;
+        Ok(Running { process, child })
+    }
+}
+
+/// kopf while it runs. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    process: Process,
+    child: Child,
+}
+
+impl Running {
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    /// Ends it by SIGTERM.
+    pub fn stop(self) {
+        processes::stop(&[&self.process]);
+    }
+
+    /// Ends it by SIGKILL.
+    pub fn kill(self) {
+        self.process.kill();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.process.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn install(folder: &Path, python: &Path) -> Result<()> {
+    let Some(python3) = paths::find_program("python3") else {
+        bail!("python3 is not on the PATH: kopf needs it. Leave kopf out with --without-peers")
+    };
+    let log = Log::fresh(paths::cache()?.join("kopf-install.log"))?;
+    let mut step = Step::start_long(format!("installing {} from PyPI", REQUIREMENTS.trim()));
+    // What an interrupted installation left.
+    let _ = fs::remove_dir_all(folder);
+    let mut run = |command: &mut Command| -> Result<()> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(log.open()?)
+            .stderr(log.open()?)
+            .spawn()
+            .context("cannot run python3")?;
+        if !run::wait(&mut child, || step.tick())?.success() {
+            bail!("kopf cannot be installed (--without-peers leaves it out); {}", log.tail(20));
+        }
+        Ok(())
+    };
+    run(Command::new(python3).args(["-m", "venv"]).arg(folder))?;
+    let requirements = folder.join("requirements.txt");
+    fs::write(&requirements, REQUIREMENTS)
+        .with_context(|| format!("cannot write {}", requirements.display()))?;
+    run(Command::new(python).args(["-m", "pip", "install", "--requirement"]).arg(requirements))?;
+    step.done();
+    Ok(())
+}
+
+/// Gives kopf a ServiceAccount that may do what its documentation asks for.
+fn allow(rig: &Rig) -> Result<()> {
+    let rules = [
+        rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get", "list", "watch"]),
+        rule("", &["namespaces"], &["get", "list", "watch"]),
+        rule("", &["events"], &["create"]),
+        rule("example.com", &["greetings"], &["get", "list", "watch", "patch"]),
+        rule("example.com", &["greetings/status"], &["patch"]),
+    ];
+    peer::allow(rig, "default", NAME, &rules)
+}

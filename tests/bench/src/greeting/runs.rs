@@ -1,0 +1,346 @@
+//! One run of a contender: Greetings made, changed and deleted, perhaps with a restart in the middle of each; and many
+//! Greetings whose timers tick.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use quintet_localcluster::audit::{Author, Tally};
+use quintet_localcluster::manager::Manager;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run;
+use serde_json::{Value, json};
+
+use super::figures::{Contender, Cycle, Mode, Phase, Timers};
+use super::kopf::{self, Kopf};
+use super::lines::Lines;
+use super::requests::{Request, Requests};
+use crate::contest::stop;
+use crate::process;
+use crate::rig::{LOOK, Rig, settled};
+use crate::stats::float;
+
+/// How often it is looked whether a line has come.
+const GLANCE: Duration = Duration::from_millis(1);
+/// No line for so long: none comes any more. A lease of a manager that was killed is free after 15 s.
+const SILENCE: Duration = Duration::from_secs(20);
+/// No line for so long after all have come once: none comes twice.
+const QUIET: Duration = Duration::from_secs(3);
+/// Greetings that are made one at a time.
+const PROBES: usize = 50;
+/// The seconds between two ticks of one Greeting, where ticks are counted.
+pub const INTERVAL: u32 = 10;
+/// For how long.
+pub const WINDOW: Duration = Duration::from_secs(30);
+/// The post's interval.
+const USUAL: u32 = 60;
+
+/// Who says the lines, while it runs.
+enum Running {
+    Greeting(Manager),
+    Kopf(kopf::Running),
+}
+
+impl Running {
+    fn pid(&self) -> i32 {
+        match self {
+            Self::Greeting(manager) => manager.pid(),
+            Self::Kopf(kopf) => kopf.pid(),
+        }
+    }
+
+    fn stop(self) -> Result<()> {
+        match self {
+            Self::Greeting(manager) => stop(manager),
+            Self::Kopf(kopf) => {
+                kopf.stop();
+                Ok(())
+            }
+        }
+    }
+
+    fn kill(self) -> Result<()> {
+        match self {
+            Self::Greeting(manager) => manager.kill().map(|_| ()),
+            Self::Kopf(kopf) => {
+                kopf.kill();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A contender in a namespace of its own.
+struct Entry<'a> {
+    rig: &'a Rig,
+    contender: Contender,
+    kopf: Option<&'a Kopf>,
+    namespace: String,
+    interval: u32,
+    lines: Lines,
+}
+
+impl<'a> Entry<'a> {
+    fn new(rig: &'a Rig, contender: Contender, kopf: Option<&'a Kopf>, interval: u32) -> Result<Self> {
+        let out: PathBuf = rig.cluster().kube().log(match contender {
+            Contender::Greeting => "manager.out",
+            Contender::Kopf => "kopf.out",
+        });
+        let (namespace, lines) = (rig.namespace()?, Lines::follow(&out)?);
+        Ok(Self { rig, contender, kopf, namespace, interval, lines })
+    }
+
+    fn start(&self) -> Result<Running> {
+        match self.kopf.filter(|_| self.contender == Contender::Kopf) {
+            Some(kopf) => kopf.start(self.rig, &self.namespace, self.interval).map(Running::Kopf),
+            None => self.rig.manager().map(Running::Greeting),
+        }
+    }
+
+    fn collection(&self) -> String {
+        format!("/apis/example.com/v1/namespaces/{}/greetings", self.namespace)
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.collection())
+    }
+
+    fn greeting(&self, name: &str, message: &str) -> Value {
+        let mut greeting = json!({
+            "apiVersion": "example.com/v1", "kind": "Greeting", "metadata": {"name": name},
+            "spec": {"message": message},
+        });
+        if self.contender == Contender::Greeting {
+            greeting["spec"]["intervalSeconds"] = json!(self.interval);
+        }
+        greeting
+    }
+
+    fn author(&self) -> Author {
+        match self.contender {
+            Contender::Greeting => Author::Quintet,
+            Contender::Kopf => Author::Kopf,
+        }
+    }
+
+    /// Makes one Greeting and waits until it is said. The value is how long that took.
+    fn create_one(&self, name: &str) -> Result<Duration> {
+        let (line, began) = (format!("Create: {name}"), Instant::now());
+        self.rig.create(&self.collection(), &self.greeting(name, name))?;
+        run::poll(&line, self.rig.patience(), GLANCE, || {
+            Ok(self.lines.seen().get(&line).map(|(_, at)| at.saturating_duration_since(began)))
+        })
+    }
+
+    /// What was written, until nothing trails behind.
+    fn tally(&self) -> Result<Tally> {
+        Ok(Tally::of(&self.rig.writes(&self.namespace)?, self.author(), &self.namespace))
+    }
+
+    /// Waits until all lines have come, or none comes any more, and then until none comes twice.
+    fn wait_for_lines(&self, expected: &[String], step: &mut Step) -> Result<()> {
+        self.wait_for_any(expected, step)?;
+        settled("no line comes", QUIET, self.rig.patience(), || Ok(self.lines.but_ticks())).map(|_| ())
+    }
+
+    /// Waits until all lines have come, or none comes any more.
+    fn wait_for_any(&self, expected: &[String], step: &mut Step) -> Result<()> {
+        let (mut last, mut since) = (0, Instant::now());
+        run::poll("the lines", self.rig.patience(), LOOK, || {
+            step.tick();
+            let now = self.lines.count(expected);
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            Ok((now == expected.len() || since.elapsed() > SILENCE).then_some(()))
+        })
+    }
+
+    /// Sends requests and counts the lines that they come to; with a restart when half of these were seen.
+    fn phase(
+        &self,
+        running: Running,
+        mode: Mode,
+        requests: Vec<Request>,
+        expected: &[String],
+        step: &mut Step,
+    ) -> Result<(Running, Phase, Vec<Option<Instant>>)> {
+        self.rig.forget_requests()?;
+        let requests = Requests::start(self.rig, requests);
+        let (mut running, mut ended) = (running, None);
+        if mode != Mode::Undisturbed {
+            run::poll("half of the lines", self.rig.patience(), GLANCE, || {
+                Ok((self.lines.count(expected) >= expected.len() / 2).then_some(()))
+            })?;
+            if mode == Mode::Sigterm {
+                running.stop()?;
+            } else {
+                running.kill()?;
+            }
+            ended = Some(Instant::now());
+            running = self.start()?;
+        }
+        let sent = requests.finish(self.rig)?;
+        self.wait_for_lines(expected, step)?;
+        let seen = self.lines.seen();
+        let counts: Vec<usize> =
+            expected.iter().map(|line| seen.get(line).map_or(0, |(count, _)| *count)).collect();
+        // What was printed before the end may be read a moment after it.
+        let again = ended.and_then(|ended| {
+            let after = |line: &String| seen.get(line).map(|(_, at)| *at).filter(|at| *at > ended + LOOK);
+            expected.iter().filter_map(after).min().map(|at| (at - ended).as_secs_f64())
+        });
+        drop(seen);
+        let phase = Phase {
+            expected: expected.len(),
+            printed: counts.iter().sum(),
+            missing: counts.iter().filter(|count| **count == 0).count(),
+            doubled: counts.iter().map(|count| count.saturating_sub(1)).sum(),
+            lines_again_seconds: again,
+            writes: self.tally()?,
+        };
+        Ok((running, phase, sent))
+    }
+}
+
+fn lines(prefix: &str, word: &str, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{prefix}: {word} {number}")).collect()
+}
+
+/// Everything that is measured of one contender in one round and one mode.
+pub fn cycle(
+    rig: &Rig,
+    contender: Contender,
+    kopf: Option<&Kopf>,
+    (mode, round, count): (Mode, usize, usize),
+    step: &mut Step,
+) -> Result<Cycle> {
+    let entry = Entry::new(rig, contender, kopf, USUAL)?;
+    let running = entry.start()?;
+    entry.create_one("warm")?;
+    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.but_ticks()))?;
+    let idle_memory = process::memory(running.pid())?;
+    let mut one_at_a_time = Vec::new();
+    if mode == Mode::Undisturbed {
+        for probe in 0..PROBES {
+            step.tick();
+            one_at_a_time.push(entry.create_one(&format!("probe-{probe}"))?.as_secs_f64() * 1_000.0);
+        }
+    }
+    let cpu_before = process::cpu_seconds(running.pid())?;
+    let name = |number: usize| format!("g-{number}");
+    let numbers = 0..count;
+
+    let create = numbers.clone().map(|number| {
+        Request::Create(entry.collection(), entry.greeting(&name(number), &format!("hello {number}")))
+    });
+    let (greeted, created) = (lines("Greeting", "hello", count), lines("Create", "hello", count));
+    let expected = [greeted, created.clone()].concat();
+    let (running, create, sent) = entry.phase(running, mode, create.collect(), &expected, step)?;
+    let all_at_once = {
+        let seen = entry.lines.seen();
+        let took = |(line, sent): (&String, &Option<Instant>)| {
+            let at = seen.get(line).map(|(_, at)| *at)?;
+            Some(at.saturating_duration_since((*sent)?).as_secs_f64() * 1_000.0)
+        };
+        created.iter().zip(&sent).filter_map(took).collect()
+    };
+    let memory = process::memory(running.pid())?;
+
+    let update = numbers.clone().map(|number| {
+        let patch = json!({"spec": {"message": format!("changed {number}")}});
+        Request::Merge(entry.path(&name(number)), patch)
+    });
+    let expected = lines("Update", "changed", count);
+    let (running, update, _) = entry.phase(running, mode, update.collect(), &expected, step)?;
+
+    let delete = numbers.map(|number| Request::Delete(entry.path(&name(number))));
+    let expected = lines("Delete", "changed", count);
+    let (running, delete, _) = entry.phase(running, mode, delete.collect(), &expected, step)?;
+
+    // Of a process that was there all the time.
+    let cpu_seconds = match mode {
+        Mode::Undisturbed => Some(process::cpu_seconds(running.pid())? - cpu_before),
+        _ => None,
+    };
+    rig.delete(&entry.collection())?;
+    run::poll("the Greetings are gone", rig.patience(), LOOK, || {
+        step.tick();
+        Ok((!rig.has_any(&entry.collection(), "")?).then_some(()))
+    })?;
+    running.stop()?;
+    Ok(Cycle {
+        contender,
+        mode,
+        round,
+        create,
+        update,
+        delete,
+        one_at_a_time,
+        all_at_once,
+        idle_memory,
+        memory,
+        cpu_seconds,
+    })
+}
+
+/// Makes many Greetings and looks what their timers cost. They stay: nobody may run after this who would act for them.
+pub fn timers(
+    rig: &Rig,
+    contender: Contender,
+    kopf: Option<&Kopf>,
+    count: usize,
+    step: &mut Step,
+) -> Result<Timers> {
+    let entry = Entry::new(rig, contender, kopf, INTERVAL)?;
+    let running = entry.start()?;
+    entry.create_one("warm")?;
+    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.but_ticks()))?;
+    let memory_before = process::memory(running.pid())?;
+    let requests = (0..count).map(|number| {
+        Request::Create(entry.collection(), entry.greeting(&format!("t-{number}"), &format!("tock {number}")))
+    });
+    let began = Instant::now();
+    let requests = Requests::start(rig, requests.collect());
+    let expected: Vec<String> = (0..count).map(|number| format!("Create: tock {number}")).collect();
+    requests.finish(rig)?;
+    entry.wait_for_any(&expected, step)?;
+    let (said, created_seconds) = {
+        let seen = entry.lines.seen();
+        let came: Vec<Instant> = expected.iter().filter_map(|line| Some(seen.get(line)?.1)).collect();
+        let last = came.iter().max().map_or(0.0, |last| last.saturating_duration_since(began).as_secs_f64());
+        (came.len(), last)
+    };
+    let created = entry.tally()?;
+    // What came with the creations is over.
+    let since = Instant::now();
+    run::poll("an interval has passed", rig.patience(), LOOK, || {
+        step.tick();
+        Ok((since.elapsed().as_secs() >= u64::from(INTERVAL)).then_some(()))
+    })?;
+    rig.forget_requests()?;
+    let ticks = || entry.lines.with_prefix("Timer: tock");
+    let (cpu_before, ticks_before, began) = (process::cpu_seconds(running.pid())?, ticks(), Instant::now());
+    run::poll("the ticks", WINDOW * 2, LOOK, || {
+        step.tick();
+        Ok((began.elapsed() >= WINDOW).then_some(()))
+    })?;
+    let (cpu_after, ticks_after) = (process::cpu_seconds(running.pid())?, ticks());
+    let seconds = began.elapsed().as_secs_f64();
+    let writes = entry.tally()?;
+    let memory = process::memory(running.pid())?;
+    running.stop()?;
+    Ok(Timers {
+        contender,
+        count,
+        created_seconds,
+        said,
+        created,
+        ticks: ticks_after - ticks_before,
+        due: float(count) * seconds / f64::from(INTERVAL),
+        writes,
+        cpu_seconds: cpu_after - cpu_before,
+        memory_before,
+        memory,
+    })
+}

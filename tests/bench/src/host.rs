@@ -1,0 +1,314 @@
+//! What a bench ran on: figures mean nothing without it.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::{http, paths, run};
+use serde::{Deserialize, Serialize};
+
+use super::rig::Rig;
+use super::stats::{float, ratio};
+
+/// The machine at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    /// The date, in UTC.
+    pub date: String,
+    /// `linux x86_64`.
+    pub system: String,
+    /// Such as `6.12.1`.
+    #[serde(default)]
+    pub kernel: String,
+    /// The model of the processors.
+    #[serde(default)]
+    pub processor: String,
+    /// Processors that this program may use.
+    pub cores: usize,
+    /// All memory.
+    pub memory_mib: u64,
+    /// The load over the last minute, before the cluster was started. A build for this bench counts too.
+    pub load: String,
+    /// How idle the processors were in the last moment before the cluster was started, in percent.
+    pub idle_percent: Option<u64>,
+}
+
+/// How long that moment is.
+const MOMENT: Duration = Duration::from_secs(2);
+
+impl Machine {
+    /// As it is now, after a moment of doing nothing.
+    pub fn now() -> Self {
+        let before = ticks();
+        thread::sleep(MOMENT);
+        let idle_percent = before.zip(ticks()).and_then(|(before, after)| idle_percent(before, after));
+        let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+        let memory = read("/proc/meminfo").lines().find_map(|line| {
+            line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+        });
+        Self {
+            date: Timestamp::now().strftime("%Y-%m-%d").to_string(),
+            system: format!("{} {}", env::consts::OS, env::consts::ARCH),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            processor: processor(&read("/proc/cpuinfo")),
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            memory_mib: memory.unwrap_or_default() / 1_024,
+            load: read("/proc/loadavg").split_ascii_whitespace().next().unwrap_or("unknown").to_owned(),
+            idle_percent,
+        }
+    }
+
+    /// In a sentence.
+    pub fn describe(&self) -> String {
+        let Self { date, system, kernel, processor, cores, memory_mib, load, idle_percent } = self;
+        let kernel = if kernel.is_empty() { String::new() } else { format!(" {kernel}") };
+        let processor = if processor.is_empty() { String::new() } else { format!(" ({processor})") };
+        let idle = idle_percent.map(|idle| format!(", processors {idle} % idle")).unwrap_or_default();
+        format!(
+            "{date}, {system}{kernel}, {cores} cores{processor}, {memory_mib} MiB of memory; before the start load {load}{idle}."
+        )
+    }
+}
+
+/// The first model that `/proc/cpuinfo` names (see proc(5)); nothing where it names none.
+fn processor(cpuinfo: &str) -> String {
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map(|(_, name)| name.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
+}
+
+/// What all processors did since the system started: in all, and nothing.
+#[derive(Clone, Copy, Debug)]
+struct Ticks {
+    all: u64,
+    idle: u64,
+}
+
+fn ticks() -> Option<Ticks> {
+    parse_ticks(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The first line of `/proc/stat` (see proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is
+/// part of the first two.
+fn parse_ticks(stat: &str) -> Option<Ticks> {
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_ascii_whitespace()
+        .take(8)
+        .flat_map(str::parse)
+        .collect();
+    Some(Ticks { all: fields.iter().sum(), idle: fields.get(3)? + fields.get(4)? })
+}
+
+fn idle_percent(before: Ticks, after: Ticks) -> Option<u64> {
+    (100 * after.idle.checked_sub(before.idle)?).checked_div(after.all.checked_sub(before.all)?)
+}
+
+/// How much of the processors' time went to whom since some moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    machine: Option<Ticks>,
+    ours: f64,
+}
+
+impl Share {
+    /// The moment at which some processes had used so many seconds of processor time.
+    pub fn at(ours: f64) -> Self {
+        Self { machine: ticks(), ours }
+    }
+
+    /// What all other processes used from then until now, in percent.
+    pub fn others_percent(self, now: Self) -> Option<f64> {
+        let (before, after) = self.machine.zip(now.machine)?;
+        let seconds = |ticks: u64| float(ticks) / float(rustix::param::clock_ticks_per_second());
+        let all = seconds(after.all.checked_sub(before.all)?);
+        let busy = all - seconds(after.idle.checked_sub(before.idle)?);
+        // What is counted in ticks does not add up exactly.
+        ratio(100.0 * (busy - (now.ours - self.ours)), all).map(|percent| percent.max(0.0))
+    }
+}
+
+/// What ran, in which version; nothing for what did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// The manager.
+    pub quintet: String,
+    /// The commit of the checkout, and whether files differ from it.
+    pub checkout: String,
+    /// The API server and its fellows.
+    pub kubernetes: String,
+    /// The store.
+    pub etcd: String,
+    /// The simulated kubelets.
+    pub kwok: String,
+    /// The broker.
+    #[serde(default)]
+    pub pulsar: String,
+    /// The compiler of the programs; empty where that is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub rustc: String,
+    /// The settings of the profile that they were built with; empty where that is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub profile: String,
+}
+
+impl Versions {
+    /// As the programs say.
+    pub fn of(rig: &Rig, program: &Path) -> Result<Self> {
+        let text = |value: Option<&str>| value.unwrap_or("unknown").to_owned();
+        let quintet = run::stdout(Command::new(program).arg("--version"))?;
+        let server = rig.get("/version")?.unwrap_or_default();
+        let etcd = rig.cluster().dir().settings()?.and_then(|settings| {
+            let (_, body) = http::get(Component::Etcd.port(&settings), "/version")?;
+            let version: serde_json::Value = serde_json::from_str(&body).ok()?;
+            version["etcdserver"].as_str().map(str::to_owned)
+        });
+        let node = rig.get("/api/v1/nodes/node-00001")?.unwrap_or_default();
+        let kubelet = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
+        Ok(Self {
+            quintet: text(quintet.split_ascii_whitespace().nth(1)),
+            checkout: checkout(),
+            kubernetes: text(server["gitVersion"].as_str()),
+            etcd: text(etcd.as_deref()),
+            kwok: text(kubelet.map(|version| version.trim_start_matches("kwok-"))),
+            ..Self::default()
+        })
+    }
+
+    /// As the programs for Pulsar say, which have no cluster.
+    pub fn of_pulsar(program: &Path, pulsar: &str) -> Result<Self> {
+        let quintet = run::stdout(Command::new(program).arg("--version"))?;
+        Ok(Self {
+            quintet: quintet.split_ascii_whitespace().nth(1).unwrap_or("unknown").to_owned(),
+            checkout: checkout(),
+            pulsar: pulsar.to_owned(),
+            ..Self::default()
+        })
+    }
+
+    /// The same, with how the programs were built, if they were and are no file from elsewhere.
+    pub fn built(self, is_built: bool) -> Result<Self> {
+        if !is_built {
+            return Ok(self);
+        }
+        let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        let rustc = run::stdout(rustc.arg("--version").current_dir(paths::workspace()))?;
+        let manifest = paths::workspace().join("Cargo.toml");
+        let manifest =
+            fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
+        Ok(Self {
+            rustc: rustc.split_ascii_whitespace().nth(1).unwrap_or("unknown").to_owned(),
+            profile: profile(&manifest),
+            ..self
+        })
+    }
+
+    /// In a sentence.
+    pub fn describe(&self) -> String {
+        let others = [
+            ("Kubernetes", &self.kubernetes),
+            ("etcd", &self.etcd),
+            ("kwok", &self.kwok),
+            ("Apache Pulsar", &self.pulsar),
+        ];
+        let others = others.into_iter().filter(|(_, version)| !version.is_empty());
+        let mut parts = vec![format!("quintet {} ({})", self.quintet, self.checkout)];
+        parts.extend(others.map(|(name, version)| format!("{name} {version}")));
+        if !self.rustc.is_empty() {
+            parts.push(format!("rustc {} ({})", self.rustc, self.profile));
+        }
+        format!("{}.", parts.join(", "))
+    }
+}
+
+/// The settings of the release profile in a manifest: `opt-level=z lto=fat`, and how many crates have some of their own.
+fn profile(manifest: &str) -> String {
+    let lines = manifest.lines().map(str::trim).skip_while(|line| *line != "[profile.release]").skip(1);
+    let settings = lines.take_while(|line| !line.is_empty() && !line.starts_with('['));
+    let mut words: Vec<String> = settings.map(|line| line.replace([' ', '"'], "")).collect();
+    match manifest.lines().filter(|line| line.starts_with("[profile.release.package.")).count() {
+        0 => {}
+        crates => words.push(format!("and {crates} crates with some of their own")),
+    }
+    words.join(" ")
+}
+
+/// What git says, where there is git.
+fn checkout() -> String {
+    let git =
+        |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace())).ok();
+    match (git(&["rev-parse", "--short", "HEAD"]), git(&["status", "--porcelain", "--", ".", ":!docs/bench"]))
+    {
+        (Some(commit), Some(changed)) => {
+            let changed = if changed.trim().is_empty() { "" } else { ", with changes" };
+            format!("commit {}{changed}", commit.trim())
+        }
+        _ => "commit unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_described() {
+        let machine = Machine::now();
+        assert!(machine.cores > 0);
+        let text = machine.describe();
+        assert!(text.contains("cores") && text.starts_with("20"), "{text}");
+    }
+
+    #[test]
+    fn the_processor_is_named_where_it_has_a_name() {
+        assert_eq!(
+            processor("processor\t: 0\nmodel name\t: A  B @ 2.0GHz\nmodel name\t: C\n"),
+            "A B @ 2.0GHz"
+        );
+        assert_eq!(processor("processor\t: 0\n"), "");
+    }
+
+    #[test]
+    fn the_profile_is_that_of_releases() {
+        let manifest =
+            "[profile.dev]\ndebug = 1\n\n[profile.release]\nopt-level = \"z\"\nlto = \"fat\"\n\n[a]\nb = 1\n";
+        assert_eq!(profile(manifest), "opt-level=z lto=fat");
+        assert_eq!(profile("[a]\nb = 1\n"), "");
+        let own = "[profile.release]\nlto = true\n\n[profile.release.package.a]\nopt-level = \"s\"\n";
+        assert_eq!(profile(own), "lto=true and 1 crates with some of their own");
+        let versions =
+            Versions { quintet: "1".to_owned(), checkout: "commit a".to_owned(), ..Versions::default() };
+        assert_eq!(versions.describe(), "quintet 1 (commit a).");
+        let versions = Versions { rustc: "1.95.0".to_owned(), profile: "lto=fat".to_owned(), ..versions };
+        assert_eq!(versions.describe(), "quintet 1 (commit a), rustc 1.95.0 (lto=fat).");
+    }
+
+    #[test]
+    fn others_used_what_was_neither_idle_nor_ours() {
+        let ticks_per_second = rustix::param::clock_ticks_per_second();
+        let at = |seconds: u64, idle: u64, ours: f64| Share {
+            machine: Some(Ticks { all: seconds * ticks_per_second, idle: idle * ticks_per_second }),
+            ours,
+        };
+        let others = at(100, 50, 7.0).others_percent(at(120, 55, 19.0)).unwrap();
+        assert!((others - 15.0).abs() < 1e-9, "{others}");
+        assert_eq!(at(100, 50, 7.0).others_percent(at(100, 50, 7.0)), None);
+    }
+
+    #[test]
+    fn idle_time_is_fields_4_and_5() {
+        let at = |stat: &str| parse_ticks(stat).unwrap();
+        let before = at("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n");
+        let after = at("cpu  20 0 20 90 20 10 0 0 5 0\n");
+        assert_eq!(idle_percent(before, after), Some(50));
+        assert_eq!(idle_percent(after, after), None);
+        assert!(parse_ticks("cpu  1 2 3").is_none());
+    }
+}

@@ -1,0 +1,139 @@
+//! `cargo xtask bench <kind>`: what a kind costs and how fast it is, beside its peers, in one run on one cluster.
+//!
+//! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
+//! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
+//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], [`manager`], which measures the
+//! program as a whole, [`pass`], which needs no cluster, and [`pulsar`], which has a broker beside its cluster.
+
+mod all;
+mod client;
+mod contest;
+mod daemonjob;
+mod goals;
+mod greeting;
+mod host;
+mod manager;
+mod optimised;
+mod pass;
+mod peer;
+mod plot;
+mod podset;
+mod process;
+mod pulsar;
+mod report;
+mod rig;
+mod scrape;
+mod stats;
+mod table;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use quintet_localcluster::interrupt;
+
+/// `cargo xtask bench`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask bench",
+    bin_name = "cargo xtask bench",
+    disable_help_subcommand = true,
+    about = "Measure a kind beside its peers, on a cluster of its own",
+    long_about = "Measure a kind beside its peers, on a cluster of its own.\n\n\
+    Each bench brings a local cluster up (see `cargo xtask cluster up --help`), makes simulated nodes, installs the \
+    chart, builds the release program and runs it as the manager, with the rights of the chart's ServiceAccount. Peers \
+    run one after another, in alternating order, on the same cluster or each on one of its own, as the bench's document says; \
+    ratios are taken within a round. Writes are counted in the API server's audit log, by who sent them. The cluster is removed at the end, also \
+    after Ctrl-C. `pulsar` has a broker too.\n\n\
+    Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed and decide \
+    nothing. Run it on a machine that does nothing else."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    All(all::Args),
+    Daemonjob(daemonjob::Args),
+    Goals(goals::Args),
+    Greeting(greeting::Args),
+    Manager(manager::Args),
+    Pass(pass::Args),
+    Podset(podset::Args),
+    Pulsar(pulsar::Args),
+}
+
+impl Command {
+    fn is_timed(&self) -> bool {
+        match self {
+            Self::All(_) | Self::Goals(_) => false,
+            Self::Daemonjob(args) => !args.quick,
+            Self::Greeting(args) => !args.quick,
+            Self::Manager(args) => !args.quick,
+            Self::Pass(_) => true,
+            Self::Podset(args) => !args.quick,
+            Self::Pulsar(args) => !args.quick && !args.only_counts(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match interrupt::install().and_then(|()| run(&cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<interrupt::Interrupted>() => {
+            eprintln!("{error}");
+            ExitCode::from(130)
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a bench.
+fn run(cli: &Cli) -> Result<()> {
+    // Counts are the same however fast the client is, and the times of a quick run are nobody's.
+    if cli.command.is_timed() {
+        optimised::go_on_there()?;
+    }
+    match &cli.command {
+        Command::All(args) => all::run(args),
+        Command::Goals(args) => goals::run(args),
+        Command::Daemonjob(args) => daemonjob::run(args),
+        Command::Greeting(args) => greeting::run(args),
+        Command::Manager(args) => manager::run(args),
+        Command::Pass(args) => pass::run(args),
+        Command::Podset(args) => podset::run(args),
+        Command::Pulsar(args) => pulsar::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_localcluster::documents;
+
+    #[test]
+    fn benches_in_the_documents_are_benches() {
+        let mut failures = Vec::new();
+        for document in documents::all() {
+            for command in documents::commands(&document) {
+                let bare = documents::without_variables(&command);
+                if !bare.starts_with("cargo xtask bench") {
+                    continue;
+                }
+                match Cli::try_parse_from(bare.split_whitespace().skip(2)) {
+                    Err(error) if error.use_stderr() => {
+                        failures.push(format!("{}: {command}\n{error}", document.display()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+}

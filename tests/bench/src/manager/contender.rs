@@ -1,0 +1,336 @@
+//! The managers that are compared, as processes that are started and ended by the hand of the bench, to the microsecond.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use futures::{StreamExt as _, pin_mut};
+use jiff::Timestamp;
+use kube::core::WatchEvent;
+use quintet_localcluster::audit::Author;
+use quintet_localcluster::cluster::ports;
+use quintet_localcluster::go::Program;
+use quintet_localcluster::manager::NAMESPACE;
+use quintet_localcluster::run;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::client::Api;
+use crate::peer::{self, GLANCE, LIMIT, Running, rule};
+use crate::rig::Rig;
+
+/// The name of the twins' ServiceAccount, and of the Lease of the one in Go.
+const TWIN: &str = "twin";
+
+/// The ServiceAccount of who has nothing to do with any of them, and its namespace.
+const CANARY: &str = "canary";
+const CANARY_NAMESPACE: &str = "default";
+
+/// Who is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Contender {
+    /// The release program with its five kinds.
+    Quintet,
+    /// The twin with controller-runtime's defaults.
+    Twin,
+    /// The twin with settings that an expert would choose.
+    TwinTuned,
+    /// A manager for PodSets alone, written with kube-runtime's Controller. It competes for no Lease.
+    KubeRuntime,
+}
+
+impl Contender {
+    /// Those that whole managers are compared with, in the order of the tables.
+    pub const MANAGERS: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned];
+
+    /// All of them: where one controller is enough.
+    pub const ALL: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned, Self::KubeRuntime];
+
+    /// As tables and steps have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quintet => "Quintet",
+            Self::Twin => "twin",
+            Self::TwinTuned => "twin, tuned",
+            Self::KubeRuntime => "kube-runtime",
+        }
+    }
+
+    /// As the audit log has it.
+    pub fn author(self) -> Author {
+        match self {
+            Self::Quintet => Author::Quintet,
+            Self::Twin | Self::TwinTuned => Author::Twin,
+            Self::KubeRuntime => Author::KubeRuntime,
+        }
+    }
+
+    fn account(self) -> &'static str {
+        match self {
+            Self::Quintet => "quintet",
+            Self::Twin | Self::TwinTuned | Self::KubeRuntime => TWIN,
+        }
+    }
+
+    /// The Lease that it competes for, if it does.
+    pub fn lease(self) -> Option<String> {
+        self.lease_in(NAMESPACE)
+    }
+
+    /// The one that it competes for where it is told to do so in another namespace.
+    fn lease_in(self, namespace: &str) -> Option<String> {
+        let name = match self {
+            Self::Quintet => "quintet-manager",
+            Self::Twin | Self::TwinTuned => TWIN,
+            Self::KubeRuntime => return None,
+        };
+        Some(format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))
+    }
+
+    /// Whether its Lease is free as soon as its process has ended well.
+    pub fn releases(self) -> bool {
+        self != Self::Twin
+    }
+}
+
+/// What contenders are started with.
+pub struct Stand<'a> {
+    /// The cluster.
+    pub rig: &'a Rig,
+    /// The twin.
+    pub twin: &'a Program,
+    /// The manager that is written with kube-runtime's Controller.
+    pub kube_runtime: &'a Path,
+}
+
+impl<'a> Stand<'a> {
+    /// Gives the twin a ServiceAccount that may do what it has to do, and both a kubeconfig.
+    pub fn new(rig: &'a Rig, twin: &'a Program, kube_runtime: &'a Path) -> Result<Self> {
+        allow(rig)?;
+        for contender in [Contender::Quintet, Contender::Twin] {
+            peer::write_kubeconfig(rig, contender.account(), None)?;
+        }
+        Ok(Self { rig, twin, kube_runtime })
+    }
+
+    /// Makes whoever is started from now on reach the API server by another port, or by its own again.
+    pub fn lead_through(&self, contender: Contender, port: Option<u16>) -> Result<()> {
+        peer::write_kubeconfig(self.rig, contender.account(), port)
+    }
+
+    /// A client for somebody else, with a ServiceAccount that may look at namespaces.
+    pub fn canary(&self) -> Result<Api> {
+        peer::allow(self.rig, CANARY_NAMESPACE, CANARY, &[rule("", &["namespaces"], &["get"])])?;
+        self.rig.api_of(CANARY_NAMESPACE, CANARY)
+    }
+
+    /// The program of a contender.
+    pub fn program(&self, contender: Contender) -> PathBuf {
+        match contender {
+            Contender::Quintet => self.rig.program().to_owned(),
+            Contender::Twin | Contender::TwinTuned => self.twin.file.clone(),
+            Contender::KubeRuntime => self.kube_runtime.to_owned(),
+        }
+    }
+
+    /// Lets Quintet compete for a Lease in any namespace. The twin may do so anyhow.
+    pub fn allow_every_lease(&self) -> Result<()> {
+        let rules = [rule(
+            "coordination.k8s.io",
+            &["leases"],
+            &["get", "list", "watch", "create", "update", "patch"],
+        )];
+        peer::grant(self.rig, NAMESPACE, Contender::Quintet.account(), "bench-leases", &rules)
+    }
+
+    /// Starts a contender, without waiting for it. `place` tells two of them apart.
+    pub fn start(&self, contender: Contender, place: &str) -> Result<Running> {
+        self.launch(contender, place, None, None)
+    }
+
+    /// Starts a contender that renews its Lease as often as client-go does, and waits until it says that it is ready.
+    pub fn start_renewing_alike(&self, contender: Contender, place: &str) -> Result<Running> {
+        let renewal = (contender == Contender::Quintet).then_some("--leader-elect-renew-period=2s");
+        let running = self.launch(contender, place, None, renewal)?;
+        running.wait_until_ready()?;
+        Ok(running)
+    }
+
+    /// Starts a contender that serves one namespace and competes for a Lease there, and waits until it says that it is ready.
+    pub fn start_in(&self, contender: Contender, place: &str, namespace: &str) -> Result<Running> {
+        let running = self.launch(contender, &format!("{namespace}-{place}"), Some(namespace), None)?;
+        running.wait_until_ready()?;
+        Ok(running)
+    }
+
+    fn launch(
+        &self,
+        contender: Contender,
+        place: &str,
+        namespace: Option<&str>,
+        renewal: Option<&str>,
+    ) -> Result<Running> {
+        let (metrics_port, health_port) = (ports::one()?, ports::one()?);
+        let mut command = Command::new(self.program(contender));
+        command
+            .arg(format!("--kubeconfig={}", peer::kubeconfig(self.rig, contender.account()).display()))
+            .arg(format!("--health-probe-bind-address=127.0.0.1:{health_port}"));
+        if contender.lease().is_some() {
+            command
+                .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
+                .arg("--leader-elect=true")
+                .arg(format!("--leader-election-namespace={}", namespace.unwrap_or(NAMESPACE)));
+        }
+        if let Some(namespace) = namespace {
+            command.arg(format!("--watch-namespace={namespace}"));
+        }
+        command.args(renewal);
+        if contender == Contender::TwinTuned {
+            command.arg("--tuned");
+        }
+        let name = format!("{}-{place}", contender.account());
+        Running::start(self.rig, &name, command, health_port, metrics_port)
+    }
+
+    /// Starts a contender and waits until it says that it is ready.
+    pub fn start_ready(&self, contender: Contender, place: &str) -> Result<Running> {
+        let running = self.start(contender, place)?;
+        running.wait_until_ready()?;
+        Ok(running)
+    }
+
+    /// Takes a Lease away whose holder has ended, so that nobody waits for it.
+    pub fn free(&self, contender: Contender) -> Result<()> {
+        contender.lease().map_or(Ok(()), |lease| self.rig.delete(&lease))
+    }
+
+    /// Follows the Lease of a contender, if it competes for one.
+    pub fn follow(&self, contender: Contender) -> Option<Follower> {
+        contender.lease().map(|lease| Follower::start(self.rig, &lease))
+    }
+
+    /// Follows the Lease of one that serves this namespace, if it competes for one.
+    pub fn follow_in(&self, contender: Contender, namespace: &str) -> Option<Follower> {
+        contender.lease_in(namespace).map(|lease| Follower::start(self.rig, &lease))
+    }
+}
+
+/// Who holds a Lease, and since when that is known here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// When the watch said so.
+    pub at: Timestamp,
+    /// Nobody, where it is empty.
+    pub holder: String,
+}
+
+/// Follows a Lease by a watch.
+#[derive(Debug)]
+pub struct Follower {
+    seen: Arc<Mutex<Vec<Held>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Follower {
+    fn start(rig: &Rig, lease: &str) -> Self {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (collection, name) = lease.rsplit_once('/').unwrap_or_default();
+        let path = format!("{collection}?watch=1&fieldSelector=metadata.name={name}");
+        let (api, into) = (rig.api(), Arc::clone(&seen));
+        let task = rig.spawn(async move {
+            // A watch that the server ends begins anew.
+            while let Ok(events) = api.watch(&path).await {
+                pin_mut!(events);
+                while let Some(Ok(event)) = events.next().await {
+                    let at = Timestamp::now();
+                    let holder = match event {
+                        WatchEvent::Added(lease) | WatchEvent::Modified(lease) => holder(&lease),
+                        WatchEvent::Deleted(_) => String::new(),
+                        WatchEvent::Bookmark(_) | WatchEvent::Error(_) => continue,
+                    };
+                    into.lock().unwrap_or_else(PoisonError::into_inner).push(Held { at, holder });
+                }
+            }
+        });
+        Self { seen, task }
+    }
+
+    /// The first state after a moment that is so.
+    fn first(&self, after: Timestamp, is: impl Fn(&Held) -> bool) -> Option<Held> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().find(|held| held.at >= after && is(held)).cloned()
+    }
+
+    /// Who holds it.
+    pub fn holder(&self) -> Option<String> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.last().map(|held| held.holder.clone()).filter(|holder| !holder.is_empty())
+    }
+
+    /// When it was let go after a moment.
+    pub fn released(&self, after: Timestamp) -> Option<Timestamp> {
+        self.first(after, |held| held.holder.is_empty()).map(|held| held.at)
+    }
+
+    /// When somebody other than `old` was seen to hold it after a moment.
+    pub fn taken(&self, after: Timestamp, old: &str) -> Option<Timestamp> {
+        self.first(after, |held| !held.holder.is_empty() && held.holder != old).map(|held| held.at)
+    }
+
+    /// Waits until somebody holds it.
+    pub fn wait_for_holder(&self) -> Result<String> {
+        run::poll("somebody holds the Lease", LIMIT, GLANCE, || Ok(self.holder()))
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn holder(lease: &Value) -> String {
+    lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Gives the twin what it has to do.
+fn allow(rig: &Rig) -> Result<()> {
+    let see = ["get", "list", "watch"];
+    let rules = [
+        rule("", &["pods"], &["get", "list", "watch", "create", "delete"]),
+        rule("", &["nodes"], &see),
+        rule("", &["events"], &["create", "patch"]),
+        rule("events.k8s.io", &["events"], &["create", "patch"]),
+        rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
+        rule("dj.dysproz.io", &["daemonjobs", "daemonjobs/finalizers"], &["get", "list", "watch", "update"]),
+        rule("dj.dysproz.io", &["daemonjobs/status"], &["update"]),
+        rule(
+            "batch.tutorial.kubebuilder.io",
+            &["podsets", "podsets/finalizers"],
+            &["get", "list", "watch", "update"],
+        ),
+        rule("batch.tutorial.kubebuilder.io", &["podsets/status"], &["update"]),
+    ];
+    peer::allow(rig, NAMESPACE, TWIN, &rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_lease_is_free_where_nobody_holds_it() {
+        assert_eq!(holder(&json!({"spec": {"holderIdentity": "a"}})), "a");
+        assert_eq!(holder(&json!({"spec": {"holderIdentity": ""}})), "");
+        assert_eq!(holder(&json!({"spec": {}})), "");
+    }
+
+    #[test]
+    fn both_twins_in_go_have_one_lease() {
+        assert_eq!(Contender::Twin.lease(), Contender::TwinTuned.lease());
+        assert_ne!(Contender::Twin.lease(), Contender::Quintet.lease());
+    }
+}

@@ -1,0 +1,743 @@
+//! One function for each measure: one cluster, contenders one after another, each with a process and, where it makes
+//! objects, a namespace of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use quintet_localcluster::audit::{Request, Tally};
+use quintet_localcluster::image::gzip;
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::proxy::Proxy;
+use quintet_localcluster::{interrupt, run};
+use serde_json::{Value, json};
+
+use super::contender::{Contender, Stand};
+use super::figures::Results;
+use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
+use super::{Sizes, fewer};
+use crate::client::Api;
+use crate::contest::{counts, remove};
+use crate::peer::Running;
+use crate::process;
+use crate::rig::{LOOK, pods, settled as quiet};
+use crate::scrape;
+use crate::stats::{float, mebibytes, signed};
+
+/// How often the audit log is read; the times are those in it.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// Events a second of the open loop: about what the API server can take on two cores.
+const RATE: u32 = 100;
+
+/// Events a second that leave the API server time.
+const CALM_RATE: u32 = 25;
+
+/// How long a manager makes no pass until it is at rest: statuses are written a second after one another.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// How long a dead watch may go unnoticed: kube-runtime gives one up after 295 s without an event.
+const UNNOTICED: Duration = Duration::from_mins(10);
+
+/// How often Quintet renews its Lease; the twin does so every 2 s.
+const RENEWAL: Duration = Duration::from_secs(5);
+
+/// How often the canary asks.
+const CANARY: Duration = Duration::from_millis(20);
+
+/// A pair of so many.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair<'a> {
+    /// From 1.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
+    /// Who is compared on this cluster, in this order.
+    pub contenders: &'a [Contender],
+}
+
+impl Pair<'_> {
+    /// How long after the renewal of a Lease its pair does what it measures: each at another moment before the next one.
+    fn phase(self) -> Result<Duration> {
+        Ok(RENEWAL * u32::try_from(self.number - 1)? / u32::try_from(self.of)?)
+    }
+
+    /// Calls `measure` for each contender.
+    pub fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
+        let Self { number, of, contenders } = self;
+        for &contender in contenders {
+            let mut step = Step::start_long(format!("{what}, pair {number} of {of}: {}", contender.name()));
+            measure(contender, &mut step)?;
+            step.done();
+        }
+        Ok(())
+    }
+}
+
+/// Lets every contender do once what is not measured: a cluster that has just come up does everything for the first time.
+pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
+    let namespace = stand.rig.namespace()?;
+    for &contender in pair.contenders.iter().rev() {
+        let step = Step::start_long(format!("warming up: {}", contender.name()));
+        let (running, _) = first_write(stand, contender, &namespace)?;
+        clear(stand, &namespace)?;
+        running.stop()?;
+        step.done();
+    }
+    Ok(())
+}
+
+/// The size of the program, as it is and compressed as a layer of an image is.
+pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
+    for &contender in Contender::MANAGERS {
+        let program = stand.program(contender);
+        let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        results.one(contender, 1, "bytes", float(bytes.len()) / 1_048_576.0);
+        // Images are spoken of in MB, of a million bytes.
+        results.one(contender, 1, "compressed", float(gzip(&bytes)?.len()) / 1e6);
+    }
+    Ok(())
+}
+
+/// Memory while nothing happens.
+pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    pair.each("idle", |contender, _| {
+        let running = settled(stand, contender, sizes)?;
+        interrupt::pause(sizes.idle)?;
+        let memory = running.memory()?;
+        results.one(contender, pair.number, "rss", mebibytes(memory.rss_kib));
+        results.one(contender, pair.number, "pss", mebibytes(memory.pss_kib));
+        results.one(contender, pair.number, "threads", threads(&running)?);
+        running.stop()
+    })
+}
+
+/// Requests while nothing happens, of all contenders at the same time: minutes are needed, for watches last as long.
+pub fn requests(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    let mut step = Step::start_long(format!("requests while nothing happens, {} s", sizes.long.as_secs()));
+    let started = pair.contenders.iter().map(|&contender| Ok((contender, settled(stand, contender, sizes)?)));
+    let started = started.collect::<Result<Vec<_>>>()?;
+    stand.rig.forget_requests()?;
+    let began = Instant::now();
+    while let Some(left) = sizes.long.checked_sub(began.elapsed()) {
+        step.tick();
+        interrupt::pause(left.min(Duration::from_secs(1)))?;
+    }
+    let asked = stand.rig.requests_so_far()?;
+    let seconds = began.elapsed().as_secs_f64();
+    for (contender, running) in started {
+        let own = || asked.iter().filter(|request| request.author == contender.author());
+        results.one(contender, pair.number, "requests", float(own().count()) / seconds);
+        let reads = own().filter(|request| request.is_read());
+        results.one(contender, pair.number, "reads", float(reads.count()) / seconds);
+        let besides = own().filter(|request| !request.is_of_election());
+        results.one(contender, pair.number, "besides", float(besides.count()) / seconds);
+        running.stop()?;
+    }
+    step.done();
+    Ok(())
+}
+
+/// Memory for pods that nobody here owns.
+pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    let rig = stand.rig;
+    let mut without = BTreeMap::new();
+    pair.each("memory without pods", |contender, _| {
+        without.insert(contender, resident(stand, contender, sizes)?);
+        Ok(())
+    })?;
+    let namespace = rig.namespace()?;
+    let step = Step::start_long(format!("making {} foreign pods", sizes.many));
+    let bodies = (0..sizes.many).map(|number| {
+        let mut pod =
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("foreign-{number}")}});
+        pod["spec"] = pod_spec("Always");
+        serde_json::to_vec(&pod)
+    });
+    rig.create_all(&pods(&namespace), bodies.collect::<Result<_, _>>()?)?;
+    step.done();
+    pair.each("memory with foreign pods", |contender, _| {
+        let (with, without) = (resident(stand, contender, sizes)?, without[&contender]);
+        results.one(contender, pair.number, "bytes", per_pod(without, with, sizes.many));
+        Ok(())
+    })
+}
+
+/// Memory for pods of its own, at the start and settled, and the time until the first write with so many of them.
+pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    let rig = stand.rig;
+    let mut without = BTreeMap::new();
+    pair.each("memory without pods", |contender, _| {
+        let rss = resident(stand, contender, sizes)?;
+        results.one(contender, pair.number, "rss-none", mebibytes(rss));
+        without.insert(contender, rss);
+        Ok(())
+    })?;
+    let many = rig.namespace()?;
+    let (tenth, half) = fewer(sizes.many);
+    for (figure, part, more) in [("rss-tenth", "a tenth", tenth), ("rss-half", "half", half - tenth)] {
+        many_pods(stand, &many, figure, more)?;
+        pair.each(&format!("memory with {part} of its pods"), |contender, _| {
+            results.one(contender, pair.number, figure, mebibytes(resident(stand, contender, sizes)?));
+            Ok(())
+        })?;
+    }
+    many_pods(stand, &many, "all", sizes.many - half)?;
+    let namespace = rig.namespace()?;
+    pair.each("memory with its own pods", |contender, _| {
+        // What the API server did for the one before is over.
+        interrupt::pause(sizes.settle)?;
+        let (running, seconds) = first_write(stand, contender, &namespace)?;
+        interrupt::pause(sizes.settle)?;
+        let memory = running.memory()?;
+        results.one(
+            contender,
+            pair.number,
+            "bytes",
+            per_pod(without[&contender], memory.rss_kib, sizes.many),
+        );
+        results.one(contender, pair.number, "rss", mebibytes(memory.rss_kib));
+        results.one(contender, pair.number, "peak", float(memory.peak_kib) / float(memory.rss_kib));
+        results.one(contender, pair.number, "first", 1_000.0 * seconds);
+        clear(stand, &namespace)?;
+        running.stop()
+    })
+}
+
+/// What is asked for when the manager is started anew and everything is as it should be, and while nothing happens then.
+pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    let (rig, ours) = (stand.rig, Contender::Quintet);
+    let namespace = rig.namespace()?;
+    stand.free(ours)?;
+    let running = stand.start_ready(ours, "a")?;
+    let mut step = Step::start_long(format!(
+        "{} objects of five kinds, pair {} of {}",
+        sizes.many, pair.number, pair.of
+    ));
+    let objects = Kind::ALL.map(|kind| kind.share(sizes.many));
+    for (kind, objects) in Kind::ALL.into_iter().zip(objects) {
+        let bodies = (0..objects).map(|number| serde_json::to_vec(&kind.object(number)));
+        rig.wait_for(rig.api().create_all(&kind.collection(&namespace), bodies.collect::<Result<_, _>>()?))?;
+        step.tick();
+    }
+    at_rest(stand, &running, sizes.many)?;
+    running.stop()?;
+    step.done();
+
+    let step = Step::start_long(format!("restart, pair {} of {}", pair.number, pair.of));
+    stand.free(ours)?;
+    rig.forget_requests()?;
+    let running = stand.start_ready(ours, "a")?;
+    run::poll("every object was looked at", rig.patience(), LOOK, || {
+        let metrics = running.metrics()?;
+        let looked = Kind::ALL.map(|kind| {
+            scrape::sum(&metrics, "controller_runtime_reconcile_total", &[("controller", kind.controller())])
+        });
+        let all = looked.into_iter().zip(objects).all(|(looked, objects)| looked >= float(objects));
+        Ok(all.then_some(()))
+    })?;
+    at_rest(stand, &running, sizes.many)?;
+    let is_ours = |request: &&Request| request.author == ours.author() && request.resource != "leases";
+    let asked = rig.requests_so_far()?;
+    let of = |what: fn(&Request) -> bool| {
+        float(asked.iter().filter(is_ours).filter(|request| what(request)).count())
+    };
+    results.one(ours, pair.number, "writes", of(Request::is_write));
+    results.one(ours, pair.number, "reads", of(Request::is_read));
+    interrupt::pause(sizes.idle)?;
+    let asked = rig.requests_so_far()?;
+    let steady = asked.iter().filter(is_ours).filter(|request| request.is_read());
+    results.one(ours, pair.number, "steady", float(steady.count()));
+    running.stop()?;
+    step.done();
+    Ok(())
+}
+
+/// From the start of the program until its first write arrives.
+pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    let namespace = stand.rig.namespace()?;
+    pair.each("start to first write", |contender, _| {
+        interrupt::pause(sizes.settle)?;
+        let (running, seconds) = first_write(stand, contender, &namespace)?;
+        results.one(contender, pair.number, "first", 1_000.0 * seconds);
+        clear(stand, &namespace)?;
+        running.stop()
+    })
+}
+
+/// From the answer to a request that makes an object until the answer to the one that makes its pod.
+pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    pair.each("event to write", |contender, step| {
+        let running = settled(stand, contender, sizes)?;
+        for (figure, rate, events) in
+            [("delay-calm", CALM_RATE, sizes.calm_events), ("delay", RATE, sizes.events)]
+        {
+            let delays = delays_at(stand, &running, rate, events, step)?;
+            results.add(contender, pair.number, figure, delays);
+        }
+        running.stop()
+    })
+}
+
+/// Milliseconds from each of so many events, at so many a second, to the write that it causes.
+fn delays_at(
+    stand: &Stand<'_>,
+    running: &Running,
+    rate: u32,
+    events: usize,
+    step: &mut Step,
+) -> Result<Vec<f64>> {
+    let rig = stand.rig;
+    let namespace = rig.namespace()?;
+    rig.forget_requests()?;
+    let (api, collection) = (rig.api(), pod_sets(&namespace));
+    let sender = rig.spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / rate);
+        // One that comes late does not put off the others: the loop is open.
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
+        let mut sent = tokio::task::JoinSet::new();
+        for number in 0..events {
+            ticks.tick().await;
+            let (api, collection, object) =
+                (api.clone(), collection.clone(), pod_set(&format!("event-{number}"), 1));
+            sent.spawn(async move { api.create(&collection, &object).await.map(|_| ()) });
+        }
+        while let Some(one) = sent.join_next().await {
+            one.context("a request's task ended early")??;
+        }
+        anyhow::Ok(())
+    });
+    rig.wait_for(async { sender.await.context("the sender's task ended early")? })?;
+    let mut writes = Vec::new();
+    run::poll("every event has its pod", rig.patience(), LOOK, || {
+        step.tick();
+        running.must_run()?;
+        writes.extend(rig.writes_so_far(&namespace)?);
+        let made = writes.iter().filter(|write| write.is_creation_of_pod()).count();
+        Ok((made >= events).then_some(()))
+    })?;
+    let owners: BTreeMap<String, String> =
+        rig.list(&pods(&namespace))?.iter().filter_map(owner_of_pod).collect();
+    let delays = delays(&writes, &owners);
+    if delays.len() != events {
+        bail!("{} of {events} events have a pod in the audit log", delays.len());
+    }
+    clear(stand, &namespace)?;
+    Ok(delays)
+}
+
+/// Milliseconds between the answers to the requests that made an owner and its pod.
+fn delays(writes: &[Request], owners: &BTreeMap<String, String>) -> Vec<f64> {
+    let made = |resource: &str| -> BTreeMap<&str, Timestamp> {
+        let done = writes.iter().filter(|write| write.is_done() && write.verb == "create");
+        done.filter(|write| write.resource == resource)
+            .map(|write| (write.name.as_str(), write.answered))
+            .collect()
+    };
+    let (sets, pods) = (made("podsets"), made("pods"));
+    let delay = |(pod, at): (&&str, &Timestamp)| {
+        let event = sets.get(owners.get(*pod)?.as_str())?;
+        Some(1_000.0 * at.duration_since(*event).as_secs_f64())
+    };
+    pods.iter().filter_map(delay).collect()
+}
+
+fn owner_of_pod(pod: &Value) -> Option<(String, String)> {
+    let name = pod["metadata"]["name"].as_str()?;
+    let owner = pod["metadata"]["ownerReferences"][0]["name"].as_str()?;
+    Some((name.to_owned(), owner.to_owned()))
+}
+
+/// Processor time and writes for pods that run to completion, and how a stranger fares meanwhile.
+pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
+    let rig = stand.rig;
+    let driven = sizes.jobs * rig.nodes();
+    let canaries = stand.canary()?;
+    pair.each("pods driven to completion", |contender, step| {
+        let namespace = rig.namespace()?;
+        let running = settled(stand, contender, sizes)?;
+        rig.forget_requests()?;
+        let canary = Canary::start(stand, &canaries, &namespace);
+        let (cpu, share, began) =
+            (process::cpu_seconds(running.pid())?, rig.share([running.pid()])?, Instant::now());
+        let paths: Vec<String> =
+            (0..sizes.jobs).map(|number| format!("{}/drive-{number}", daemon_jobs(&namespace))).collect();
+        for number in 0..sizes.jobs {
+            rig.create(&daemon_jobs(&namespace), &daemon_job(&format!("drive-{number}")))?;
+        }
+        run::poll("all pods have succeeded", rig.patience(), LOOK, || {
+            step.tick();
+            running.must_run()?;
+            for path in &paths {
+                let job = rig.get(path)?.unwrap_or_default();
+                if !counts(&job["status"]["succeeded"], rig.nodes()) || job["status"]["succeeded"].is_null() {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(()))
+        })?;
+        let seconds = began.elapsed().as_secs_f64();
+        let (waits, refused) = canary.finish(stand)?;
+        let writes = rig.writes(&namespace)?;
+        let tally = Tally::of(&writes, contender.author(), &namespace);
+        let cpu = process::cpu_seconds(running.pid())? - cpu;
+        results.one(contender, pair.number, "cpu", cpu * 1_000.0 / float(driven));
+        results.one(contender, pair.number, "writes", float(tally.writes()) / float(driven));
+        results.one(contender, pair.number, "refused", float(tally.refused) / float(driven));
+        results.one(contender, pair.number, "seconds", seconds);
+        results.add(contender, pair.number, "canary", waits);
+        results.one(contender, pair.number, "canary-429", float(refused));
+        if let Some(others) = share.others_percent(rig.share([running.pid()])?) {
+            results.one(contender, pair.number, "others", others);
+        }
+        for path in &paths {
+            remove(rig, &namespace, path)?;
+        }
+        running.stop()
+    })
+}
+
+/// Somebody who has nothing to do with the manager and asks the API server for a small object, again and again.
+struct Canary {
+    ended: Arc<AtomicBool>,
+    waits: Arc<Mutex<Vec<f64>>>,
+    /// Ends with how often it was asked to come later.
+    task: tokio::task::JoinHandle<Result<usize>>,
+}
+
+impl Canary {
+    fn start(stand: &Stand<'_>, api: &Api, namespace: &str) -> Self {
+        let (ended, waits) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (api, path) = (api.clone(), format!("/api/v1/namespaces/{namespace}"));
+        let (until, into) = (Arc::clone(&ended), Arc::clone(&waits));
+        let task = stand.rig.spawn(async move {
+            let mut refused = 0;
+            while !until.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                if api.is_served(&path).await? {
+                    let wait = 1_000.0 * began.elapsed().as_secs_f64();
+                    into.lock().unwrap_or_else(PoisonError::into_inner).push(wait);
+                } else {
+                    refused += 1;
+                }
+                tokio::time::sleep(CANARY).await;
+            }
+            Ok(refused)
+        });
+        Self { ended, waits, task }
+    }
+
+    /// Milliseconds that each request took, and how many others were asked to come later.
+    fn finish(self, stand: &Stand<'_>) -> Result<(Vec<f64>, usize)> {
+        self.ended.store(true, Ordering::Relaxed);
+        let refused =
+            stand.rig.wait_for(async { self.task.await.context("the canary's task ended early")? })?;
+        Ok((self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(), refused))
+    }
+}
+
+/// How the holder of the Lease ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By SIGTERM, as in a rollout.
+    Graceful,
+    /// By SIGKILL.
+    Crash,
+}
+
+/// From the signal until the successor holds the Lease, and until its first write arrives.
+pub fn hand_over(
+    stand: &Stand<'_>,
+    sizes: &Sizes,
+    pair: Pair<'_>,
+    end: End,
+    with_many: bool,
+    results: &mut Results,
+) -> Result<()> {
+    if with_many {
+        many_pods(stand, &stand.rig.namespace()?, "many", sizes.many)?;
+    }
+    let what = match end {
+        End::Graceful => "graceful hand-over",
+        End::Crash => "fail-over after a crash",
+    };
+    pair.each(what, |contender, step| {
+        let namespace = stand.rig.namespace()?;
+        // One that nobody hands over takes as long as the Lease: a few tell as much as a hundred.
+        let times = match (end, contender) {
+            (End::Graceful, Contender::Quintet) => sizes.hand_overs.div_ceil(sizes.pairs),
+            (End::Graceful, Contender::TwinTuned) => sizes.hand_overs.div_ceil(sizes.pairs).div_ceil(5),
+            _ => 1,
+        };
+        stand.free(contender)?;
+        let Some(follower) = stand.follow(contender) else { return Ok(()) };
+        let start = |place| match end {
+            End::Graceful => stand.start_ready(contender, place),
+            End::Crash => stand.start_renewing_alike(contender, place),
+        };
+        let mut leader = start("a")?;
+        let (mut released, mut taken, mut wrote) = (Vec::new(), Vec::new(), Vec::new());
+        for number in 0..times {
+            step.tick();
+            let old = follower.wait_for_holder()?;
+            let standby = start(if number % 2 == 0 { "b" } else { "a" })?;
+            interrupt::pause(sizes.standby)?;
+            if end == End::Crash {
+                interrupt::pause(RENEWAL + pair.phase()?)?;
+            }
+            stand.rig.forget_requests()?;
+            let began = Timestamp::now();
+            if end == End::Crash {
+                leader.kill();
+            } else {
+                leader.terminate();
+                run::poll("the old leader let go", Duration::from_mins(1), Duration::from_millis(1), || {
+                    Ok((follower.released(began).is_some() || leader.has_ended()?).then_some(()))
+                })?;
+            }
+            // What the old leader cannot do any more.
+            stand.rig.create(&pod_sets(&namespace), &pod_set(&format!("after-{number}"), 1))?;
+            let first = first_creation(stand, contender, &namespace)?;
+            let since = |at: Timestamp| 1_000.0 * at.duration_since(began).as_secs_f64();
+            let holder = run::poll("the standby holds the Lease", Duration::from_mins(1), LOOK, || {
+                Ok(follower.taken(began, &old))
+            })?;
+            taken.push(since(holder));
+            wrote.push(since(first));
+            released.extend(follower.released(began).map(since));
+            leader = standby;
+        }
+        if contender.releases() && end == End::Graceful {
+            results.add(contender, pair.number, "released", released);
+        }
+        results.add(contender, pair.number, "taken", taken);
+        results.add(contender, pair.number, "wrote", wrote);
+        clear(stand, &namespace)?;
+        leader.stop()
+    })
+}
+
+/// What is done to the way to the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// Nobody is there for a while.
+    Outage,
+    /// Nothing passes any more over the connections that are open, and nobody is told.
+    Silence,
+}
+
+/// From the return of the API server, or from the silence, until everything has its pod that was made since nothing came
+/// through. Who ends meanwhile is started again, without the pauses that a kubelet makes. The pairs break at different moments
+/// between two renewals of the Lease, since the next one may be what tells.
+pub fn broken(
+    stand: &Stand<'_>,
+    sizes: &Sizes,
+    pair: Pair<'_>,
+    way: Break,
+    results: &mut Results,
+) -> Result<()> {
+    let rig = stand.rig;
+    let what = match way {
+        Break::Outage => "an API server that is gone",
+        Break::Silence => "connections that went silent",
+    };
+    pair.each(what, |contender, step| {
+        let namespace = rig.namespace()?;
+        let proxy = Proxy::to(rig.api_port()?)?;
+        stand.lead_through(contender, Some(proxy.port()))?;
+        let mut supervised =
+            Supervised { stand, contender, running: settled(stand, contender, sizes)?, restarts: 0 };
+        rig.create(&pod_sets(&namespace), &pod_set("before", 1))?;
+        first_creation(stand, contender, &namespace)?;
+        // Its status is written then, and nothing is under way.
+        interrupt::pause(Duration::from_secs(3) + pair.phase()?)?;
+        match way {
+            Break::Outage => proxy.cut(),
+            Break::Silence => proxy.silence(),
+        }
+        let (mut began, broke) = (Timestamp::now(), Instant::now());
+        for number in 0..sizes.meanwhile {
+            rig.create(&pod_sets(&namespace), &pod_set(&format!("meanwhile-{number}"), 1))?;
+        }
+        if way == Break::Outage {
+            while broke.elapsed() < sizes.outage {
+                step.tick();
+                supervised.start_again_if_ended()?;
+                interrupt::pause(Duration::from_secs(1))?;
+            }
+            began = Timestamp::now();
+            proxy.restore();
+        }
+        let mut made = Vec::new();
+        run::poll("everything has its pod", UNNOTICED, Duration::from_secs(1), || {
+            step.tick();
+            supervised.start_again_if_ended()?;
+            let writes = rig.writes_so_far(&namespace)?.into_iter();
+            made.extend(writes.filter(Request::is_creation_of_pod).map(|write| write.received));
+            Ok((made.len() >= sizes.meanwhile).then_some(()))
+        })?;
+        let last = made.into_iter().max().context("no pod was made")?;
+        results.one(contender, pair.number, "back", last.duration_since(began).as_secs_f64());
+        results.one(contender, pair.number, "restarts", float(supervised.restarts));
+        clear(stand, &namespace)?;
+        stand.lead_through(contender, None)?;
+        // Some wait at the end for an answer over a connection that says nothing any more.
+        supervised.running.kill();
+        Ok(())
+    })
+}
+
+/// A contender that is started again when it ends.
+struct Supervised<'a> {
+    stand: &'a Stand<'a>,
+    contender: Contender,
+    running: Running,
+    restarts: u32,
+}
+
+impl Supervised<'_> {
+    fn start_again_if_ended(&mut self) -> Result<()> {
+        if self.running.has_ended()? {
+            self.restarts += 1;
+            self.running = self.stand.start(self.contender, "a")?;
+        }
+        Ok(())
+    }
+}
+
+/// When the first request to make a pod came; waits for it.
+fn first_creation(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Result<Timestamp> {
+    run::poll("a pod is made", stand.rig.patience(), GLANCE, || {
+        let writes = stand.rig.writes_so_far(namespace)?;
+        let mut made =
+            writes.iter().filter(|write| write.author == contender.author() && write.is_creation_of_pod());
+        Ok(made.next().map(|write| write.received))
+    })
+}
+
+/// Starts a contender for which there is something to do, and says after how many seconds it began to.
+fn first_write(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Result<(Running, f64)> {
+    stand.free(contender)?;
+    stand.rig.create(&pod_sets(namespace), &pod_set("first", 1))?;
+    stand.rig.forget_requests()?;
+    let running = stand.start(contender, "a")?;
+    let first = first_creation(stand, contender, namespace)?;
+    let seconds = first.duration_since(running.began).as_secs_f64();
+    Ok((running, seconds))
+}
+
+/// A contender that holds the Lease and has been at rest for a while.
+fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Running> {
+    stand.free(contender)?;
+    let follower = stand.follow(contender);
+    let running = stand.start_ready(contender, "a")?;
+    if let Some(follower) = follower {
+        follower.wait_for_holder()?;
+    }
+    interrupt::pause(sizes.settle)?;
+    Ok(running)
+}
+
+/// How long many things may take.
+fn patience(stand: &Stand<'_>, things: usize) -> Result<Duration> {
+    Ok(stand.rig.patience() + Duration::from_millis(20) * u32::try_from(things)?)
+}
+
+/// Waits until a manager makes no pass any more.
+fn at_rest(stand: &Stand<'_>, running: &Running, objects: usize) -> Result<()> {
+    quiet("the manager is quiet", QUIET, patience(stand, objects)?, || {
+        running.must_run()?;
+        Ok(scrape::sum(&running.metrics()?, "controller_runtime_reconcile_total", &[]))
+    })?;
+    Ok(())
+}
+
+/// The RSS of a contender that was just started, in KiB.
+fn resident(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<u64> {
+    let running = settled(stand, contender, sizes)?;
+    let memory = running.memory()?;
+    running.stop()?;
+    Ok(memory.rss_kib)
+}
+
+/// Bytes for each pod between two readings in KiB.
+fn per_pod(without: u64, with: u64, pods: usize) -> f64 {
+    1_024.0 * signed(with.cast_signed() - without.cast_signed()) / float(pods)
+}
+
+/// Makes many pods that are everybody's own: Quintet makes them, for a PodSet of this name, and they have the labels by
+/// which the twin selects. They go with their cluster.
+fn many_pods(stand: &Stand<'_>, namespace: &str, name: &str, pods: usize) -> Result<()> {
+    let rig = stand.rig;
+    let mut step = Step::start_long(format!("making {pods} pods"));
+    stand.free(Contender::Quintet)?;
+    let running = stand.start_ready(Contender::Quintet, "a")?;
+    let path = format!("{}/{name}", pod_sets(namespace));
+    rig.create(&pod_sets(namespace), &pod_set(name, pods))?;
+    run::poll("the pods are made", patience(stand, pods)?, Duration::from_millis(500), || {
+        step.tick();
+        let status = rig.get(&path)?.unwrap_or_default()["status"].take();
+        Ok((!status["replicas"].is_null() && counts(&status["replicas"], pods)).then_some(()))
+    })?;
+    running.stop()?;
+    step.done();
+    Ok(())
+}
+
+/// Deletes all PodSets of a namespace and their pods.
+fn clear(stand: &Stand<'_>, namespace: &str) -> Result<()> {
+    let collection = pod_sets(namespace);
+    stand.rig.delete(&format!("{collection}?propagationPolicy=Background"))?;
+    run::poll("the objects are gone", stand.rig.patience(), LOOK, || {
+        Ok((!stand.rig.has_any(&collection, "")?).then_some(()))
+    })?;
+    stand.rig.remove_pods(namespace)
+}
+
+fn threads(running: &Running) -> Result<f64> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).context("no threads are listed")?;
+    Ok(float(tasks.count()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quintet_localcluster::audit::Author;
+
+    fn write(resource: &str, name: &str, millisecond: i64) -> Request {
+        let at = Timestamp::from_millisecond(millisecond).unwrap();
+        Request {
+            author: Author::Twin,
+            namespace: "n".to_owned(),
+            verb: "create".to_owned(),
+            resource: resource.to_owned(),
+            name: name.to_owned(),
+            code: 201,
+            received: at,
+            answered: at,
+        }
+    }
+
+    #[test]
+    fn a_delay_is_that_of_a_pod_and_its_owner() {
+        let writes = [
+            write("podsets", "a", 10),
+            write("pods", "b-0", 27),
+            write("podsets", "b", 20),
+            write("pods", "x", 30),
+        ];
+        let owners = [("b-0".to_owned(), "b".to_owned())].into();
+        let delays = delays(&writes, &owners);
+        assert!(delays.len() == 1 && (delays[0] - 7.0).abs() < 1e-9, "{delays:?}");
+    }
+
+    #[test]
+    fn memory_may_shrink() {
+        assert!((per_pod(100, 110, 10) - 1_024.0).abs() < 1e-9);
+        assert!((per_pod(110, 100, 10) + 1_024.0).abs() < 1e-9);
+    }
+}

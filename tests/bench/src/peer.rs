@@ -1,0 +1,210 @@
+//! Managers that a bench runs beside ours: processes that end with the value that stands for them, and the rights that they
+//! need.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use quintet_localcluster::cluster::processes::{self, Launch, Process};
+use quintet_localcluster::cluster::state;
+use quintet_localcluster::manager::NAMESPACE;
+use quintet_localcluster::run::Log;
+use quintet_localcluster::{http, manager, run};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::process;
+use super::rig::Rig;
+
+/// How long anything about a manager may take.
+pub const LIMIT: Duration = Duration::from_mins(1);
+
+/// How often something is looked at that is over in milliseconds.
+pub const GLANCE: Duration = Duration::from_millis(1);
+
+/// A rule of a ClusterRole.
+pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+}
+
+/// Makes a ServiceAccount of this name that may do this.
+pub fn allow(rig: &Rig, namespace: &str, account: &str, rules: &[Value]) -> Result<()> {
+    let service_account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}});
+    rig.create(&format!("/api/v1/namespaces/{namespace}/serviceaccounts"), &service_account)?;
+    grant(rig, namespace, account, account, rules)
+}
+
+/// Lets a ServiceAccount do this too, by a ClusterRole of this name.
+pub fn grant(rig: &Rig, namespace: &str, account: &str, role: &str, rules: &[Value]) -> Result<()> {
+    let name = json!({"name": role});
+    let cluster_role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": name, "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": name,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+    });
+    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &cluster_role)?;
+    rig.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding)?;
+    Ok(())
+}
+
+/// Where the kubeconfig of a ServiceAccount is.
+pub fn kubeconfig(rig: &Rig, account: &str) -> PathBuf {
+    rig.cluster().kube().dir().join(format!("bench-{account}.kubeconfig"))
+}
+
+/// Writes the kubeconfig of a ServiceAccount, perhaps with another port by which it reaches the API server.
+pub fn write_kubeconfig(rig: &Rig, account: &str, through: Option<u16>) -> Result<()> {
+    let mut text = rig.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account)?;
+    if let Some(port) = through {
+        text = manager::kubeconfig_through(&text, port)?;
+    }
+    state::write(&kubeconfig(rig, account), text.as_bytes())
+}
+
+/// A manager while it runs. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    process: Process,
+    child: Child,
+    log: Log,
+    metrics_port: u16,
+    /// Just before it was started.
+    pub began: Timestamp,
+}
+
+impl Running {
+    /// Starts a manager, without waiting for it, whose `/readyz` and `/metrics` answer at these ports.
+    pub fn start(
+        rig: &Rig,
+        name: &str,
+        mut command: Command,
+        health_port: u16,
+        metrics_port: u16,
+    ) -> Result<Self> {
+        let kube = rig.cluster().kube();
+        command.current_dir(kube.dir());
+        let records = kube.dir().join("processes");
+        fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
+        let log = Log::now(kube.log(&format!("{name}.log")));
+        let began = Timestamp::now();
+        let (process, child) = processes::start(
+            &records,
+            Launch {
+                name,
+                command,
+                port: health_port,
+                fingerprint: String::new(),
+                stdout: kube.log(&format!("{name}.out")),
+                stderr: kube.log(&format!("{name}.log")),
+            },
+        )?;
+        Ok(Self { process, child, log, metrics_port, began })
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.process.pid
+    }
+
+    /// What it uses of the memory.
+    pub fn memory(&self) -> Result<process::Memory> {
+        process::memory(self.pid())
+    }
+
+    /// What /metrics answers.
+    pub fn metrics(&self) -> Result<String> {
+        match http::get(self.metrics_port, "/metrics") {
+            Some((200, body)) => Ok(body),
+            _ => bail!("/metrics of {} does not answer", self.process.name),
+        }
+    }
+
+    /// Waits until /readyz says so.
+    pub fn wait_until_ready(&self) -> Result<()> {
+        run::poll(&format!("{} is ready", self.process.name), LIMIT, Duration::from_millis(10), || {
+            self.must_run()?;
+            Ok(manager::is_ready(self.process.port).then_some(()))
+        })
+        .with_context(|| self.log.tail(5))
+    }
+
+    /// Sends SIGTERM, without waiting.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Takes the processors away from it.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Gives it the processors back.
+    pub fn wake(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.process.pid).filter(|_| self.process.is_alive()) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Fails if it has ended by itself: controller-runtime does so when the Lease is lost.
+    pub fn must_run(&self) -> Result<()> {
+        if !self.process.is_alive() {
+            // It goes with the cluster.
+            bail!("{} has ended by itself; {}", self.process.name, self.log.tail(5));
+        }
+        Ok(())
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().context("cannot wait for a manager")?.is_some())
+    }
+
+    /// Ends it by SIGTERM and waits for that.
+    pub fn stop(mut self) -> Result<()> {
+        self.terminate();
+        run::poll(&format!("{} has ended", self.process.name), LIMIT, GLANCE, || {
+            Ok(self.has_ended()?.then_some(()))
+        })
+    }
+
+    /// Ends it by SIGKILL.
+    pub fn kill(self) {
+        self.process.kill();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.process.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::{daemonjob::KRUISE, manager::FRAMEWORK};
+    use quintet_localcluster::cluster::binaries::required_version;
+    use quintet_localcluster::paths;
+
+    #[test]
+    fn the_version_of_what_is_compared_with_is_stated_once() {
+        for (name, module, version) in [("twin", FRAMEWORK, "v0.24."), ("kruise", KRUISE, "v1.")] {
+            let go_mod = paths::workspace().join("tests/bench").join(name).join("go.mod");
+            let go_mod = fs::read_to_string(go_mod).unwrap();
+            assert!(required_version(&go_mod, module).unwrap().starts_with(version), "{name}");
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! `cargo xtask bench pulsar`: what PulsarConsumers cost the API server; and how fast `pulsar-consumer` takes messages from a broker and in how much memory, beside
+//! `pulsar-perf consume`, the measuring program of Apache Pulsar itself, from the same topic of the same broker.
+
+mod writes;
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::pulsar::distribution::VERSION;
+use quintet_localcluster::pulsar::{Admin, Broker, Options, perf};
+use quintet_localcluster::run::{self, Log};
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{build, protoc};
+use serde::Serialize;
+
+use super::contest::order;
+use super::host::{Machine, Versions};
+use super::process::{self, Memory};
+use super::report::{Report, Run};
+use super::rig;
+use super::stats::{float, mebibytes, ratio};
+use super::table::{Table, count, decimals};
+
+/// The broker's heap: enough that it is not what is measured.
+const HEAP_MIB: u32 = 1_024;
+
+/// Every message has about so many bytes.
+const MESSAGE: &str =
+    "a small message, as sensors send them: {\"id\": 4711, \"celsius\": 21.5, \"volt\": 3.29} and its number";
+
+/// The topic that everything is taken from.
+const TOPIC: &str = "bench";
+
+/// How often the broker's counts are read.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long one run may take.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// `cargo xtask bench pulsar`.
+#[derive(Debug, clap::Args)]
+#[command(
+    about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time",
+    long_about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.\n\n\
+    First it counts what the manager writes from an object to its settled status, on a cluster of its own: at most three \
+    writes, and one for each second that it takes, none after a restart; it fails if there are more.\n\n\
+    Then it starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and has both take \
+    all of it, in alternating order, each time with a new subscription: Exclusive and Shared. What pulsar-consumer prints \
+    goes to /dev/null; pulsar-perf prints nothing of a message.\n\n\
+    It fails if a message is not acknowledged in the end."
+)]
+pub struct Args {
+    /// Number of messages; may be given several times
+    #[arg(long, value_name = "N", default_values_t = [1_000_000], value_parser = clap::value_parser!(u32).range(10_000..=20_000_000))]
+    messages: Vec<u32>,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=99))]
+    rounds: u8,
+    /// See whether it works: 100,000 messages, one round
+    #[arg(long, conflicts_with_all = ["messages", "rounds", "write"])]
+    pub quick: bool,
+    /// Measure this alone
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+    /// Keep the outcome as docs/bench/pulsar.md and .json; what they have of the other part, and of other numbers of messages, stays
+    #[arg(long)]
+    write: bool,
+}
+
+impl Args {
+    fn command(&self) -> String {
+        let mut words = vec!["cargo xtask bench pulsar".to_owned()];
+        if self.quick {
+            words.push("--quick".to_owned());
+        } else if self.wants(Part::Rate) {
+            words.extend(self.messages.iter().map(|messages| format!("--messages {messages}")));
+            words.push(format!("--rounds {}", self.rounds));
+        }
+        words.extend(self.only.map(|part| format!("--only {}", part.word())));
+        words.extend((!self.quick).then(|| "--write".to_owned()));
+        words.join(" ")
+    }
+
+    /// Whether nothing is timed.
+    pub fn only_counts(&self) -> bool {
+        self.only == Some(Part::Writes)
+    }
+
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_none_or(|only| only == part)
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// How the manager writes, on a cluster; needs no broker
+    Writes,
+    /// How the programs take messages, from a broker
+    Rate,
+}
+
+impl Part {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Writes => "writes",
+            Self::Rate => "rate",
+        }
+    }
+}
+
+/// Who takes messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Contender {
+    PulsarConsumer,
+    PulsarPerf,
+}
+
+impl Contender {
+    const ALL: [Self; 2] = [Self::PulsarConsumer, Self::PulsarPerf];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::PulsarConsumer => "pulsar-consumer",
+            Self::PulsarPerf => "pulsar-perf consume",
+        }
+    }
+}
+
+/// The types of subscription that are measured: one that acknowledges all up to a message, and one that does not.
+const KINDS: [&str; 2] = ["Exclusive", "Shared"];
+
+/// What one contender did in one round.
+#[derive(Clone, Debug, Serialize)]
+struct Taken {
+    contender: Contender,
+    kind: &'static str,
+    round: usize,
+    /// From the first look at which there were some to the last message.
+    messages_per_second: f64,
+    /// The same for the second half, when a Java program is warm.
+    second_half_per_second: f64,
+    /// When all were acknowledged.
+    memory: Memory,
+    /// From its start on.
+    cpu_seconds: f64,
+    /// What the broker says was not acknowledged in the end.
+    left: i64,
+}
+
+/// A figure of a run, with so many decimals.
+type Figure = (usize, fn(&Taken) -> f64);
+
+/// Everything of one number of messages.
+#[derive(Debug, Serialize)]
+struct Results {
+    messages: u32,
+    runs: Vec<Taken>,
+}
+
+/// Runs the bench.
+pub fn run(args: &Args) -> Result<()> {
+    let mut runs = Vec::new();
+    if args.wants(Part::Writes) {
+        runs.push(writes::run(&build::release()?, args.command())?);
+    }
+    if args.wants(Part::Rate) {
+        runs.extend(rates(args)?);
+    }
+    Report { name: "pulsar", title: "PulsarConsumer, measured", method: method(), runs }.finish(args.write)
+}
+
+fn rates(args: &Args) -> Result<Vec<Run>> {
+    let Some(programs) = build::pulsar_release()? else { bail!("{}", protoc::MISSING) };
+    let [consumer, producer] = &programs[..] else { bail!("cargo built other programs than asked for") };
+    let (sizes, rounds) =
+        if args.quick { (vec![100_000], 1) } else { (args.messages.clone(), usize::from(args.rounds)) };
+    let mut runs = Vec::new();
+    for messages in sizes {
+        let machine = Machine::now();
+        let rig = PulsarRig::up(consumer, messages)?;
+        rig.fill(producer)?;
+        let results = rig.measure(rounds, !args.quick)?;
+        runs.push(Run {
+            about: format!("{} messages", count(messages)),
+            size: usize::try_from(messages)?,
+            command: args.command(),
+            machine,
+            versions: Versions::of_pulsar(consumer, VERSION)?.built(true)?,
+            failures: Some(results.failures()),
+            caveats: Vec::new(),
+            tables: KINDS.iter().map(|kind| results.table(kind)).collect(),
+            measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
+        });
+    }
+    Ok(runs)
+}
+
+fn method() -> Vec<String> {
+    let paragraphs = [
+        "Each section below is from the newest run of its part, with its number of messages, and says by which command.",
+        writes::METHOD,
+        rig::METHOD,
+        "One standalone broker of Apache Pulsar on this machine, whose processors it shares with whoever takes messages from \
+        it. The topic holds messages of about 100 bytes in batches of 1,000, sent by pulsar-producer. Each run has a \
+        subscription of its own, made at the topic's beginning. pulsar-perf is that of the same distribution, started as its \
+        own script does, with Java's own choice of heap; its receiver queue is 1,000 messages, as is pulsar-consumer's. It does \
+        not start with a heap of 256 MiB, as it keeps figures of its own; a Java program that only consumes needs less.",
+        "pulsar-consumer prints every message, to /dev/null here, and acknowledges it after that; pulsar-perf counts it. The \
+        order alternates, so that what changes with time meets both; before the first round each runs once uncounted. \
+        Ratios are taken between runs of the same round.",
+        "The rate is the broker's count of messages that it sent, from the first look at which it was not 0 to the last \
+        message, so that neither program's start counts; it is read every 20 ms. The second half is for Java, which is \
+        fast once it is warm. Peak is the most memory that ever was resident; PSS is memory in use when all was \
+        acknowledged.",
+    ];
+    paragraphs.map(str::to_owned).to_vec()
+}
+
+/// A broker that is full of messages.
+struct PulsarRig<'a> {
+    broker: Broker,
+    admin: Admin,
+    consumer: &'a Path,
+    messages: u32,
+    _temporary: Temporary,
+}
+
+impl<'a> PulsarRig<'a> {
+    fn up(consumer: &'a Path, messages: u32) -> Result<Self> {
+        let temporary = Temporary::new("bench-broker");
+        let (broker, _) = Broker::up(&Options { heap_mib: HEAP_MIB, ..Options::new(temporary.name()) })?;
+        Ok(Self { admin: broker.admin()?, broker, consumer, messages, _temporary: temporary })
+    }
+
+    fn fill(&self, producer: &Path) -> Result<()> {
+        let step = Step::start_long(format!("sending {} messages", count(self.messages)));
+        // Without a subscription nothing would be kept.
+        self.admin.create_topic(TOPIC)?;
+        self.admin.create_subscription(TOPIC, "keeper")?;
+        let mut command = Command::new(producer);
+        command.env("PULSAR_SERVER", self.broker.service_url()).env("PULSAR_TOPIC", TOPIC);
+        command.args(["--message", MESSAGE, "--count", &self.messages.to_string()]);
+        run::stdout(&mut command)?;
+        step.done();
+        Ok(())
+    }
+
+    fn measure(&self, rounds: usize, warm: bool) -> Result<Results> {
+        let mut results = Results { messages: self.messages, runs: Vec::new() };
+        if warm {
+            for contender in Contender::ALL {
+                self.take(contender, KINDS[0], 0, rounds)?;
+            }
+        }
+        for kind in KINDS {
+            for round in 1..=rounds {
+                for contender in order(&Contender::ALL, round) {
+                    results.runs.push(self.take(contender, kind, round, rounds)?);
+                }
+            }
+        }
+        Ok(results)
+    }
+
+    fn take(&self, contender: Contender, kind: &'static str, round: usize, rounds: usize) -> Result<Taken> {
+        let name = contender.name();
+        let label = match round {
+            0 => format!("{name}, uncounted"),
+            round => format!("{kind}, round {round} of {rounds}: {name}"),
+        };
+        let step = Step::start_long(label);
+        let subscription = format!("{}-{kind}-{round}", name.replace(' ', "-"));
+        self.admin.create_subscription(TOPIC, &subscription)?;
+        let log = Log::fresh(self.broker.dir().join(format!("{subscription}.log")))?;
+        let mut child = Running(self.start(contender, kind, &subscription, &log)?);
+        let taken = self.watch(&mut child.0, &subscription).with_context(|| log.tail(15));
+        let (rate, second_half, memory, cpu_seconds, left) = taken?;
+        drop(child);
+        step.done();
+        Ok(Taken {
+            contender,
+            kind,
+            round,
+            messages_per_second: rate,
+            second_half_per_second: second_half,
+            memory,
+            cpu_seconds,
+            left,
+        })
+    }
+
+    fn start(&self, contender: Contender, kind: &str, subscription: &str, log: &Log) -> Result<Child> {
+        let server = self.broker.service_url();
+        let mut command = match contender {
+            Contender::PulsarConsumer => {
+                let mut command = Command::new(self.consumer);
+                command
+                    .env("PULSAR_SERVER", server)
+                    .env("PULSAR_TOPIC", TOPIC)
+                    .env("PULSAR_SUBSCRIPTION_NAME", subscription)
+                    .env("PULSAR_SUBSCRIPTION_TYPE", kind)
+                    .env("PULSAR_HTTP_BIND_ADDRESS", "127.0.0.1:0")
+                    .stdout(File::create("/dev/null")?);
+                command
+            }
+            Contender::PulsarPerf => {
+                let mut command = perf::command(self.broker.dir())?;
+                command
+                    .args(["consume", "--service-url", &server, "--subscriptions", subscription])
+                    .args(["--subscription-type", kind, "--receiver-queue-size", "1000", TOPIC])
+                    .stdout(log.open()?);
+                command
+            }
+        };
+        command
+            .stdin(Stdio::null())
+            .stderr(log.open()?)
+            .spawn()
+            .with_context(|| format!("cannot run {}", contender.name()))
+    }
+
+    /// Follows the broker's counts to the last message, and measures the process then.
+    fn watch(&self, child: &mut Child, subscription: &str) -> Result<(f64, f64, Memory, f64, i64)> {
+        let pid = i32::try_from(child.id())?;
+        let mut looks: Vec<(Instant, u32)> = Vec::new();
+        run::poll("all messages are sent", LIMIT, LOOK, || {
+            if child.try_wait()?.is_some() {
+                bail!("it ended before it had all messages");
+            }
+            let sent = self.admin.subscription(TOPIC, subscription)?["msgOutCounter"].as_u64();
+            let sent = u32::try_from(sent.unwrap_or_default())?;
+            if sent > 0 {
+                looks.push((Instant::now(), sent));
+            }
+            Ok((sent >= self.messages).then_some(()))
+        })?;
+        // Acknowledgements may trail behind.
+        let mut left = i64::MAX;
+        let _ = run::poll("all messages are acknowledged", Duration::from_secs(10), LOOK, || {
+            left = self.admin.backlog(TOPIC, subscription)?.unwrap_or(i64::MAX);
+            Ok((left == 0).then_some(()))
+        });
+        let half = looks.iter().position(|(_, sent)| *sent >= self.messages / 2).unwrap_or_default();
+        Ok((rate(&looks), rate(&looks[half..]), process::memory(pid)?, process::cpu_seconds(pid)?, left))
+    }
+}
+
+/// A process that ends with this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Messages in a second between the first look and the last; 0 where there was one look only.
+fn rate(looks: &[(Instant, u32)]) -> f64 {
+    let (Some((first, before)), Some((last, after))) = (looks.first(), looks.last()) else { return 0.0 };
+    ratio(float(after - before), (*last - *first).as_secs_f64()).unwrap_or_default()
+}
+
+impl Results {
+    fn failures(&self) -> Vec<String> {
+        let left = self.runs.iter().filter(|run| run.left > 0);
+        left.map(|run| {
+            format!("{} left {} entries of {}, round {}", run.contender.name(), run.left, run.kind, run.round)
+        })
+        .collect()
+    }
+
+    fn of(&self, kind: &str, contender: Contender) -> Vec<&Taken> {
+        self.runs.iter().filter(|run| (run.kind, run.contender) == (kind, contender)).collect()
+    }
+
+    fn table(&self, kind: &str) -> Table {
+        let header = ["", "messages/s", "second half, messages/s", "peak MiB", "PSS MiB", "CPU s"];
+        let mut table = Table::new(format!("{kind} subscription"), &header);
+        let figures: [Figure; 5] = [
+            (0, |run| run.messages_per_second),
+            (0, |run| run.second_half_per_second),
+            (1, |run| mebibytes(run.memory.peak_kib)),
+            (1, |run| mebibytes(run.memory.pss_kib)),
+            (2, |run| run.cpu_seconds),
+        ];
+        for contender in Contender::ALL {
+            let runs = self.of(kind, contender);
+            let cells =
+                figures.iter().map(|(places, figure)| range(runs.iter().map(|run| figure(run)), *places));
+            table.row(contender.name(), cells);
+        }
+        let [ours, theirs] = Contender::ALL.map(|contender| self.of(kind, contender));
+        let ratios = figures.iter().map(|(_, figure)| {
+            let pairs = ours.iter().filter_map(|ours| {
+                let theirs = theirs.iter().find(|theirs| theirs.round == ours.round)?;
+                ratio(figure(ours), figure(theirs))
+            });
+            range(pairs, 2)
+        });
+        table.row("ratio", ratios);
+        table.note("Median of the rounds, the least and the greatest in parentheses.");
+        table
+    }
+}
+
+/// The median, and the ends where there is more than one.
+fn range(values: impl Iterator<Item = f64>, places: usize) -> String {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let number = decimals(places);
+    match (super::stats::spread(values.iter().copied()), values.first()) {
+        (Some(spread), Some(least)) if values.len() > 1 => {
+            format!("{} ({} to {})", number(spread.median), number(*least), number(spread.worst))
+        }
+        (Some(spread), _) => number(spread.median),
+        (None, _) => super::table::NONE.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(contender: Contender, round: usize, rate: f64) -> Taken {
+        Taken {
+            contender,
+            kind: "Shared",
+            round,
+            messages_per_second: rate,
+            second_half_per_second: rate,
+            memory: Memory { rss_kib: 1_024, peak_kib: 2_048, pss_kib: 1_024 },
+            cpu_seconds: 1.0,
+            left: 0,
+        }
+    }
+
+    #[test]
+    fn ratios_are_those_of_the_same_round() {
+        let runs = vec![
+            taken(Contender::PulsarConsumer, 1, 100.0),
+            taken(Contender::PulsarPerf, 1, 50.0),
+            taken(Contender::PulsarPerf, 2, 100.0),
+            taken(Contender::PulsarConsumer, 2, 300.0),
+        ];
+        let results = Results { messages: 10, runs };
+        let table = results.table("Shared");
+        assert_eq!(table.rows[2][1], "2.50 (2.00 to 3.00)");
+        assert_eq!(table.rows[0][3], "2.0 (2.0 to 2.0)");
+        assert!(results.failures().is_empty());
+        assert_eq!(results.table("Exclusive").rows[2][1], "-");
+    }
+
+    #[test]
+    fn a_message_that_is_left_is_a_failure() {
+        let runs = vec![Taken { left: 3, ..taken(Contender::PulsarConsumer, 1, 1.0) }];
+        let failures = Results { messages: 10, runs }.failures();
+        assert_eq!(failures, ["pulsar-consumer left 3 entries of Shared, round 1"]);
+    }
+
+    #[test]
+    fn a_rate_lies_between_the_first_and_the_last_look() {
+        let now = Instant::now();
+        let looks = [(now, 100), (now + Duration::from_secs(1), 150), (now + Duration::from_secs(2), 500)];
+        assert!((rate(&looks) - 200.0).abs() < 1e-9);
+        assert!(rate(&looks[..1]).abs() < f64::EPSILON);
+        assert!(rate(&[]).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,240 @@
+//! What PulsarConsumers cost the API server: the manager's writes from an object to its settled status, on a real control
+//! plane with simulated nodes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use quintet_localcluster::audit::{Author, Tally};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::run;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::contest::{self, Controller, counts};
+use crate::host::{Machine, Versions};
+use crate::report::Run;
+use crate::rig::{LOOK, Rig};
+use crate::table::{Table, count, decimals};
+
+const CONTROLLER: Controller = Controller("pulsarconsumer");
+
+/// So many nodes take all pods of the largest case.
+const NODES: usize = 3;
+
+/// For an object that is settled within a second: the Deployment, what is said when it is there, and what is said when its
+/// pods are ready.
+const WRITES_AT_LEAST: u64 = 3;
+
+/// PulsarConsumers that are made at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Case {
+    objects: usize,
+    /// Of each.
+    replicas: usize,
+}
+
+const CASES: [Case; 3] =
+    [Case { objects: 1, replicas: 1 }, Case { objects: 50, replicas: 1 }, Case { objects: 1, replicas: 20 }];
+
+impl Case {
+    fn name(self) -> String {
+        let of = |number: usize, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
+        let each = if self.objects == 1 { "" } else { " each" };
+        format!("{}, {}{each}", of(self.objects, "object"), of(self.replicas, "replica"))
+    }
+}
+
+/// What was written for a case.
+#[derive(Debug, Serialize)]
+struct Written {
+    case: Case,
+    /// How long each object took from its creation to its settled status.
+    settled_in: Vec<f64>,
+    /// Until then, and until nothing trailed behind.
+    settling: Tally,
+    /// After that, by a manager that was started anew.
+    restart: Tally,
+}
+
+impl Written {
+    /// How many writes there may be: a status once a second, as long as there is something new to say.
+    fn limit(&self) -> u64 {
+        let more = self.settled_in.iter().map(|&seconds| Duration::from_secs_f64(seconds).as_secs());
+        more.map(|seconds| WRITES_AT_LEAST + seconds).sum()
+    }
+
+    fn slowest(&self) -> f64 {
+        self.settled_in.iter().copied().fold(0.0, f64::max)
+    }
+
+    fn failures(&self) -> Vec<String> {
+        let (name, writes, limit) = (self.case.name(), self.settling.requests(), self.limit());
+        let (refused, again) = (self.settling.refused, self.restart.requests());
+        let mut failures = Vec::new();
+        if writes > limit {
+            let kinds = self.settling.describe();
+            failures.push(format!("{name}: {writes} writes and not {limit} at most ({kinds})"));
+        }
+        if refused > 0 {
+            failures.push(format!("{name}: {refused} writes were refused"));
+        }
+        if again > 0 {
+            failures.push(format!("{name}: a restart wrote {again} times ({})", self.restart.describe()));
+        }
+        failures
+    }
+}
+
+/// Counts, on a cluster of its own.
+pub(super) fn run(program: &Path, command: String) -> Result<Run> {
+    let machine = Machine::now();
+    let rig = Rig::up(NODES, CASES.iter().map(|case| case.objects * case.replicas).sum(), program)?;
+    let versions = Versions::of(&rig, program)?;
+    let written = CASES.iter().map(|case| measure(&rig, *case)).collect::<Result<Vec<_>>>()?;
+    Ok(Run {
+        about: "Writes to the API server".to_owned(),
+        // Before everything else.
+        size: 0,
+        command,
+        machine,
+        versions: versions.built(true)?,
+        failures: Some(written.iter().flat_map(Written::failures).collect()),
+        caveats: Vec::new(),
+        tables: vec![table(&written)],
+        measurements: serde_json::to_value(&written).context("what was measured is no JSON")?,
+    })
+}
+
+/// How they were counted, for the document.
+pub(super) const METHOD: &str = "Writes to the API server are those of the manager, by the API server's audit log, on a cluster of its own: etcd, \
+    kube-apiserver, kube-controller-manager and kube-scheduler as processes of this machine, with simulated nodes, where a \
+    pod is ready as soon as it is bound. They are counted from the creation of an object until its status says that all \
+    replicas are ready and nothing is written for two seconds; then the manager is started anew. Leases are left out, Events \
+    counted apart. Three writes for each object are allowed, and one more for each full second that it takes to settle; a restart \
+    writes nothing.";
+
+fn measure(rig: &Rig, case: Case) -> Result<Written> {
+    let step = Step::start_long(format!("counting writes: {}", case.name()));
+    let namespace = rig.namespace()?;
+    let path = format!("/apis/pulsar.pulsarconsumer.krvarma.com/v1/namespaces/{namespace}/pulsarconsumers");
+    let manager = rig.manager()?;
+    rig.forget_requests()?;
+    let mut waiting = BTreeMap::new();
+    for number in 1..=case.objects {
+        let object = consumer(number, case.replicas);
+        waiting.insert(object["metadata"]["name"].as_str().unwrap_or_default().to_owned(), Instant::now());
+        rig.create(&path, &object)?;
+    }
+    let mut settled_in = Vec::new();
+    run::poll("every status is settled", rig.patience(), LOOK, || {
+        for object in rig.list(&path)?.iter().filter(|object| is_settled(object, case.replicas)) {
+            let since = waiting.remove(object["metadata"]["name"].as_str().unwrap_or_default());
+            settled_in.extend(since.map(|since| since.elapsed().as_secs_f64()));
+        }
+        Ok(waiting.is_empty().then_some(()))
+    })?;
+    let settling = Tally::of(&rig.writes(&namespace)?, Author::Quintet, &namespace);
+
+    contest::stop(manager)?;
+    let manager = rig.manager()?;
+    run::poll("the restarted manager has looked at every object", rig.patience(), LOOK, || {
+        Ok((usize::try_from(CONTROLLER.passes(&manager)?)? >= case.objects).then_some(()))
+    })?;
+    CONTROLLER.settled_passes(rig, &manager)?;
+    let restart = Tally::of(&rig.writes(&namespace)?, Author::Quintet, &namespace);
+    // What is left would be looked at by the next case's managers.
+    rig.delete(&path)?;
+    run::poll("the objects are gone", rig.patience(), LOOK, || Ok((!rig.has_any(&path, "")?).then_some(())))?;
+    contest::stop(manager)?;
+    step.done();
+    Ok(Written { case, settled_in, settling, restart })
+}
+
+fn consumer(number: usize, replicas: usize) -> Value {
+    json!({
+        "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
+        "metadata": { "name": format!("consumer-{number}") },
+        "spec": {
+            "serverAddress": "pulsar://broker.pulsar.svc:6650", "topic": "my-topic",
+            "subscriptionName": format!("subscription-{number}"), "replicas": replicas,
+        },
+    })
+}
+
+/// Whether a status says of the current generation that all replicas are ready.
+fn is_settled(object: &Value, replicas: usize) -> bool {
+    let status = &object["status"];
+    let available =
+        |all: &Vec<Value>| all.iter().any(|one| one["type"] == "Available" && one["status"] == "True");
+    status["conditions"].as_array().is_some_and(available)
+        && counts(&status["readyReplicas"], replicas)
+        && status["observedGeneration"] == object["metadata"]["generation"]
+}
+
+fn table(written: &[Written]) -> Table {
+    let names: Vec<String> = written.iter().map(|one| one.case.name()).collect();
+    let header: Vec<&str> = std::iter::once("").chain(names.iter().map(String::as_str)).collect();
+    let mut table = Table::new("From an object to its settled status", &header);
+    table.row("seconds, of the slowest object", written.iter().map(|one| decimals(1)(one.slowest())));
+    let settling: Vec<Option<&Tally>> = written.iter().map(|one| Some(&one.settling)).collect();
+    table.tallies("quintet", &settling);
+    table.row("quintet: all but Events", written.iter().map(|one| count(one.settling.writes())));
+    table.row("most that is allowed", written.iter().map(|one| count(one.limit())));
+    table.row("after a restart", written.iter().map(|one| count(one.restart.writes())));
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(kinds: &[(&str, u64)]) -> Tally {
+        Tally {
+            by_kind: kinds.iter().map(|&(kind, count)| (kind.to_owned(), count)).collect(),
+            ..Tally::default()
+        }
+    }
+
+    fn written(settled_in: &[f64], statuses: u64) -> Written {
+        let settling = tally(&[("patch deployments", 1), ("patch pulsarconsumers/status", statuses)]);
+        let case = Case { objects: settled_in.len(), replicas: 1 };
+        Written { case, settled_in: settled_in.to_vec(), settling, restart: Tally::default() }
+    }
+
+    #[test]
+    fn what_takes_longer_may_say_more() {
+        assert_eq!(written(&[0.9], 2).failures(), [""; 0]);
+        assert_eq!(
+            written(&[0.9], 3).failures(),
+            [
+                "1 object, 1 replica: 4 writes and not 3 at most (patch deployments: 1, patch pulsarconsumers/status: 3)"
+            ]
+        );
+        assert_eq!(written(&[1.2], 3).failures(), [""; 0]);
+        assert_eq!((written(&[0.1, 2.5, 1.0], 2).limit(), written(&[], 0).limit()), (12, 0));
+    }
+
+    #[test]
+    fn a_restart_writes_nothing() {
+        let restart = tally(&[("patch deployments", 1)]);
+        let failures = Written { restart, ..written(&[0.5], 1) }.failures();
+        assert_eq!(failures, ["1 object, 1 replica: a restart wrote 1 times (patch deployments: 1)"]);
+    }
+
+    #[test]
+    fn a_status_of_an_older_spec_is_not_settled() {
+        let mut object = json!({
+            "metadata": { "generation": 2 },
+            "status": {
+                "observedGeneration": 2, "readyReplicas": 3,
+                "conditions": [{ "type": "Available", "status": "True" }],
+            },
+        });
+        assert!(is_settled(&object, 3));
+        assert!(!is_settled(&object, 4));
+        object["status"]["observedGeneration"] = json!(1);
+        assert!(!is_settled(&object, 3));
+    }
+}

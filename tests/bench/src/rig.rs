@@ -1,0 +1,434 @@
+//! What every bench runs on: a cluster of its own with simulated nodes and the chart, clients for it, and the manager.
+//! All of it goes with the [`Rig`], also after Ctrl-C.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::config::Kubeconfig;
+use quintet_localcluster::audit::{AuditLog, Request};
+use quintet_localcluster::cluster::components::Component;
+use quintet_localcluster::cluster::processes::Process;
+use quintet_localcluster::cluster::{Cluster, UpOptions, nodes};
+use quintet_localcluster::manager::{self, Manager, ManagerOptions};
+use quintet_localcluster::progress::Step;
+use quintet_localcluster::temporary::Temporary;
+use quintet_localcluster::{chart, interrupt, run};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::client::{Api, Created, Patch};
+use super::host::Share;
+use super::process;
+use super::table;
+
+/// What the method of every bench says of its clusters (see [`Component`]): what makes them differ from one that is run for
+/// others.
+pub const METHOD: &str = "The cluster is one to measure on: etcd runs without fsync, so a write waits for no disk; \
+    kube-controller-manager has --node-monitor-grace-period=24h, so that no simulated node is given up; kube-apiserver has \
+    the priority and fairness that it has by default, and writes the audit log that requests are counted in.";
+
+/// How often a bench looks whether something is so: what ends between two looks seems to take that much longer.
+pub const LOOK: Duration = Duration::from_millis(50);
+
+/// How long writes may trail behind what caused them, the status that is written once a second among them.
+const TRAIL: Duration = Duration::from_secs(2);
+
+/// How the components that are peers, or that every contender needs, are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Setting {
+    /// kube-controller-manager and kube-scheduler with the request limits that they have by default
+    Shipped,
+    /// both with limits that do not limit, and kube-controller-manager with more workers
+    Tuned,
+}
+
+impl Setting {
+    /// As an option says it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Shipped => "shipped",
+            Self::Tuned => "tuned",
+        }
+    }
+
+    /// As a table's title ends.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shipped => "as shipped",
+            Self::Tuned => "tuned",
+        }
+    }
+
+    /// The clusters of this program set limits of their own, so the defaults are said too.
+    fn flags(self, component: Component) -> &'static [&'static str] {
+        match (self, component) {
+            (Self::Shipped, Component::ControllerManager) => &["--kube-api-qps=20", "--kube-api-burst=30"],
+            (Self::Shipped, Component::Scheduler) => &["--kube-api-qps=50", "--kube-api-burst=100"],
+            (Self::Tuned, Component::ControllerManager) => &[
+                "--kube-api-qps=1000",
+                "--kube-api-burst=2000",
+                "--concurrent-job-syncs=20",
+                "--concurrent-daemonset-syncs=20",
+                "--concurrent-replicaset-syncs=20",
+                "--concurrent-gc-syncs=40",
+            ],
+            (Self::Tuned, Component::Scheduler) => &["--kube-api-qps=1000", "--kube-api-burst=2000"],
+            _ => &[],
+        }
+    }
+
+    /// The flags, for people.
+    pub fn description(self) -> String {
+        let of = |component: Component| format!("{} {}", component.name(), self.flags(component).join(" "));
+        format!("{}; {}", of(Component::ControllerManager), of(Component::Scheduler))
+    }
+}
+
+/// See the module. Fields are dropped in order: clients before their cluster.
+pub struct Rig {
+    admin: Api,
+    peer: Api,
+    audit: RefCell<AuditLog>,
+    namespaces: Cell<usize>,
+    runtime: Runtime,
+    program: PathBuf,
+    cluster: Cluster,
+    nodes: usize,
+    pods: usize,
+    _temporary: Temporary,
+}
+
+impl Rig {
+    /// Brings a cluster with so many simulated nodes and the chart up, for managers that are this program and contenders
+    /// that make so many pods.
+    pub fn up(nodes: usize, pods: usize, program: &Path) -> Result<Self> {
+        let temporary = Temporary::new("bench");
+        // The nodes are made below, many at a time.
+        let (cluster, _) = Cluster::up(&UpOptions { name: temporary.name(), nodes: Some(0) })?;
+        chart::install(cluster.kube())?;
+        // One thread is enough for the requests; it drives connections also while this one waits for something else.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .context("cannot start a thread for requests")?;
+        let admin =
+            Kubeconfig::read_from(cluster.kubeconfig()).context("the cluster's kubeconfig is damaged")?;
+        // What is compared with the manager has its identity: the API server ranks and authorises both alike.
+        let account = kubeconfig_of(&cluster, manager::NAMESPACE, "quintet")?;
+        let (admin, peer) =
+            runtime.block_on(async { anyhow::Ok((Api::new(admin).await?, Api::new(account).await?)) })?;
+        let audit = RefCell::new(AuditLog::now(cluster.audit_log())?);
+        // Whoever builds the program anew meanwhile changes nothing.
+        let copy = cluster.dir().bin().join("quintet");
+        std::fs::copy(program, &copy).with_context(|| format!("cannot copy {}", program.display()))?;
+        let rig = Self {
+            admin,
+            peer,
+            audit,
+            namespaces: Cell::new(0),
+            runtime,
+            program: copy,
+            cluster,
+            nodes,
+            pods,
+            _temporary: temporary,
+        };
+        rig.make_nodes()?;
+        Ok(rig)
+    }
+
+    /// The program that is run as the manager.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The number of nodes.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The number of pods that each contender makes.
+    pub fn pods(&self) -> usize {
+        self.pods
+    }
+
+    /// How long something may take that is done once for each node or pod, one after another, by the slowest of peers.
+    pub fn patience(&self) -> Duration {
+        let things = self.nodes.max(self.pods);
+        Duration::from_mins(5) + Duration::from_millis(300) * u32::try_from(things).unwrap_or(u32::MAX)
+    }
+
+    /// Sets kube-controller-manager and kube-scheduler, which are started anew for that.
+    pub fn set(&self, setting: Setting) -> Result<()> {
+        for component in [Component::ControllerManager, Component::Scheduler] {
+            self.cluster.restart(component, setting.flags(component))?;
+        }
+        Ok(())
+    }
+
+    /// The pid of a component.
+    pub fn pid(&self, component: Component) -> Result<i32> {
+        Ok(self.process(component)?.pid)
+    }
+
+    /// The port of the API server on loopback.
+    pub fn api_port(&self) -> Result<u16> {
+        Ok(self.process(Component::Apiserver)?.port)
+    }
+
+    fn process(&self, component: Component) -> Result<Process> {
+        self.cluster.process(component)?.with_context(|| format!("{} does not run", component.name()))
+    }
+
+    /// What the bench, its cluster and further processes of the bench have used of the processors, to be compared with what
+    /// there was of them.
+    pub fn share(&self, processes: impl IntoIterator<Item = i32>) -> Result<Share> {
+        let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+        let mut pids: BTreeSet<i32> = processes.into_iter().chain([me]).collect();
+        for component in Component::ALL {
+            pids.insert(self.pid(component)?);
+        }
+        let seconds = pids.into_iter().map(process::cpu_seconds).sum::<Result<f64>>()?;
+        Ok(Share::at(seconds))
+    }
+
+    /// Starts a manager and waits until it is ready.
+    pub fn manager(&self) -> Result<Manager> {
+        let options = ManagerOptions { program: Some(self.program.clone()), ..ManagerOptions::default() };
+        Manager::start(self.cluster.kube(), &options)
+    }
+
+    /// A namespace that nobody used before, in which pods can be made.
+    pub fn namespace(&self) -> Result<String> {
+        self.namespaces.set(self.namespaces.get() + 1);
+        let name = format!("bench-{}", self.namespaces.get());
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        self.create("/api/v1/namespaces", &object)?;
+        let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        run::poll("the namespace's service account", self.patience(), LOOK, || {
+            Ok(self.get(&account)?.map(|_| ()))
+        })?;
+        Ok(name)
+    }
+
+    /// An object, or nothing.
+    pub fn get(&self, path: &str) -> Result<Option<Value>> {
+        self.wait_for(self.admin.get(path))
+    }
+
+    /// The objects of a collection.
+    pub fn list(&self, path: &str) -> Result<Vec<Value>> {
+        self.wait_for(self.admin.list(path, ""))
+    }
+
+    /// Whether a collection has an object that `query` selects.
+    pub fn has_any(&self, path: &str, query: &str) -> Result<bool> {
+        self.wait_for(self.admin.has_any(path, query))
+    }
+
+    /// Creates an object.
+    pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
+        self.wait_for(self.admin.create(path, object))
+    }
+
+    /// Patches an object.
+    pub fn patch(&self, path: &str, kind: Patch, patch: &Value) -> Result<Value> {
+        self.wait_for(self.admin.patch(path, kind, patch))
+    }
+
+    /// Deletes an object; what depends on it follows.
+    pub fn delete(&self, path: &str) -> Result<()> {
+        self.wait_for(self.admin.delete(path))
+    }
+
+    /// Creates many objects at a time, as the manager's ServiceAccount.
+    pub fn create_all(&self, path: &str, bodies: Vec<Vec<u8>>) -> Result<Created> {
+        self.wait_for(self.peer.create_all(path, bodies))
+    }
+
+    /// What was written in a namespace since the last call. Waits until nothing trails behind.
+    pub fn writes(&self, namespace: &str) -> Result<Vec<Request>> {
+        let mut writes = Vec::new();
+        run::poll("the audit log is quiet", self.patience(), TRAIL, || {
+            let more = self.writes_so_far(namespace)?;
+            let quiet = more.is_empty();
+            writes.extend(more);
+            Ok(quiet.then_some(()))
+        })?;
+        Ok(writes)
+    }
+
+    /// What was written in a namespace since the last call, as far as it is in the log already.
+    pub fn writes_so_far(&self, namespace: &str) -> Result<Vec<Request>> {
+        let mut writes = self.audit.borrow_mut().writes()?;
+        writes.retain(|write| write.namespace == namespace);
+        Ok(writes)
+    }
+
+    /// What anybody has asked for since the last call, anywhere, as far as it is in the log already.
+    pub fn requests_so_far(&self) -> Result<Vec<Request>> {
+        self.audit.borrow_mut().requests()
+    }
+
+    /// Passes over what was asked for until now.
+    pub fn forget_requests(&self) -> Result<()> {
+        self.audit.borrow_mut().requests().map(|_| ())
+    }
+
+    /// How many different nodes the pods of a namespace were put on.
+    pub fn nodes_covered(&self, namespace: &str) -> Result<usize> {
+        let pods = self.list(&pods(namespace))?;
+        let nodes: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
+        Ok(nodes.len())
+    }
+
+    /// Deletes the pods of a namespace, whose owner must be gone, and waits until they are.
+    pub fn remove_pods(&self, namespace: &str) -> Result<()> {
+        let path = pods(namespace);
+        // The server may give up on a large collection: what it has done by then is done.
+        let mut failure = None;
+        let gone = run::poll("the pods are gone", self.patience(), Duration::from_millis(200), || {
+            if !self.has_any(&path, "")? {
+                return Ok(Some(()));
+            }
+            match self.wait_for(self.admin.delete(&format!("{path}?gracePeriodSeconds=0"))) {
+                Err(error) if error.is::<interrupt::Interrupted>() => return Err(error),
+                other => failure = other.err(),
+            }
+            Ok(None)
+        });
+        match (gone, failure) {
+            (Err(error), Some(failure)) => Err(error.context(failure)),
+            (gone, _) => gone,
+        }
+    }
+
+    /// A client of its own, as the cluster's administrator.
+    pub fn api(&self) -> Api {
+        self.admin.clone()
+    }
+
+    /// A client of its own with a ServiceAccount.
+    pub fn api_of(&self, namespace: &str, account: &str) -> Result<Api> {
+        self.wait_for(Api::new(kubeconfig_of(&self.cluster, namespace, account)?))
+    }
+
+    /// Runs something in the background.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<T> {
+        self.runtime.spawn(future)
+    }
+
+    fn make_nodes(&self) -> Result<()> {
+        let mut step =
+            Step::start_long(format!("making {} simulated nodes", table::count(u64::try_from(self.nodes)?)));
+        let bodies = (1..=self.nodes)
+            .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.wait_for(self.admin.create_all("/api/v1/nodes", bodies))?;
+        run::poll("the simulated nodes are Ready", self.patience(), Duration::from_millis(500), || {
+            step.tick();
+            Ok(self.list("/api/v1/nodes")?.iter().all(is_ready).then_some(()))
+        })?;
+        step.done();
+        Ok(())
+    }
+
+    /// Waits for requests, or for Ctrl-C.
+    pub fn wait_for<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        self.runtime.block_on(async {
+            tokio::select! {
+                done = future => done,
+                interrupted = interrupted() => Err(interrupted),
+            }
+        })
+    }
+}
+
+fn kubeconfig_of(cluster: &Cluster, namespace: &str, account: &str) -> Result<Kubeconfig> {
+    let text = cluster.kube().kubeconfig_of_service_account(namespace, account)?;
+    Kubeconfig::from_yaml(&text).context("the ServiceAccount's kubeconfig is damaged")
+}
+
+/// The collection of a namespace's pods.
+pub fn pods(namespace: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods")
+}
+
+async fn interrupted() -> anyhow::Error {
+    loop {
+        if let Err(interrupted) = interrupt::check() {
+            return interrupted;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    let ready =
+        conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"));
+    ready && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
+}
+
+/// Waits until a reading does not change any more, and returns it.
+pub fn settled<T: PartialEq>(
+    what: &str,
+    quiet: Duration,
+    limit: Duration,
+    mut read: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let mut last = read()?;
+    let mut since = std::time::Instant::now();
+    run::poll(what, limit, LOOK, || {
+        let now = read()?;
+        if now != last {
+            since = std::time::Instant::now();
+            last = now;
+        }
+        Ok((since.elapsed() >= quiet).then_some(()))
+    })?;
+    Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_a_taint_takes_no_pods_yet() {
+        let node = |status: &str, taints: Value| {
+            json!({
+                "spec": {"taints": taints},
+                "status": {"conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": status}]},
+            })
+        };
+        assert!(is_ready(&node("True", Value::Null)));
+        assert!(is_ready(&node("True", json!([]))));
+        assert!(!is_ready(&node("False", Value::Null)));
+        assert!(!is_ready(&node("True", json!([{"key": "node.kubernetes.io/not-ready"}]))));
+        assert!(!is_ready(&json!({})));
+    }
+
+    #[test]
+    fn both_settings_say_their_limits() {
+        for setting in [Setting::Shipped, Setting::Tuned] {
+            let text = setting.description();
+            assert_eq!(text.matches("--kube-api-qps=").count(), 2, "{text}");
+        }
+        assert!(Setting::Tuned.flags(Component::Etcd).is_empty());
+    }
+}
