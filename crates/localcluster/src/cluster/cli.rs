@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 
-use super::{Cluster, DEFAULT_NAME, UpOptions, name_option, real};
+use super::{Cluster, DEFAULT_NAME, State, UpOptions, name_option, real};
 use crate::interrupt;
 use crate::manager;
 use crate::run::{print, shell_quote};
@@ -185,18 +185,20 @@ fn status(name: &str) -> Result<()> {
     let mut table = vec![format!("{:<25} {:>8} {:>6}  STATE\n", "COMPONENT", "PID", "PORT")];
     for status in &statuses {
         let pid = status.pid.map_or("-".to_owned(), |pid| pid.to_string());
-        let state = match (status.running, status.well) {
-            (true, true) => "well",
-            (true, false) => "running, not well",
-            (false, _) => "not running",
+        let state = match status.state {
+            State::Stopped => "stopped",
+            State::Running => "running",
+            State::NotReady => "not ready",
+            State::Ready => "ready",
         };
-        table.push(format!("{:<25} {pid:>8} {:>6}  {state}\n", status.name, status.port));
+        let port = if status.port == 0 { "-".to_owned() } else { status.port.to_string() };
+        table.push(format!("{:<25} {pid:>8} {port:>6}  {state}\n", status.name));
     }
     print(table.concat())?;
-    if statuses.iter().filter(|status| status.is_component()).all(|status| status.well) {
+    if statuses.iter().filter(|status| status.is_component()).all(|status| status.state == State::Ready) {
         Ok(())
     } else {
-        bail!("not everything is well: `cargo xtask cluster up{}` starts what is not", name_option(name))
+        bail!("a component is not ready: `cargo xtask cluster up{}` starts it", name_option(name))
     }
 }
 

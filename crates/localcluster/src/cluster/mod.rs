@@ -72,12 +72,33 @@ pub struct Status {
     pub name: String,
     /// Its pid, where it was ever started.
     pub pid: Option<i32>,
-    /// The port that it answers on.
+    /// The port that it answers on; 0 where it has none.
     pub port: u16,
-    /// Whether it runs.
-    pub running: bool,
-    /// Whether it says that it is well.
-    pub well: bool,
+    /// Whether it runs, and how it fares.
+    pub state: State,
+}
+
+/// Whether a process runs, and how it fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It does not run.
+    Stopped,
+    /// It runs, and has no port on which it could tell more.
+    Running,
+    /// It runs and does not answer that it is ready.
+    NotReady,
+    /// It answers that it is ready.
+    Ready,
+}
+
+impl State {
+    fn of(is_running: bool, is_ready: impl FnOnce() -> Result<bool>) -> Result<Self> {
+        Ok(match is_running {
+            false => Self::Stopped,
+            true if is_ready()? => Self::Ready,
+            true => Self::NotReady,
+        })
+    }
 }
 
 impl Status {
@@ -228,28 +249,29 @@ impl Cluster {
         let mut statuses = Vec::new();
         for &component in Component::of(&self.settings) {
             let process = recorded.iter().find(|process| process.name == component.name());
-            let running = process.is_some_and(Process::is_alive);
+            let is_running = process.is_some_and(Process::is_alive);
             statuses.push(Status {
                 name: component.name().to_owned(),
                 pid: process.map(|process| process.pid),
                 port: component.port(&self.settings),
-                running,
-                well: running && component.is_well(&self.kube, &self.settings)?,
+                state: State::of(is_running, || component.is_well(&self.kube, &self.settings))?,
             });
         }
         let is_shown = |process: &&Process| Component::ALL.iter().all(|one| one.name() != process.name);
         for process in recorded.iter().filter(is_shown) {
-            let running = process.is_alive();
-            let well = || -> Result<bool> {
-                let ours = real::is_well(self, &process.name)?;
-                Ok(ours.unwrap_or_else(|| crate::manager::is_ready(process.port)))
+            let is_ready = || match real::is_well(self, &process.name)? {
+                Some(is_ready) => Ok(is_ready),
+                None => Ok(crate::manager::is_ready(process.port)),
+            };
+            let state = match State::of(process.is_alive(), is_ready)? {
+                State::NotReady if process.port == 0 => State::Running,
+                state => state,
             };
             statuses.push(Status {
                 name: process.name.clone(),
                 pid: Some(process.pid),
                 port: process.port,
-                running,
-                well: running && well()?,
+                state,
             });
         }
         Ok(statuses)
