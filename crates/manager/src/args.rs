@@ -15,7 +15,7 @@ use clap::{
     ValueEnum,
 };
 use jiff::SignedDuration;
-use quintet_runtime::election::LEASE_NAME;
+use quintet_runtime::LEASE_NAME;
 
 use crate::cluster::{ClusterArgs, is_name, parse_name};
 use crate::logs::Log;

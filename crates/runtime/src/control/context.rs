@@ -11,11 +11,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::KIND_LABEL;
-use crate::cache::informer::{Health, Informer, Progress, SILENCE};
+use crate::cache::informer::{Health, Informer, SILENCE};
 use crate::control::activity::Activity;
 use crate::model::clock::Clock;
 use crate::model::core_types::{Deployment, Node, Pod};
 use crate::model::object::Object;
+use crate::model::progress::Progress;
 use crate::model::resource::{DEPLOYMENTS, NODES, PODS, Resource};
 use crate::server::connectivity::Link;
 use crate::server::gate::{Gate, Seen};

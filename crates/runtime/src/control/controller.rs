@@ -16,7 +16,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cache::informer::{Change, Health, Informer, Part, Progress, any_changed};
+use crate::cache::informer::{Change, Health, Informer, Part, any_changed};
+use crate::cache::tracked::Follower;
 use crate::control::activity::{Activity, is_worth_a_line_among};
 use crate::control::context::Shared;
 use crate::control::queue::{Ended, Priority, Queue};
@@ -24,8 +25,9 @@ use crate::model::clock::Clock;
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Object};
 use crate::model::plan::{Event, EventType, Plan, Refusals};
+use crate::model::progress::Progress;
 use crate::model::resource::Resource;
-use crate::write::executor::{Carried, Error, Executor, Follower};
+use crate::write::executor::{Carried, Error, Executor};
 
 /// Passes of one kind side by side.
 const WORKERS: usize = 16;

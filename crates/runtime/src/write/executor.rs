@@ -15,20 +15,18 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use crate::cache::informer::{Informer, Part, Progress};
+use crate::cache::tracked::Follower;
 use crate::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
-use crate::model::object::{Key, Meta, MetaOnly, Object};
+use crate::model::object::{Key, Meta, MetaOnly};
 use crate::model::plan::{Action, Body, LABELS_MISSING, NAME_TAKEN, Refusal, Refusals};
 use crate::model::resource::{PODS, Resource, escape};
-use crate::server::client::{CALL, Resting, ask, ask_in_term, brief};
+use crate::server::client::{CALL, Resting, WINDOW, ask, ask_in_term, brief};
 use crate::server::gate::Gate;
 use crate::{FIELD_MANAGER, KIND_LABEL};
 
-/// Writes in flight, in the whole process. More only adds latency.
-pub const WINDOW: usize = 32;
 /// How long it is taken for granted that a namespace is being deleted: it may have been made anew.
 const TERMINATING: SignedDuration = LONGEST_BACKOFF;
 /// So many refusals in a row stop a pass: something is wrong with all of it.
@@ -168,61 +166,6 @@ impl Written {
         let deleted = self.deletes.iter().map(|(resource, ..)| *resource);
         let unclear = self.unclear.keys().map(|(resource, ..)| *resource);
         self.versions.keys().map(|(resource, _)| *resource).chain(deleted).chain(unclear)
-    }
-}
-
-/// A cache whose progress can be compared with what was written.
-pub trait Follower: Send + Sync {
-    /// What it caches.
-    fn resource(&self) -> Resource;
-    /// Whether objects of this namespace are in it.
-    fn covers(&self, namespace: &str) -> bool;
-    /// See [`Part::scope`].
-    fn scope(&self) -> String;
-    /// How far it has come.
-    fn progress(&self) -> Progress;
-    /// Wakes whenever it comes further.
-    fn watch_progress(&self) -> watch::Receiver<Progress>;
-    /// Whether an object that was deleted is gone from it, or shown as terminating.
-    fn shows_deletion(&self, key: &Key) -> bool;
-    /// Asks for a list that is begun at `since` or later.
-    fn relist(&self, since: Instant);
-}
-
-impl<T: Object> Follower for Part<T> {
-    fn resource(&self) -> Resource {
-        Part::resource(self)
-    }
-
-    fn covers(&self, namespace: &str) -> bool {
-        Part::covers(self, namespace)
-    }
-
-    fn scope(&self) -> String {
-        Part::scope(self)
-    }
-
-    fn progress(&self) -> Progress {
-        *Part::progress(self).borrow()
-    }
-
-    fn watch_progress(&self) -> watch::Receiver<Progress> {
-        Part::progress(self)
-    }
-
-    fn shows_deletion(&self, key: &Key) -> bool {
-        Part::shows_deletion(self, key)
-    }
-
-    fn relist(&self, since: Instant) {
-        Part::relist(self, since);
-    }
-}
-
-impl<T: Object> Informer<T> {
-    /// What a plan that reads this cache waits for.
-    pub fn followers(&self) -> Vec<Arc<dyn Follower>> {
-        self.parts().iter().map(|part| Arc::new(part.clone()) as Arc<dyn Follower>).collect()
     }
 }
 
