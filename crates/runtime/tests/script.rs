@@ -198,7 +198,7 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     };
     assert!(matches!(carry(&executor, vec![delete]).await, Err(Error::Unanswered { .. })));
     executor.clarify(&owner()).await.unwrap();
-    assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+    assert!(!executor.memory.caught_up(&owner(), &followers), "it did commit: the cache must show it");
     task.abort();
 }
 
@@ -240,7 +240,7 @@ async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
         assert!(matches!(written, Err(Error::Stale(_))));
         executor.clarify(&owner).await.unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2, "it was looked up");
-        assert_eq!(executor.caught_up(&owner, &followers), shown);
+        assert_eq!(executor.memory.caught_up(&owner, &followers), shown);
     }
     task.abort();
 }
@@ -329,7 +329,7 @@ async fn a_list_may_be_of_a_state_and_newer() {
     let (executor, asked) =
         executor(&[page("a", "next"), page("b", ""), too_large, page("c", ""), page("d", "")]);
     for (since, expected) in [(9, vec!["a", "b"]), (9, vec!["c"]), (0, vec!["d"])] {
-        let pods: Vec<Pod> = executor.list(&PODS, "ns", "app=x", since).await.unwrap();
+        let pods: Vec<Pod> = executor.reads.list(&PODS, "ns", "app=x", since).await.unwrap();
         let names: Vec<&str> = pods.iter().map(|pod| &*pod.meta.name).collect();
         assert_eq!(names, expected);
     }
@@ -425,15 +425,15 @@ async fn the_caches_must_show_what_was_written() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string())]);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
     let followers = informer.followers();
-    assert!(executor.caught_up(&owner(), &followers));
+    assert!(executor.memory.caught_up(&owner(), &followers));
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
-    assert!(!executor.caught_up(&owner(), &followers));
+    assert!(!executor.memory.caught_up(&owner(), &followers));
     let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
     let task = tokio::spawn(informer.run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
-    assert!(executor.all_caught_up(&followers));
-    assert!(executor.unshown().is_empty(), "a successor is told of what the caches have shown");
-    assert!(executor.caught_up(&owner(), &followers));
+    assert!(executor.memory.all_caught_up(&followers));
+    assert!(executor.memory.unshown().is_empty(), "a successor is told of what the caches have shown");
+    assert!(executor.memory.caught_up(&owner(), &followers));
     task.abort();
 }
 
@@ -444,16 +444,16 @@ async fn a_namespace_is_being_deleted_where_the_api_server_says_so() {
     let gone = failure(404, "NotFound", "namespaces \"ns\" not found");
     let (executor, _) = executor(&[proxy, gone.clone(), gone, (201, pod("a", 7).to_string())]);
     assert!(carry(&executor, vec![create("b")]).await.unwrap().refused);
-    assert!(!executor.refusals(&owner()).namespace_terminating);
+    assert!(!executor.memory.refusals(&owner()).namespace_terminating);
     for _ in 0..2 {
         assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
-        assert!(executor.refusals(&owner()).namespace_terminating);
-        assert!(executor.terminating_until(&owner()).is_some(), "it is asked again then");
+        assert!(executor.memory.refusals(&owner()).namespace_terminating);
+        assert!(executor.memory.terminating_until(&owner()).is_some(), "it is asked again then");
         sleep(Duration::from_mins(10)).await;
-        assert!(!executor.refusals(&owner()).namespace_terminating, "it may have been made anew");
+        assert!(!executor.memory.refusals(&owner()).namespace_terminating, "it may have been made anew");
     }
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
-    assert!(executor.terminating_until(&owner()).is_none());
+    assert!(executor.memory.terminating_until(&owner()).is_none());
 }
 
 /// Who was away for long is asked once a second, also where a proxy answers in its place.
@@ -501,7 +501,7 @@ async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
     assert!(!carried.complete && !carried.refused);
     let carried = carry(&executor, vec![create("b")]).await.unwrap();
     assert!(carried.refused);
-    assert_eq!(executor.refusals(&owner()).of("create", "b").unwrap().reason, "NameTaken");
+    assert_eq!(executor.memory.refusals(&owner()).of("create", "b").unwrap().reason, "NameTaken");
     let sent = asked.lock().unwrap().len();
     let carried = carry(&executor, vec![create("b")]).await.unwrap();
     assert!(carried.withheld_until.is_some() && !carried.complete);
@@ -520,7 +520,7 @@ async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
         assert_eq!(asked.lock().unwrap().len(), 2);
         let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
         let followers = informer.followers();
-        assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+        assert!(!executor.memory.caught_up(&owner(), &followers), "it did commit: the cache must show it");
     }
 }
 
@@ -556,12 +556,12 @@ async fn a_refusal_ends_and_an_owner_is_forgotten() {
     let invalid = failure(422, "Invalid", "no");
     let (executor, _) = executor(&[invalid, (201, pod("a", 7).to_string())]);
     assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
-    assert_eq!(executor.refusals(&owner()).of("create", "a").unwrap().times, 1);
+    assert_eq!(executor.memory.refusals(&owner()).of("create", "a").unwrap().times, 1);
     sleep(Duration::from_secs(11)).await;
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
-    assert!(executor.refusals(&owner()).is_empty());
-    executor.forget(&owner());
-    assert!(executor.caught_up(&owner(), &[]));
+    assert!(executor.memory.refusals(&owner()).is_empty());
+    executor.memory.forget(&owner());
+    assert!(executor.memory.caught_up(&owner(), &[]));
 }
 
 /// The machine's clock goes back by a day while something waits for its turn: it does not wait for a day.
@@ -573,7 +573,7 @@ async fn a_refusal_ends_although_the_clock_is_set_back() {
     let executor = Executor::new(client, Gate::open(), clock);
     assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
     SET.store(-86_400, Ordering::Relaxed);
-    let until = executor.refusals(&owner()).of("create", "a").unwrap().until;
+    let until = executor.memory.refusals(&owner()).of("create", "a").unwrap().until;
     assert!(until <= clock.now() + Duration::from_mins(10), "{until}");
     let carried = carry(&executor, vec![create("a")]).await.unwrap();
     assert_eq!((carried.withheld_until, asked.lock().unwrap().len()), (Some(until), 1), "not at once either");
@@ -588,7 +588,7 @@ async fn a_status_that_cannot_be_applied_is_patched() {
     let (executor, asked) = executor(&[untyped, (200, pod("owner", 9).to_string())]);
     executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), None).await.unwrap();
     assert_eq!(asked.lock().unwrap().len(), 2);
-    assert!(executor.refusals(&owner()).is_empty());
+    assert!(executor.memory.refusals(&owner()).is_empty());
 }
 
 /// A Lease as the server has it.

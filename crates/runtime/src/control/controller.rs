@@ -251,7 +251,7 @@ impl<R: Reconciler> Controller<R> {
                 while state.passes.len() < WORKERS
                     && let Some(key) = state.pop()
                 {
-                    if self.shared.executor.caught_up(&key, &self.followers) {
+                    if self.shared.executor.memory.caught_up(&key, &self.followers) {
                         state.start(&key, self.pass(key.clone()));
                     } else {
                         state.park(key);
@@ -274,7 +274,7 @@ impl<R: Reconciler> Controller<R> {
                         if self.objects.get(&key).is_none() {
                             // It went while the pass ran, which may have remembered something of it.
                             state.forget(&key);
-                            self.shared.executor.forget(&key);
+                            self.shared.executor.memory.forget(&key);
                             self.reconciler.forget(&key);
                         }
                         if !self.is_begun(&begun, &key) {
@@ -328,7 +328,7 @@ impl<R: Reconciler> Controller<R> {
 
     /// Waits until the caches show everything that this process has written.
     async fn all_shown(&self, progress: &mut [watch::Receiver<Progress>]) {
-        while !self.shared.executor.all_caught_up(&self.followers) {
+        while !self.shared.executor.memory.all_caught_up(&self.followers) {
             any_changed(progress).await;
         }
     }
@@ -387,7 +387,7 @@ impl<R: Reconciler> Controller<R> {
             Wake::Key(..) => {}
             Wake::Gone(key) => {
                 state.forget(&key);
-                self.shared.executor.forget(&key);
+                self.shared.executor.memory.forget(&key);
                 self.reconciler.forget(&key);
             }
         }
@@ -524,7 +524,7 @@ impl State {
 
     fn unpark(&mut self, executor: &Executor, followers: &[Arc<dyn Follower>]) {
         let shown: Vec<Key> =
-            self.parked.iter().filter(|key| executor.caught_up(key, followers)).cloned().collect();
+            self.parked.iter().filter(|key| executor.memory.caught_up(key, followers)).cloned().collect();
         for key in shown {
             self.parked.remove(&key);
             self.add(key, Priority::Fresh);
@@ -627,13 +627,13 @@ async fn reconcile<R: Reconciler>(
     let executor = &shared.executor;
     let started = Instant::now();
     executor.clarify(key).await?;
-    if !executor.caught_up(key, followers) {
+    if !executor.memory.caught_up(key, followers) {
         // What was just found out is not in the caches yet: the next pass waits until it is.
         return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
     }
-    executor.observe_generation(key, object.generation());
+    executor.memory.observe_generation(key, object.generation());
     let began = Instant::now();
-    let world = reconciler.observe(object, executor.refusals(key)).await?;
+    let world = reconciler.observe(object, executor.memory.refusals(key)).await?;
     let now = shared.clock.now();
     let plan = reconciler.plan(object, &world, now);
     let thought = began.elapsed();
@@ -677,7 +677,7 @@ async fn reconcile<R: Reconciler>(
     }
     let mut again = again.map(|at| instant(now, at));
     let mut sooner = |at: Instant| again = Some(again.map_or(at, |already| already.min(at)));
-    for until in carried.withheld_until.into_iter().chain(executor.terminating_until(key)) {
+    for until in carried.withheld_until.into_iter().chain(executor.memory.terminating_until(key)) {
         sooner(instant(now, until));
     }
     if carried.refused {
@@ -711,12 +711,12 @@ async fn reconcile<R: Reconciler>(
     if carried.news {
         return Err(Error::Stale(format!("something of {} {key}", resource.kind)));
     }
-    Ok(Passed { again, thought, wrote: writes > 0, refused: executor.refused_now(key) })
+    Ok(Passed { again, thought, wrote: writes > 0, refused: executor.memory.refused_now(key) })
 }
 
 /// Until when a status is not written, after a pass with so many writes: it is written no oftener than its pace.
 fn deferred(executor: &Executor, key: &Key, writes: usize) -> Option<Instant> {
-    let next = executor.status_written(key)? + Executor::STATUS_PACE;
+    let next = executor.memory.status_written(key)? + Executor::STATUS_PACE;
     if next > Instant::now() {
         return Some(next);
     }
