@@ -165,8 +165,6 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
             note: note.clone(),
         });
     }
-    // The next plan relies on the time of the last progress: one of a predecessor that comes late must not count.
-    plan.fenced = true;
     plan.status = Some(status);
     plan
 }

@@ -236,7 +236,7 @@ async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
     ] {
         let (executor, asked) = executor(&[stale.clone(), found]);
         let owner = Key { uid: "uid-owner".into(), ..owner() };
-        let written = executor.write_status(&owner, &PODS, &json!({}), None).await;
+        let written = executor.write_status(&owner, &PODS, &json!({}), "1").await;
         assert!(matches!(written, Err(Error::Stale(_))));
         executor.clarify(&owner).await.unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2, "it was looked up");
@@ -586,7 +586,7 @@ async fn a_status_that_cannot_be_applied_is_patched() {
     let untyped =
         failure(500, "InternalError", "failed to create typed live object: .spec.author: expected string");
     let (executor, asked) = executor(&[untyped, (200, pod("owner", 9).to_string())]);
-    executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), None).await.unwrap();
+    executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), "1").await.unwrap();
     assert_eq!(asked.lock().unwrap().len(), 2);
     assert!(executor.memory.refusals(&owner()).is_empty());
 }

@@ -638,7 +638,7 @@ async fn reconcile<R: Reconciler>(
     let plan = reconciler.plan(object, &world, now);
     let thought = began.elapsed();
     let resource = reconciler.resource();
-    let Plan { steps, status, fenced, events, again } = plan;
+    let Plan { steps, status, events, again } = plan;
     let mut carried = executor
         .carry_out(key, &resource, object.resource_version(), steps, still, |effect| {
             reconciler.effect(object, effect)
@@ -667,8 +667,7 @@ async fn reconcile<R: Reconciler>(
             && reconciler.status(object) != Some(&status)
             && deferred(executor, key, carried.writes).is_none()
         {
-            let version = fenced.then(|| object.resource_version());
-            match executor.write_status(key, &resource, &status, version).await {
+            match executor.write_status(key, &resource, &status, object.resource_version()).await {
                 Ok(()) => events.into_iter().for_each(|event| shared.recorder.record(resource, key, event)),
                 Err(error) => tracing::debug!(object = %key, %error, "nor was its status written"),
             }
@@ -691,7 +690,7 @@ async fn reconcile<R: Reconciler>(
                 sooner(until);
                 false
             } else {
-                let version = fenced.then(|| object.resource_version());
+                let version = object.resource_version();
                 if let Err(error) = executor.write_status(key, &resource, &status, version).await {
                     log(writes, "error");
                     return Err(error);

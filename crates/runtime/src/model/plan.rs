@@ -20,11 +20,9 @@ pub struct Plan<S, E = Infallible> {
     /// The writes. Steps are taken in order, each only if the one before went through; the actions of one step
     /// run side by side.
     pub steps: Vec<Vec<Action<S, E>>>,
-    /// The whole status; written only where it differs from the cached one. None leaves it as it is.
+    /// The whole status; written only where it differs from the cached one, and only if the object has not changed since. None
+    /// leaves it as it is.
     pub status: Option<S>,
-    /// Whether the status write is refused if the object has changed since the plan was made. Without that it may be written to
-    /// another object by now: of a write to the status the API server does not read the UID.
-    pub fenced: bool,
     /// News for `kubectl describe`.
     pub events: Vec<Event>,
     /// When time alone would change the answer.
@@ -33,7 +31,7 @@ pub struct Plan<S, E = Infallible> {
 
 impl<S, E> Default for Plan<S, E> {
     fn default() -> Self {
-        Self { steps: Vec::new(), status: None, fenced: true, events: Vec::new(), again: None }
+        Self { steps: Vec::new(), status: None, events: Vec::new(), again: None }
     }
 }
 

@@ -82,20 +82,16 @@ fn patch(
 }
 
 /// Applies the whole status of an object.
-pub(super) fn status<S: Serialize>(
-    owner: &Key,
-    resource: Resource,
-    status: &S,
-    version: Option<&str>,
-) -> Write {
-    let mut metadata = json!({ "name": &*owner.name, "namespace": &*owner.namespace, "uid": &*owner.uid });
-    if let Some(version) = version {
-        metadata["resourceVersion"] = Value::from(version);
-    }
+pub(super) fn status<S: Serialize>(owner: &Key, resource: Resource, status: &S, version: &str) -> Write {
     let body = json!({
         "apiVersion": resource.api_version(),
         "kind": resource.kind,
-        "metadata": metadata,
+        "metadata": {
+            "name": &*owner.name,
+            "namespace": &*owner.namespace,
+            "uid": &*owner.uid,
+            "resourceVersion": version,
+        },
         "status": status,
     });
     status_patch("update", owner, resource, (APPLY, "&force=true", &body))
@@ -107,14 +103,14 @@ pub(super) fn untyped_status<S: Serialize>(
     owner: &Key,
     resource: Resource,
     status: &S,
-    version: Option<&str>,
+    version: &str,
 ) -> Write {
-    let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": &*owner.uid })];
-    if let Some(version) = version {
-        operations.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
-    }
-    operations.push(json!({ "op": "add", "path": "/status", "value": status }));
-    status_patch("patch", owner, resource, (JSON_PATCH, "", &operations.into()))
+    let operations = json!([
+        { "op": "test", "path": "/metadata/uid", "value": &*owner.uid },
+        { "op": "test", "path": "/metadata/resourceVersion", "value": version },
+        { "op": "add", "path": "/status", "value": status },
+    ]);
+    status_patch("patch", owner, resource, (JSON_PATCH, "", &operations))
 }
 
 fn status_patch(

@@ -14,14 +14,14 @@ impl Executor {
     /// The shortest time between two status writes of one object while it progresses.
     pub const STATUS_PACE: Duration = Duration::from_secs(1);
 
-    /// Applies the whole status, guarded by the resourceVersion where `version` is given. The UID guards nothing: the API server
+    /// Applies the whole status, if the object still has this resourceVersion. The UID guards nothing: the API server
     /// does not read it where the status of a custom resource is written.
     pub async fn write_status<S: Serialize>(
         &self,
         owner: &Key,
         resource: &Resource,
         status: &S,
-        version: Option<&str>,
+        version: &str,
     ) -> Result<(), Error> {
         let object = format!("the status of {} {owner}", resource.kind);
         let mut answer = self.write(owner, request::status(owner, *resource, status, version)).await?;
@@ -53,7 +53,7 @@ impl Executor {
         status: &S,
         token: &str,
     ) -> Result<Answer, Error> {
-        match self.write_status(owner, resource, status, Some(version)).await {
+        match self.write_status(owner, resource, status, version).await {
             Ok(()) => Ok(Answer::Done),
             Err(Error::Stale(_)) => Ok(Answer::News),
             Err(error @ Error::Unanswered { .. }) => {
