@@ -635,7 +635,8 @@ async fn reconcile<R: Reconciler>(
     let began = Instant::now();
     let world = reconciler.observe(object, executor.memory.refusals(key)).await?;
     let now = shared.clock.now();
-    let plan = reconciler.plan(object, &world, now);
+    let mut plan = reconciler.plan(object, &world, now);
+    executor.memory.withhold(key, &mut plan);
     let thought = began.elapsed();
     let resource = reconciler.resource();
     let Plan { steps, status, events, again } = plan;
@@ -676,7 +677,7 @@ async fn reconcile<R: Reconciler>(
     }
     let mut again = again.map(|at| instant(now, at));
     let mut sooner = |at: Instant| again = Some(again.map_or(at, |already| already.min(at)));
-    for until in carried.withheld_until.into_iter().chain(executor.memory.terminating_until(key)) {
+    if let Some(until) = executor.memory.terminating_until(key) {
         sooner(instant(now, until));
     }
     if carried.refused {

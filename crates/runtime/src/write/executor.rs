@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
-use jiff::Timestamp;
 use kube::Client;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -79,8 +78,6 @@ pub struct Carried {
     /// Whether something was not as the plan saw it. The cache will mostly say how, but not always (an object that
     /// existed a moment ago and is gone): the pass is repeated soon.
     pub news: bool,
-    /// When the first of the actions that were withheld, because they were refused lately, may be tried again.
-    pub withheld_until: Option<Timestamp>,
     /// What was done, for the log and the events: verb and object, as in `created pod a`.
     pub done: Vec<(&'static str, &'static str, String)>,
     /// What was refused: verb, object, the server's words.
@@ -93,7 +90,6 @@ pub struct Carried {
 pub struct Executor {
     client: Client,
     gate: Gate,
-    clock: Clock,
     window: Semaphore,
     /// Reads past the caches.
     pub reads: LiveReads,
@@ -108,7 +104,6 @@ impl Executor {
             reads: LiveReads::new(client.clone()),
             client,
             gate,
-            clock,
             window: Semaphore::new(WINDOW),
             memory: OwnerMemory::new(clock),
         }
@@ -139,7 +134,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Takes the steps of a plan, one after the other, for as long as the plan is `still` about the object as it is.
+    /// Takes the steps of a plan (see [`Plan::withhold`](crate::model::plan::Plan::withhold)), one after the other, for as long as the plan is `still` about the object as it is.
     pub async fn carry_out<S, E>(
         &self,
         owner: &Key,
@@ -156,7 +151,6 @@ impl Executor {
         for (index, step) in steps.into_iter().enumerate() {
             // What comes after a claim or a patch is owed by whoever made it.
             let claimed = index > 0;
-            let step = self.not_withheld(owner, resource, step, &mut carried);
             let stop = AtomicBool::new(false);
             let (stop, effect) = (&stop, &effect);
             let mut answers = futures::stream::iter(step)
@@ -238,36 +232,6 @@ impl Executor {
                 true
             }
         }
-    }
-
-    /// The actions of a step that were not refused lately: no plan, however written, can make a hot loop.
-    fn not_withheld<S, E>(
-        &self,
-        owner: &Key,
-        resource: &Resource,
-        step: Vec<Action<S, E>>,
-        carried: &mut Carried,
-    ) -> Vec<Action<S, E>> {
-        let refusals = self.memory.refusals(owner);
-        let creations_until = refusals.creations.as_ref().map(|refusal| refusal.until);
-        let now = self.clock.now();
-        step.into_iter()
-            .filter(|action| {
-                let (verb, kind, name) = describe(action, owner, resource);
-                let refused = refusals.of(verb, &name).map(|refusal| refusal.until);
-                let is_pod = verb == "create" && kind == PODS.kind;
-                let until = if is_pod { refused.max(creations_until) } else { refused };
-                match until {
-                    Some(until) if until > now => {
-                        carried.complete = false;
-                        carried.withheld_until =
-                            Some(carried.withheld_until.map_or(until, |earlier| earlier.min(until)));
-                        false
-                    }
-                    _ => true,
-                }
-            })
-            .collect()
     }
 
     async fn act<S: Serialize, E>(
@@ -399,13 +363,8 @@ fn describe<S, E>(
     owner: &Key,
     own: &Resource,
 ) -> (&'static str, &'static str, String) {
-    match action {
-        Action::Create { resource, name, .. } => ("create", resource.kind, name.clone()),
-        Action::Delete { resource, name, .. } => ("delete", resource.kind, name.to_string()),
-        Action::Apply { resource, name, .. } => ("apply", resource.kind, name.clone()),
-        Action::Patch { resource, name, .. } => ("patch", resource.kind, name.to_string()),
-        Action::Merge { resource, name, .. } => ("merge", resource.kind, name.to_string()),
-        Action::Claim { .. } => ("claim", own.kind, owner.name.to_string()),
-        Action::Effect(_) => (EFFECT, own.kind, owner.name.to_string()),
-    }
+    let itself =
+        || (if matches!(action, Action::Claim { .. }) { "claim" } else { EFFECT }, own, &*owner.name);
+    let (verb, resource, name) = action.target().unwrap_or_else(itself);
+    (verb, resource.kind, name.to_owned())
 }

@@ -11,7 +11,7 @@ use crate::cache::tracked::Follower;
 use crate::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta};
-use crate::model::plan::{Refusal, Refusals};
+use crate::model::plan::{Plan, Refusal, Refusals};
 use crate::model::resource::{PODS, Resource};
 
 /// How long it is taken for granted that a namespace is being deleted: it may have been made anew.
@@ -112,6 +112,11 @@ impl OwnerMemory {
         memory.terminating = memory.terminating.filter(|until| *until > now).map(|until| until.min(latest));
         memory.refusals.namespace_terminating = memory.terminating.is_some();
         memory.refusals.clone()
+    }
+
+    /// Drops from a plan what was refused lately; see [`Plan::withhold`].
+    pub fn withhold<S, E>(&self, owner: &Key, plan: &mut Plan<S, E>) {
+        plan.withhold(&self.refusals(owner), self.clock.now());
     }
 
     /// When it is to be asked again whether the owner's namespace is still being deleted.
