@@ -20,7 +20,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt as _;
 use quintet_kinds::{KINDS, definitions};
 use quintet_localcluster::paths;
-use quintet_runtime::election::LEASE_NAME;
+use quintet_runtime::LEASE_NAME;
 use quintet_runtime::model::rule::{
     LEADER_ELECTION_RULES, MANAGER_RULES, Rule, UNINSTALL_LEASE_RULES, UNINSTALL_MANAGER_RULES,
 };

@@ -97,7 +97,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no reading of one's own writes",
-        file: "crates/runtime/src/write/executor.rs",
+        file: "crates/runtime/src/write/owner_memory.rs",
         edits: &[(
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
@@ -175,7 +175,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "deletes what has another UID by now",
-        file: "crates/runtime/src/write/executor.rs",
+        file: "crates/runtime/src/write/request.rs",
         edits: &[("let mut preconditions = json!({ \"uid\": uid });", "let mut preconditions = json!({});")],
         catchers: &[Catcher::Plans("podset-scale-back", "delete-pods")],
     },

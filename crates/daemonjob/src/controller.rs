@@ -99,7 +99,7 @@ impl Reconciler for DaemonJobs {
         }
         self.observe_ledger(object, &key, &mut world).await?;
         let departed = self.departed_pods.owned_by(&key).into_iter().map(|pod| async {
-            let found = self.executor.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
+            let found = self.executor.reads.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
             let is_owned = |meta: &Meta| meta.is_controlled_by(&key);
             let found = found.filter(|meta| meta.uid == pod.meta.uid);
             // One that has lost its owner as well is to be seen again, so that the sweeper takes our finalizer off.
@@ -180,7 +180,7 @@ impl DaemonJobs {
         }
         let node = eligible_node(object, world);
         let body = pod_on_trial(object, world, node)?;
-        let invalid = match self.executor.find_invalid(&PODS, &key.namespace, &body).await {
+        let invalid = match self.executor.reads.find_invalid(&PODS, &key.namespace, &body).await {
             Ok(invalid) => invalid,
             // The creation of its pod tells the same.
             Err(_) if said.is_none() && node.is_some() => return None,
@@ -259,7 +259,7 @@ impl DaemonJobs {
     /// A shard, read past the cache; None where it is not there or not ours.
     async fn read_shard(&self, key: &Key, number: u8) -> Result<Option<Arc<Shard>>, Error> {
         let name = shard_name(&key.name, number);
-        let found = self.executor.read::<Shard>(&CONFIG_MAPS, &key.namespace, &name).await?;
+        let found = self.executor.reads.read::<Shard>(&CONFIG_MAPS, &key.namespace, &name).await?;
         let is_ours = |shard: &Shard| shard.meta.is_controlled_by(key) && !shard.terminating();
         Ok(found.filter(is_ours).map(Arc::new))
     }

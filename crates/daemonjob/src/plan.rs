@@ -91,41 +91,12 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
         });
         due.map(|(node, number)| create(job, node, &survey.key, number)).collect()
     };
-    for mut step in [first, ledger, last, creations] {
-        // A write that was refused lately is not tried, and stops nothing else.
-        step.retain(|action| match withheld(world, action, now) {
-            Some(until) => {
-                plan.look_again(until);
-                false
-            }
-            None => true,
-        });
-        if !step.is_empty() {
-            plan.steps.push(step);
-        }
-    }
+    plan.steps.extend([first, ledger, last, creations].into_iter().filter(|step| !step.is_empty()));
 
     let status = status::status(job, world, &survey, now);
     plan.events = status::news(job, world, &status);
-    // The next plan relies on the rollout and the run in it: a late one of a predecessor must not count.
-    plan.fenced = true;
     plan.status = Some(status);
     plan
-}
-
-/// Until when the API server is not asked for this again.
-fn withheld(world: &World, action: &Action<DaemonJobStatus>, now: Timestamp) -> Option<Timestamp> {
-    let (verb, name): (_, &str) = match action {
-        Action::Create { name, .. } => ("create", name),
-        Action::Delete { name, .. } => ("delete", name),
-        Action::Patch { name, .. } => ("patch", name),
-        Action::Merge { name, .. } => ("merge", name),
-        _ => return None,
-    };
-    if world.refusals.is_empty() {
-        return None;
-    }
-    world.refusals.of(verb, name).map(|refusal| refusal.until).filter(|until| *until > now)
 }
 
 /// Takes our finalizer off, if it is still where it was seen.

@@ -131,10 +131,10 @@ impl Sweeper {
             return Ok(true);
         }
         let kind = Resource::of::<DaemonJob>();
-        let is_gone = match self.executor.read_meta(&kind, &pod.meta.namespace, &owner.name).await {
+        let is_gone = match self.executor.reads.read_meta(&kind, &pod.meta.namespace, &owner.name).await {
             Ok(found) => found.is_none_or(|meta| meta.uid != owner.uid || meta.deleted.is_some()),
             Err(kube::Error::Api(status))
-                if status.code == 404 && !self.executor.is_served(&kind).await? =>
+                if status.code == 404 && !self.executor.reads.is_served(&kind).await? =>
             {
                 true
             }

@@ -53,7 +53,7 @@ type Planned = Plan<GreetingStatus, Effect>;
 /// Makes the plan.
 pub fn plan(greeting: &Greeting, world: &World, now: Timestamp) -> Planned {
     let pass = Pass { greeting, world, now, before: greeting.status.clone().unwrap_or_default() };
-    let mut plan = Plan { fenced: true, ..Plan::default() };
+    let mut plan = Plan::default();
     if let Some(owed) = world.owed.as_ref().filter(|owed| owed.is_claimed(greeting)) {
         // Our own claim, whose answer was lost: what it owes is said first, whatever has happened since.
         plan.events.push(said(owed.say.cause));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Command as ClapCommand, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use quintet_kinds::KINDS;
-use quintet_runtime::election::LEASE_NAME;
+use quintet_runtime::LEASE_NAME;
 
 use crate::cluster::{ClusterArgs, is_name, parse_name};
 use crate::logs::Log;

@@ -18,8 +18,7 @@ use quintet_kinds::KINDS;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::object::Meta;
 use quintet_runtime::model::resource::{PODS, Resource};
-use quintet_runtime::server::client::brief;
-use quintet_runtime::write::executor::WINDOW;
+use quintet_runtime::server::client::{WINDOW, brief};
 use serde_json::json;
 
 use self::writer::Writer;

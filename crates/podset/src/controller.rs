@@ -108,7 +108,7 @@ impl Reconciler for PodSets {
             return Ok(world);
         }
         for pod in self.departed.owned_by(&key) {
-            let found = self.executor.read::<Pod>(&PODS, &key.namespace, &pod.meta.name).await?;
+            let found = self.executor.reads.read::<Pod>(&PODS, &key.namespace, &pod.meta.name).await?;
             match found
                 .filter(|found| found.meta.uid == pod.meta.uid && found.meta.is_controlled_by(&key))
                 .map(Arc::new)
@@ -165,7 +165,7 @@ impl PodSets {
         selector: &str,
         since: u64,
     ) -> Result<(), Error> {
-        let found = self.executor.list::<Pod>(&PODS, &key.namespace, selector, since).await?;
+        let found = self.executor.reads.list::<Pod>(&PODS, &key.namespace, selector, since).await?;
         let (ours, others): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|pod| pod.meta.is_controlled_by(key));
         let known: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();

@@ -93,40 +93,16 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
     attempts.sort_unstable_by(|one, other| other.cmp(one));
     let attempts = attempts.into_iter().chain(repeat(0));
 
-    let mut failed_delete = None;
-    let mut deletes = Vec::new();
-    for pod in going {
-        let refusal = refusal(world, "delete", &pod.meta.name);
-        failed_delete = failed_delete.or(refusal.map(|refusal| ("FailedDelete", refusal)));
-        match refusal.filter(|refusal| refusal.until > now) {
-            Some(refusal) => plan.look_again(refusal.until),
-            None => deletes.push(delete(pod)),
-        }
-    }
+    let deletes: Vec<_> = going.into_iter().map(|pod| delete(pod)).collect();
+    let failed_delete = first_refusal(world, &deletes).map(|refusal| ("FailedDelete", refusal));
     let Creations { creates, more, labels, refused } =
         creations(podset, world, &hash, (missing - held.len(), attempts), now);
     if let Some(at) = refused.map(|refusal| refusal.until).filter(|until| *until > now) {
         plan.look_again(at);
     }
     let failed_create = refused.map(|refusal| ("FailedCreate", refusal));
-    let mut failed_patch = None;
-    let mut patches: Vec<_> = releases(podset, world).into_iter().chain(labels).collect();
-    patches.retain(|action| {
-        let (verb, name): (_, &str) = match action {
-            Action::Patch { name, .. } => ("patch", name),
-            Action::Merge { name, .. } => ("merge", name),
-            _ => return true,
-        };
-        let refusal = refusal(world, verb, name);
-        failed_patch = failed_patch.or(refusal.map(|refusal| ("FailedPatch", refusal)));
-        match refusal.filter(|refusal| refusal.until > now) {
-            Some(refusal) => {
-                plan.look_again(refusal.until);
-                false
-            }
-            None => true,
-        }
-    });
+    let patches: Vec<_> = releases(podset, world).into_iter().chain(labels).collect();
+    let failed_patch = first_refusal(world, &patches).map(|refusal| ("FailedPatch", refusal));
     // An ended pod goes after its replacement has come: until then it keeps its name, so that whoever makes this
     // plan again uses the same names. It goes before what was refused, which a quota on objects may have been.
     let steps = if failed_create.is_none() {
@@ -165,8 +141,6 @@ pub fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus
             note: note.clone(),
         });
     }
-    // The next plan relies on the time of the last progress: one of a predecessor that comes late must not count.
-    plan.fenced = true;
     plan.status = Some(status);
     plan
 }
@@ -340,6 +314,12 @@ fn next_attempt(pod: &Pod) -> u32 {
 
 fn attempt(pod: &Pod) -> u32 {
     pod.meta.annotations.get(ATTEMPT_ANNOTATION).and_then(|attempt| attempt.parse().ok()).unwrap_or_default()
+}
+
+/// The refusal of the first of these that was refused, whether or not it is tried again by now.
+fn first_refusal<'a>(world: &'a World, actions: &[Action<PodSetStatus>]) -> Option<&'a Refusal> {
+    let mut targets = actions.iter().filter_map(Action::target);
+    targets.find_map(|(verb, _, name)| refusal(world, verb, name))
 }
 
 fn refusal<'a>(world: &'a World, verb: &'static str, name: &str) -> Option<&'a Refusal> {

@@ -90,7 +90,8 @@ impl Reconciler for PulsarConsumers {
             && own.meta.is_controlled_by(&key)
             && own.meta.annotations.get(APPLIED_ANNOTATION).is_none()
         {
-            world.owned = self.executor().read::<Owned>(&DEPLOYMENTS, &key.namespace, &own.meta.name).await?;
+            world.owned =
+                self.executor().reads.read::<Owned>(&DEPLOYMENTS, &key.namespace, &own.meta.name).await?;
         }
         world.keda = self.keda(object, &key, &world.tried).await;
         world.unready = self.unready.of(&key);
@@ -139,7 +140,8 @@ impl PulsarConsumers {
         let name = deployment_name(object);
         match self.deployments.find(&key.namespace, &name) {
             None => {
-                let found = self.executor().read::<Deployment>(&DEPLOYMENTS, &key.namespace, &name).await?;
+                let found =
+                    self.executor().reads.read::<Deployment>(&DEPLOYMENTS, &key.namespace, &name).await?;
                 Ok(found.map(Arc::new))
             }
             cached => Ok(cached),
@@ -166,7 +168,7 @@ impl PulsarConsumers {
             // What is to be deleted may be gone already.
             let is_doubtful = if wanted[at] { cached.is_none() || is_young } else { cached.is_some() };
             found[at] = if is_doubtful {
-                match self.executor().read::<KedaObject>(&resource, &key.namespace, &name).await {
+                match self.executor().reads.read::<KedaObject>(&resource, &key.namespace, &name).await {
                     Ok(read) => {
                         self.unread.store(0, Ordering::Relaxed);
                         read.map(Arc::new)
@@ -198,7 +200,8 @@ impl PulsarConsumers {
             return still;
         };
         let fields = format!("involvedObject.uid={},type=Warning", pod.meta.uid);
-        let events = self.executor().list_fields::<KubeletEvent>(&CORE_EVENTS, &key.namespace, &fields).await;
+        let events =
+            self.executor().reads.list_fields::<KubeletEvent>(&CORE_EVENTS, &key.namespace, &fields).await;
         let complaint = match events {
             Ok(events) => latest(&events, pod.started),
             // Without Events their words are missing, and nothing else: what was said of this pod stands.

@@ -57,10 +57,9 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         plan.steps.extend(due.steps(now));
     }
     plan.steps.extend(scaling.steps(now));
-    plan.steps.extend(leftovers(consumer, world, now));
-    if let Some(refused) = refused_leftovers(consumer, world, now) {
-        plan.look_again(refused);
-    }
+    plan.steps.extend(leftovers(consumer, world));
+    // The status does not wait for a deletion that is refused: an Event has said so.
+    plan.withhold(&world.refusals, now);
     if !plan.steps.is_empty() {
         // Nothing is said now: what comes of this will be.
         plan.look_again(in_future(now, FOLLOW_UP));
@@ -234,19 +233,8 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> S
     }
 }
 
-/// When the deletion of such a leftover is tried again that was refused: an Event has said so.
-fn refused_leftovers(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Option<Timestamp> {
-    let names = [scaled_object_name(consumer), trigger_authentication_name(consumer)];
-    let refusals = names.iter().filter_map(|name| world.refusals.of("delete", name));
-    refusals.map(|refusal| refusal.until).filter(|until| *until > now).min()
-}
-
 /// Deletes what was made for KEDA and is no longer wanted.
-fn leftovers(
-    consumer: &PulsarConsumer,
-    world: &World,
-    now: Timestamp,
-) -> Vec<Vec<Action<PulsarConsumerStatus, Tried>>> {
+fn leftovers(consumer: &PulsarConsumer, world: &World) -> Vec<Vec<Action<PulsarConsumerStatus, Tried>>> {
     let Keda::There { scaled_object, trigger_authentication } = &world.keda else { return Vec::new() };
     let (key, spec) = (consumer.key(), &consumer.spec);
     let scales = spec.autoscaling.is_some();
@@ -258,7 +246,6 @@ fn leftovers(
     for (resource, found, wanted) in candidates {
         if let Some(own) = found.as_deref().filter(|found| !wanted && is_of(*found, &key))
             && !own.terminating()
-            && world.refusals.of("delete", &own.meta().name).is_none_or(|refusal| refusal.until <= now)
         {
             steps.push(vec![Action::Delete {
                 resource,

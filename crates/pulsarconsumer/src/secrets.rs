@@ -115,22 +115,23 @@ async fn read(
     field: &'static str,
 ) -> Result<Sensitive, Unknown> {
     let (name, key) = (&secret.name, key_of(secret, volume));
-    let found = executor.read::<Secret>(&SECRETS, namespace, name).await.map_err(|error| match error {
-        kube::Error::Api(status) if status.code == 403 => Unknown {
-            reason: "SecretForbidden",
-            message: format!(
-                "Secret {name} ({field}) may not be read by the manager: install the chart with \
+    let found =
+        executor.reads.read::<Secret>(&SECRETS, namespace, name).await.map_err(|error| match error {
+            kube::Error::Api(status) if status.code == 403 => Unknown {
+                reason: "SecretForbidden",
+                message: format!(
+                    "Secret {name} ({field}) may not be read by the manager: install the chart with \
                  pulsarConsumer.readSecrets=true."
-            ),
-        },
-        other => Unknown {
-            reason: UNKNOWN,
-            message: format!(
-                "Secret {name} ({field}) cannot be read: {}",
-                quintet_runtime::server::client::brief(&other)
-            ),
-        },
-    })?;
+                ),
+            },
+            other => Unknown {
+                reason: UNKNOWN,
+                message: format!(
+                    "Secret {name} ({field}) cannot be read: {}",
+                    quintet_runtime::server::client::brief(&other)
+                ),
+            },
+        })?;
     let missing = |what: String| Unknown { reason: "SecretNotFound", message: what };
     let found = found.ok_or_else(|| missing(format!("Secret {name} ({field}) does not exist.")))?;
     let value = found.data.into_iter().find(|(one, _)| one == key).map(|(_, value)| Sensitive(value.0));

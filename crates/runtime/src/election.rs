@@ -17,16 +17,13 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use crate::log_repeated;
 use crate::model::clock::{Clock, Moment};
 use crate::model::resource::{LEASES, escape};
 use crate::server::client::{self, brief};
 use crate::server::connectivity::Link;
 use crate::server::gate::{CANCEL, Gate, Seen};
 use crate::server::metrics::Metrics;
-
-/// The Lease's name, where nobody gives another.
-pub const LEASE_NAME: &str = "quintet-manager";
+use crate::{LEASE_NAME, log_repeated};
 
 /// How long one watch of the Lease lasts.
 const WATCH: Duration = Duration::from_mins(5);

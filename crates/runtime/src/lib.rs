@@ -24,3 +24,6 @@ pub const KIND_LABEL: &str = "quintet.dev/kind";
 
 /// The field manager of every write.
 pub const FIELD_MANAGER: &str = "quintet";
+
+/// The name of the Lease, unless `--leader-election-id` says otherwise.
+pub const LEASE_NAME: &str = "quintet-manager";

@@ -12,18 +12,19 @@ use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use quintet_runtime::cache::deselected::Departed;
-use quintet_runtime::cache::informer::{Change, Informer, Progress};
+use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::election::{self, Candidate, Settings};
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _};
-use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::plan::{Action, Plan};
+use quintet_runtime::model::progress::Progress;
 use quintet_runtime::model::resource::PODS;
 use quintet_runtime::server::client;
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::gate::{Gate, Seen};
 use quintet_runtime::server::metrics::Metrics;
-use quintet_runtime::write::executor::{Error, Executor};
+use quintet_runtime::write::executor::{Carried, Error, Executor};
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
@@ -197,7 +198,7 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     };
     assert!(matches!(carry(&executor, vec![delete]).await, Err(Error::Unanswered { .. })));
     executor.clarify(&owner()).await.unwrap();
-    assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+    assert!(!executor.memory.caught_up(&owner(), &followers), "it did commit: the cache must show it");
     task.abort();
 }
 
@@ -235,11 +236,11 @@ async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
     ] {
         let (executor, asked) = executor(&[stale.clone(), found]);
         let owner = Key { uid: "uid-owner".into(), ..owner() };
-        let written = executor.write_status(&owner, &PODS, &json!({}), None).await;
+        let written = executor.write_status(&owner, &PODS, &json!({}), "1").await;
         assert!(matches!(written, Err(Error::Stale(_))));
         executor.clarify(&owner).await.unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2, "it was looked up");
-        assert_eq!(executor.caught_up(&owner, &followers), shown);
+        assert_eq!(executor.memory.caught_up(&owner, &followers), shown);
     }
     task.abort();
 }
@@ -309,11 +310,15 @@ fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {
     (Executor::new(client, Gate::open(), clock), asked)
 }
 
-async fn carry(
-    executor: &Executor,
-    step: Vec<Action<Value>>,
-) -> Result<quintet_runtime::write::executor::Carried, Error> {
-    let mut carried = executor.carry_out(&owner(), &PODS, "1", vec![step], &|| true, |_| Ok(())).await;
+/// A plan of one step as it is carried out; what was withheld of it is looked at again at the returned time.
+async fn carry_or_wait(executor: &Executor, step: Vec<Action<Value>>) -> (Carried, Option<jiff::Timestamp>) {
+    let mut plan = Plan { steps: vec![step], ..Plan::default() };
+    executor.memory.withhold(&owner(), &mut plan);
+    (executor.carry_out(&owner(), &PODS, "1", plan.steps, &|| true, |_| Ok(())).await, plan.again)
+}
+
+async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<Carried, Error> {
+    let (mut carried, _) = carry_or_wait(executor, step).await;
     carried.failure.take().map_or(Ok(carried), Err)
 }
 
@@ -328,7 +333,7 @@ async fn a_list_may_be_of_a_state_and_newer() {
     let (executor, asked) =
         executor(&[page("a", "next"), page("b", ""), too_large, page("c", ""), page("d", "")]);
     for (since, expected) in [(9, vec!["a", "b"]), (9, vec!["c"]), (0, vec!["d"])] {
-        let pods: Vec<Pod> = executor.list(&PODS, "ns", "app=x", since).await.unwrap();
+        let pods: Vec<Pod> = executor.reads.list(&PODS, "ns", "app=x", since).await.unwrap();
         let names: Vec<&str> = pods.iter().map(|pod| &*pod.meta.name).collect();
         assert_eq!(names, expected);
     }
@@ -424,15 +429,15 @@ async fn the_caches_must_show_what_was_written() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string())]);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
     let followers = informer.followers();
-    assert!(executor.caught_up(&owner(), &followers));
+    assert!(executor.memory.caught_up(&owner(), &followers));
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
-    assert!(!executor.caught_up(&owner(), &followers));
+    assert!(!executor.memory.caught_up(&owner(), &followers));
     let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
     let task = tokio::spawn(informer.run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
-    assert!(executor.all_caught_up(&followers));
-    assert!(executor.unshown().is_empty(), "a successor is told of what the caches have shown");
-    assert!(executor.caught_up(&owner(), &followers));
+    assert!(executor.memory.all_caught_up(&followers));
+    assert!(executor.memory.unshown().is_empty(), "a successor is told of what the caches have shown");
+    assert!(executor.memory.caught_up(&owner(), &followers));
     task.abort();
 }
 
@@ -443,16 +448,16 @@ async fn a_namespace_is_being_deleted_where_the_api_server_says_so() {
     let gone = failure(404, "NotFound", "namespaces \"ns\" not found");
     let (executor, _) = executor(&[proxy, gone.clone(), gone, (201, pod("a", 7).to_string())]);
     assert!(carry(&executor, vec![create("b")]).await.unwrap().refused);
-    assert!(!executor.refusals(&owner()).namespace_terminating);
+    assert!(!executor.memory.refusals(&owner()).namespace_terminating);
     for _ in 0..2 {
         assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
-        assert!(executor.refusals(&owner()).namespace_terminating);
-        assert!(executor.terminating_until(&owner()).is_some(), "it is asked again then");
+        assert!(executor.memory.refusals(&owner()).namespace_terminating);
+        assert!(executor.memory.terminating_until(&owner()).is_some(), "it is asked again then");
         sleep(Duration::from_mins(10)).await;
-        assert!(!executor.refusals(&owner()).namespace_terminating, "it may have been made anew");
+        assert!(!executor.memory.refusals(&owner()).namespace_terminating, "it may have been made anew");
     }
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
-    assert!(executor.terminating_until(&owner()).is_none());
+    assert!(executor.memory.terminating_until(&owner()).is_none());
 }
 
 /// Who was away for long is asked once a second, also where a proxy answers in its place.
@@ -500,10 +505,10 @@ async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
     assert!(!carried.complete && !carried.refused);
     let carried = carry(&executor, vec![create("b")]).await.unwrap();
     assert!(carried.refused);
-    assert_eq!(executor.refusals(&owner()).of("create", "b").unwrap().reason, "NameTaken");
+    assert_eq!(executor.memory.refusals(&owner()).of("create", "b").unwrap().reason, "NameTaken");
     let sent = asked.lock().unwrap().len();
-    let carried = carry(&executor, vec![create("b")]).await.unwrap();
-    assert!(carried.withheld_until.is_some() && !carried.complete);
+    let (carried, until) = carry_or_wait(&executor, vec![create("b")]).await;
+    assert!(until.is_some() && carried.writes == 0);
     assert_eq!(asked.lock().unwrap().len(), sent, "not asked again before its time");
 }
 
@@ -519,7 +524,7 @@ async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
         assert_eq!(asked.lock().unwrap().len(), 2);
         let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
         let followers = informer.followers();
-        assert!(!executor.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+        assert!(!executor.memory.caught_up(&owner(), &followers), "it did commit: the cache must show it");
     }
 }
 
@@ -534,8 +539,7 @@ async fn a_quota_ends_the_step() {
     let sent = asked.lock().unwrap().len();
     assert!(sent <= 33, "only what was in flight: {sent}");
     let more = (200..300).map(|index| create(&format!("p{index}"))).collect();
-    let carried = carry(&executor, more).await.unwrap();
-    assert!(carried.withheld_until.is_some());
+    assert!(carry_or_wait(&executor, more).await.1.is_some());
     assert_eq!(asked.lock().unwrap().len(), sent, "other names wait as well");
 }
 
@@ -555,12 +559,12 @@ async fn a_refusal_ends_and_an_owner_is_forgotten() {
     let invalid = failure(422, "Invalid", "no");
     let (executor, _) = executor(&[invalid, (201, pod("a", 7).to_string())]);
     assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
-    assert_eq!(executor.refusals(&owner()).of("create", "a").unwrap().times, 1);
+    assert_eq!(executor.memory.refusals(&owner()).of("create", "a").unwrap().times, 1);
     sleep(Duration::from_secs(11)).await;
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
-    assert!(executor.refusals(&owner()).is_empty());
-    executor.forget(&owner());
-    assert!(executor.caught_up(&owner(), &[]));
+    assert!(executor.memory.refusals(&owner()).is_empty());
+    executor.memory.forget(&owner());
+    assert!(executor.memory.caught_up(&owner(), &[]));
 }
 
 /// The machine's clock goes back by a day while something waits for its turn: it does not wait for a day.
@@ -572,10 +576,10 @@ async fn a_refusal_ends_although_the_clock_is_set_back() {
     let executor = Executor::new(client, Gate::open(), clock);
     assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
     SET.store(-86_400, Ordering::Relaxed);
-    let until = executor.refusals(&owner()).of("create", "a").unwrap().until;
+    let until = executor.memory.refusals(&owner()).of("create", "a").unwrap().until;
     assert!(until <= clock.now() + Duration::from_mins(10), "{until}");
-    let carried = carry(&executor, vec![create("a")]).await.unwrap();
-    assert_eq!((carried.withheld_until, asked.lock().unwrap().len()), (Some(until), 1), "not at once either");
+    let (_, again) = carry_or_wait(&executor, vec![create("a")]).await;
+    assert_eq!((again, asked.lock().unwrap().len()), (Some(until), 1), "not at once either");
     sleep(Duration::from_mins(10)).await;
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
 }
@@ -585,9 +589,9 @@ async fn a_status_that_cannot_be_applied_is_patched() {
     let untyped =
         failure(500, "InternalError", "failed to create typed live object: .spec.author: expected string");
     let (executor, asked) = executor(&[untyped, (200, pod("owner", 9).to_string())]);
-    executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), None).await.unwrap();
+    executor.write_status(&owner(), &PODS, &json!({ "x": 1 }), "1").await.unwrap();
     assert_eq!(asked.lock().unwrap().len(), 2);
-    assert!(executor.refusals(&owner()).is_empty());
+    assert!(executor.memory.refusals(&owner()).is_empty());
 }
 
 /// A Lease as the server has it.
@@ -940,10 +944,9 @@ async fn creations_that_are_refused_one_after_the_other_stop_all_of_them_for_a_w
     carry(&executor, step()).await.unwrap();
     let first = sent();
     assert!((3..=40).contains(&first), "{first} were sent");
-    let carried = carry(&executor, step()).await.unwrap();
+    let (carried, until) = carry_or_wait(&executor, step()).await;
     assert_eq!((sent(), carried.writes), (first, 0), "not at once");
-    let until = carried.withheld_until.unwrap();
-    assert_eq!(until.to_string(), "2026-01-01T00:00:01Z");
+    assert_eq!(until.unwrap().to_string(), "2026-01-01T00:00:01Z");
     sleep(Duration::from_secs(1)).await;
     carry(&executor, step()).await.unwrap();
     let second = sent();

@@ -199,7 +199,7 @@ impl Process {
         let uids: HashSet<String> = there.iter().map(|object| text(object, "/metadata/uid")).collect();
         let who = &self.who;
         let mut wrong = Vec::new();
-        for uid in self.shared.executor.remembered().iter().filter(|uid| !uids.contains(&***uid)) {
+        for uid in self.shared.executor.memory.remembered().iter().filter(|uid| !uids.contains(&***uid)) {
             wrong.push(format!("{who} remembers what it wrote for {uid}, which is gone"));
         }
         for (controller, activity) in self.shared.activities() {

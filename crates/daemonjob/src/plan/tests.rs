@@ -27,6 +27,13 @@ fn now() -> Timestamp {
     START.parse().unwrap()
 }
 
+/// A plan as it is carried out: without what was refused lately.
+fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobStatus> {
+    let mut plan = super::plan(job, world, now);
+    plan.withhold(&world.refusals, now);
+    plan
+}
+
 fn job(spec: &Value) -> DaemonJob {
     serde_json::from_value(json!({
         "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",

@@ -218,7 +218,8 @@ impl Manager {
         }
         let world = self.observe(server, &job, stopping);
         let now = self.local(server.now);
-        let plan = plan(&job, &world, now);
+        let mut plan = plan(&job, &world, now);
+        plan.withhold(&self.refusals, now);
         let steps = plan.steps.clone().into();
         let pass =
             Pass { job, world, now, plan, steps, complete: true, news: false, refused: false, writes: 0 };
@@ -281,18 +282,8 @@ impl Manager {
 
     /// Takes the next write out of the pass. The actions of a step run side by side: `any` chooses among them.
     pub fn next(&mut self, now: Timestamp, any: usize) -> Next {
-        let (local, offset) = (self.local(now), self.offset);
         let Some(pass) = &mut self.pass else { return Next::Over };
         while let Some(step) = pass.steps.front_mut() {
-            let refusals = &self.refusals;
-            step.retain(|action| {
-                let until = name_of(action).and_then(|(verb, name)| Some(refusals.of(verb, name)?.until));
-                let withheld = until.filter(|until| *until > local);
-                pass.complete &= withheld.is_none();
-                let at = withheld.map(|until| until.checked_sub(offset).unwrap());
-                self.again = self.again.into_iter().chain(at).min();
-                withheld.is_none()
-            });
             if !step.is_empty() {
                 let at = any % step.len();
                 return Next::Write(step.remove(at));
@@ -406,23 +397,10 @@ impl Manager {
 }
 
 fn resource_of(action: &Action<DaemonJobStatus>) -> Resource {
-    match action {
-        Action::Create { resource, .. }
-        | Action::Delete { resource, .. }
-        | Action::Apply { resource, .. }
-        | Action::Patch { resource, .. }
-        | Action::Merge { resource, .. } => *resource,
-        Action::Claim { .. } | Action::Effect(_) => Resource::of::<DaemonJob>(),
-    }
+    action.target().map_or_else(Resource::of::<DaemonJob>, |(_, resource, _)| *resource)
 }
 
 /// Verb and name of a write.
 pub fn name_of(action: &Action<DaemonJobStatus>) -> Option<(&'static str, &str)> {
-    match action {
-        Action::Create { name, .. } => Some(("create", name)),
-        Action::Delete { name, .. } => Some(("delete", name)),
-        Action::Patch { name, .. } => Some(("patch", name)),
-        Action::Merge { name, .. } => Some(("merge", name)),
-        Action::Apply { .. } | Action::Claim { .. } | Action::Effect(_) => None,
-    }
+    action.target().map(|(verb, _, name)| (verb, name))
 }

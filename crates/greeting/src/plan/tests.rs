@@ -337,7 +337,7 @@ fn without_room_nothing_is_claimed() {
         assert_eq!((condition.reason.as_str(), condition.status.as_str()), (TIMED_OUT, "False"));
         assert!(condition.message.ends_with("Change spec.message to have it said."), "{}", condition.message);
         // Also by another process that has room: given up is given up.
-        assert_eq!(plan(&told, &other(now), now), Plan { fenced: true, ..Plan::default() });
+        assert_eq!(plan(&told, &other(now), now), Plan::default());
         told.spec.message = Some("Ho".into());
         told.metadata.generation = Some(2);
         told.metadata.finalizers = Some(vec![FINALIZER.into()]);

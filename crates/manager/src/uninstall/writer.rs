@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use quintet_runtime::election::{self, Candidate, LEASE_NAME, Settings};
+use quintet_runtime::LEASE_NAME;
+use quintet_runtime::election::{self, Candidate, Settings};
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES, PODS};
 use quintet_runtime::server::client::{self, brief};

@@ -46,6 +46,13 @@ fn pod(podset: &PodSet, number: u64, phase: &str) -> Pod {
     .unwrap()
 }
 
+/// A plan as it is carried out: without what was refused lately.
+fn plan(podset: &PodSet, world: &World, now: Timestamp) -> Plan<PodSetStatus> {
+    let mut plan = super::plan(podset, world, now);
+    plan.withhold(&world.refusals, now);
+    plan
+}
+
 fn world(pods: impl IntoIterator<Item = Pod>) -> World {
     World { pods: pods.into_iter().map(Arc::new).collect(), ..World::default() }
 }
@@ -675,7 +682,7 @@ fn pods_of_the_posts_operator_are_taken_over() {
     let mut refused_world = world;
     let name = refused_world.unmigrated[0].meta.name.to_string();
     refused_world.refusals.insert(name, refused("merge", "Forbidden", after(60)));
-    let plan = super::plan(&set, &refused_world, now());
+    let plan = super::tests::plan(&set, &refused_world, now());
     assert!(patched(&plan).is_empty());
     assert_eq!((created(&plan).len(), plan.again), (1, Some(after(60))));
     assert_eq!(condition(&plan, "ReplicaFailure").1, "FailedPatch");

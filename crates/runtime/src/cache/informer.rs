@@ -29,6 +29,7 @@ use tokio::time::{Instant, timeout};
 use crate::log_repeated;
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta, MetaOnly, Object, Owner};
+use crate::model::progress::Progress;
 use crate::model::protobuf::{self, Malformed};
 use crate::model::resource::{Resource, escape};
 use crate::server::client::{CALL, brief, brief_causes};
@@ -142,18 +143,6 @@ struct Inner<T> {
     /// Since when a list is asked for.
     relist: watch::Sender<Option<Instant>>,
     patient: AtomicBool,
-}
-
-/// How far a cache has come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// The highest resourceVersion that its watch or list has shown.
-    pub position: u64,
-    /// The highest resourceVersion of anything that it has seen happen: as `position`, without the bookmarks, which say that
-    /// nothing happens and reach each watch at a time of their own.
-    pub seen: u64,
-    /// When the newest complete list was begun; a list shows every write answered before that.
-    pub listed: Option<Instant>,
 }
 
 /// Whether a cache can be relied on.
@@ -1023,3 +1012,6 @@ pub async fn any_changed<T>(watched: &mut [watch::Receiver<T>]) {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

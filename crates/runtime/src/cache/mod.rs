@@ -3,3 +3,4 @@
 pub mod aggregate_gauge;
 pub mod deselected;
 pub mod informer;
+pub mod tracked;

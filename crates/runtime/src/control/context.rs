@@ -11,11 +11,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::KIND_LABEL;
-use crate::cache::informer::{Health, Informer, Progress, SILENCE};
+use crate::cache::informer::{Health, Informer, SILENCE};
 use crate::control::activity::Activity;
 use crate::model::clock::Clock;
 use crate::model::core_types::{Deployment, Node, Pod};
 use crate::model::object::Object;
+use crate::model::progress::Progress;
 use crate::model::resource::{DEPLOYMENTS, NODES, PODS, Resource};
 use crate::server::connectivity::Link;
 use crate::server::gate::{Gate, Seen};
@@ -327,7 +328,7 @@ impl Shared {
     /// What a successor must have seen of everything to go on where this process ends. A type of which a write of ours was
     /// not seen yet is left out: nobody can say when it is.
     pub fn seen(&self) -> Seen {
-        let unshown = self.executor.unshown();
+        let unshown = self.executor.memory.unshown();
         let positions = lock(&self.inner.positions);
         let positions = positions.iter().map(|position| position());
         // What a predecessor has written is seen by who has caught up in its own term, and by nobody else.

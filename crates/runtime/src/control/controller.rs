@@ -16,7 +16,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cache::informer::{Change, Health, Informer, Part, Progress, any_changed};
+use crate::cache::informer::{Change, Health, Informer, Part, any_changed};
+use crate::cache::tracked::Follower;
 use crate::control::activity::{Activity, is_worth_a_line_among};
 use crate::control::context::Shared;
 use crate::control::queue::{Ended, Priority, Queue};
@@ -24,8 +25,9 @@ use crate::model::clock::Clock;
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Object};
 use crate::model::plan::{Event, EventType, Plan, Refusals};
+use crate::model::progress::Progress;
 use crate::model::resource::Resource;
-use crate::write::executor::{Carried, Error, Executor, Follower};
+use crate::write::executor::{Carried, Error, Executor};
 
 /// Passes of one kind side by side.
 const WORKERS: usize = 16;
@@ -249,7 +251,7 @@ impl<R: Reconciler> Controller<R> {
                 while state.passes.len() < WORKERS
                     && let Some(key) = state.pop()
                 {
-                    if self.shared.executor.caught_up(&key, &self.followers) {
+                    if self.shared.executor.memory.caught_up(&key, &self.followers) {
                         state.start(&key, self.pass(key.clone()));
                     } else {
                         state.park(key);
@@ -272,7 +274,7 @@ impl<R: Reconciler> Controller<R> {
                         if self.objects.get(&key).is_none() {
                             // It went while the pass ran, which may have remembered something of it.
                             state.forget(&key);
-                            self.shared.executor.forget(&key);
+                            self.shared.executor.memory.forget(&key);
                             self.reconciler.forget(&key);
                         }
                         if !self.is_begun(&begun, &key) {
@@ -326,7 +328,7 @@ impl<R: Reconciler> Controller<R> {
 
     /// Waits until the caches show everything that this process has written.
     async fn all_shown(&self, progress: &mut [watch::Receiver<Progress>]) {
-        while !self.shared.executor.all_caught_up(&self.followers) {
+        while !self.shared.executor.memory.all_caught_up(&self.followers) {
             any_changed(progress).await;
         }
     }
@@ -385,7 +387,7 @@ impl<R: Reconciler> Controller<R> {
             Wake::Key(..) => {}
             Wake::Gone(key) => {
                 state.forget(&key);
-                self.shared.executor.forget(&key);
+                self.shared.executor.memory.forget(&key);
                 self.reconciler.forget(&key);
             }
         }
@@ -522,7 +524,7 @@ impl State {
 
     fn unpark(&mut self, executor: &Executor, followers: &[Arc<dyn Follower>]) {
         let shown: Vec<Key> =
-            self.parked.iter().filter(|key| executor.caught_up(key, followers)).cloned().collect();
+            self.parked.iter().filter(|key| executor.memory.caught_up(key, followers)).cloned().collect();
         for key in shown {
             self.parked.remove(&key);
             self.add(key, Priority::Fresh);
@@ -625,18 +627,19 @@ async fn reconcile<R: Reconciler>(
     let executor = &shared.executor;
     let started = Instant::now();
     executor.clarify(key).await?;
-    if !executor.caught_up(key, followers) {
+    if !executor.memory.caught_up(key, followers) {
         // What was just found out is not in the caches yet: the next pass waits until it is.
         return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
     }
-    executor.observe_generation(key, object.generation());
+    executor.memory.observe_generation(key, object.generation());
     let began = Instant::now();
-    let world = reconciler.observe(object, executor.refusals(key)).await?;
+    let world = reconciler.observe(object, executor.memory.refusals(key)).await?;
     let now = shared.clock.now();
-    let plan = reconciler.plan(object, &world, now);
+    let mut plan = reconciler.plan(object, &world, now);
+    executor.memory.withhold(key, &mut plan);
     let thought = began.elapsed();
     let resource = reconciler.resource();
-    let Plan { steps, status, fenced, events, again } = plan;
+    let Plan { steps, status, events, again } = plan;
     let mut carried = executor
         .carry_out(key, &resource, object.resource_version(), steps, still, |effect| {
             reconciler.effect(object, effect)
@@ -665,8 +668,7 @@ async fn reconcile<R: Reconciler>(
             && reconciler.status(object) != Some(&status)
             && deferred(executor, key, carried.writes).is_none()
         {
-            let version = fenced.then(|| object.resource_version());
-            match executor.write_status(key, &resource, &status, version).await {
+            match executor.write_status(key, &resource, &status, object.resource_version()).await {
                 Ok(()) => events.into_iter().for_each(|event| shared.recorder.record(resource, key, event)),
                 Err(error) => tracing::debug!(object = %key, %error, "nor was its status written"),
             }
@@ -675,7 +677,7 @@ async fn reconcile<R: Reconciler>(
     }
     let mut again = again.map(|at| instant(now, at));
     let mut sooner = |at: Instant| again = Some(again.map_or(at, |already| already.min(at)));
-    for until in carried.withheld_until.into_iter().chain(executor.terminating_until(key)) {
+    if let Some(until) = executor.memory.terminating_until(key) {
         sooner(instant(now, until));
     }
     if carried.refused {
@@ -689,7 +691,7 @@ async fn reconcile<R: Reconciler>(
                 sooner(until);
                 false
             } else {
-                let version = fenced.then(|| object.resource_version());
+                let version = object.resource_version();
                 if let Err(error) = executor.write_status(key, &resource, &status, version).await {
                     log(writes, "error");
                     return Err(error);
@@ -709,12 +711,12 @@ async fn reconcile<R: Reconciler>(
     if carried.news {
         return Err(Error::Stale(format!("something of {} {key}", resource.kind)));
     }
-    Ok(Passed { again, thought, wrote: writes > 0, refused: executor.refused_now(key) })
+    Ok(Passed { again, thought, wrote: writes > 0, refused: executor.memory.refused_now(key) })
 }
 
 /// Until when a status is not written, after a pass with so many writes: it is written no oftener than its pace.
 fn deferred(executor: &Executor, key: &Key, writes: usize) -> Option<Instant> {
-    let next = executor.status_written(key)? + Executor::STATUS_PACE;
+    let next = executor.memory.status_written(key)? + Executor::STATUS_PACE;
     if next > Instant::now() {
         return Some(next);
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::model::resource::Resource;
+use crate::model::resource::{PODS, Resource};
 
 /// What should be done for one object, and what its status is if nothing more happens.
 ///
@@ -20,11 +20,9 @@ pub struct Plan<S, E = Infallible> {
     /// The writes. Steps are taken in order, each only if the one before went through; the actions of one step
     /// run side by side.
     pub steps: Vec<Vec<Action<S, E>>>,
-    /// The whole status; written only where it differs from the cached one. None leaves it as it is.
+    /// The whole status; None leaves it as it is. It is written only where it differs from the cached one, and only if the object
+    /// has not changed since: a late status of a predecessor must not count, and the API server ignores the UID there.
     pub status: Option<S>,
-    /// Whether the status write is refused if the object has changed since the plan was made. Without that it may be written to
-    /// another object by now: of a write to the status the API server does not read the UID.
-    pub fenced: bool,
     /// News for `kubectl describe`.
     pub events: Vec<Event>,
     /// When time alone would change the answer.
@@ -33,7 +31,7 @@ pub struct Plan<S, E = Infallible> {
 
 impl<S, E> Default for Plan<S, E> {
     fn default() -> Self {
-        Self { steps: Vec::new(), status: None, fenced: true, events: Vec::new(), again: None }
+        Self { steps: Vec::new(), status: None, events: Vec::new(), again: None }
     }
 }
 
@@ -41,6 +39,32 @@ impl<S, E> Plan<S, E> {
     /// Looks again at `at`, or earlier if that was wished before.
     pub fn look_again(&mut self, at: Timestamp) {
         self.again = Some(self.again.map_or(at, |already| already.min(at)));
+    }
+
+    /// Drops the actions that were refused lately, and looks again when the first of them may be tried again: no plan can make a
+    /// hot loop. All other writes go on, those of later steps too. Claims and effects that follow do not, nor do the events of
+    /// such a plan: they state what was written before them.
+    pub fn withhold(&mut self, refusals: &Refusals, now: Timestamp) {
+        let mut first: Option<Timestamp> = None;
+        for step in &mut self.steps {
+            let is_owed = first.is_some();
+            step.retain(|action| match action.target() {
+                Some((verb, resource, name)) => {
+                    let until = refusals.until(verb, resource, name).filter(|until| *until > now);
+                    first = first.into_iter().chain(until).min();
+                    until.is_none()
+                }
+                None if is_owed => {
+                    self.events.clear();
+                    false
+                }
+                None => true,
+            });
+        }
+        if let Some(until) = first {
+            self.steps.retain(|step| !step.is_empty());
+            self.look_again(until);
+        }
     }
 }
 
@@ -120,6 +144,20 @@ pub enum Action<S, E = Infallible> {
     Effect(E),
 }
 
+impl<S, E> Action<S, E> {
+    /// What it writes: the verb, the type and the name. None for a claim and an effect, which concern the owner itself.
+    pub fn target(&self) -> Option<(&'static str, &Resource, &str)> {
+        match self {
+            Self::Create { resource, name, .. } => Some(("create", resource, name)),
+            Self::Delete { resource, name, .. } => Some(("delete", resource, name)),
+            Self::Apply { resource, name, .. } => Some(("apply", resource, name)),
+            Self::Patch { resource, name, .. } => Some(("patch", resource, name)),
+            Self::Merge { resource, name, .. } => Some(("merge", resource, name)),
+            Self::Claim { .. } | Self::Effect(_) => None,
+        }
+    }
+}
+
 /// An object as JSON text: a plan may make thousands, and a tree of each would take ten times as much memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Body(Box<[u8]>);
@@ -182,8 +220,7 @@ pub const LABELS_MISSING: &str = "LabelsMissing";
 /// An answer of the API server that counts against one object of ours (a pod, say) and not against its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What was tried: `create`, `delete`, `apply`, `patch` or `merge`. The executor does not try it again before `until`,
-    /// whatever a plan says.
+    /// What was tried: `create`, `delete`, `apply`, `patch` or `merge`. See [`Plan::withhold`].
     pub verb: &'static str,
     /// The server's reason (`Invalid`, `Forbidden`), or ours: [`NAME_TAKEN`], [`LABELS_MISSING`].
     pub reason: String,
@@ -210,6 +247,15 @@ impl Refusals {
     /// The refusal to do `verb` to the object of this name, whether or not it may be tried again by now.
     pub fn of(&self, verb: &'static str, name: &str) -> Option<&Refusal> {
         self.by_name.get(&(name.to_owned(), verb))
+    }
+
+    /// Until when this is not tried again, if it was refused.
+    pub fn until(&self, verb: &'static str, resource: &Resource, name: &str) -> Option<Timestamp> {
+        if self.is_empty() {
+            return None;
+        }
+        let stop = self.creations.as_ref().filter(|_| verb == "create" && *resource == PODS);
+        self.of(verb, name).into_iter().chain(stop).map(|refusal| refusal.until).max()
     }
 
     /// Takes note of a refusal.
@@ -248,5 +294,69 @@ impl Refusals {
     /// Whether nothing was refused.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty() && self.creations.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn create(name: &str) -> Action<(), ()> {
+        let name = name.to_owned();
+        Action::Create { resource: PODS, namespace: "n".into(), name, body: json!({}).into() }
+    }
+
+    /// What was refused for a minute.
+    fn refused(names: &[&str]) -> Refusals {
+        let until = Timestamp::from_second(60).unwrap();
+        let refusal =
+            Refusal { verb: "create", reason: "Invalid".into(), message: String::new(), times: 1, until };
+        let mut refusals = Refusals::default();
+        for name in names {
+            refusals.insert(*name, refusal.clone());
+        }
+        refusals
+    }
+
+    #[test]
+    fn withholds_what_was_refused_and_nothing_else() {
+        let steps = vec![vec![create("a")], vec![create("b"), create("c")]];
+        let mut plan = Plan { steps, ..Plan::default() };
+        let untouched = plan.clone();
+        plan.withhold(&Refusals::default(), NOW);
+        assert_eq!(plan, untouched);
+        let refusals = refused(&["a", "b"]);
+        plan.withhold(&refusals, NOW);
+        assert_eq!(plan.steps, [[create("c")]], "an empty step stops nothing");
+        let until = Timestamp::from_second(60).unwrap();
+        assert_eq!(plan.again, Some(until));
+        let mut later = untouched.clone();
+        later.withhold(&refusals, until);
+        assert_eq!(later, untouched, "its time has come");
+    }
+
+    #[test]
+    fn withholds_effects_of_a_withheld_write() {
+        let effect = || vec![Action::Effect(())];
+        let event = Event { type_: EventType::Normal, reason: "Said", action: "Say", note: String::new() };
+        let steps = vec![effect(), vec![create("a")], effect(), vec![create("b")]];
+        let mut plan: Plan<(), ()> = Plan { steps, events: vec![event], ..Plan::default() };
+        plan.withhold(&refused(&["a"]), NOW);
+        assert_eq!(plan.steps, [effect(), vec![create("b")]]);
+        assert!(plan.events.is_empty());
+    }
+
+    #[test]
+    fn withholds_every_creation_while_creations_wait() {
+        let mut refusals = refused(&["a"]);
+        refusals.creations = refusals.of("create", "a").cloned();
+        refusals.forget("create", "a");
+        let mut plan = Plan { steps: vec![vec![create("b")]], ..Plan::default() };
+        plan.withhold(&refusals, NOW);
+        assert!(plan.steps.is_empty() && plan.again.is_some());
     }
 }

@@ -27,11 +27,12 @@ use crate::server::connectivity::Link;
 use crate::server::gate::{Gate, Term};
 use crate::server::metrics::Metrics;
 use crate::server::token::TokenFile;
-use crate::write::executor::WINDOW;
 
 /// How long response headers may take of what only reads: a watch or list answers its headers at once. A write does when all
 /// webhooks have spoken, each of which has 10 s by default.
 const HEADERS: Duration = Duration::from_secs(10);
+/// Writes in flight, in the whole process. More only adds latency.
+pub const WINDOW: usize = 32;
 /// How long a whole call that is not a watch may take.
 pub const CALL: Duration = Duration::from_secs(20);
 

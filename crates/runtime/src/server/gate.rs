@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::cache::informer::Progress;
 use crate::model::clock::{self, Moment};
+use crate::model::progress::Progress;
 
 /// How often whoever writes looks whether the machine has slept.
 const LOOK: Duration = Duration::from_secs(1);

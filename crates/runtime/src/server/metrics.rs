@@ -9,7 +9,7 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
-use crate::election::LEASE_NAME;
+use crate::LEASE_NAME;
 
 /// Every metric of the process. Cheap to clone.
 #[derive(Clone, Debug)]

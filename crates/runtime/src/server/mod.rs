@@ -4,5 +4,6 @@ pub mod client;
 mod connection;
 pub mod connectivity;
 pub mod gate;
+pub mod live_reads;
 pub mod metrics;
 pub mod token;

@@ -1,4 +1,8 @@
 //! From a plan to the API server.
 
+mod answer;
 pub mod events;
 pub mod executor;
+pub mod owner_memory;
+mod request;
+mod status;

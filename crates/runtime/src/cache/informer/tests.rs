@@ -1,0 +1,132 @@
+//! Informers follow scripts of answers, in protobuf and in JSON.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Request, Response, header};
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+
+use super::*;
+use crate::model::core_types::Pod;
+use crate::model::protobuf::CONTENT_TYPE;
+use crate::model::protobuf::tests::{expired, frame, named};
+use crate::model::resource::PODS;
+
+/// What an informer does with a script of answers.
+struct Followed {
+    /// What it told its subscribers.
+    told: Vec<String>,
+    /// Where the requests were to begin, and whether they were for JSON.
+    asked: Vec<(String, bool)>,
+}
+
+/// Follows a script of answers: the code, the content type, the body.
+async fn follow(answers: Vec<(u16, &'static str, Vec<u8>)>) -> Followed {
+    let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = asked.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default();
+        let from = query.split('&').find_map(|word| word.strip_prefix("resourceVersion=")).unwrap_or("list");
+        log.lock().unwrap().push((from.to_owned(), request.headers().get(header::ACCEPT).is_none()));
+        let answer = answers.lock().unwrap().pop_front();
+        async move {
+            let Some((code, of, body)) = answer else { return std::future::pending().await };
+            Response::builder().status(code).header(header::CONTENT_TYPE, of).body(Body::from(body))
+        }
+    });
+    let informer: Informer<Pod> = Informer::new(PODS, &[], None);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let sink = told.clone();
+    informer.subscribe(move |change| {
+        let how = match change {
+            Change::Applied { old: None, .. } => "new",
+            Change::Applied { .. } => "changed",
+            Change::Deleted { .. } => "deleted",
+            Change::Undecodable { .. } | Change::Vanished { .. } => "undecodable",
+        };
+        let name = change.object().map(|pod| pod.meta.name.to_string()).unwrap_or_default();
+        sink.lock().unwrap().push(format!("{how} {name}"));
+    });
+    let task = informer.run(Client::new(service, "default"), Link::default());
+    let _ = tokio::time::timeout(Duration::from_mins(2), task).await;
+    let (told, asked) = (told.lock().unwrap().clone(), asked.lock().unwrap().clone());
+    Followed { told, asked }
+}
+
+fn asked(of: &[(&str, bool)]) -> Vec<(String, bool)> {
+    of.iter().map(|(from, json)| ((*from).to_owned(), *json)).collect()
+}
+
+const WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+
+#[tokio::test(start_paused = true)]
+async fn an_informer_follows_a_watch_in_protobuf() {
+    let list = |name: &str, version: &str| {
+        [frame("ADDED", &named(name, version)), frame("BOOKMARK", &named("", version))].concat()
+    };
+    // The last event is cut off: the watch is continued before it.
+    let cut = frame("ADDED", &named("c", "5"));
+    let events = [
+        &frame("ADDED", &named("b", "2"))[..],
+        &frame("MODIFIED", &named("a", "3")),
+        &frame("DELETED", &named("b", "4")),
+        &cut[..cut.len() - 1],
+    ];
+    let followed = follow(vec![
+        (200, WATCH, list("a", "1")),
+        (200, WATCH, events.concat()),
+        // Said in a watch, and instead of one.
+        (200, WATCH, frame("ERROR", &expired())),
+        (200, WATCH, list("a", "6")),
+        (410, CONTENT_TYPE, expired()),
+        (200, WATCH, list("c", "7")),
+    ])
+    .await;
+    assert_eq!(
+        followed.told,
+        ["new a", "new b", "changed a", "deleted b", "changed a", "new c", "deleted a"]
+    );
+    let from = ["list", "1", "4", "list", "6", "list", "7"].map(|from| (from, false));
+    assert_eq!(followed.asked, asked(&from));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_informer_asks_for_json_where_protobuf_cannot_be_read() {
+    let line = |type_: &str, name: &str| {
+        let meta = json!({"name": name, "uid": name, "resourceVersion": "1",
+            "annotations": {"k8s.io/initial-events-end": "true"}});
+        format!("{}\n", json!({"type": type_, "object": {"metadata": meta}})).into_bytes()
+    };
+    let in_json = [line("ADDED", "a"), line("BOOKMARK", "")].concat();
+    // A server that answers in JSON whatever it is asked for.
+    let followed = follow(vec![(200, "application/json", in_json.clone())]).await;
+    assert_eq!(followed.told, ["new a"]);
+    assert_eq!(followed.asked, asked(&[("list", false), ("1", false)]));
+    let frame = frame("ADDED", &named("a", "1"));
+    for (code, of, body) in [
+        (200, WATCH, self::frame("ADDED", b"an object")),
+        (200, WATCH, vec![0xff; 8]),
+        // A proxy that thinks it knows what it carries, and one that carries JSON alone.
+        (200, "application/json", [&frame[..], b"\n"].concat()),
+        (406, "text/html", b"<html>".to_vec()),
+    ] {
+        let followed = follow(vec![(code, of, body), (200, "application/json", in_json.clone())]).await;
+        assert_eq!(followed.told, ["new a"], "{code} {of}");
+        assert_eq!(followed.asked, asked(&[("list", false), ("list", true), ("1", true)]), "{code} {of}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_understood_whoever_says_it() {
+    let list = frame("BOOKMARK", &named("", "1"));
+    for (of, body) in
+        [(CONTENT_TYPE, expired()), ("text/html", b"<html>".to_vec()), ("application/json", b"{}".to_vec())]
+    {
+        let followed = follow(vec![(200, WATCH, list.clone()), (410, of, body)]).await;
+        assert_eq!(followed.asked, asked(&[("list", false), ("1", false), ("list", false)]), "{of}");
+    }
+}

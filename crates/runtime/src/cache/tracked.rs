@@ -1,0 +1,66 @@
+//! Caches whose progress can be compared with what was written, whatever they hold.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::cache::informer::{Informer, Part};
+use crate::model::object::{Key, Object};
+use crate::model::progress::Progress;
+use crate::model::resource::Resource;
+
+/// A cache whose progress can be compared with what was written.
+pub trait Follower: Send + Sync {
+    /// What it caches.
+    fn resource(&self) -> Resource;
+    /// Whether objects of this namespace are in it.
+    fn covers(&self, namespace: &str) -> bool;
+    /// See [`Part::scope`].
+    fn scope(&self) -> String;
+    /// How far it has come.
+    fn progress(&self) -> Progress;
+    /// Wakes whenever it comes further.
+    fn watch_progress(&self) -> watch::Receiver<Progress>;
+    /// Whether an object that was deleted is gone from it, or shown as terminating.
+    fn shows_deletion(&self, key: &Key) -> bool;
+    /// Asks for a list that is begun at `since` or later.
+    fn relist(&self, since: Instant);
+}
+
+impl<T: Object> Follower for Part<T> {
+    fn resource(&self) -> Resource {
+        Part::resource(self)
+    }
+
+    fn covers(&self, namespace: &str) -> bool {
+        Part::covers(self, namespace)
+    }
+
+    fn scope(&self) -> String {
+        Part::scope(self)
+    }
+
+    fn progress(&self) -> Progress {
+        *Part::progress(self).borrow()
+    }
+
+    fn watch_progress(&self) -> watch::Receiver<Progress> {
+        Part::progress(self)
+    }
+
+    fn shows_deletion(&self, key: &Key) -> bool {
+        Part::shows_deletion(self, key)
+    }
+
+    fn relist(&self, since: Instant) {
+        Part::relist(self, since);
+    }
+}
+
+impl<T: Object> Informer<T> {
+    /// What a plan that reads this cache waits for.
+    pub fn followers(&self) -> Vec<Arc<dyn Follower>> {
+        self.parts().iter().map(|part| Arc::new(part.clone()) as Arc<dyn Follower>).collect()
+    }
+}

@@ -1,0 +1,159 @@
+//! Reads past the caches, for the few rules that must know what the API server stores now.
+
+use std::sync::Arc;
+
+use http::{Request, header};
+use kube::Client;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::FIELD_MANAGER;
+use crate::model::object::{Meta, MetaOnly};
+use crate::model::plan::Body;
+use crate::model::resource::{Resource, escape};
+use crate::server::client::{CALL, WINDOW, ask};
+
+/// Reads past the caches. Cheap to clone.
+#[derive(Clone)]
+pub struct LiveReads {
+    client: Client,
+    /// As many at a time as writes, in a window of their own: a read does not wait behind writes.
+    window: Arc<Semaphore>,
+}
+
+impl LiveReads {
+    /// Reads through `client`.
+    pub fn new(client: Client) -> Self {
+        Self { client, window: Arc::new(Semaphore::new(WINDOW)) }
+    }
+
+    /// The metadata of an object, read past the caches; None where it does not exist.
+    pub async fn read_meta(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Meta>, kube::Error> {
+        Ok(self.read::<MetaOnly>(resource, namespace, name).await?.map(|only| Meta::from(only.metadata)))
+    }
+
+    /// An object, read past the caches; None where it does not exist. A 404 that is not the API server's word on that
+    /// object is an error: so are a proxy's, and one on a type that is not there.
+    pub async fn read<T: DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<T>, kube::Error> {
+        let path = format!("{}/{}", resource.path(namespace), escape(name));
+        let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+        let _permit = self.window.acquire().await;
+        match timeout(CALL, ask(&self.client, request)).await {
+            Ok(Ok(object)) => Ok(Some(object)),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 && status.reason == "NotFound" => {
+                Ok(None)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        }
+    }
+
+    /// Asks the API server whether it would take a new object, without creating it. Returns the server's words if it finds
+    /// the object invalid (422), None if it takes the object or denies it for another reason, and an error if there is no
+    /// answer that says anything of the object (429 and 5xx too).
+    pub async fn find_invalid(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        body: &Body,
+    ) -> Result<Option<String>, kube::Error> {
+        let path = format!("{}?dryRun=All&fieldManager={FIELD_MANAGER}", resource.path(namespace));
+        let request = Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .body(body.bytes().to_vec())
+            .map_err(kube::Error::HttpError)?;
+        let _permit = self.window.acquire().await;
+        match timeout(CALL, ask::<IgnoredAny>(&self.client, request)).await {
+            Ok(Ok(_)) => Ok(None),
+            Ok(Err(kube::Error::Api(status))) if status.code == 422 => Ok(Some(status.message.clone())),
+            Ok(Err(kube::Error::Api(status))) if status.code < 500 && status.code != 429 => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        }
+    }
+
+    /// The objects of a namespace that a label selector selects, read past the caches: as they are now, or, where `since` is
+    /// not 0, as they were at that resourceVersion or later. That the server answers from memory. What is now it asks its store
+    /// for, and waits until its memory has come so far, up to 100 ms.
+    pub async fn list<T: DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+        since: u64,
+    ) -> Result<Vec<T>, kube::Error> {
+        let selected = format!("labelSelector={}", escape(selector));
+        if since > 0 {
+            let at = format!("&resourceVersion={since}&resourceVersionMatch=NotOlderThan");
+            match self.list_where(resource, namespace, &selected, &at).await {
+                // This server is behind, or its store was restored from a time before that.
+                Err(kube::Error::Api(status)) if status.code == 504 => {}
+                answer => return answer,
+            }
+        }
+        self.list_where(resource, namespace, &selected, "").await
+    }
+
+    /// The objects of a namespace that a field selector selects, read past the caches.
+    pub async fn list_fields<T: DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<T>, kube::Error> {
+        self.list_where(resource, namespace, &format!("fieldSelector={}", escape(selector)), "").await
+    }
+
+    async fn list_where<T: DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selected: &str,
+        at: &str,
+    ) -> Result<Vec<T>, kube::Error> {
+        #[derive(Deserialize)]
+        #[serde(bound = "T: DeserializeOwned")]
+        struct Page<T> {
+            #[serde(default)]
+            metadata: kube::api::ListMeta,
+            items: Vec<T>,
+        }
+        // The pages after the first are of the same state, and the server refuses to be told which.
+        let (mut objects, mut next) = (Vec::new(), at.to_owned());
+        loop {
+            let path = format!("{}?{selected}&limit=500{next}", resource.path(namespace));
+            let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+            let _permit = self.window.acquire().await;
+            let answer = timeout(CALL, ask::<Page<T>>(&self.client, request)).await;
+            let Page { metadata, items } =
+                answer.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
+            objects.extend(items);
+            match metadata.continue_.filter(|continue_| !continue_.is_empty()) {
+                Some(continue_) => next = format!("&continue={}", escape(&continue_)),
+                None => return Ok(objects),
+            }
+        }
+    }
+
+    /// Whether the API server serves this version of this group; where it does not, no object of it can be read.
+    pub async fn is_served(&self, resource: &Resource) -> Result<bool, kube::Error> {
+        let groups = timeout(CALL, self.client.list_api_groups()).await;
+        let groups = groups.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;
+        let is_asked = |version: &str| version == resource.version;
+        let group = groups.groups.into_iter().find(|group| group.name == resource.group);
+        Ok(group.is_some_and(|group| group.versions.iter().any(|version| is_asked(&version.version))))
+    }
+}

@@ -1,0 +1,291 @@
+//! What this process remembers of the owners it writes for: what was refused, and what the caches must still show.
+//! Everything else is observed again for each plan.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+use crate::cache::tracked::Follower;
+use crate::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
+use crate::model::conditions::shorten;
+use crate::model::object::{Key, Meta};
+use crate::model::plan::{Plan, Refusal, Refusals};
+use crate::model::resource::{PODS, Resource};
+
+/// How long it is taken for granted that a namespace is being deleted: it may have been made anew.
+const TERMINATING: SignedDuration = LONGEST_BACKOFF;
+/// The wait before more is made after that, doubled while nothing goes through.
+const FIRST_STOP: SignedDuration = SignedDuration::from_secs(1);
+
+/// Type, namespace and name of an object.
+pub(super) type Place = (Resource, Arc<str>, String);
+
+#[derive(Clone, Debug, Default)]
+struct Written {
+    /// By type and namespace.
+    versions: HashMap<(Resource, Arc<str>), (u64, Instant)>,
+    deletes: Vec<(Resource, Key, Instant)>,
+    /// What an unanswered write may have done; for a deletion, the UID that it was about.
+    unclear: HashMap<Place, Option<Arc<str>>>,
+}
+
+impl Written {
+    /// Forgets what the caches show; whether that is all of their types.
+    fn is_shown(&mut self, followers: &[Arc<dyn Follower>]) -> bool {
+        for follower in followers {
+            let resource = follower.resource();
+            let progress = follower.progress();
+            let listed_since = |answered: Instant| progress.listed.is_some_and(|began| began > answered);
+            let follows = |of: &Resource, namespace: &str| *of == resource && follower.covers(namespace);
+            self.versions.retain(|(of, namespace), (version, answered)| {
+                !(follows(of, namespace) && (progress.position >= *version || listed_since(*answered)))
+            });
+            self.deletes.retain(|(of, key, answered)| {
+                let is_shown = || follower.shows_deletion(key) || listed_since(*answered);
+                !(follows(of, &key.namespace) && is_shown())
+            });
+        }
+        let followed = |of: &Resource, namespace: &str| {
+            followers.iter().any(|follower| follower.resource() == *of && follower.covers(namespace))
+        };
+        !self.versions.keys().any(|(of, namespace)| followed(of, namespace))
+            && !self.deletes.iter().any(|(of, key, _)| followed(of, &key.namespace))
+    }
+
+    /// The types of what is not shown.
+    fn resources(&self) -> impl Iterator<Item = Resource> {
+        let deleted = self.deletes.iter().map(|(resource, ..)| *resource);
+        let unclear = self.unclear.keys().map(|(resource, ..)| *resource);
+        self.versions.keys().map(|(resource, _)| *resource).chain(deleted).chain(unclear)
+    }
+}
+
+/// What is remembered of one owner: forgotten with it.
+#[derive(Default)]
+struct Memory {
+    written: Written,
+    refusals: Refusals,
+    /// Until when the owner's namespace counts as one that is being deleted.
+    terminating: Option<Timestamp>,
+    /// The generation that was refused: a changed spec deserves another try.
+    generation: Option<i64>,
+    /// How often creations were stopped without one that went through.
+    stops: u32,
+    status_written: Option<Instant>,
+}
+
+/// What is remembered of every owner.
+pub struct OwnerMemory {
+    clock: Clock,
+    owners: Mutex<HashMap<Arc<str>, Memory>>,
+}
+
+impl OwnerMemory {
+    /// Remembers nothing yet.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, owners: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Memory>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets an owner that is gone.
+    pub fn forget(&self, owner: &Key) {
+        self.lock().remove(&owner.uid);
+    }
+
+    /// The UIDs of the owners of whom anything is remembered.
+    pub fn remembered(&self) -> Vec<Arc<str>> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// What was refused for this owner.
+    pub fn refusals(&self, owner: &Key) -> Refusals {
+        let now = self.clock.now();
+        let latest = now.checked_add(LONGEST_BACKOFF).unwrap_or(Timestamp::MAX);
+        let mut memory = self.lock();
+        let Some(memory) = memory.get_mut(&owner.uid) else { return Refusals::default() };
+        memory.refusals.wait_until_at_most(latest);
+        memory.terminating = memory.terminating.filter(|until| *until > now).map(|until| until.min(latest));
+        memory.refusals.namespace_terminating = memory.terminating.is_some();
+        memory.refusals.clone()
+    }
+
+    /// Drops from a plan what was refused lately; see [`Plan::withhold`].
+    pub fn withhold<S, E>(&self, owner: &Key, plan: &mut Plan<S, E>) {
+        plan.withhold(&self.refusals(owner), self.clock.now());
+    }
+
+    /// When it is to be asked again whether the owner's namespace is still being deleted.
+    pub fn terminating_until(&self, owner: &Key) -> Option<Timestamp> {
+        self.lock().get(&owner.uid)?.terminating
+    }
+
+    /// What the API server said to something of this owner that it refused and that waits to be tried again.
+    pub fn refused_now(&self, owner: &Key) -> Option<String> {
+        let memory = self.lock();
+        Some(memory.get(&owner.uid)?.refusals.waiting(self.clock.now())?.message.clone())
+    }
+
+    /// Forgets what was refused if the owner's spec has changed since.
+    pub fn observe_generation(&self, owner: &Key, generation: i64) {
+        if let Some(memory) = self.lock().get_mut(&owner.uid)
+            && let Some(refused) = memory.generation.replace(generation)
+            && refused != generation
+        {
+            memory.refusals.clear();
+            (memory.terminating, memory.stops) = (None, 0);
+        }
+    }
+
+    /// Whether the caches show everything that was written for `owner`.
+    pub fn caught_up(&self, owner: &Key, followers: &[Arc<dyn Follower>]) -> bool {
+        let mut memory = self.lock();
+        memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))
+    }
+
+    /// Whether the caches show everything that was written for anybody.
+    pub fn all_caught_up(&self, followers: &[Arc<dyn Follower>]) -> bool {
+        // Of each of them it is forgotten what is shown: who hands over tells of the rest.
+        let mut memory = self.lock();
+        let mut shown = true;
+        for memory in memory.values_mut() {
+            shown &= memory.written.is_shown(followers);
+        }
+        shown
+    }
+
+    /// The types of which something was written, or may have been, that no cache has shown yet.
+    pub fn unshown(&self) -> HashSet<Resource> {
+        let memory = self.lock();
+        let written = memory.values().map(|memory| &memory.written);
+        written.flat_map(Written::resources).collect()
+    }
+
+    /// A write of this owner was answered: the caches must show this version.
+    pub(super) fn wrote(&self, owner: &Key, resource: Resource, meta: &Meta) {
+        if let Ok(version) = meta.resource_version.parse::<u64>() {
+            let mut memory = self.lock();
+            let versions = &mut memory.entry(owner.uid.clone()).or_default().written.versions;
+            let place = (resource, owner.namespace.clone());
+            let highest = versions.get(&place).map_or(0, |(highest, _)| *highest).max(version);
+            versions.insert(place, (highest, Instant::now()));
+        }
+    }
+
+    /// An object was deleted: the caches must show that.
+    pub(super) fn deleted(&self, owner: &Key, resource: Resource, key: Key) {
+        let mut memory = self.lock();
+        let written = &mut memory.entry(owner.uid.clone()).or_default().written;
+        written.deletes.push((resource, key, Instant::now()));
+    }
+
+    /// What unanswered writes of this owner may have done; for a deletion, with the UID that it was about.
+    pub(super) fn unanswered(&self, owner: &Key) -> Vec<(Place, Option<Arc<str>>)> {
+        let memory = self.lock();
+        let unclear = memory.get(&owner.uid).map(|memory| memory.written.unclear.clone());
+        unclear.unwrap_or_default().into_iter().collect()
+    }
+
+    /// Changes what unanswered writes may have done.
+    pub(super) fn unclear<T>(
+        &self,
+        owner: &Key,
+        change: impl FnOnce(&mut HashMap<Place, Option<Arc<str>>>) -> T,
+    ) -> T {
+        change(&mut self.lock().entry(owner.uid.clone()).or_default().written.unclear)
+    }
+
+    /// The owner's namespace is being deleted. Returns whether that is news.
+    pub(super) fn namespace_terminates(&self, owner: &Key) -> bool {
+        let until = self.clock.now().checked_add(TERMINATING).unwrap_or(Timestamp::MAX);
+        let mut memory = self.lock();
+        memory.entry(owner.uid.clone()).or_default().terminating.replace(until).is_none()
+    }
+
+    /// Takes note of a refusal.
+    pub(super) fn refused(
+        &self,
+        owner: &Key,
+        verb: &'static str,
+        name: &str,
+        reason: String,
+        message: &str,
+        quota: bool,
+    ) {
+        let now = self.clock.now();
+        let mut memory = self.lock();
+        let memory = memory.entry(owner.uid.clone()).or_default();
+        let refusals = &mut memory.refusals;
+        // What is no longer tried (another template, fewer pods) must not be remembered for ever.
+        refusals.retain(|refusal| {
+            refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
+        });
+        let times = refusals.of(verb, name).map_or(0, |refusal| refusal.times);
+        let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(Timestamp::MAX);
+        let message = shorten(message.to_owned(), 512);
+        let refusal = Refusal { verb, reason, message, times: times + 1, until };
+        if quota {
+            refusals.creations = Some(refusal.clone());
+        }
+        refusals.insert(name, refusal);
+    }
+
+    /// Whatever is wrong with one object is wrong with the others too, it seems: a template that is not taken must not be
+    /// tried on thousands of nodes in one go.
+    pub(super) fn pause_creations(&self, owner: &Key, name: &str) {
+        let now = self.clock.now();
+        let mut memory = self.lock();
+        let memory = memory.entry(owner.uid.clone()).or_default();
+        let until = now.checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_BACKOFF));
+        let last = memory.refusals.of("create", name).cloned();
+        memory.refusals.creations =
+            last.map(|last| Refusal { until: until.unwrap_or(Timestamp::MAX), ..last });
+        memory.stops += 1;
+    }
+
+    /// Whether this was refused before.
+    pub(super) fn was_refused(&self, owner: &Key, verb: &'static str, name: &str) -> bool {
+        self.lock().get(&owner.uid).is_some_and(|memory| memory.refusals.of(verb, name).is_some())
+    }
+
+    /// What stood in the way of a creation has changed: it is tried again when it is wanted again.
+    pub(super) fn forget_creation(&self, owner: &Key, name: &str) {
+        if let Some(memory) = self.lock().get_mut(&owner.uid) {
+            memory.refusals.forget("create", name);
+        }
+    }
+
+    /// Takes note of a write that went through.
+    pub(super) fn accepted(&self, owner: &Key, verb: &'static str, kind: &str, name: &str) {
+        if verb == "merge" {
+            self.forget_creation(owner, name);
+        }
+        if let Some(memory) = self.lock().get_mut(&owner.uid) {
+            memory.refusals.forget(verb, name);
+            if verb == "create" {
+                memory.terminating = None;
+            }
+            // One that was sent before the others were refused tells nothing.
+            if verb == "create"
+                && kind == PODS.kind
+                && memory.refusals.creations.as_ref().is_some_and(|stop| stop.until <= self.clock.now())
+            {
+                (memory.refusals.creations, memory.stops) = (None, 0);
+            }
+        }
+    }
+
+    /// When a status of `owner` was last written.
+    pub fn status_written(&self, owner: &Key) -> Option<Instant> {
+        self.lock().get(&owner.uid).and_then(|memory| memory.status_written)
+    }
+
+    /// A status of `owner` was written now.
+    pub(super) fn wrote_status(&self, owner: &Key) {
+        self.lock().entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
+    }
+}

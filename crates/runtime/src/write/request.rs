@@ -1,0 +1,141 @@
+//! An action becomes a request.
+
+use std::sync::Arc;
+
+use http::{Request, header};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::FIELD_MANAGER;
+use crate::model::object::Key;
+use crate::model::plan::Body;
+use crate::model::resource::{Resource, escape};
+
+/// One write: what it does to which object.
+pub(super) struct Write {
+    pub verb: &'static str,
+    pub resource: Resource,
+    pub namespace: Arc<str>,
+    pub name: String,
+    /// The UID of the object that it deletes.
+    pub deletes: Option<Arc<str>>,
+    pub request: Result<Request<Vec<u8>>, http::Error>,
+}
+
+const JSON: &str = "application/json";
+const APPLY: &str = "application/apply-patch+yaml";
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
+pub(super) fn create(resource: Resource, namespace: Arc<str>, name: String, body: &Body) -> Write {
+    let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
+    let request = request("POST", path, JSON, body.bytes().to_vec());
+    Write { verb: "create", resource, namespace, name, deletes: None, request }
+}
+
+pub(super) fn delete(
+    resource: Resource,
+    namespace: Arc<str>,
+    name: &str,
+    uid: Arc<str>,
+    version: Option<&str>,
+) -> Write {
+    let mut preconditions = json!({ "uid": uid });
+    if let Some(version) = version {
+        preconditions["resourceVersion"] = Value::from(version);
+    }
+    let body = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
+    let path = format!("{}/{name}", resource.path(&namespace));
+    let request = request("DELETE", path, JSON, body.to_string().into());
+    Write { verb: "delete", resource, namespace, name: name.to_owned(), deletes: Some(uid), request }
+}
+
+pub(super) fn apply(
+    resource: Resource,
+    namespace: Arc<str>,
+    name: String,
+    body: &Value,
+    force: bool,
+) -> Write {
+    let more = format!("&force={force}&fieldValidation=Strict");
+    patch("apply", resource, namespace, name, (APPLY, &more, body))
+}
+
+pub(super) fn json_patch(resource: Resource, namespace: Arc<str>, name: &str, operations: &Value) -> Write {
+    patch("patch", resource, namespace, name.to_owned(), (JSON_PATCH, "", operations))
+}
+
+pub(super) fn merge_patch(resource: Resource, namespace: Arc<str>, name: &str, body: &Value) -> Write {
+    patch("merge", resource, namespace, name.to_owned(), (MERGE_PATCH, "", body))
+}
+
+fn patch(
+    verb: &'static str,
+    resource: Resource,
+    namespace: Arc<str>,
+    name: String,
+    (content_type, more, body): (&str, &str, &Value),
+) -> Write {
+    let path = format!("{}/{name}?fieldManager={FIELD_MANAGER}{more}", resource.path(&namespace));
+    let request = request("PATCH", path, content_type, body.to_string().into());
+    Write { verb, resource, namespace, name, deletes: None, request }
+}
+
+/// Applies the whole status of an object.
+pub(super) fn status<S: Serialize>(owner: &Key, resource: Resource, status: &S, version: &str) -> Write {
+    let body = json!({
+        "apiVersion": resource.api_version(),
+        "kind": resource.kind,
+        "metadata": {
+            "name": &*owner.name,
+            "namespace": &*owner.namespace,
+            "uid": &*owner.uid,
+            "resourceVersion": version,
+        },
+        "status": status,
+    });
+    status_patch("update", owner, resource, (APPLY, "&force=true", &body))
+}
+
+/// The status by JSON patch, for an object that was stored with other types than the schema's: server-side
+/// apply, of whatever part, cannot take such an object.
+pub(super) fn untyped_status<S: Serialize>(
+    owner: &Key,
+    resource: Resource,
+    status: &S,
+    version: &str,
+) -> Write {
+    let operations = json!([
+        { "op": "test", "path": "/metadata/uid", "value": &*owner.uid },
+        { "op": "test", "path": "/metadata/resourceVersion", "value": version },
+        { "op": "add", "path": "/status", "value": status },
+    ]);
+    status_patch("patch", owner, resource, (JSON_PATCH, "", &operations))
+}
+
+fn status_patch(
+    verb: &'static str,
+    owner: &Key,
+    resource: Resource,
+    (content_type, more, body): (&str, &str, &Value),
+) -> Write {
+    let (namespace, name) = (owner.namespace.clone(), owner.name.to_string());
+    let at = format!("{}/{}/status", resource.path(&namespace), escape(&name));
+    let path = format!("{at}?fieldManager={FIELD_MANAGER}{more}");
+    let request = request("PATCH", path, content_type, body.to_string().into());
+    Write { verb, resource, namespace, name, deletes: None, request }
+}
+
+fn request(
+    method: &str,
+    path: String,
+    content_type: &str,
+    body: Vec<u8>,
+) -> Result<Request<Vec<u8>>, http::Error> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, content_type)
+        .header(header::ACCEPT, JSON)
+        .body(body)
+}
