@@ -12,7 +12,8 @@ use quintet_runtime::control::controller::{Controller, Reconciler, Waker};
 use quintet_runtime::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::{Key, Meta, Object as _};
-use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::plan::Plan;
+use quintet_runtime::model::refusals::{Refusals, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 use quintet_runtime::server::client::brief;
 use quintet_runtime::server::gate::Gate;
@@ -124,15 +125,14 @@ impl Reconciler for DaemonJobs {
 
     fn carried(&self, key: &Key, carried: &Carried) {
         self.metrics.count(carried);
-        let has_done = |wanted: fn(&(&str, &str)) -> bool| {
-            carried.done.iter().any(|(verb, kind, _)| wanted(&(verb, kind)))
-        };
+        let has_done =
+            |wanted: fn(Verb, &str) -> bool| carried.done.iter().any(|(verb, kind, _)| wanted(*verb, kind));
         let (now, mut memories) = (self.clock.now(), self.memories());
         let Some(memory) = memories.get_mut(&key.uid) else { return };
-        if has_done(|(_, kind)| *kind == CONFIG_MAPS.kind) {
+        if has_done(|_, kind| kind == CONFIG_MAPS.kind) {
             memory.clocks.ledger_written(now);
         }
-        if has_done(|(verb, kind)| *kind == PODS.kind && matches!(*verb, "delete" | "patch")) {
+        if has_done(|verb, kind| kind == PODS.kind && matches!(verb, Verb::Delete | Verb::JsonPatch)) {
             memory.clocks.pods_tidied(now);
         }
     }

@@ -7,6 +7,7 @@ use prometheus::{
 use quintet_runtime::cache::aggregate_gauge::Sums;
 use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::model::core_types::{Phase, Pod};
+use quintet_runtime::model::refusals::Verb;
 use quintet_runtime::server::gate::Gate;
 use quintet_runtime::write::executor::Carried;
 
@@ -88,12 +89,12 @@ impl Metrics {
 
     /// Counts what a pass wrote.
     pub fn count(&self, carried: &Carried) {
-        let count = |wanted: fn(&(&str, &str)) -> bool| {
-            let done = carried.done.iter().filter(|(verb, kind, _)| wanted(&(verb, kind))).count();
+        let count = |wanted: fn(Verb, &str) -> bool| {
+            let done = carried.done.iter().filter(|(verb, kind, _)| wanted(*verb, kind)).count();
             u64::try_from(done).unwrap_or_default()
         };
-        self.attempts.inc_by(count(|done| *done == ("create", "Pod")));
-        self.ledger_writes.inc_by(count(|(_, kind)| *kind == "ConfigMap"));
+        self.attempts.inc_by(count(|verb, kind| (verb, kind) == (Verb::Create, "Pod")));
+        self.ledger_writes.inc_by(count(|_, kind| kind == "ConfigMap"));
     }
 }
 
@@ -142,11 +143,11 @@ mod tests {
         let metrics = Metrics::new(&Registry::new()).unwrap();
         let carried = Carried {
             done: vec![
-                ("create", "Pod", "a".into()),
-                ("create", "Pod", "b".into()),
-                ("delete", "Pod", "c".into()),
-                ("merge", "ConfigMap", "d".into()),
-                ("create", "ConfigMap", "e".into()),
+                (Verb::Create, "Pod", "a".into()),
+                (Verb::Create, "Pod", "b".into()),
+                (Verb::Delete, "Pod", "c".into()),
+                (Verb::MergePatch, "ConfigMap", "d".into()),
+                (Verb::Create, "ConfigMap", "e".into()),
             ],
             ..Carried::default()
         };

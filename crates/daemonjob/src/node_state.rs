@@ -8,7 +8,8 @@ use quintet_runtime::model::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled, who
 use quintet_runtime::model::conditions;
 use quintet_runtime::model::core_types::{Node, Phase, Taint};
 use quintet_runtime::model::digest;
-use quintet_runtime::model::plan::{LABELS_MISSING, NAME_TAKEN, Refusal};
+use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
+use quintet_runtime::model::resource::PODS;
 
 use crate::api::{DaemonJob, LateNodes, RerunOn, UnhealthyPolicy};
 use crate::eligibility::Verdict;
@@ -545,7 +546,11 @@ impl Judge<'_> {
         }
         let number = history.number + 1;
         if let Some(refusal) = self.refusal(node, number) {
-            let cause = if refusal.reason == NAME_TAKEN { Cause::NameTaken } else { Cause::FailedCreate };
+            let cause = if refusal.reason == RefusalReason::NameTaken {
+                Cause::NameTaken
+            } else {
+                Cause::FailedCreate
+            };
             let message = conditions::shorten(refusal.message.clone(), 256);
             return (State::Waiting(because(cause, message)), sooner(refusal.until));
         }
@@ -589,8 +594,9 @@ impl Judge<'_> {
         if refusals.is_empty() {
             return None;
         }
-        let own = refusals.of("create", &pod_name(self.job, node, number));
-        let own = own.filter(|refusal| refusal.reason != LABELS_MISSING && refusal.until > self.now);
+        let own = refusals.of(Verb::Create, &PODS, &pod_name(self.job, node, number));
+        let own =
+            own.filter(|refusal| refusal.reason != RefusalReason::LabelsMissing && refusal.until > self.now);
         own.or(refusals.creations.as_ref().filter(|stop| stop.until > self.now))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object as _;
-use quintet_runtime::model::plan::Refusals;
+use quintet_runtime::model::refusals::Refusals;
 
 use crate::FINALIZER;
 use crate::clocks::Clocks;

@@ -13,7 +13,8 @@ use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::model::core_types::Node;
 use quintet_runtime::model::object::{Meta, Object as _, controller_reference};
-use quintet_runtime::model::plan::{Action, Body, LABELS_MISSING, Plan};
+use quintet_runtime::model::plan::{Action, Body, Plan};
+use quintet_runtime::model::refusals::{RefusalReason, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 use serde_json::{Value, json};
 
@@ -126,7 +127,10 @@ fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actio
     let met = survey.nodes.iter().filter_map(|surveyed| match surveyed.state {
         State::Due(run) if !world.refusals.is_empty() => {
             let name = pod_name(job, surveyed.node, run);
-            world.refusals.of("create", &name).filter(|refusal| refusal.reason == LABELS_MISSING)?;
+            world
+                .refusals
+                .of(Verb::Create, &PODS, &name)
+                .filter(|refusal| refusal.reason == RefusalReason::LabelsMissing)?;
             Some(Action::Merge {
                 resource: PODS,
                 namespace: job.metadata.namespace.as_deref().unwrap_or_default().into(),

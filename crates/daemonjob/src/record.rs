@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::object::{Object as _, controller_reference};
 use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::refusals::Verb;
 use quintet_runtime::model::resource::{CONFIG_MAPS, Resource};
 use serde_json::{Map, Value, json};
 
@@ -212,7 +213,9 @@ impl<'a> Record<'a> {
                 continue;
             }
             let name = shard_name(name, number);
-            let refused = ["create", "merge"].iter().filter_map(|verb| world.refusals.of(verb, &name));
+            let refused = [Verb::Create, Verb::MergePatch]
+                .into_iter()
+                .filter_map(|verb| world.refusals.of(verb, &CONFIG_MAPS, &name));
             if let Some(until) = refused.map(|refusal| refusal.until).max().filter(|until| *until > now) {
                 self.flushed[shard] = false;
                 self.look_again(until);

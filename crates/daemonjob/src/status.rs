@@ -5,7 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::conditions::{self, Wanted, number};
 use quintet_runtime::model::object::Object as _;
-use quintet_runtime::model::plan::{Event, EventType, LABELS_MISSING, NAME_TAKEN, Refusal};
+use quintet_runtime::model::plan::{Event, EventType};
+use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
+use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 
 use crate::api::{DaemonJob, DaemonJobStatus, NodeReason, Rollout};
 use crate::failure_policy::{braked_since, max_failed, tolerates};
@@ -263,7 +265,8 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
         _ => {}
     }
     if let Some(refusal) = refused_pod(job, world, survey) {
-        let reason = if refusal.reason == NAME_TAKEN { NAME_TAKEN } else { "FailedCreate" };
+        let reason =
+            if refusal.reason == RefusalReason::NameTaken { Cause::NameTaken.word() } else { "FailedCreate" };
         say("PodsRefused", reason, refusal.message.clone());
     }
     let skipped_for = |cause: Cause| {
@@ -286,7 +289,8 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
         say("LedgerLost", "LedgerFormat", message);
     }
     if let Some(refusal) = refused_shard(job, world) {
-        let reason = if refusal.reason == NAME_TAKEN { NAME_TAKEN } else { "FailedWrite" };
+        let reason =
+            if refusal.reason == RefusalReason::NameTaken { Cause::NameTaken.word() } else { "FailedWrite" };
         say("LedgerRefused", reason, format!("outcomes cannot be recorded: {}", refusal.message));
     }
     if job.spec.selector.is_some() || job.spec.manual_selector.is_some() {
@@ -318,16 +322,17 @@ fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Op
     });
     let mut refused = wanted.filter_map(|surveyed| {
         let history = survey.histories.of(&surveyed.node.meta.uid)?;
-        world.refusals.of("create", &pod_name(job, surveyed.node, history.number + 1))
+        world.refusals.of(Verb::Create, &PODS, &pod_name(job, surveyed.node, history.number + 1))
     });
-    refused.find(|refusal| refusal.reason != LABELS_MISSING)
+    refused.find(|refusal| refusal.reason != RefusalReason::LabelsMissing)
 }
 
 fn refused_shard<'a>(job: &DaemonJob, world: &'a World) -> Option<&'a Refusal> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    (0..SHARDS)
-        .map(|shard| shard_name(name, shard))
-        .find_map(|shard| world.refusals.of("merge", &shard).or_else(|| world.refusals.of("create", &shard)))
+    (0..SHARDS).map(|shard| shard_name(name, shard)).find_map(|shard| {
+        let of = |verb| world.refusals.of(verb, &CONFIG_MAPS, &shard);
+        of(Verb::MergePatch).or_else(|| of(Verb::Create))
+    })
 }
 
 /// Events, made from the difference of two statuses so that each comes once.

@@ -13,7 +13,8 @@ use quintet_runtime::control::context::Shared;
 use quintet_runtime::control::controller::{Controller, Reconciler};
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _, Owner};
-use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::plan::Plan;
+use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::{PODS, Resource};
 use quintet_runtime::write::executor::{Error, Executor};
 

@@ -8,7 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::control::context::Shared;
 use quintet_runtime::control::controller::{Controller, Reconciler};
 use quintet_runtime::model::object::{Key, Object as _};
-use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::plan::Plan;
+use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::Resource;
 use quintet_runtime::write::executor::Error;
 

@@ -7,7 +7,8 @@ use kube::Resource as _;
 use quintet_runtime::control::context::Shared;
 use quintet_runtime::control::controller::{Controller, Reconciler};
 use quintet_runtime::model::object::Object as _;
-use quintet_runtime::model::plan::{Plan, Refusals};
+use quintet_runtime::model::plan::Plan;
+use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::Resource;
 use quintet_runtime::write::executor::Error;
 

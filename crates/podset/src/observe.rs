@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quintet_runtime::model::core_types::Pod;
-use quintet_runtime::model::plan::Refusals;
+use quintet_runtime::model::refusals::Refusals;
 
 /// What a plan looks at besides the PodSet itself.
 #[derive(Debug, Default)]

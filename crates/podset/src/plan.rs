@@ -12,10 +12,9 @@ use quintet_runtime::model::clock::{FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Object as _, controller_reference};
-use quintet_runtime::model::plan::{
-    Action, Event, EventType, LABELS_MISSING, MOST_CREATIONS, NAME_TAKEN, Plan, Refusal,
-};
+use quintet_runtime::model::plan::{Action, Event, EventType, MOST_CREATIONS, Plan};
 use quintet_runtime::model::pod_template::RawTemplate;
+use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use quintet_runtime::model::resource::{PODS, Resource};
 use serde_json::json;
 
@@ -176,8 +175,10 @@ fn creations<'a>(
         return made;
     }
     for (name, attempt) in free_names(podset, world, now).zip(attempts).take(missing.min(MOST_CREATIONS)) {
-        let refusal = refusal(world, "create", &name).filter(|refusal| refusal.reason != NAME_TAKEN);
-        if refusal.is_some_and(|refusal| refusal.reason == LABELS_MISSING && refusal.until > now) {
+        let refusal = refusal(world, &name).filter(|refusal| refusal.reason != RefusalReason::NameTaken);
+        if refusal
+            .is_some_and(|refusal| refusal.reason == RefusalReason::LabelsMissing && refusal.until > now)
+        {
             // It is one of ours, and stands where a pod was to be made.
             made.labels.push(merge(podset, &name, &json!({ KIND_LABEL: "PodSet" })));
             continue;
@@ -319,11 +320,12 @@ fn attempt(pod: &Pod) -> u32 {
 /// The refusal of the first of these that was refused, whether or not it is tried again by now.
 fn first_refusal<'a>(world: &'a World, actions: &[Action<PodSetStatus>]) -> Option<&'a Refusal> {
     let mut targets = actions.iter().filter_map(Action::target);
-    targets.find_map(|(verb, _, name)| refusal(world, verb, name))
+    targets.find_map(|(verb, resource, name)| world.refusals.of(verb, resource, name))
 }
 
-fn refusal<'a>(world: &'a World, verb: &'static str, name: &str) -> Option<&'a Refusal> {
-    world.refusals.of(verb, name)
+/// The refusal to make the pod of this name.
+fn refusal<'a>(world: &'a World, name: &str) -> Option<&'a Refusal> {
+    world.refusals.of(Verb::Create, &PODS, name)
 }
 
 /// The names that pods can be given, in order: those that no pod has, terminating and ended ones included, and that
@@ -333,8 +335,8 @@ fn free_names<'a>(podset: &'a PodSet, world: &'a World, now: Timestamp) -> impl 
         world.pods.iter().map(|pod| &*pod.meta.name).chain(world.taken.iter().map(|name| &**name)).collect();
     (0..).map(|number| pod_name(podset, number)).filter(move |name| {
         !taken.contains(name.as_str())
-            && refusal(world, "create", name)
-                .is_none_or(|refusal| refusal.reason != NAME_TAKEN || refusal.until <= now)
+            && refusal(world, name)
+                .is_none_or(|refusal| refusal.reason != RefusalReason::NameTaken || refusal.until <= now)
     })
 }
 

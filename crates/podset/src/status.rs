@@ -6,7 +6,8 @@ use kube::Resource as _;
 use quintet_runtime::model::clock::whole_seconds;
 use quintet_runtime::model::conditions::{self, Wanted, number};
 use quintet_runtime::model::core_types::{Phase, Pod};
-use quintet_runtime::model::plan::{Event, EventType, Refusal};
+use quintet_runtime::model::plan::{Event, EventType};
+use quintet_runtime::model::refusals::Refusal;
 
 use crate::api::{NotReady, PodSet, PodSetStatus, UpdateStrategyType};
 use crate::plan::{NAME_LABEL, UID_LABEL};

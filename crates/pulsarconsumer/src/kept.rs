@@ -10,7 +10,8 @@ use quintet_runtime::model::clock::is_recent;
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Key, Meta, Object, Pairs};
-use quintet_runtime::model::plan::{Action, Refusal, Refusals};
+use quintet_runtime::model::plan::Action;
+use quintet_runtime::model::refusals::{Refusal, Refusals, Verb};
 use quintet_runtime::model::resource::Resource;
 use serde_json::{Map, Value, json};
 
@@ -141,9 +142,10 @@ impl<'a, T: Kept> Standing<'a, T> {
         if let (Some(own), Some(None)) = (own, &difference) {
             return Self::Settled(own);
         }
-        let refused = |verb| refusals.of(verb, &name).filter(|refusal| refusal.until > now);
+        let refused = |verb| refusals.of(verb, &resource, &name).filter(|refusal| refusal.until > now);
         // What prepares an apply is part of it.
-        if let Some(refusal) = ["apply", "patch", "merge"].into_iter().find_map(refused) {
+        if let Some(refusal) = [Verb::Apply, Verb::JsonPatch, Verb::MergePatch].into_iter().find_map(refused)
+        {
             return Self::Refused(refusal, own);
         }
         let over = own.map(|own| fingerprint(&applied, own));

@@ -13,12 +13,14 @@ use kube::Client;
 use kube::client::Body;
 use quintet_runtime::cache::deselected::Departed;
 use quintet_runtime::cache::informer::{Change, Informer};
-use quintet_runtime::election::{self, Candidate, Settings};
+use quintet_runtime::election::candidate::Candidate;
+use quintet_runtime::election::{self, Settings};
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::progress::Progress;
+use quintet_runtime::model::refusals::{RefusalReason, Verb};
 use quintet_runtime::model::resource::PODS;
 use quintet_runtime::server::client;
 use quintet_runtime::server::connectivity::Link;
@@ -505,7 +507,10 @@ async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
     assert!(!carried.complete && !carried.refused);
     let carried = carry(&executor, vec![create("b")]).await.unwrap();
     assert!(carried.refused);
-    assert_eq!(executor.memory.refusals(&owner()).of("create", "b").unwrap().reason, "NameTaken");
+    assert_eq!(
+        executor.memory.refusals(&owner()).of(Verb::Create, &PODS, "b").unwrap().reason,
+        RefusalReason::NameTaken
+    );
     let sent = asked.lock().unwrap().len();
     let (carried, until) = carry_or_wait(&executor, vec![create("b")]).await;
     assert!(until.is_some() && carried.writes == 0);
@@ -559,7 +564,7 @@ async fn a_refusal_ends_and_an_owner_is_forgotten() {
     let invalid = failure(422, "Invalid", "no");
     let (executor, _) = executor(&[invalid, (201, pod("a", 7).to_string())]);
     assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
-    assert_eq!(executor.memory.refusals(&owner()).of("create", "a").unwrap().times, 1);
+    assert_eq!(executor.memory.refusals(&owner()).of(Verb::Create, &PODS, "a").unwrap().times, 1);
     sleep(Duration::from_secs(11)).await;
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
     assert!(executor.memory.refusals(&owner()).is_empty());
@@ -576,7 +581,7 @@ async fn a_refusal_ends_although_the_clock_is_set_back() {
     let executor = Executor::new(client, Gate::open(), clock);
     assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
     SET.store(-86_400, Ordering::Relaxed);
-    let until = executor.memory.refusals(&owner()).of("create", "a").unwrap().until;
+    let until = executor.memory.refusals(&owner()).of(Verb::Create, &PODS, "a").unwrap().until;
     assert!(until <= clock.now() + Duration::from_mins(10), "{until}");
     let (_, again) = carry_or_wait(&executor, vec![create("a")]).await;
     assert_eq!((again, asked.lock().unwrap().len()), (Some(until), 1), "not at once either");
@@ -630,7 +635,7 @@ async fn elect_counting(
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
     let (gate, metrics) = (gate.clone(), metrics.clone());
     let candidate = Candidate { client, settings, gate, link: Link::default(), clock, metrics };
-    let election = election::run(candidate, Seen::new, stopped);
+    let election = candidate.run(Seen::new, stopped);
     tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await.ok()
 }
 

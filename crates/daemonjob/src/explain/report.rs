@@ -17,7 +17,6 @@ use foldhash::{HashMap, HashSet};
 use jiff::Timestamp;
 use quintet_runtime::model::conditions::is_true;
 use quintet_runtime::model::core_types::{Node, Pod, Taint};
-use quintet_runtime::model::plan::NAME_TAKEN;
 use serde_json::Value;
 
 /// Where the explained spec comes from.
@@ -425,7 +424,7 @@ fn refused<'a>(
     });
     let pending = status.iter().flat_map(|status| &status.pending_nodes);
     pending
-        .filter(|node| matches!(&*node.reason, "FailedCreate" | NAME_TAKEN))
+        .filter(|node| matches!(&*node.reason, "FailedCreate" | "NameTaken"))
         .map(|node| (&*node.node, (&*node.reason, &*node.message)))
         .collect()
 }

@@ -1,8 +1,8 @@
 use super::*;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
-use quintet_runtime::model::plan::Refusal;
 use quintet_runtime::model::pod_template::RawTemplate;
+use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use std::sync::Arc;
 
 use crate::clocks::Clocks;
@@ -411,8 +411,15 @@ fn a_refusal_waits_and_is_said() {
     let job = told(job, &world, now());
     let until = now() + SignedDuration::from_secs(10);
     world.refusals.insert(
+        &PODS,
         pod_name(&job, &node("a"), 1),
-        Refusal { verb: "create", reason: "Invalid".into(), message: "no image".into(), times: 1, until },
+        Refusal {
+            verb: Verb::Create,
+            reason: RefusalReason::Other,
+            message: "no image".into(),
+            times: 1,
+            until,
+        },
     );
     let refused = plan(&job, &world, now());
     assert!(refused.steps.is_empty());
@@ -683,9 +690,14 @@ fn a_ledger_that_is_refused_keeps_finalizers_on_and_stops_nothing_else() {
     let job = told(job, &world, now());
     let until = later(60);
     let shard = shard_name("d", shard_of("uid-a"));
-    let refusal =
-        Refusal { verb: "create", reason: "Forbidden".into(), message: "quota".into(), times: 1, until };
-    world.refusals.insert(shard, refusal);
+    let refusal = Refusal {
+        verb: Verb::Create,
+        reason: RefusalReason::Other,
+        message: "quota".into(),
+        times: 1,
+        until,
+    };
+    world.refusals.insert(&CONFIG_MAPS, shard, refusal);
     let plan = plan(&job, &world, later(5));
     assert!(released(&plan).is_empty() && written(&plan).is_empty());
     assert_eq!(created(&plan), ["b"]);
@@ -946,9 +958,14 @@ fn lost_labels_are_put_back() {
     // One that nobody has seen stands in the way of a creation.
     let mut met = world(&["a"], vec![]);
     let until = later(10);
-    let refusal =
-        Refusal { verb: "create", reason: LABELS_MISSING.into(), message: String::new(), times: 1, until };
-    met.refusals.insert(pod_name(&job, &node("a"), 1), refusal);
+    let refusal = Refusal {
+        verb: Verb::Create,
+        reason: RefusalReason::LabelsMissing,
+        message: String::new(),
+        times: 1,
+        until,
+    };
+    met.refusals.insert(&PODS, pod_name(&job, &node("a"), 1), refusal);
     let plan_ = plan(&job, &met, now());
     assert!(created(&plan_).is_empty());
     assert!(matches!(&plan_.steps[0][0], Action::Merge { resource: PODS, .. }));

@@ -15,7 +15,8 @@ use quintet_daemonjob::observe::World;
 use quintet_runtime::model::clock::doubled;
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::Object;
-use quintet_runtime::model::plan::{Action, Plan, Refusal, Refusals};
+use quintet_runtime::model::plan::{Action, Plan};
+use quintet_runtime::model::refusals::{Refusal, RefusalReason, Refusals, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 
 use crate::server::{Change, JOB, Kind, Server};
@@ -345,7 +346,7 @@ impl Manager {
         } else if matches!(action, Action::Delete { .. } | Action::Patch { .. }) {
             self.clocks.pods_tidied(self.local(now));
         }
-        self.refusals.forget(verb, name);
+        self.refusals.forget(verb, &resource_of(action), name);
         self.saw(action, revision);
         if let Some(pass) = &mut self.pass {
             pass.writes += 1;
@@ -372,12 +373,12 @@ impl Manager {
     /// The server refused a write.
     pub fn was_refused(&mut self, action: &Action<DaemonJobStatus>, reason: &str, now: Timestamp) {
         let Some((verb, name)) = name_of(action) else { return };
-        let times = self.refusals.of(verb, name).map_or(0, |refusal| refusal.times);
+        let times = self.refusals.of(verb, &resource_of(action), name).map_or(0, |refusal| refusal.times);
         let wait = doubled(SignedDuration::from_secs(10), times, SignedDuration::from_mins(10));
         let until = self.local(now).checked_add(wait).unwrap();
         let message = format!("{reason} by the simulation");
-        let refusal = Refusal { verb, reason: reason.to_owned(), message, times: times + 1, until };
-        self.refusals.insert(name, refusal);
+        let refusal = Refusal { verb, reason: RefusalReason::Other, message, times: times + 1, until };
+        self.refusals.insert(&resource_of(action), name, refusal);
         if let Some(pass) = &mut self.pass {
             (pass.complete, pass.refused) = (false, true);
         }
@@ -401,6 +402,6 @@ fn resource_of(action: &Action<DaemonJobStatus>) -> Resource {
 }
 
 /// Verb and name of a write.
-pub fn name_of(action: &Action<DaemonJobStatus>) -> Option<(&'static str, &str)> {
+pub fn name_of(action: &Action<DaemonJobStatus>) -> Option<(Verb, &str)> {
     action.target().map(|(verb, _, name)| (verb, name))
 }

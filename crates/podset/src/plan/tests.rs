@@ -2,6 +2,7 @@ use super::*;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proptest::prelude::*;
 use quintet_runtime::model::core_types::Phase;
+use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use serde_json::Value;
 
 const START: &str = "2026-01-01T00:00:00Z";
@@ -61,8 +62,8 @@ fn running(podset: &PodSet, count: u64) -> World {
     world((0..count).map(|number| pod(podset, number, "Running")))
 }
 
-fn refused(verb: &'static str, reason: &str, until: Timestamp) -> Refusal {
-    Refusal { verb, reason: reason.into(), message: "exceeded quota: q".into(), times: 1, until }
+fn refused(verb: Verb, reason: RefusalReason, until: Timestamp) -> Refusal {
+    Refusal { verb, reason, message: "exceeded quota: q".into(), times: 1, until }
 }
 
 fn created(plan: &Plan<PodSetStatus>) -> Vec<String> {
@@ -290,7 +291,11 @@ fn one_pod_that_must_wait_holds_back_no_other() {
 fn a_refused_pod_waits_is_said_and_is_not_made_under_another_name() {
     let podset = of(5);
     let mut world = running(&podset, 3);
-    world.refusals.insert(pod_name(&podset, 3), refused("create", "Forbidden", after(10)));
+    world.refusals.insert(
+        &PODS,
+        pod_name(&podset, 3),
+        refused(Verb::Create, RefusalReason::Other, after(10)),
+    );
     let waiting = plan(&podset, &world, now());
     assert!(waiting.steps.is_empty(), "{:?}", waiting.steps);
     assert_eq!(waiting.again, Some(after(10)));
@@ -308,7 +313,11 @@ fn a_refused_pod_waits_is_said_and_is_not_made_under_another_name() {
 fn an_ended_pod_does_not_wait_for_a_replacement_that_is_refused() {
     let podset = of(2);
     let mut world = world([pod(&podset, 0, "Failed"), pod(&podset, 1, "Running")]);
-    world.refusals.insert(pod_name(&podset, 2), refused("create", "Forbidden", after(10)));
+    world.refusals.insert(
+        &PODS,
+        pod_name(&podset, 2),
+        refused(Verb::Create, RefusalReason::Other, after(10)),
+    );
     let waiting = plan(&podset, &world, now());
     assert_eq!((deleted(&waiting), created(&waiting).len()), (names(&podset, [0]), 0));
 }
@@ -317,7 +326,11 @@ fn an_ended_pod_does_not_wait_for_a_replacement_that_is_refused() {
 fn a_number_that_was_freed_is_taken_although_a_later_one_is_refused() {
     let podset = of(5);
     let mut world = world([0, 2].map(|number| pod(&podset, number, "Running")));
-    world.refusals.insert(pod_name(&podset, 3), refused("create", "Forbidden", after(10)));
+    world.refusals.insert(
+        &PODS,
+        pod_name(&podset, 3),
+        refused(Verb::Create, RefusalReason::Other, after(10)),
+    );
     assert_eq!(created(&plan(&podset, &world, now())), names(&podset, [1]));
 }
 
@@ -325,7 +338,11 @@ fn a_number_that_was_freed_is_taken_although_a_later_one_is_refused() {
 fn a_refusal_of_what_is_no_longer_wanted_is_no_failure() {
     let podset = of(3);
     let mut world = running(&podset, 3);
-    world.refusals.insert(pod_name(&podset, 3), refused("create", "Forbidden", after(10)));
+    world.refusals.insert(
+        &PODS,
+        pod_name(&podset, 3),
+        refused(Verb::Create, RefusalReason::Other, after(10)),
+    );
     let plan = plan(&podset, &world, now());
     assert_eq!(condition(&plan, "ReplicaFailure").0, "False");
     assert_eq!(plan.again, None);
@@ -335,7 +352,11 @@ fn a_refusal_of_what_is_no_longer_wanted_is_no_failure() {
 fn a_strangers_name_is_stepped_over() {
     let podset = of(2);
     let mut world = World::default();
-    world.refusals.insert(pod_name(&podset, 0), refused("create", "NameTaken", after(10)));
+    world.refusals.insert(
+        &PODS,
+        pod_name(&podset, 0),
+        refused(Verb::Create, RefusalReason::NameTaken, after(10)),
+    );
     let plan = plan(&podset, &world, now());
     assert_eq!(created(&plan), names(&podset, [1, 2]));
     assert_eq!(condition(&plan, "ReplicaFailure").0, "False");
@@ -345,7 +366,11 @@ fn a_strangers_name_is_stepped_over() {
 fn a_refused_deletion_waits_and_no_other_pod_goes_in_its_place() {
     let podset = of(1);
     let mut world = world([pod(&podset, 0, "Running"), pod(&podset, 1, "Pending")]);
-    world.refusals.insert(pod_name(&podset, 1), refused("delete", "Forbidden", after(10)));
+    world.refusals.insert(
+        &PODS,
+        pod_name(&podset, 1),
+        refused(Verb::Delete, RefusalReason::Other, after(10)),
+    );
     let waiting = plan(&podset, &world, now());
     assert!(waiting.steps.is_empty());
     assert_eq!(waiting.again, Some(after(10)));
@@ -681,7 +706,7 @@ fn pods_of_the_posts_operator_are_taken_over() {
     // One that the API server does not let us label keeps nothing else from being done.
     let mut refused_world = world;
     let name = refused_world.unmigrated[0].meta.name.to_string();
-    refused_world.refusals.insert(name, refused("merge", "Forbidden", after(60)));
+    refused_world.refusals.insert(&PODS, name, refused(Verb::MergePatch, RefusalReason::Other, after(60)));
     let plan = super::tests::plan(&set, &refused_world, now());
     assert!(patched(&plan).is_empty());
     assert_eq!((created(&plan).len(), plan.again), (1, Some(after(60))));
@@ -748,7 +773,11 @@ fn names_that_others_have_are_stepped_over_however_many() {
 fn a_pod_that_lost_the_label_of_the_watch_unseen_gets_it_back_and_counts() {
     let set = of(2);
     let mut one = World::default();
-    one.refusals.insert(pod_name(&set, 0), refused("create", "LabelsMissing", after(60)));
+    one.refusals.insert(
+        &PODS,
+        pod_name(&set, 0),
+        refused(Verb::Create, RefusalReason::LabelsMissing, after(60)),
+    );
     let plan = plan(&set, &one, now());
     assert_eq!(patched(&plan), [(&*pod_name(&set, 0), &json!({KIND_LABEL: "PodSet"}))]);
     assert_eq!(created(&plan), names(&set, [1]));
@@ -758,7 +787,7 @@ fn a_pod_that_lost_the_label_of_the_watch_unseen_gets_it_back_and_counts() {
 fn while_all_creations_wait_deletions_go_on_and_it_is_said() {
     let set = of(3);
     let mut full = world([pod(&set, 0, "Running"), pod(&set, 1, "Failed")]);
-    full.refusals.creations = Some(refused("create", "Forbidden", after(300)));
+    full.refusals.creations = Some(refused(Verb::Create, RefusalReason::Other, after(300)));
     let plan_ = plan(&set, &full, now());
     assert_eq!((created(&plan_).len(), deleted(&plan_).len(), plan_.again), (0, 1, Some(after(300))));
     assert_eq!(
@@ -784,9 +813,13 @@ fn while_all_creations_wait_deletions_go_on_and_it_is_said() {
 fn what_is_still_refused_is_waited_for_after_a_pause() {
     let set = of(3);
     let mut paused = World::default();
-    paused.refusals.creations = Some(refused("create", "Invalid", after(1)));
+    paused.refusals.creations = Some(refused(Verb::Create, RefusalReason::Other, after(1)));
     for number in 0..3 {
-        paused.refusals.insert(pod_name(&set, number), refused("create", "Invalid", after(10)));
+        paused.refusals.insert(
+            &PODS,
+            pod_name(&set, number),
+            refused(Verb::Create, RefusalReason::Other, after(10)),
+        );
     }
     assert_eq!(plan(&set, &paused, now()).again, Some(after(1)));
     let after_pause = plan(&set, &paused, after(1));
@@ -977,7 +1010,7 @@ struct Life {
     written: usize,
     /// Names of pods that were released.
     released: BTreeSet<String>,
-    refusals: quintet_runtime::model::plan::Refusals,
+    refusals: quintet_runtime::model::refusals::Refusals,
 }
 
 #[derive(Clone, Debug)]
@@ -1016,7 +1049,7 @@ impl Life {
             views: vec![Vec::new()],
             written: 0,
             released: BTreeSet::new(),
-            refusals: quintet_runtime::model::plan::Refusals::default(),
+            refusals: quintet_runtime::model::refusals::Refusals::default(),
         }
     }
 
@@ -1067,7 +1100,11 @@ impl Life {
     fn act(&mut self, action: &Action<PodSetStatus>) -> bool {
         match action {
             Action::Create { name, .. } if self.released.contains(name) => {
-                self.refusals.insert(name.clone(), refused("create", "NameTaken", Timestamp::MAX));
+                self.refusals.insert(
+                    &PODS,
+                    name.clone(),
+                    refused(Verb::Create, RefusalReason::NameTaken, Timestamp::MAX),
+                );
                 return false;
             }
             Action::Patch { name, .. } => {
@@ -1104,7 +1141,7 @@ impl Life {
             // Who starts lists everything.
             Happens::Crash => {
                 self.written = self.views.len() - 1;
-                self.refusals = quintet_runtime::model::plan::Refusals::default();
+                self.refusals = quintet_runtime::model::refusals::Refusals::default();
             }
             Happens::Spec { replicas, image, unavailable, surge, partition, type_ } => {
                 let strategy = match type_ {

@@ -9,7 +9,7 @@ use crate::pods::Complaint;
 use crate::poller::Known;
 use kube::CustomResourceExt as _;
 use quintet_runtime::model::core_types::Pod;
-use quintet_runtime::model::plan::Refusal;
+use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
 use rstest::rstest;
 
 const START: &str = "2026-01-01T00:00:00Z";
@@ -424,14 +424,14 @@ fn a_refusal_waits_and_is_said_in_the_servers_words() {
     let consumer = consumer();
     let until = now() + SignedDuration::from_secs(10);
     let refusal = Refusal {
-        verb: "apply",
-        reason: "Forbidden".into(),
+        verb: Verb::Apply,
+        reason: RefusalReason::Other,
         message: "images must come from our registry".into(),
         times: 1,
         until,
     };
     let mut world = world(None);
-    world.refusals.insert("sample-deployment", refusal.clone());
+    world.refusals.insert(&DEPLOYMENTS, "sample-deployment", refusal.clone());
     let refused = plan(&consumer, &world, now());
     assert!(refused.steps.is_empty());
     assert_eq!(refused.again, Some(until));
@@ -900,8 +900,8 @@ fn a_leftover_that_may_not_be_deleted_is_tried_again() {
     world.keda = Keda::There { scaled_object: object, trigger_authentication: None };
     let until = now() + SignedDuration::from_secs(10);
     let refusal =
-        Refusal { verb: "delete", reason: "Forbidden".into(), message: "no".into(), times: 1, until };
-    world.refusals.insert("sample-pulsarcrd", refusal);
+        Refusal { verb: Verb::Delete, reason: RefusalReason::Other, message: "no".into(), times: 1, until };
+    world.refusals.insert(&SCALED_OBJECTS, "sample-pulsarcrd", refusal);
     let waits = plan(&consumer(), &world, now());
     assert!(waits.steps.is_empty() && waits.status.is_some());
     assert_eq!(waits.again, Some(until));
@@ -1047,14 +1047,14 @@ fn figures_of_the_spec_before_are_not_taken_for_those_of_this_one() {
 }
 
 #[rstest]
-#[case("merge", json!({ "subscriptionType": "Exclusive" }))]
-#[case("patch", json!({}))]
-fn what_is_refused_before_an_apply_is_said_too(#[case] verb: &'static str, #[case] fields: Value) {
+#[case(Verb::MergePatch, json!({ "subscriptionType": "Exclusive" }))]
+#[case(Verb::JsonPatch, json!({}))]
+fn what_is_refused_before_an_apply_is_said_too(#[case] verb: Verb, #[case] fields: Value) {
     let consumer = with(&fields);
     let mut world = changed(&super::tests::consumer(), "/metadata", "annotations", json!({}));
     let until = now() + SignedDuration::from_secs(10);
-    let refusal = Refusal { verb, reason: "Forbidden".into(), message: "no".into(), times: 1, until };
-    world.refusals.insert("sample-deployment", refusal);
+    let refusal = Refusal { verb, reason: RefusalReason::Other, message: "no".into(), times: 1, until };
+    world.refusals.insert(&DEPLOYMENTS, "sample-deployment", refusal);
     let plan = plan(&consumer, &world, now());
     assert_eq!((condition(&plan, "Applied").1.as_str(), plan.again), ("Refused", Some(until)));
 }

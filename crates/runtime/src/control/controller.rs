@@ -24,8 +24,9 @@ use crate::control::queue::{Ended, Priority, Queue};
 use crate::model::clock::Clock;
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Object};
-use crate::model::plan::{Event, EventType, Plan, Refusals};
+use crate::model::plan::{Event, EventType, Plan};
 use crate::model::progress::Progress;
+use crate::model::refusals::{Refusals, Verb};
 use crate::model::resource::Resource;
 use crate::write::executor::{Carried, Error, Executor};
 
@@ -728,11 +729,11 @@ fn deferred(executor: &Executor, key: &Key, writes: usize) -> Option<Instant> {
 /// One Event for each verb: never one for each pod.
 fn report(shared: &Shared, resource: &Resource, key: &Key, carried: &Carried) {
     for (verb, reason, action, past) in [
-        ("create", "SuccessfulCreate", "Create", "Created"),
-        ("delete", "SuccessfulDelete", "Delete", "Deleted"),
-        ("apply", "SuccessfulApply", "Apply", "Applied"),
+        (Verb::Create, "SuccessfulCreate", "Create", "Created"),
+        (Verb::Delete, "SuccessfulDelete", "Delete", "Deleted"),
+        (Verb::Apply, "SuccessfulApply", "Apply", "Applied"),
     ] {
-        let names: Vec<&(&str, &str, String)> =
+        let names: Vec<&(Verb, &str, String)> =
             carried.done.iter().filter(|(done, ..)| *done == verb).collect();
         if let Some((_, kind, first)) = names.first() {
             let note = match names.len() {
@@ -743,11 +744,11 @@ fn report(shared: &Shared, resource: &Resource, key: &Key, carried: &Carried) {
         }
     }
     for (verb, reason, action) in [
-        ("create", "FailedCreate", "Create"),
-        ("delete", "FailedDelete", "Delete"),
-        ("apply", "FailedApply", "Apply"),
-        ("patch", "FailedPatch", "Patch"),
-        ("merge", "FailedPatch", "Patch"),
+        (Verb::Create, "FailedCreate", "Create"),
+        (Verb::Delete, "FailedDelete", "Delete"),
+        (Verb::Apply, "FailedApply", "Apply"),
+        (Verb::JsonPatch, "FailedPatch", "Patch"),
+        (Verb::MergePatch, "FailedPatch", "Patch"),
     ] {
         let mut refused = carried.refusals.iter().filter(|(tried, ..)| *tried == verb);
         if let Some((_, name, message)) = refused.next() {

@@ -10,6 +10,7 @@ pub mod plan;
 pub mod pod_template;
 pub mod progress;
 pub mod protobuf;
+pub mod refusals;
 pub mod repeated;
 pub mod resource;
 pub mod rule;

@@ -2,7 +2,6 @@
 //!
 //! A kind's `plan.rs` is a pure function that makes one; the [`crate::write::executor`] alone carries it out.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +9,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::model::resource::{PODS, Resource};
+use crate::model::refusals::{Refusals, Verb};
+use crate::model::resource::Resource;
 
 /// What should be done for one object, and what its status is if nothing more happens.
 ///
@@ -146,13 +146,13 @@ pub enum Action<S, E = Infallible> {
 
 impl<S, E> Action<S, E> {
     /// What it writes: the verb, the type and the name. None for a claim and an effect, which concern the owner itself.
-    pub fn target(&self) -> Option<(&'static str, &Resource, &str)> {
+    pub fn target(&self) -> Option<(Verb, &Resource, &str)> {
         match self {
-            Self::Create { resource, name, .. } => Some(("create", resource, name)),
-            Self::Delete { resource, name, .. } => Some(("delete", resource, name)),
-            Self::Apply { resource, name, .. } => Some(("apply", resource, name)),
-            Self::Patch { resource, name, .. } => Some(("patch", resource, name)),
-            Self::Merge { resource, name, .. } => Some(("merge", resource, name)),
+            Self::Create { resource, name, .. } => Some((Verb::Create, resource, name)),
+            Self::Delete { resource, name, .. } => Some((Verb::Delete, resource, name)),
+            Self::Apply { resource, name, .. } => Some((Verb::Apply, resource, name)),
+            Self::Patch { resource, name, .. } => Some((Verb::JsonPatch, resource, name)),
+            Self::Merge { resource, name, .. } => Some((Verb::MergePatch, resource, name)),
             Self::Claim { .. } | Self::Effect(_) => None,
         }
     }
@@ -212,96 +212,13 @@ pub struct Event {
 /// answers and the second for the watch.
 pub const MOST_CREATIONS: usize = 2_000;
 
-/// The reason of a refusal: an object of this name exists already and is not the owner's.
-pub const NAME_TAKEN: &str = "NameTaken";
-/// The reason of a refusal: the pod exists already and has lost the label that the watch selects by.
-pub const LABELS_MISSING: &str = "LabelsMissing";
-
-/// An answer of the API server that counts against one object of ours (a pod, say) and not against its owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// What was tried: `create`, `delete`, `apply`, `patch` or `merge`. See [`Plan::withhold`].
-    pub verb: &'static str,
-    /// The server's reason (`Invalid`, `Forbidden`), or ours: [`NAME_TAKEN`], [`LABELS_MISSING`].
-    pub reason: String,
-    /// The server's words.
-    pub message: String,
-    /// How often in a row.
-    pub times: u32,
-    /// Not tried again before.
-    pub until: Timestamp,
-}
-
-/// What was refused for one owner.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Refusals {
-    by_name: BTreeMap<(String, &'static str), Refusal>,
-    /// No pod is made for this owner before this one's time: a quota is exceeded, or one creation after the other was
-    /// refused. It stays until a creation has gone through.
-    pub creations: Option<Refusal>,
-    /// The owner's namespace is being deleted: nothing can be made in it any more, whatever is tried.
-    pub namespace_terminating: bool,
-}
-
-impl Refusals {
-    /// The refusal to do `verb` to the object of this name, whether or not it may be tried again by now.
-    pub fn of(&self, verb: &'static str, name: &str) -> Option<&Refusal> {
-        self.by_name.get(&(name.to_owned(), verb))
-    }
-
-    /// Until when this is not tried again, if it was refused.
-    pub fn until(&self, verb: &'static str, resource: &Resource, name: &str) -> Option<Timestamp> {
-        if self.is_empty() {
-            return None;
-        }
-        let stop = self.creations.as_ref().filter(|_| verb == "create" && *resource == PODS);
-        self.of(verb, name).into_iter().chain(stop).map(|refusal| refusal.until).max()
-    }
-
-    /// Takes note of a refusal.
-    pub fn insert(&mut self, name: impl Into<String>, refusal: Refusal) {
-        self.by_name.insert((name.into(), refusal.verb), refusal);
-    }
-
-    /// Forgets what was refused to the object of this name: something went through.
-    pub fn forget(&mut self, verb: &'static str, name: &str) {
-        self.by_name.remove(&(name.to_owned(), verb));
-    }
-
-    /// Forgets what does not pass.
-    pub fn retain(&mut self, keep: impl Fn(&Refusal) -> bool) {
-        self.by_name.retain(|_, refusal| keep(refusal));
-    }
-
-    /// One that still waits at this time, if there is any.
-    pub fn waiting(&self, now: Timestamp) -> Option<&Refusal> {
-        self.by_name.values().chain(&self.creations).find(|refusal| refusal.until > now)
-    }
-
-    /// Lets nothing wait longer than until then: what says otherwise was said before the clock was set back.
-    pub fn wait_until_at_most(&mut self, latest: Timestamp) {
-        for refusal in self.by_name.values_mut().chain(&mut self.creations) {
-            refusal.until = refusal.until.min(latest);
-        }
-    }
-
-    /// Forgets every refusal.
-    pub fn clear(&mut self) {
-        self.by_name.clear();
-        self.creations = None;
-    }
-
-    /// Whether nothing was refused.
-    pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty() && self.creations.is_none()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::refusals::{Refusal, RefusalReason};
+    use crate::model::resource::PODS;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -313,11 +230,16 @@ mod tests {
     /// What was refused for a minute.
     fn refused(names: &[&str]) -> Refusals {
         let until = Timestamp::from_second(60).unwrap();
-        let refusal =
-            Refusal { verb: "create", reason: "Invalid".into(), message: String::new(), times: 1, until };
+        let refusal = Refusal {
+            verb: Verb::Create,
+            reason: RefusalReason::Other,
+            message: String::new(),
+            times: 1,
+            until,
+        };
         let mut refusals = Refusals::default();
         for name in names {
-            refusals.insert(*name, refusal.clone());
+            refusals.insert(&PODS, *name, refusal.clone());
         }
         refusals
     }
@@ -353,8 +275,8 @@ mod tests {
     #[test]
     fn withholds_every_creation_while_creations_wait() {
         let mut refusals = refused(&["a"]);
-        refusals.creations = refusals.of("create", "a").cloned();
-        refusals.forget("create", "a");
+        refusals.creations = refusals.of(Verb::Create, &PODS, "a").cloned();
+        refusals.forget(Verb::Create, &PODS, "a");
         let mut plan = Plan { steps: vec![vec![create("b")]], ..Plan::default() };
         plan.withhold(&refusals, NOW);
         assert!(plan.steps.is_empty() && plan.again.is_some());

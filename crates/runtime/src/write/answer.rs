@@ -1,9 +1,6 @@
 //! What an answer of the API server to a write means for the plan.
 
-use crate::model::plan::{LABELS_MISSING, NAME_TAKEN};
-
-/// The reason of an apply that the server cannot carry out because what is stored does not fit the schema.
-pub(super) const UNTYPED: &str = "Untyped";
+use crate::model::refusals::{RefusalReason, Verb};
 
 /// The answer to one write.
 pub(super) enum Answer {
@@ -12,7 +9,7 @@ pub(super) enum Answer {
     /// Nothing to do: it is there already, gone already, or has changed. The cache will show it.
     News,
     /// Refused.
-    Refused { reason: String, message: String, quota: bool },
+    Refused { reason: RefusalReason, message: String, quota: bool },
     /// The namespace is being deleted: nothing can be made there any more.
     NamespaceTerminating,
 }
@@ -28,30 +25,32 @@ pub(super) enum Sorted {
 }
 
 /// Sorts a failure that the API server states.
-pub(super) fn sort(verb: &str, status: kube::core::Status) -> Sorted {
+pub(super) fn sort(verb: Verb, status: kube::core::Status) -> Sorted {
     let terminating = is_namespace_terminating(&status);
     let kube::core::Status { code, reason, message, .. } = status;
-    let refused = |reason: String, message: String| {
+    let refused = |reason: RefusalReason, message: String| {
         let quota = message.contains("exceeded quota");
         Sorted::Answer(Answer::Refused { reason, message, quota })
     };
     match code {
-        404 if verb != "create" => Sorted::Answer(Answer::News),
+        404 if verb != Verb::Create => Sorted::Answer(Answer::News),
         // The API server's own words, and not those of a proxy that quotes the path.
         404 if reason == "NotFound" && message.starts_with("namespaces \"") => {
             Sorted::Answer(Answer::NamespaceTerminating)
         }
-        409 if reason == "AlreadyExists" => refused(reason, message),
+        409 if reason == "AlreadyExists" => refused(RefusalReason::AlreadyExists, message),
         // Fields of other managers, and we did not force; any other conflict is a changed object.
-        409 if verb == "apply" && message.starts_with("Apply failed") => refused(reason, message),
+        409 if verb == Verb::Apply && message.starts_with("Apply failed") => {
+            refused(RefusalReason::Other, message)
+        }
         409 => Sorted::Answer(Answer::News),
         // A `test` of the patch failed: the object is not as the plan saw it.
-        422 if verb == "patch" && message.starts_with("the server rejected our request") => {
+        422 if verb == Verb::JsonPatch && message.starts_with("the server rejected our request") => {
             Sorted::Answer(Answer::News)
         }
         403 if terminating => Sorted::Answer(Answer::NamespaceTerminating),
-        400 | 403 | 404 | 413 | 422 => refused(reason, message),
-        500 if message.contains("failed to create typed") => refused(UNTYPED.to_owned(), message),
+        400 | 403 | 404 | 413 | 422 => refused(RefusalReason::Other, message),
+        500 if message.contains("failed to create typed") => refused(RefusalReason::Untyped, message),
         // Any JSON is a Status to kube, without a code where it is none: the words of whoever stands between.
         0 | 500..=599 => Sorted::Unclear(message),
         _ => Sorted::Later(message),
@@ -64,9 +63,4 @@ fn is_namespace_terminating(status: &kube::core::Status) -> bool {
         .as_ref()
         .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
         || status.message.contains("because it is being terminated")
-}
-
-/// Whether a refusal is about the name of an object and not about the object.
-pub(super) fn is_of_the_name(reason: &str) -> bool {
-    matches!(reason, NAME_TAKEN | LABELS_MISSING)
 }

@@ -15,19 +15,18 @@ use tokio::sync::Semaphore;
 use crate::KIND_LABEL;
 use crate::model::clock::Clock;
 use crate::model::object::{Key, Meta, MetaOnly};
-use crate::model::plan::{Action, LABELS_MISSING, NAME_TAKEN};
+use crate::model::plan::Action;
+use crate::model::refusals::{RefusalReason, Verb};
 use crate::model::resource::{PODS, Resource};
 use crate::server::client::{CALL, Resting, WINDOW, ask_in_term, brief};
 use crate::server::gate::Gate;
 use crate::server::live_reads::LiveReads;
-use crate::write::answer::{Answer, Sorted, is_of_the_name, sort};
+use crate::write::answer::{Answer, Sorted, sort};
 use crate::write::owner_memory::OwnerMemory;
 use crate::write::request::{self, Write};
 
 /// So many refusals in a row stop a pass: something is wrong with all of it.
 const STOP_AFTER: usize = 3;
-/// How an effect of a kind's own is called: it is no write.
-const EFFECT: &str = "effect";
 
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +38,7 @@ pub enum Error {
     #[error("{verb} {object}: {error}")]
     Unanswered {
         /// What was tried.
-        verb: &'static str,
+        verb: Verb,
         /// On what.
         object: String,
         /// What came instead of an answer.
@@ -79,9 +78,9 @@ pub struct Carried {
     /// existed a moment ago and is gone): the pass is repeated soon.
     pub news: bool,
     /// What was done, for the log and the events: verb and object, as in `created pod a`.
-    pub done: Vec<(&'static str, &'static str, String)>,
+    pub done: Vec<(Verb, &'static str, String)>,
     /// What was refused: verb, object, the server's words.
-    pub refusals: Vec<(&'static str, String, String)>,
+    pub refusals: Vec<(Verb, String, String)>,
     /// What ended it: nothing was begun after that.
     pub failure: Option<Error>,
 }
@@ -185,7 +184,7 @@ impl Executor {
     fn settle(
         &self,
         owner: &Key,
-        (verb, kind, name): (&'static str, &'static str, String),
+        (verb, resource, name): (Verb, Resource, String),
         answer: Result<Answer, Error>,
         refused_in_a_row: &mut usize,
         carried: &mut Carried,
@@ -194,16 +193,16 @@ impl Executor {
         match answer {
             Ok(Answer::Done) => {
                 *refused_in_a_row = 0;
-                if verb != EFFECT {
+                if verb != Verb::Effect {
                     carried.writes += 1;
-                    self.memory.accepted(owner, verb, kind, &name);
-                    carried.done.push((verb, kind, name));
+                    self.memory.accepted(owner, verb, &resource, &name);
+                    carried.done.push((verb, resource.kind, name));
                 }
                 false
             }
             Ok(Answer::News) => {
-                if verb == "merge" {
-                    self.memory.forget_creation(owner, &name);
+                if verb == Verb::MergePatch {
+                    self.memory.forget_creation(owner, &resource, &name);
                 }
                 carried.news = true;
                 false
@@ -216,11 +215,12 @@ impl Executor {
             Ok(Answer::Refused { reason, message, quota }) => {
                 carried.refused = true;
                 // What is wrong with a name, or was refused before, is not news about the others.
-                let is_new = !is_of_the_name(&reason) && !self.memory.was_refused(owner, verb, &name);
+                let is_new =
+                    !reason.is_of_the_name() && !self.memory.was_refused(owner, verb, &resource, &name);
                 *refused_in_a_row += usize::from(is_new);
-                let quota = quota && kind == PODS.kind;
-                self.memory.refused(owner, verb, &name, reason, &message, quota);
-                let is_pod = verb == "create" && kind == PODS.kind;
+                let quota = quota && resource == PODS;
+                self.memory.refused(owner, (verb, &resource, &name), reason, &message, quota);
+                let is_pod = verb == Verb::Create && resource == PODS;
                 if is_pod && !quota && is_new && *refused_in_a_row == STOP_AFTER {
                     self.memory.pause_creations(owner, &name);
                 }
@@ -273,7 +273,7 @@ impl Executor {
         let (verb, resource, namespace, name) =
             (write.verb, write.resource, write.namespace.clone(), write.name.clone());
         match self.write(owner, write).await? {
-            Answer::Refused { reason, .. } if verb == "create" && reason == "AlreadyExists" => {
+            Answer::Refused { reason: RefusalReason::AlreadyExists, .. } if verb == Verb::Create => {
                 self.met(owner, resource, &namespace, &name).await
             }
             answer => Ok(answer),
@@ -295,7 +295,10 @@ impl Executor {
                     && meta.labels.get(KIND_LABEL).is_none() =>
             {
                 // The watch selects by that label: the cache will never show this pod.
-                (LABELS_MISSING, format!("Pod {name} exists already, but has lost its label {KIND_LABEL}"))
+                (
+                    RefusalReason::LabelsMissing,
+                    format!("Pod {name} exists already, but has lost its label {KIND_LABEL}"),
+                )
             }
             Some(meta) if meta.is_controlled_by(owner) => {
                 self.memory.wrote(owner, resource, &meta);
@@ -304,11 +307,14 @@ impl Executor {
             Some(meta) => {
                 let belongs =
                     meta.owner.map_or_else(|| "nobody".to_owned(), |of| format!("{} {}", of.kind, of.name));
-                (NAME_TAKEN, format!("{} {name} exists already and belongs to {belongs}", resource.kind))
+                (
+                    RefusalReason::NameTaken,
+                    format!("{} {name} exists already and belongs to {belongs}", resource.kind),
+                )
             }
             None => return Ok(Answer::News),
         };
-        Ok(Answer::Refused { reason: reason.to_owned(), message, quota: false })
+        Ok(Answer::Refused { reason, message, quota: false })
     }
 
     /// Sends one write, within the window, for as long as the gate is open and the call limit lasts.
@@ -358,13 +364,10 @@ impl Executor {
     }
 }
 
-fn describe<S, E>(
-    action: &Action<S, E>,
-    owner: &Key,
-    own: &Resource,
-) -> (&'static str, &'static str, String) {
-    let itself =
-        || (if matches!(action, Action::Claim { .. }) { "claim" } else { EFFECT }, own, &*owner.name);
+fn describe<S, E>(action: &Action<S, E>, owner: &Key, own: &Resource) -> (Verb, Resource, String) {
+    let itself = || {
+        (if matches!(action, Action::Claim { .. }) { Verb::Claim } else { Verb::Effect }, own, &*owner.name)
+    };
     let (verb, resource, name) = action.target().unwrap_or_else(itself);
-    (verb, resource.kind, name.to_owned())
+    (verb, *resource, name.to_owned())
 }

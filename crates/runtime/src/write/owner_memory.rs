@@ -11,7 +11,8 @@ use crate::cache::tracked::Follower;
 use crate::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta};
-use crate::model::plan::{Plan, Refusal, Refusals};
+use crate::model::plan::Plan;
+use crate::model::refusals::{Refusal, RefusalReason, Refusals, Verb};
 use crate::model::resource::{PODS, Resource};
 
 /// How long it is taken for granted that a namespace is being deleted: it may have been made anew.
@@ -210,9 +211,8 @@ impl OwnerMemory {
     pub(super) fn refused(
         &self,
         owner: &Key,
-        verb: &'static str,
-        name: &str,
-        reason: String,
+        (verb, resource, name): (Verb, &Resource, &str),
+        reason: RefusalReason,
         message: &str,
         quota: bool,
     ) {
@@ -224,14 +224,14 @@ impl OwnerMemory {
         refusals.retain(|refusal| {
             refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
         });
-        let times = refusals.of(verb, name).map_or(0, |refusal| refusal.times);
+        let times = refusals.of(verb, resource, name).map_or(0, |refusal| refusal.times);
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(Timestamp::MAX);
         let message = shorten(message.to_owned(), 512);
         let refusal = Refusal { verb, reason, message, times: times + 1, until };
         if quota {
             refusals.creations = Some(refusal.clone());
         }
-        refusals.insert(name, refusal);
+        refusals.insert(resource, name, refusal);
     }
 
     /// Whatever is wrong with one object is wrong with the others too, it seems: a template that is not taken must not be
@@ -241,37 +241,37 @@ impl OwnerMemory {
         let mut memory = self.lock();
         let memory = memory.entry(owner.uid.clone()).or_default();
         let until = now.checked_add(doubled(FIRST_STOP, memory.stops, LONGEST_BACKOFF));
-        let last = memory.refusals.of("create", name).cloned();
+        let last = memory.refusals.of(Verb::Create, &PODS, name).cloned();
         memory.refusals.creations =
             last.map(|last| Refusal { until: until.unwrap_or(Timestamp::MAX), ..last });
         memory.stops += 1;
     }
 
     /// Whether this was refused before.
-    pub(super) fn was_refused(&self, owner: &Key, verb: &'static str, name: &str) -> bool {
-        self.lock().get(&owner.uid).is_some_and(|memory| memory.refusals.of(verb, name).is_some())
+    pub(super) fn was_refused(&self, owner: &Key, verb: Verb, resource: &Resource, name: &str) -> bool {
+        self.lock().get(&owner.uid).is_some_and(|memory| memory.refusals.of(verb, resource, name).is_some())
     }
 
     /// What stood in the way of a creation has changed: it is tried again when it is wanted again.
-    pub(super) fn forget_creation(&self, owner: &Key, name: &str) {
+    pub(super) fn forget_creation(&self, owner: &Key, resource: &Resource, name: &str) {
         if let Some(memory) = self.lock().get_mut(&owner.uid) {
-            memory.refusals.forget("create", name);
+            memory.refusals.forget(Verb::Create, resource, name);
         }
     }
 
     /// Takes note of a write that went through.
-    pub(super) fn accepted(&self, owner: &Key, verb: &'static str, kind: &str, name: &str) {
-        if verb == "merge" {
-            self.forget_creation(owner, name);
+    pub(super) fn accepted(&self, owner: &Key, verb: Verb, resource: &Resource, name: &str) {
+        if verb == Verb::MergePatch {
+            self.forget_creation(owner, resource, name);
         }
         if let Some(memory) = self.lock().get_mut(&owner.uid) {
-            memory.refusals.forget(verb, name);
-            if verb == "create" {
+            memory.refusals.forget(verb, resource, name);
+            if verb == Verb::Create {
                 memory.terminating = None;
             }
             // One that was sent before the others were refused tells nothing.
-            if verb == "create"
-                && kind == PODS.kind
+            if verb == Verb::Create
+                && *resource == PODS
                 && memory.refusals.creations.as_ref().is_some_and(|stop| stop.until <= self.clock.now())
             {
                 (memory.refusals.creations, memory.stops) = (None, 0);

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use crate::FIELD_MANAGER;
 use crate::model::object::Key;
 use crate::model::plan::Body;
+use crate::model::refusals::Verb;
 use crate::model::resource::{Resource, escape};
 
 /// One write: what it does to which object.
 pub(super) struct Write {
-    pub verb: &'static str,
+    pub verb: Verb,
     pub resource: Resource,
     pub namespace: Arc<str>,
     pub name: String,
@@ -30,7 +31,7 @@ const MERGE_PATCH: &str = "application/merge-patch+json";
 pub(super) fn create(resource: Resource, namespace: Arc<str>, name: String, body: &Body) -> Write {
     let path = format!("{}?fieldManager={FIELD_MANAGER}", resource.path(&namespace));
     let request = request("POST", path, JSON, body.bytes().to_vec());
-    Write { verb: "create", resource, namespace, name, deletes: None, request }
+    Write { verb: Verb::Create, resource, namespace, name, deletes: None, request }
 }
 
 pub(super) fn delete(
@@ -47,7 +48,7 @@ pub(super) fn delete(
     let body = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions });
     let path = format!("{}/{name}", resource.path(&namespace));
     let request = request("DELETE", path, JSON, body.to_string().into());
-    Write { verb: "delete", resource, namespace, name: name.to_owned(), deletes: Some(uid), request }
+    Write { verb: Verb::Delete, resource, namespace, name: name.to_owned(), deletes: Some(uid), request }
 }
 
 pub(super) fn apply(
@@ -58,19 +59,19 @@ pub(super) fn apply(
     force: bool,
 ) -> Write {
     let more = format!("&force={force}&fieldValidation=Strict");
-    patch("apply", resource, namespace, name, (APPLY, &more, body))
+    patch(Verb::Apply, resource, namespace, name, (APPLY, &more, body))
 }
 
 pub(super) fn json_patch(resource: Resource, namespace: Arc<str>, name: &str, operations: &Value) -> Write {
-    patch("patch", resource, namespace, name.to_owned(), (JSON_PATCH, "", operations))
+    patch(Verb::JsonPatch, resource, namespace, name.to_owned(), (JSON_PATCH, "", operations))
 }
 
 pub(super) fn merge_patch(resource: Resource, namespace: Arc<str>, name: &str, body: &Value) -> Write {
-    patch("merge", resource, namespace, name.to_owned(), (MERGE_PATCH, "", body))
+    patch(Verb::MergePatch, resource, namespace, name.to_owned(), (MERGE_PATCH, "", body))
 }
 
 fn patch(
-    verb: &'static str,
+    verb: Verb,
     resource: Resource,
     namespace: Arc<str>,
     name: String,
@@ -94,7 +95,7 @@ pub(super) fn status<S: Serialize>(owner: &Key, resource: Resource, status: &S, 
         },
         "status": status,
     });
-    status_patch("update", owner, resource, (APPLY, "&force=true", &body))
+    status_patch(Verb::Status, owner, resource, (APPLY, "&force=true", &body))
 }
 
 /// The status by JSON patch, for an object that was stored with other types than the schema's: server-side
@@ -110,11 +111,11 @@ pub(super) fn untyped_status<S: Serialize>(
         { "op": "test", "path": "/metadata/resourceVersion", "value": version },
         { "op": "add", "path": "/status", "value": status },
     ]);
-    status_patch("patch", owner, resource, (JSON_PATCH, "", &operations))
+    status_patch(Verb::JsonPatch, owner, resource, (JSON_PATCH, "", &operations))
 }
 
 fn status_patch(
-    verb: &'static str,
+    verb: Verb,
     owner: &Key,
     resource: Resource,
     (content_type, more, body): (&str, &str, &Value),

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::object::Key;
+use crate::model::refusals::RefusalReason;
 use crate::model::resource::Resource;
-use crate::write::answer::{Answer, UNTYPED};
+use crate::write::answer::Answer;
 use crate::write::executor::{Error, Executor};
 use crate::write::request;
 
@@ -25,7 +26,7 @@ impl Executor {
     ) -> Result<(), Error> {
         let object = format!("the status of {} {owner}", resource.kind);
         let mut answer = self.write(owner, request::status(owner, *resource, status, version)).await?;
-        if matches!(&answer, Answer::Refused { reason, .. } if reason == UNTYPED) {
+        if matches!(&answer, Answer::Refused { reason: RefusalReason::Untyped, .. }) {
             answer = self.write(owner, request::untyped_status(owner, *resource, status, version)).await?;
         }
         match answer {

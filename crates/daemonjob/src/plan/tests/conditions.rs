@@ -155,8 +155,9 @@ fn refused_pod() -> Scene {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     let name = pod_name(&scene.job, &scene.world.nodes[0], 1);
     let message = "exceeded quota".into();
-    let refusal = Refusal { verb: "create", reason: "Forbidden".into(), message, times: 1, until: later(10) };
-    scene.world.refusals.insert(name, refusal);
+    let refusal =
+        Refusal { verb: Verb::Create, reason: RefusalReason::Other, message, times: 1, until: later(10) };
+    scene.world.refusals.insert(&PODS, name, refusal);
     scene.passes();
     scene
 }
