@@ -11,7 +11,8 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 
-use super::{real, state};
+use super::real::network;
+use super::state;
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
@@ -34,7 +35,7 @@ pub(super) fn clients() -> impl Iterator<Item = &'static str> {
 
 /// The names of the nodes that [`ensure`] makes certificates for, real or not: no key of the CA is kept for a later one.
 pub(super) fn nodes() -> impl Iterator<Item = (String, Ipv4Addr)> {
-    (1..=real::MAX_NODES).map(|number| (real::name_of(number), real::network::node(number)))
+    (1..=network::MAX_NODES).map(|number| (network::name_of(number), network::node(number)))
 }
 
 /// Makes the certificates below `dir` where they are not all there.
@@ -76,7 +77,7 @@ fn authority() -> Result<CertifiedIssuer<'static, KeyPair>> {
 fn serving() -> Result<CertificateParams> {
     let mut params = params("localhost");
     // The last two are where the API server is for real nodes and for their pods.
-    let addresses = [Ipv4Addr::LOCALHOST, real::CONTROL_PLANE, real::network::SERVER];
+    let addresses = [Ipv4Addr::LOCALHOST, network::CONTROL_PLANE, network::SERVER];
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
     params.subject_alt_names =
         addresses.into_iter().map(|address| SanType::IpAddress(IpAddr::V4(address))).collect();

@@ -34,6 +34,7 @@ use crate::variables;
 use cgroups::Hierarchies;
 
 pub use missing::missing;
+use network::name_of;
 pub use network::{CONTROL_PLANE, MAX_NODES};
 
 /// The number of real nodes of a new cluster.
@@ -48,11 +49,6 @@ pub(crate) fn this_program() -> Result<PathBuf> {
         Some(program) => Ok(PathBuf::from(program)),
         None => run::this_program(),
     }
-}
-
-/// What a node is called.
-pub(super) fn name_of(number: u8) -> String {
-    format!("node-{number}")
 }
 
 /// Whether a process of ours that runs is well; nothing where it is none of ours.

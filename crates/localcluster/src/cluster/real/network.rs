@@ -34,6 +34,11 @@ const BRIDGE: &str = "quintet0";
 /// How many nodes there can be: each has a certificate from the start.
 pub const MAX_NODES: u8 = 8;
 
+/// What a node is called.
+pub fn name_of(number: u8) -> String {
+    format!("node-{number}")
+}
+
 /// A node's address.
 pub(in crate::cluster) fn node(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 88, 0, 10 + number)

@@ -1,0 +1,115 @@
+//! Nodes, as far as plans read them.
+
+use serde::Deserialize;
+
+use super::WireCondition;
+use crate::model::object::{Key, Meta, Object, WireMeta};
+use crate::model::protobuf;
+
+/// A taint of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Taint {
+    /// Key.
+    pub key: Box<str>,
+    /// Value.
+    #[serde(default)]
+    pub value: Box<str>,
+    /// Effect: NoSchedule, PreferNoSchedule or NoExecute.
+    pub effect: Box<str>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Default, Deserialize)]
+#[serde(from = "WireNode")]
+pub struct Node {
+    /// Metadata, without annotations.
+    pub meta: Meta,
+    /// Whether it is cordoned.
+    pub unschedulable: bool,
+    /// Taints.
+    pub taints: Box<[Taint]>,
+    /// Whether its kubelet says that it is ready.
+    pub ready: bool,
+    /// Changes with each boot.
+    pub boot_id: Box<str>,
+    /// The machine's ID (`/etc/machine-id`). It stays the same across boots and differs on another machine.
+    pub machine_id: Box<str>,
+}
+
+impl Object for Node {
+    fn in_protobuf() -> Option<&'static protobuf::Type> {
+        Some(&protobuf::NODE)
+    }
+
+    fn key(&self) -> Key {
+        self.meta.key()
+    }
+
+    fn resource_version(&self) -> &str {
+        &self.meta.resource_version
+    }
+
+    fn terminating(&self) -> bool {
+        self.meta.deleted.is_some()
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        let Self { meta, unschedulable, taints, ready, boot_id, machine_id } = self;
+        meta.same(&other.meta)
+            && *unschedulable == other.unschedulable
+            && *taints == other.taints
+            && *ready == other.ready
+            && *boot_id == other.boot_id
+            && *machine_id == other.machine_id
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct WireNode {
+    metadata: WireMeta,
+    spec: WireNodeSpec,
+    status: WireNodeStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct WireNodeSpec {
+    unschedulable: bool,
+    taints: Option<Box<[Taint]>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WireNodeStatus {
+    conditions: Vec<WireCondition>,
+    node_info: WireNodeInfo,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct WireNodeInfo {
+    #[serde(rename = "bootID")]
+    boot_id: Box<str>,
+    #[serde(rename = "machineID")]
+    machine_id: Box<str>,
+}
+
+impl From<WireNode> for Node {
+    fn from(wire: WireNode) -> Self {
+        let mut meta = Meta::from(wire.metadata);
+        meta.annotations = crate::model::object::Pairs::default();
+        Self {
+            meta,
+            unschedulable: wire.spec.unschedulable,
+            taints: wire.spec.taints.unwrap_or_default(),
+            ready: wire
+                .status
+                .conditions
+                .iter()
+                .any(|condition| &*condition.type_ == "Ready" && &*condition.status == "True"),
+            boot_id: wire.status.node_info.boot_id,
+            machine_id: wire.status.node_info.machine_id,
+        }
+    }
+}

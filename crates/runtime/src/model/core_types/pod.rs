@@ -1,0 +1,540 @@
+//! Pods, as far as plans read them.
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use std::sync::Arc;
+
+use super::{WireCondition, is_read};
+use crate::model::conditions::shorten;
+use crate::model::object::{Meta, Object, WireMeta};
+use crate::model::protobuf;
+
+/// The phase of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
+pub enum Phase {
+    /// Not started; also what a pod without a phase is.
+    #[default]
+    Pending,
+    /// At least one container runs or is about to.
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// A container ended badly, or the pod was evicted.
+    Failed,
+    /// The node does not answer.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Default, Deserialize)]
+#[serde(from = "WirePod")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the cache keeps a bool in place of the specs of containers"
+)]
+pub struct Pod {
+    /// Metadata; of the annotations only those of Kubernetes' controllers and ours.
+    pub meta: Meta,
+    /// The node that it is bound to.
+    pub node: Option<Arc<str>>,
+    /// Phase.
+    pub phase: Phase,
+    /// Why the whole pod is in its phase (`Evicted`, `DeadlineExceeded`).
+    pub reason: Option<Box<str>>,
+    /// Since when it is Ready.
+    pub ready_since: Option<Timestamp>,
+    /// The scheduler's words where it found no node.
+    pub unschedulable: Option<Box<str>>,
+    /// Whether the scheduler waits until its scheduling gates are removed (KEP-3521).
+    pub is_gated: bool,
+    /// Whether it was disrupted: preempted, evicted by the API, deleted by a taint.
+    pub disrupted: bool,
+    /// Restarts of its init and main containers, added up. Restarts of sidecars do not count: a sidecar is an init
+    /// container with restartPolicy Always.
+    pub restarts: u32,
+    /// Whether the kubelet restarts every container that is now terminated with an exit code other than 0. The restart
+    /// policy and the restart rules of each container decide (KEP-5307). Without such a container it equals
+    /// `restarts_containers`. Sidecars do not count.
+    pub restartable: bool,
+    /// Whether a restart policy or a restart rule lets the kubelet restart any init or main container after a failure.
+    /// Sidecars do not count.
+    pub restarts_containers: bool,
+    /// Whether any init or main container is running. Sidecars do not count.
+    pub has_running_container: bool,
+    /// Why a container waits (`ImagePullBackOff`, `CrashLoopBackOff`).
+    pub waiting: Option<Box<str>>,
+    /// How a container ended last that waits to be started again.
+    pub crashed: Option<Box<Exit>>,
+    /// How a container ended last that is not ready, whatever it does now.
+    pub last_exit: Option<Box<Exit>>,
+    /// When the first of its containers started: none has before.
+    pub started: Option<Timestamp>,
+    /// The containers that have ended badly and were not started again.
+    pub exits: Box<[Exit]>,
+    /// When its last container ended. If no container has an end and the pod is Succeeded or Failed, it is the time
+    /// when the pod became not Ready, as for a Job.
+    pub finished: Option<Timestamp>,
+    /// Reason and message, if the kubelet rejected the pod at admission (`OutOfcpu: Pod was rejected: ...`).
+    pub rejection: Option<Box<str>>,
+    /// Type and status of its conditions; only of a pod that has failed.
+    pub conditions: Box<[(Box<str>, Box<str>)]>,
+}
+
+/// How a container ended, other than well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The container's name.
+    pub container: Box<str>,
+    /// Its exit code, not 0.
+    pub code: i32,
+    /// The kubelet's or the runtime's word for it (`Error`, `OOMKilled`).
+    pub reason: Box<str>,
+    /// Its last words: the end of them, where they are long.
+    pub message: Box<str>,
+}
+
+impl Pod {
+    /// A running pod: neither Succeeded nor Failed, terminating or not.
+    pub fn is_running(&self) -> bool {
+        !matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+
+    /// A counted pod: running and not asked to go.
+    pub fn is_counted(&self) -> bool {
+        self.is_running() && self.meta.deleted.is_none()
+    }
+
+    /// Why a container of it waits, unless that is just beginning.
+    pub fn held_up(&self) -> Option<&str> {
+        let reason = self.waiting.as_deref()?;
+        (!matches!(reason, "ContainerCreating" | "PodInitializing")).then_some(reason)
+    }
+
+    /// A label's value.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.meta.labels.get(key)
+    }
+}
+
+impl Object for Pod {
+    crate::identified_by_meta!();
+
+    fn in_protobuf() -> Option<&'static protobuf::Type> {
+        Some(&protobuf::POD)
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        let Self {
+            meta,
+            node,
+            phase,
+            reason,
+            ready_since,
+            unschedulable,
+            is_gated,
+            disrupted,
+            restarts,
+            restartable,
+            restarts_containers,
+            has_running_container,
+            waiting,
+            crashed,
+            last_exit,
+            started,
+            exits,
+            finished,
+            rejection,
+            conditions,
+        } = self;
+        meta.same(&other.meta)
+            && *node == other.node
+            && *phase == other.phase
+            && *reason == other.reason
+            && *ready_since == other.ready_since
+            && *unschedulable == other.unschedulable
+            && *is_gated == other.is_gated
+            && *disrupted == other.disrupted
+            && *restarts == other.restarts
+            && *restartable == other.restartable
+            && *restarts_containers == other.restarts_containers
+            && *has_running_container == other.has_running_container
+            && *waiting == other.waiting
+            && *crashed == other.crashed
+            && *last_exit == other.last_exit
+            && *started == other.started
+            && *exits == other.exits
+            && *finished == other.finished
+            && *rejection == other.rejection
+            && *conditions == other.conditions
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct WirePod {
+    metadata: WireMeta,
+    spec: WirePodSpec,
+    status: WirePodStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WirePodSpec {
+    node_name: Option<Arc<str>>,
+    restart_policy: Option<RestartPolicy>,
+    init_containers: Vec<WireContainerSpec>,
+    containers: Vec<WireContainerSpec>,
+}
+
+/// The restart policy of a pod or of a container.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+enum RestartPolicy {
+    Always,
+    OnFailure,
+    Never,
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WireContainerSpec {
+    name: Box<str>,
+    restart_policy: Option<RestartPolicy>,
+    restart_policy_rules: Vec<WireRestartRule>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WireRestartRule {
+    action: RestartAction,
+    exit_codes: WireExitCodes,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+enum RestartAction {
+    Restart,
+    /// A match restarts all containers of the pod, not only the one that ended.
+    RestartAllContainers,
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct WireExitCodes {
+    operator: ExitCodeOperator,
+    values: Vec<i32>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+enum ExitCodeOperator {
+    In,
+    NotIn,
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl WireExitCodes {
+    fn contain(&self, code: i32) -> bool {
+        match self.operator {
+            ExitCodeOperator::In => self.values.contains(&code),
+            ExitCodeOperator::NotIn => !self.values.contains(&code),
+            ExitCodeOperator::Unknown => false,
+        }
+    }
+
+    fn contain_a_failure(&self) -> bool {
+        match self.operator {
+            ExitCodeOperator::In => self.values.iter().any(|code| *code != 0),
+            ExitCodeOperator::NotIn => true,
+            ExitCodeOperator::Unknown => false,
+        }
+    }
+}
+
+impl WireContainerSpec {
+    /// The action of the first rule that matches (the kubelet's `FindMatchingContainerRestartRule`).
+    fn action_after(&self, code: i32) -> RestartAction {
+        let rule = self.restart_policy_rules.iter().find(|rule| rule.exit_codes.contain(code));
+        rule.map(|rule| rule.action).unwrap_or_default()
+    }
+
+    /// Whether an init container with this spec is a sidecar.
+    fn is_sidecar(&self) -> bool {
+        self.restart_policy == Some(RestartPolicy::Always)
+    }
+
+    fn has_rule(&self, matches: impl Fn(&WireRestartRule) -> bool) -> bool {
+        self.restart_policy_rules.iter().any(matches)
+    }
+}
+
+impl WirePodSpec {
+    fn all_containers(&self) -> impl Iterator<Item = &WireContainerSpec> {
+        self.init_containers.iter().chain(&self.containers)
+    }
+
+    fn container(&self, name: &str) -> Option<&WireContainerSpec> {
+        self.all_containers().find(|container| &*container.name == name)
+    }
+
+    /// Whether an init container of this name is a sidecar.
+    fn has_sidecar(&self, name: &str) -> bool {
+        self.init_containers.iter().any(|container| container.is_sidecar() && &*container.name == name)
+    }
+
+    /// Whether the effective restart policy restarts a container after a failure. The container's own policy overrides
+    /// the pod's, whose default is Always.
+    fn policy_restarts(&self, container: Option<&WireContainerSpec>) -> bool {
+        let own = container.and_then(|container| container.restart_policy);
+        let policy = own.filter(|policy| *policy != RestartPolicy::Unknown).or(self.restart_policy);
+        policy != Some(RestartPolicy::Never)
+    }
+
+    /// Whether the kubelet restarts a container after this exit code, not 0 (its `ContainerShouldRestart`).
+    fn restarts_after(&self, name: &str, code: i32) -> bool {
+        let container = self.container(name);
+        self.policy_restarts(container)
+            || container.is_some_and(|container| container.action_after(code) != RestartAction::Unknown)
+    }
+
+    /// Whether the kubelet may restart any init or main container after a failure.
+    fn restarts_containers(&self) -> bool {
+        let all_restart = |rule: &WireRestartRule| rule.action == RestartAction::RestartAllContainers;
+        let one_restarts = |rule: &WireRestartRule| {
+            rule.action == RestartAction::Restart && rule.exit_codes.contain_a_failure()
+        };
+        let init = self.init_containers.iter().filter(|container| !container.is_sidecar());
+        // A pod of the API server has containers. Without them only the pod's policy can tell.
+        self.all_containers().any(|container| container.has_rule(all_restart))
+            || init
+                .chain(&self.containers)
+                .any(|container| self.policy_restarts(Some(container)) || container.has_rule(one_restarts))
+            || self.containers.is_empty() && self.policy_restarts(None)
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WirePodStatus {
+    phase: Phase,
+    reason: Option<Box<str>>,
+    message: Option<Box<str>>,
+    conditions: Vec<WireCondition>,
+    container_statuses: Vec<WireContainer>,
+    init_container_statuses: Vec<WireContainer>,
+}
+
+impl WirePodStatus {
+    fn containers(&self) -> impl Iterator<Item = &WireContainer> {
+        self.init_container_statuses.iter().chain(&self.container_statuses)
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WireContainer {
+    name: Box<str>,
+    ready: bool,
+    restart_count: u32,
+    state: WireState,
+    last_state: WireState,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct WireState {
+    waiting: Option<WireWaiting>,
+    running: Option<WireRunning>,
+    terminated: Option<WireTerminated>,
+}
+
+impl WireState {
+    fn started(&self) -> Option<Timestamp> {
+        let running = self.running.as_ref().and_then(|running| running.started_at);
+        running.or(self.terminated.as_ref().and_then(|ended| ended.started_at))
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WireRunning {
+    started_at: Option<Timestamp>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct WireWaiting {
+    reason: Option<Box<str>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WireTerminated {
+    exit_code: i32,
+    reason: Option<Box<str>>,
+    message: Option<Box<str>>,
+    started_at: Option<Timestamp>,
+    finished_at: Option<Timestamp>,
+}
+
+/// The longest last words that are kept, in bytes: a kubelet keeps 4,096.
+const LAST_WORDS: usize = 256;
+
+/// The end of a text, at most so many bytes of it, from a character on.
+fn end_of(text: &str, bytes: usize) -> &str {
+    let from = text.len().saturating_sub(bytes);
+    let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    &text[from..]
+}
+
+/// How a container ended in one of its states, if badly.
+fn exit(container: &WireContainer, state: &WireState) -> Option<Exit> {
+    let ended = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+    let reason = ended.reason.clone().unwrap_or_default();
+    let message = end_of(ended.message.as_deref().unwrap_or_default().trim_end(), LAST_WORDS).into();
+    Some(Exit { container: container.name.clone(), code: ended.exit_code, reason, message })
+}
+
+/// How a container ended badly that waits for its restart. A kubelet looks at a pod only when the wait is over: until then
+/// the container is terminated, and waiting (`CrashLoopBackOff`) for an instant at the end (seen with Kubernetes 1.37).
+fn crash(container: &WireContainer, spec: &WirePodSpec) -> Option<Exit> {
+    match exit(container, &container.state) {
+        Some(exit) => spec.restarts_after(&container.name, exit.code).then_some(exit),
+        None if container.state.waiting.is_some() => exit(container, &container.last_state),
+        None => None,
+    }
+}
+
+/// The longest message of a rejection that is kept, in bytes.
+pub(super) const REJECTION: usize = 256;
+
+/// The reasons that the kubelet gives when it ends a pod that it had admitted.
+const OF_ADMITTED_PODS: [&str; 2] = ["DeadlineExceeded", "Evicted"];
+
+/// Reason and message of a pod that the kubelet rejected at admission: none of its containers ever ran.
+fn rejection(status: &WirePodStatus) -> Option<Box<str>> {
+    let reason = status.reason.as_deref()?;
+    let has_run = |container: &WireContainer| {
+        container.state.running.is_some()
+            || container.state.terminated.is_some()
+            || container.last_state.terminated.is_some()
+    };
+    let is_rejected = status.phase == Phase::Failed
+        && !reason.is_empty()
+        && !OF_ADMITTED_PODS.contains(&reason)
+        && !status.containers().any(has_run);
+    let message = status.message.as_deref().unwrap_or_default().trim_end();
+    is_rejected.then(|| match message {
+        "" => reason.into(),
+        _ => format!("{reason}: {}", shorten(message.to_owned(), REJECTION)).into(),
+    })
+}
+
+/// The kubelet's reason for the end of a container that it restarts together with all others of the pod.
+const RESTARTING_ALL: &str = "RestartingAllContainers";
+
+/// Whether the kubelet restarts every container that is now terminated with an exit code other than 0.
+fn is_restartable(spec: &WirePodSpec, status: &WirePodStatus) -> bool {
+    let ended = || {
+        status
+            .containers()
+            .filter_map(|container| Some((&*container.name, container.state.terminated.as_ref()?)))
+    };
+    let restarts_all = |name: &str, code: i32| {
+        let container = spec.container(name);
+        container.is_some_and(|container| container.action_after(code) == RestartAction::RestartAllContainers)
+    };
+    if ended().any(|(name, end)| restarts_all(name, end.exit_code)) {
+        return true;
+    }
+    let mut failed = ended().filter(|(name, end)| end.exit_code != 0 && !spec.has_sidecar(name)).peekable();
+    if failed.peek().is_none() {
+        return spec.restarts_containers();
+    }
+    failed.all(|(name, end)| {
+        end.reason.as_deref() == Some(RESTARTING_ALL) || spec.restarts_after(name, end.exit_code)
+    })
+}
+
+impl From<WirePod> for Pod {
+    fn from(wire: WirePod) -> Self {
+        let mut meta = Meta::from(wire.metadata);
+        meta.annotations = meta.annotations.only(is_read);
+        let rejection = rejection(&wire.status);
+        let restartable = is_restartable(&wire.spec, &wire.status);
+        let WirePodStatus { phase, reason, conditions, container_statuses, init_container_statuses, .. } =
+            wire.status;
+        let mut ready_since = None;
+        let mut not_ready_since = None;
+        let mut unschedulable = None;
+        let mut is_gated = false;
+        let mut disrupted = false;
+        let ended_badly = phase == Phase::Failed;
+        let mut kept = Vec::new();
+        for condition in conditions {
+            if ended_badly {
+                kept.push((condition.type_.clone(), condition.status.clone()));
+            }
+            match (&*condition.type_, &*condition.status) {
+                ("Ready", "True") => {
+                    ready_since = Some(condition.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH));
+                }
+                ("Ready", "False") => not_ready_since = condition.last_transition_time,
+                ("PodScheduled", "False") => match condition.reason.as_deref() {
+                    Some("Unschedulable") => unschedulable = Some(condition.message.unwrap_or_default()),
+                    Some("SchedulingGated") => is_gated = true,
+                    _ => {}
+                },
+                ("DisruptionTarget", "True") => disrupted = true,
+                _ => {}
+            }
+        }
+        let containers = || init_container_statuses.iter().chain(&container_statuses);
+        let without_sidecars = || containers().filter(|container| !wire.spec.has_sidecar(&container.name));
+        let finished = containers()
+            .filter_map(|container| container.state.terminated.as_ref())
+            .filter_map(|ended| ended.finished_at)
+            .max();
+        let has_ended = matches!(phase, Phase::Succeeded | Phase::Failed);
+        Self {
+            phase,
+            reason,
+            ready_since,
+            unschedulable,
+            is_gated,
+            disrupted,
+            restarts: without_sidecars()
+                .fold(0, |sum, container| sum.saturating_add(container.restart_count)),
+            restartable,
+            restarts_containers: wire.spec.restarts_containers(),
+            has_running_container: without_sidecars().any(|container| container.state.running.is_some()),
+            waiting: containers().find_map(|container| {
+                container.state.waiting.as_ref().and_then(|waiting| waiting.reason.clone())
+            }),
+            started: containers()
+                .flat_map(|container| [container.state.started(), container.last_state.started()])
+                .flatten()
+                .min(),
+            crashed: containers()
+                .find_map(|container| crash(container, &wire.spec).map(Box::new))
+                .filter(|_| !has_ended && meta.deleted.is_none()),
+            last_exit: containers().filter(|container| !container.ready).find_map(|container| {
+                exit(container, &container.state)
+                    .or_else(|| exit(container, &container.last_state))
+                    .map(Box::new)
+            }),
+            exits: containers().filter_map(|container| exit(container, &container.state)).collect(),
+            conditions: kept.into(),
+            finished: finished.or(not_ready_since.filter(|_| has_ended)),
+            rejection,
+            meta,
+            node: wire.spec.node_name,
+        }
+    }
+}
