@@ -57,7 +57,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a lease that is taken before it has expired",
-        file: "crates/runtime/src/election.rs",
+        file: "crates/runtime/src/election/lease.rs",
         edits: &[(
             "self.at.is_some() && self.expiry(settings) <= Instant::now()",
             "self.at.is_some() && settings.lease > Duration::ZERO",

@@ -303,7 +303,7 @@ impl Args {
         if lease < Duration::from_secs(1) || lease.subsec_nanos() != 0 {
             return Err("--leader-elect-lease-duration must be whole seconds, at least 1s".to_owned());
         }
-        if lease > quintet_runtime::election::LONGEST_LEASE {
+        if lease > quintet_runtime::election::lease::LONGEST_LEASE {
             return Err("--leader-elect-lease-duration must be at most 24h".to_owned());
         }
         if lease <= deadline {

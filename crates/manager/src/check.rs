@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use quintet_runtime::election::LONGEST_LEASE;
+use quintet_runtime::election::lease::LONGEST_LEASE;
 use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};

@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result, bail};
 use kube::Config;
 use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use quintet_runtime::control::context::{Setup, Shared};
-use quintet_runtime::election::{self, Candidate, Settings};
+use quintet_runtime::election::candidate::Candidate;
+use quintet_runtime::election::{self, Settings};
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::probes;
 use quintet_runtime::server::client;
@@ -213,7 +214,7 @@ fn elect(
             // A server that asks for a pause may have it as far as the lease is not lost by it.
             let client = client::build(config, &metrics, settings.retry, &link)?;
             let candidate = Candidate { client, settings, gate, link, clock, metrics };
-            Ok(election::run(candidate, || shared.seen(), released).await?)
+            Ok(candidate.run(|| shared.seen(), released).await?)
         })
     };
     let thread = std::thread::Builder::new().name("election".to_owned()).stack_size(ELECTION_STACK);

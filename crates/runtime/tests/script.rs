@@ -13,7 +13,8 @@ use kube::Client;
 use kube::client::Body;
 use quintet_runtime::cache::deselected::Departed;
 use quintet_runtime::cache::informer::{Change, Informer};
-use quintet_runtime::election::{self, Candidate, Settings};
+use quintet_runtime::election::candidate::Candidate;
+use quintet_runtime::election::{self, Settings};
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _};
@@ -634,7 +635,7 @@ async fn elect_counting(
     let clock = Clock::tokio("2026-01-01T00:00:00Z".parse().unwrap());
     let (gate, metrics) = (gate.clone(), metrics.clone());
     let candidate = Candidate { client, settings, gate, link: Link::default(), clock, metrics };
-    let election = election::run(candidate, Seen::new, stopped);
+    let election = candidate.run(Seen::new, stopped);
     tokio::time::timeout(Duration::from_millis(seconds * 1000 + 500), election).await.ok()
 }
 

@@ -47,7 +47,7 @@ const DECODERS: [Decoder; 13] = [
     of("deployment", deployment, |bytes| json_of::<Deployment>(bytes).map(drop)),
     of("shard", shard, |bytes| json_of::<Shard>(bytes).map(drop)),
     of("lease", lease, |bytes| {
-        quintet_runtime::election::holder_of(bytes)
+        quintet_runtime::election::lease::holder_of(bytes)
             .map(drop)
             .map_err(|error| brief(&kube::Error::SerdeError(error)))
     }),

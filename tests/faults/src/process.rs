@@ -9,7 +9,8 @@ use jiff::SignedDuration;
 use quintet_fake_apiserver::Server;
 use quintet_greeting::printer::Printer;
 use quintet_runtime::control::context::{Setup, Shared};
-use quintet_runtime::election::{self, Candidate, Settings};
+use quintet_runtime::election::Settings;
+use quintet_runtime::election::candidate::Candidate;
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::server::client::{self, LONGEST_REST};
 use quintet_runtime::server::connectivity::Link;
@@ -170,7 +171,7 @@ impl Process {
             metrics,
         };
         election.spawn(async move {
-            let ended = election::run(candidate, move || shared.seen(), released).await;
+            let ended = candidate.run(move || shared.seen(), released).await;
             if let Err(error) = ended {
                 tracing::error!(%error, "the election has ended");
             }

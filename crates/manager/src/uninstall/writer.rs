@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use quintet_runtime::LEASE_NAME;
-use quintet_runtime::election::{self, Candidate, Settings};
+use quintet_runtime::election::candidate::Candidate;
+use quintet_runtime::election::{self, Settings};
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::resource::{DEPLOYMENTS, LEASES, PODS};
 use quintet_runtime::server::client::{self, brief};
@@ -158,7 +159,7 @@ impl Writer {
             clock: Clock::System,
             metrics,
         };
-        let mut election = tokio::spawn(election::run(candidate, Seen::new, stopped));
+        let mut election = tokio::spawn(candidate.run(Seen::new, stopped));
         let mut opened = gate.watch();
         tokio::select! {
             held = tokio::time::timeout(patience(before.as_ref()), opened.wait_for(Option::is_some)) => if held.is_err() {

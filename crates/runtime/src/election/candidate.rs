@@ -1,0 +1,475 @@
+//! Competes for the lease: tries, holds, stands by, and releases.
+
+use std::time::Duration;
+
+use futures::AsyncBufReadExt as _;
+use kube::Client;
+use prometheus::IntCounter;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+
+use crate::election::handover::{Handover, annotate, handed_over, without_seen};
+use crate::election::lease::{
+    self, Lease, LeaseEvent, LeaseSpec, Observed, body, held, micros, send, version,
+};
+use crate::election::{Error, Settings};
+use crate::log_repeated;
+use crate::model::clock::{Clock, Moment};
+use crate::model::resource::LEASES;
+use crate::server::client::brief;
+use crate::server::connectivity::Link;
+use crate::server::gate::{Gate, Seen};
+use crate::server::metrics::Metrics;
+
+/// How long a process goes on that was never allowed to ask for the lease.
+const FORBIDDEN: Duration = Duration::from_secs(30);
+
+/// Who competes for the lease, with what.
+pub struct Candidate {
+    /// A client of its own, so that nothing delays a renewal.
+    pub client: Client,
+    /// Who it is, and its times.
+    pub settings: Settings,
+    /// What it opens and closes.
+    pub gate: Gate,
+    /// News about the connections.
+    pub link: Link,
+    /// Time.
+    pub clock: Clock,
+    /// Where the renewals are counted that had to read the Lease.
+    pub metrics: Metrics,
+}
+
+impl Candidate {
+    /// Holds the lease whenever it can, and opens and closes the gate. Ends when `stop` becomes true, with the lease
+    /// released and what was `seen` handed over, or with an error that only a person can mend.
+    pub async fn run(self, seen: impl Fn() -> Seen, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+        let mut campaign = Campaign::new(self);
+        let may_hold = campaign.compete(&mut stop).await?;
+        campaign.gate.close();
+        if may_hold {
+            campaign.leave(seen).await;
+        }
+        Ok(())
+    }
+}
+
+enum Attempt {
+    /// With what the predecessor had seen (nothing, unless it has just released the lease) where it was not ours before.
+    Held(Option<Seen>),
+    OthersHold(String),
+    /// The server has answered, and the answer is of no use.
+    Refused(String),
+    /// There was no answer: what is connected may be connected to nobody.
+    Unanswered(String),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Allowed {
+    Nothing,
+    Read,
+    Write,
+}
+
+/// A candidate, and what it knows of the tries so far.
+struct Campaign {
+    client: Client,
+    settings: Settings,
+    gate: Gate,
+    link: Link,
+    clock: Clock,
+    slow: IntCounter,
+    returns: watch::Receiver<Option<Instant>>,
+    started: Instant,
+    observed: Observed,
+    held_since: Option<Moment>,
+    /// Tries in a row that came to nothing.
+    failures: u64,
+    /// What it was ever allowed to do.
+    allowed: Allowed,
+    /// How long the last try took that was answered.
+    took: Duration,
+    /// Watches in a row that were refused.
+    unwatched: u64,
+    holder_told: Option<String>,
+    answered: bool,
+    works: bool,
+}
+
+impl Campaign {
+    fn new(candidate: Candidate) -> Self {
+        let Candidate { client, settings, gate, link, clock, metrics } = candidate;
+        Self {
+            client,
+            settings,
+            gate,
+            clock,
+            slow: metrics.slow_renewals.with_label_values(&[&*metrics.lease]),
+            returns: link.returns(),
+            link,
+            started: Instant::now(),
+            observed: Observed::default(),
+            held_since: None,
+            failures: 0,
+            allowed: Allowed::Nothing,
+            took: Duration::ZERO,
+            unwatched: 0,
+            holder_told: None,
+            answered: true,
+            works: true,
+        }
+    }
+
+    /// Tries, and waits until the next try is due, until `stop` becomes true. Returns whether the lease may be its own then.
+    async fn compete(&mut self, stop: &mut watch::Receiver<bool>) -> Result<bool, Error> {
+        loop {
+            let began = self.gate.moment();
+            let outcome = tokio::select! {
+                outcome = self.try_once() => outcome,
+                _ = stop.wait_for(|stop| *stop) => return Ok(true),
+            };
+            if *stop.borrow() {
+                return Ok(true);
+            }
+            let outcome = self.forgive(outcome)?;
+            self.note(&outcome, began);
+            let pause = match outcome {
+                Attempt::Held(taken) => self.hold(taken, began),
+                Attempt::Refused(error) | Attempt::Unanswered(error) => self.fail(&error, began),
+                Attempt::OthersHold(holder) => {
+                    self.stand_by(holder).await?;
+                    self.gate.note_try();
+                    tokio::select! {
+                        () = self.chance() => continue,
+                        _ = stop.wait_for(|stop| *stop) => return Ok(false),
+                    }
+                }
+            };
+            self.gate.note_try();
+            tokio::select! {
+                () = sleep(pause) => {}
+                _ = self.returns.changed(), if !self.answered => {}
+                _ = stop.wait_for(|stop| *stop) => return Ok(true),
+            }
+        }
+    }
+
+    /// One try, which ends before the deadline that it would move.
+    async fn try_once(&mut self) -> Result<Attempt, Error> {
+        let renew_deadline = self.settings.renew_deadline;
+        // Several tries fit into the time that is left: a dead connection costs one of them, not the lease. A server that is slow
+        // gets the time that it takes.
+        let left = self.held_since.map(|since| renew_deadline.saturating_sub(self.gate.elapsed(since)));
+        let limit = match left.filter(|left| !left.is_zero()) {
+            Some(left) => left.min((renew_deadline / 4).max(self.took * 2)),
+            None => renew_deadline,
+        };
+        let is_stuck = self.gate.silence() >= renew_deadline;
+        let tried = timeout(limit, self.attempt(is_stuck)).await;
+        tried.unwrap_or_else(|_elapsed| Ok(Attempt::Unanswered("no answer in time".to_owned())))
+    }
+
+    /// At its start an API server may not know its roles yet, and a role may be mended: only a process that was never
+    /// allowed to ask gives up.
+    fn forgive(&self, outcome: Result<Attempt, Error>) -> Result<Attempt, Error> {
+        match outcome {
+            Err(error @ Error::Forbidden { verb, .. })
+                if self.allowed >= (if verb == "get" { Allowed::Read } else { Allowed::Write })
+                    || self.started.elapsed() < FORBIDDEN =>
+            {
+                Ok(Attempt::Refused(error.to_string()))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Takes note of what a try says about the connection, and tells the others.
+    fn note(&mut self, outcome: &Attempt, began: Moment) {
+        let is_answered = !matches!(outcome, Attempt::Unanswered(_));
+        if is_answered {
+            self.took = self.gate.elapsed(began);
+        }
+        // Whatever was said by this news is tried now.
+        self.returns.mark_unchanged();
+        if std::mem::replace(&mut self.answered, is_answered) && !is_answered {
+            self.link.doubt();
+        }
+        // A server that refuses what it has granted before, as one that starts does, is not back yet.
+        let is_granted = matches!(outcome, Attempt::Held(_) | Attempt::OthersHold(_));
+        if !std::mem::replace(&mut self.works, is_granted) && is_granted {
+            self.link.is_back();
+        }
+        self.allowed = self.allowed.max(match outcome {
+            Attempt::Held(_) => Allowed::Write,
+            Attempt::OthersHold(_) => Allowed::Read,
+            Attempt::Refused(_) | Attempt::Unanswered(_) => Allowed::Nothing,
+        });
+        self.returns.mark_unchanged();
+    }
+
+    /// It holds the lease. Returns when to renew.
+    fn hold(&mut self, taken: Option<Seen>, began: Moment) -> Duration {
+        let identity = &self.settings.identity;
+        if let Some(handed) = taken {
+            // A term that this process believed to have may have been somebody else's meanwhile.
+            self.gate.close();
+            tracing::info!(identity, handed_over = !handed.is_empty(), "acquired the lease");
+            self.gate.hand_over(handed);
+        } else if self.held_since.is_none() {
+            tracing::info!(identity, "holds the lease again, as nobody had it meanwhile");
+        }
+        self.held_since = Some(began);
+        (self.holder_told, self.failures) = (None, 0);
+        self.gate.open_for(self.settings.renew_deadline, began);
+        self.settings.renew.saturating_sub(self.gate.elapsed(began))
+    }
+
+    /// Another process holds the lease.
+    async fn stand_by(&mut self, holder: String) -> Result<(), Error> {
+        self.failures = 0;
+        if self.held_since.take().is_some() {
+            self.gate.close();
+            tracing::warn!(holder, "another process holds the lease: lost it, standing by");
+        } else if self.holder_told.as_ref() != Some(&holder) {
+            tracing::info!(holder, "another process holds the lease: standing by");
+        }
+        if !self.gate.is_cancelled().await {
+            return Err(Error::Uncancelled { holder });
+        }
+        self.holder_told = Some(holder);
+        Ok(())
+    }
+
+    /// The try came to nothing. Returns when to try again.
+    fn fail(&mut self, error: &str, began: Moment) -> Duration {
+        self.failures += 1;
+        log_repeated!(warn, self.failures, error, "the lease could not be read or renewed");
+        let renew_deadline = self.settings.renew_deadline;
+        if self.held_since.is_some_and(|since| self.gate.elapsed(since) >= renew_deadline) {
+            self.held_since = None;
+            self.gate.close();
+            tracing::warn!("the renew deadline has passed: nothing is written until the lease is held again");
+        }
+        if self.held_since.is_none() {
+            // The try may have gone through: whose term came before is not known then.
+            self.gate.hand_over(Seen::new());
+        }
+        self.settings.retry.saturating_sub(self.gate.elapsed(began))
+    }
+
+    /// One try to acquire or renew. Where whoever writes is stuck, the lease is not had, and only looked at.
+    async fn attempt(&mut self, is_stuck: bool) -> Result<Attempt, Error> {
+        if let Some(lease) = self.observed.ours.take().filter(|_| !is_stuck)
+            && let Some(renewed) = self.renew(&lease).await
+        {
+            return renewed;
+        }
+        match send::<Lease>(&self.client, "GET", &self.settings.path(), None).await {
+            Ok(lease) => self.take_over(lease, is_stuck).await,
+            Err(kube::Error::Api(status)) if status.code == 404 => self.create(is_stuck).await,
+            Err(error) => self.refused(error, "get"),
+        }
+    }
+
+    /// Renews the Lease as this process wrote it last. None where it was changed, or is gone: a look says more.
+    async fn renew(&mut self, lease: &Lease) -> Option<Result<Attempt, Error>> {
+        let body = body(lease, &held(&self.settings, &lease.spec, &self.clock));
+        match send::<Lease>(&self.client, "PUT", &self.settings.path(), Some(&body)).await {
+            Ok(lease) => {
+                self.observed = Observed::written(lease);
+                Some(Ok(Attempt::Held(None)))
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => None,
+            // It may have been written all the same: the next try looks first.
+            Err(error) => Some(self.refused(error, "update")),
+        }
+    }
+
+    /// Makes the Lease, which is not there.
+    async fn create(&mut self, is_stuck: bool) -> Result<Attempt, Error> {
+        let (settings, observed) = (&self.settings, &self.observed);
+        let holder = observed.spec.holder_identity.clone().unwrap_or_default();
+        if !observed.is_free() && holder != settings.identity && !observed.is_expired(settings) {
+            // Somebody has deleted it; its holder does not know yet, and goes on until it does.
+            return Ok(Attempt::OthersHold(holder));
+        }
+        if is_stuck {
+            return Ok(self.stuck());
+        }
+        let spec = held(settings, &LeaseSpec::default(), &self.clock);
+        let body = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": settings.name, "namespace": settings.namespace },
+            "spec": spec,
+        });
+        match send::<Lease>(&self.client, "POST", &LEASES.path(&settings.namespace), Some(&body)).await {
+            Ok(lease) => {
+                self.observed = Observed::written(lease);
+                Ok(Attempt::Held(Some(Seen::new())))
+            }
+            Err(error) => self.refused(error, "create"),
+        }
+    }
+
+    /// Takes the Lease, unless another process holds it.
+    async fn take_over(&mut self, lease: Lease, is_stuck: bool) -> Result<Attempt, Error> {
+        let observed = &mut self.observed;
+        if observed.at.is_none() || observed.spec != lease.spec {
+            *observed = Observed { at: Some(Instant::now()), lost: observed.lost, ..Observed::of(&lease) };
+        }
+        observed.version = version(&lease);
+        let holder = lease.spec.holder_identity.clone().unwrap_or_default();
+        let is_ours = holder == self.settings.identity;
+        observed.lost |= !is_ours;
+        if !holder.is_empty() && !is_ours && !observed.is_expired(&self.settings) {
+            return Ok(Attempt::OthersHold(holder));
+        }
+        if is_stuck {
+            return Ok(self.stuck());
+        }
+        if is_ours {
+            self.slow.inc();
+        }
+        // It is of use only while nobody has held the lease since.
+        let handed = if holder.is_empty() { handed_over(&lease) } else { Seen::new() };
+        let spec = held(&self.settings, &lease.spec, &self.clock);
+        let body = body(&without_seen(lease), &spec);
+        match send::<Lease>(&self.client, "PUT", &self.settings.path(), Some(&body)).await {
+            Ok(lease) => {
+                let lost = std::mem::replace(&mut self.observed, Observed::written(lease)).lost;
+                Ok(Attempt::Held(lost.then_some(handed)))
+            }
+            // Somebody wrote the Lease meanwhile: the next look says who holds it. Ours it may still be.
+            Err(kube::Error::Api(status)) if status.code == 409 && is_ours => {
+                Ok(Attempt::Refused("the Lease was changed meanwhile".to_owned()))
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                Ok(Attempt::OthersHold("(unknown)".to_owned()))
+            }
+            Err(error) => self.refused(error, "update"),
+        }
+    }
+
+    fn stuck(&self) -> Attempt {
+        Attempt::Refused(format!(
+            "whoever writes has been stuck for {} s or longer, and does not get the lease",
+            self.settings.renew_deadline.as_secs()
+        ))
+    }
+
+    fn refused(&self, error: kube::Error, verb: &'static str) -> Result<Attempt, Error> {
+        match error {
+            kube::Error::Api(status) if status.code == 403 => {
+                Err(Error::Forbidden { verb, namespace: self.settings.namespace.clone() })
+            }
+            // What a server that has lost its store says is no answer: another server may have one.
+            // Nor is what somebody between says, whose JSON has no code.
+            kube::Error::Api(status) if (1..500).contains(&status.code) => {
+                Ok(Attempt::Refused(brief(&kube::Error::Api(status))))
+            }
+            error => Ok(Attempt::Unanswered(brief(&error))),
+        }
+    }
+
+    /// Waits until the Lease that another process holds may be had: it is released, gone, or its holder was silent for too
+    /// long. Where it cannot be watched, a while later is time enough.
+    async fn chance(&mut self) {
+        let (settings, observed) = (&self.settings, &mut self.observed);
+        let began = Instant::now();
+        let watched = lease::watch(&self.client, settings, &observed.version);
+        let mut lines = match timeout_at(observed.expiry(settings), watched).await {
+            Ok(Ok(lines)) => {
+                self.unwatched = 0;
+                lines
+            }
+            Ok(Err(error)) => {
+                self.unwatched += 1;
+                let error = brief(&error);
+                log_repeated!(
+                    warn,
+                    self.unwatched,
+                    error,
+                    "the Lease cannot be watched and is asked for instead"
+                );
+                sleep(settings.retry).await;
+                return;
+            }
+            Err(_elapsed) => return,
+        };
+        let mut line = String::new();
+        loop {
+            line.clear();
+            match timeout_at(observed.expiry(settings), lines.read_line(&mut line)).await {
+                Ok(Ok(read)) if read > 0 => {}
+                // It has expired.
+                Err(_elapsed) => return,
+                // The watch has ended, as watches do.
+                Ok(_) => break,
+            }
+            match serde_json::from_str::<LeaseEvent>(&line) {
+                Ok(LeaseEvent { type_, object }) if type_ == "ADDED" || type_ == "MODIFIED" => {
+                    observed.saw(&object);
+                    if observed.is_free() {
+                        return;
+                    }
+                }
+                Ok(LeaseEvent { type_, .. }) if type_ == "BOOKMARK" => {}
+                // Its holder goes on until it knows: see `attempt`.
+                Ok(LeaseEvent { type_, .. }) if type_ == "DELETED" => {
+                    sleep_until(observed.expiry(settings)).await;
+                    return;
+                }
+                // The watch is too old, or what came is none.
+                _ => break,
+            }
+        }
+        // Whoever ends watches at once must not be asked in a circle.
+        let was_short = began.elapsed() < Duration::from_secs(1);
+        sleep(if was_short { settings.retry } else { settings.retry.min(Duration::from_millis(200)) }).await;
+    }
+
+    /// Releases the lease. What was seen is told by who has led alone.
+    async fn leave(self, seen: impl Fn() -> Seen) {
+        // A try that was cut off may have gone through.
+        let seen = if self.held_since.is_some() { seen() } else { Seen::new() };
+        let released = async {
+            match self.release(&seen).await {
+                // Annotations have a limit. The successor lists anew then.
+                Err(kube::Error::Api(status)) if status.code != 409 => self.release(&Seen::new()).await,
+                // A renewal that was on its way may have come in between.
+                Err(_) => self.release(&seen).await,
+                released => released,
+            }
+        };
+        let error = match timeout(Duration::from_secs(3), released).await {
+            Ok(Ok(true)) => {
+                tracing::info!("released the lease");
+                return;
+            }
+            Ok(Ok(false)) => return,
+            Ok(Err(error)) => brief(&error),
+            Err(_elapsed) => "no answer in time".to_owned(),
+        };
+        tracing::warn!(error, "the lease could not be released: if it is held, others wait until it expires");
+    }
+
+    /// Gives the lease up, so that a successor need not wait. True where it was ours and is free now.
+    async fn release(&self, seen: &Seen) -> Result<bool, kube::Error> {
+        let path = self.settings.path();
+        let mut lease = send::<Lease>(&self.client, "GET", &path, None).await?;
+        if lease.spec.holder_identity.as_deref() != Some(&self.settings.identity) {
+            return Ok(false);
+        }
+        let spec = LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            renew_time: Some(micros(self.clock.now())),
+            ..lease.spec.clone()
+        };
+        let handover = Handover { lease_transitions: spec.lease_transitions, seen: seen.clone() };
+        annotate(&mut lease, &handover);
+        send::<Lease>(&self.client, "PUT", &path, Some(&body(&lease, &spec))).await?;
+        Ok(true)
+    }
+}
