@@ -78,7 +78,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "lists that may be old",
-        file: "crates/runtime/src/cache/informer.rs",
+        file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[(
             "&resourceVersionMatch=NotOlderThan&timeoutSeconds=60",
             "&resourceVersionMatch=NotOlderThan&resourceVersion=0&timeoutSeconds=60",
@@ -87,7 +87,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "410 that is not understood",
-        file: "crates/runtime/src/cache/informer.rs",
+        file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[(
             "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
             "self.code() == Some(1)",
@@ -134,8 +134,8 @@ const MUTANTS: &[Mutant] = &[
         name: "finalizers taken off before the ledger is written",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(
-            "for mut step in [first, ledger, last, creations] {",
-            "for mut step in [first, last, ledger, creations] {",
+            "[first, ledger, last, creations].into_iter()",
+            "[first, last, ledger, creations].into_iter()",
         )],
         catchers: &[Catcher::Plans("daemonjob-done-deleted", "/crash-")],
     },

@@ -3,4 +3,6 @@
 pub mod aggregate_gauge;
 pub mod deselected;
 pub mod informer;
+mod list_watch;
+mod store;
 pub mod tracked;

@@ -9,11 +9,12 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::json;
 
-use super::*;
+use crate::cache::informer::{Change, Informer};
 use crate::model::core_types::Pod;
 use crate::model::protobuf::CONTENT_TYPE;
 use crate::model::protobuf::tests::{expired, frame, named};
 use crate::model::resource::PODS;
+use crate::server::connectivity::Link;
 
 /// What an informer does with a script of answers.
 struct Followed {

@@ -1,0 +1,530 @@
+//! Keeps a cache: lists, follows the watch from there, and waits where something is wrong.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::body::Body;
+use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, TryStreamExt as _};
+use http::{HeaderValue, Request, Response, header};
+use kube::Client;
+use kube::core::Status;
+use kube_runtime::utils::Backoff as _;
+use kube_runtime::watcher::DefaultBackoff;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::cache::informer::{Part, SILENCE, Seen};
+use crate::log_repeated;
+use crate::model::object::{Meta, MetaOnly, Object};
+use crate::model::protobuf::{self, Malformed};
+use crate::model::resource::{Resource, escape};
+use crate::server::client::{CALL, brief, brief_causes};
+use crate::server::connectivity::Link;
+
+/// A page of a list where the server cannot stream it: small, because the decoded page is what memory peaks by.
+const PAGE: usize = 100;
+/// Bytes of an answer that is an error which are read.
+const LONGEST_REFUSAL: usize = 64 * 1024;
+/// Bytes of a buffer that is kept for the next event.
+const BUFFER: usize = 64 * 1024;
+/// Bytes that an event may have: many times what etcd takes.
+const LARGEST_EVENT: usize = 32 * 1024 * 1024;
+/// How long the server may keep one watch open; it is then continued where it was. client-go takes 5 to 10 minutes.
+const WATCH: Duration = Duration::from_secs(590);
+/// How long a watch must last until what went wrong before it is over.
+const LASTED: Duration = Duration::from_mins(2);
+/// How long nothing must have worked until that it works again is news for the others: a connection that is cut is none.
+const OUTAGE: Duration = Duration::from_secs(3);
+/// How often an absent custom resource definition is asked for again.
+const ABSENT: Duration = Duration::from_secs(2);
+/// The same for one that may stay absent.
+const PATIENTLY: Duration = Duration::from_secs(75);
+/// A list or watch that took this long was answered well: the next failure does not wait for long.
+const GOOD: Duration = Duration::from_secs(5);
+/// The longest wait before a server that does not answer at all is asked again: it costs nobody anything.
+const GONE: Duration = Duration::from_secs(1);
+
+/// Why a list or watch ended.
+#[derive(Debug, thiserror::Error)]
+enum Interrupted {
+    #[error("{}", brief(.0))]
+    Kube(#[from] kube::Error),
+    #[error("{}", brief_causes(.0))]
+    Read(#[from] std::io::Error),
+    #[error("the answer is not the JSON that was expected: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("{0}")]
+    Protobuf(#[from] Malformed),
+    #[error("the server ended the watch: {} {}", .0.reason, .0.message)]
+    Watch(Box<Status>),
+    #[error("the server was silent for {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("the request cannot be built: {0}")]
+    Request(#[from] http::Error),
+}
+
+/// Tells of one of so many interruptions that are nothing unusual, ever more rarely.
+fn tell(times: u64, resource: Resource, interrupted: &Interrupted, next: &str) {
+    let (resource, reason) = (resource.plural, interrupted);
+    log_repeated!(info, times, resource, %reason, "{next}");
+}
+
+impl Interrupted {
+    /// Whether there was no answer of the API server at all: none, or that of a proxy before it.
+    fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Self::Kube(kube::Error::Service(_) | kube::Error::HyperError(_))
+                | Self::Read(_)
+                | Self::Silent(_)
+        ) || matches!(self.code(), Some(502..=504))
+    }
+
+    fn code(&self) -> Option<u16> {
+        match self {
+            Self::Kube(kube::Error::Api(status)) | Self::Watch(status) => Some(status.code),
+            _ => None,
+        }
+    }
+
+    /// Whether JSON may be answered better: what came in protobuf cannot be read, or came as something else, or the server, or
+    /// a proxy, does not want to be asked for it.
+    fn is_misunderstanding(&self) -> bool {
+        matches!(self, Self::Protobuf(_) | Self::Json(_)) || self.code() == Some(406)
+    }
+
+    /// The version that was asked for is too old (or too new, after a restore): only a fresh list helps.
+    fn needs_list(&self) -> bool {
+        self.code() == Some(410)
+            || matches!(self, Self::Watch(status) if status.reason == "Expired" || status.reason == "Gone")
+            || matches!(self, Self::Kube(kube::Error::Api(status)) if status.message.contains("Too large resource version"))
+    }
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(default)]
+    metadata: PageMeta,
+    #[serde(borrow, default)]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    continue_: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(rename = "type", borrow)]
+    type_: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// What is done next.
+enum Next {
+    List,
+    /// Follow the watch from this resourceVersion.
+    Follow(String),
+    /// Wait, and go on from this resourceVersion, or with a list.
+    Wait {
+        pause: Duration,
+        /// Whether news about the server, or that a list is wanted, ends it.
+        until_news: bool,
+        from: Option<String>,
+    },
+}
+
+/// Lists and watches for ever.
+pub(super) async fn run<T: Object>(part: Part<T>, client: Client, link: Link) {
+    let mut keeper = Keeper {
+        backoff: DefaultBackoff::default(),
+        doubts: link.doubts(),
+        returns: link.returns(),
+        relists: part.inner.relist.subscribe(),
+        part,
+        client,
+        link,
+        failing: None,
+        interruptions: 0,
+    };
+    let mut next = Next::List;
+    loop {
+        next = match next {
+            Next::List => keeper.list().await,
+            Next::Follow(from) => keeper.follow(from).await,
+            Next::Wait { pause, until_news, from } => {
+                keeper.wait(pause, until_news).await;
+                from.map_or(Next::List, Next::Follow)
+            }
+        };
+    }
+}
+
+/// What keeps one cache.
+struct Keeper<T> {
+    part: Part<T>,
+    client: Client,
+    link: Link,
+    backoff: DefaultBackoff,
+    doubts: watch::Receiver<u64>,
+    returns: watch::Receiver<Option<Instant>>,
+    relists: watch::Receiver<Option<Instant>>,
+    /// Since when nothing works.
+    failing: Option<Instant>,
+    /// Interruptions since a watch has last lasted.
+    interruptions: u64,
+}
+
+/// The server answers: that is news for the others, if it did not for a while.
+fn is_back(failing: &mut Option<Instant>, link: &Link) {
+    if failing.take().is_some_and(|since| since.elapsed() >= OUTAGE) {
+        link.is_back();
+    }
+}
+
+impl<T: Object> Keeper<T> {
+    async fn list(&mut self) -> Next {
+        let began = Instant::now();
+        match self.part.list(&self.client).await {
+            Ok(version) => {
+                let (resource, objects) = (self.part.resource().plural, self.part.len());
+                tracing::debug!(resource, objects, version, "listed");
+                is_back(&mut self.failing, &self.link);
+                if began.elapsed() >= GOOD {
+                    self.backoff.reset();
+                }
+                Next::Follow(version)
+            }
+            Err(interrupted) => self.interrupted(&interrupted, None),
+        }
+    }
+
+    async fn follow(&mut self, mut at: String) -> Next {
+        let Self { part, client, link, doubts, failing, .. } = self;
+        let began = Instant::now();
+        let listed = part.inner.progress.borrow().listed;
+        let mut relist = part.inner.relist.subscribe();
+        doubts.mark_unchanged();
+        let ended = tokio::select! {
+            ended = part.follow(client, &mut at, || is_back(failing, link)) => ended,
+            _ = relist.wait_for(|since| *since > listed) => return Next::List,
+            // It may be connected to nobody: it goes on where it was, by another connection.
+            _ = doubts.changed() => Ok(()),
+        };
+        if began.elapsed() >= LASTED {
+            self.backoff.reset();
+            self.interruptions = 0;
+        }
+        match ended {
+            // A server, or a proxy, that ends watches at once must not be asked in a circle.
+            Ok(()) if began.elapsed() < Duration::from_secs(1) => self.pause(ABSENT, Some(at)),
+            Ok(()) => {
+                if began.elapsed() >= GOOD {
+                    self.backoff.reset();
+                }
+                Next::Follow(at)
+            }
+            Err(interrupted) => {
+                let from = Some(at).filter(|_| !interrupted.needs_list());
+                self.interrupted(&interrupted, from)
+            }
+        }
+    }
+
+    /// Waits as the backoff says, for so long at most.
+    fn pause(&mut self, longest: Duration, from: Option<String>) -> Next {
+        let pause = self.backoff.next().unwrap_or(longest).min(longest);
+        Next::Wait { pause, until_news: false, from }
+    }
+
+    fn interrupted(&mut self, interrupted: &Interrupted, from: Option<String>) -> Next {
+        let (part, resource) = (&self.part, self.part.resource());
+        if interrupted.is_misunderstanding() {
+            part.inner.protobuf.store(false, Ordering::Relaxed);
+        }
+        if resource.custom && interrupted.code() == Some(404) {
+            part.absent();
+            let pause = if part.is_patient() { PATIENTLY } else { ABSENT };
+            return Next::Wait { pause, until_news: false, from: None };
+        }
+        self.interruptions += 1;
+        if interrupted.needs_list() {
+            tell(self.interruptions, resource, interrupted, "lists again");
+            return self.pause(Duration::from_secs(1), from);
+        }
+        if interrupted.code() == Some(429) {
+            // Just defined types answer this for a moment; later it means that the server is busy.
+            tell(self.interruptions, resource, interrupted, "asks again later");
+            return self.pause(ABSENT, from);
+        }
+        // Who was away for long has refused nothing: the first refusal does not wait for long.
+        if interrupted.is_silence() {
+            self.backoff.reset();
+        }
+        let pause = self.backoff.next().unwrap_or(Duration::from_secs(30));
+        let pause = if interrupted.is_silence() { pause.min(GONE) } else { pause };
+        self.failing.get_or_insert_with(Instant::now);
+        let again_in_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        let (resource, error) = (resource.plural, interrupted.to_string());
+        log_repeated!(
+            warn,
+            self.interruptions,
+            resource,
+            error,
+            again_in_ms,
+            "a list or watch was interrupted"
+        );
+        Next::Wait { pause, until_news: true, from }
+    }
+
+    async fn wait(&mut self, pause: Duration, until_news: bool) {
+        self.returns.mark_unchanged();
+        tokio::select! {
+            () = sleep(pause) => {}
+            _ = self.returns.changed(), if until_news => {}
+            // Who has just come to lead waits for it.
+            _ = self.relists.changed(), if until_news => {}
+        }
+    }
+}
+
+impl<T: Object> Part<T> {
+    /// Fills the cache anew, by a streaming list where the server has it, else by pages.
+    async fn list(&self, client: &Client) -> Result<String, Interrupted> {
+        if self.inner.streaming.load(Ordering::Relaxed) {
+            match self.list_by_stream(client).await {
+                // Servers without streaming lists refuse the parameters (422, or 400 from older ones).
+                Err(refused) if matches!(refused.code(), Some(400 | 422)) => {
+                    self.inner.streaming.store(false, Ordering::Relaxed);
+                }
+                answered => return answered,
+            }
+        }
+        self.list_by_pages(client).await
+    }
+
+    async fn list_by_pages(&self, client: &Client) -> Result<String, Interrupted> {
+        let began = Instant::now();
+        let mut seen = Seen::new();
+        let mut next = String::new();
+        loop {
+            let request = self.request(&format!("limit={PAGE}{next}"))?;
+            let text = timeout(CALL, client.request_text(request))
+                .await
+                .map_err(|_elapsed| Interrupted::Silent(CALL))??;
+            let page: Page<'_> = serde_json::from_str(&text)?;
+            for raw in page.items {
+                let (key, _) = self.apply(raw, false)?;
+                seen.insert((key.namespace, key.name));
+            }
+            match page.metadata.continue_ {
+                Some(token) if !token.is_empty() => next = format!("&continue={}", escape(&token)),
+                _ => {
+                    self.sweep(&seen, &page.metadata.resource_version, began);
+                    return Ok(page.metadata.resource_version);
+                }
+            }
+        }
+    }
+
+    async fn list_by_stream(&self, client: &Client) -> Result<String, Interrupted> {
+        let began = Instant::now();
+        let mut seen = Seen::new();
+        let query = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
+                     &resourceVersionMatch=NotOlderThan&timeoutSeconds=60";
+        let mut events = self.open(client, query).await?;
+        let mut line = Vec::new();
+        while events.next(&mut line, CALL).await? {
+            let event: Line<'_> = serde_json::from_slice(&line)?;
+            match &*event.type_ {
+                "BOOKMARK" => {
+                    let meta: MetaOnly = serde_json::from_str(event.object.get())?;
+                    let meta = Meta::from(meta.metadata);
+                    if meta.annotations.get("k8s.io/initial-events-end") == Some("true") {
+                        self.sweep(&seen, &meta.resource_version, began);
+                        return Ok(meta.resource_version.into());
+                    }
+                }
+                "ERROR" => return Err(Interrupted::Watch(serde_json::from_str(event.object.get())?)),
+                "DELETED" => {
+                    let meta: MetaOnly = serde_json::from_str(event.object.get())?;
+                    let key = Meta::from(meta.metadata).key();
+                    seen.remove(&(key.namespace.clone(), key.name.clone()));
+                    self.delete(&key);
+                }
+                _ => {
+                    let (key, _) = self.apply(event.object, false)?;
+                    seen.insert((key.namespace, key.name));
+                }
+            }
+        }
+        Err(Interrupted::Read(std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    /// Follows one watch from `position` until the server ends it, moving `position` along.
+    async fn follow(
+        &self,
+        client: &Client,
+        position: &mut String,
+        mut opened: impl FnMut(),
+    ) -> Result<(), Interrupted> {
+        let query = format!(
+            "watch=true&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
+            WATCH.as_secs()
+        );
+        let mut events = self.open(client, &query).await?;
+        opened();
+        let mut line = Vec::new();
+        while events.next(&mut line, SILENCE).await? {
+            let event: Line<'_> = serde_json::from_slice(&line)?;
+            if &*event.type_ == "ERROR" {
+                return Err(Interrupted::Watch(serde_json::from_str(event.object.get())?));
+            }
+            let happened = &*event.type_ != "BOOKMARK";
+            *position = match &*event.type_ {
+                added @ ("ADDED" | "MODIFIED") => self.apply(event.object, added == "ADDED")?.1,
+                other => {
+                    let meta = Meta::from(serde_json::from_str::<MetaOnly>(event.object.get())?.metadata);
+                    if other == "DELETED" {
+                        self.delete(&meta.key());
+                    }
+                    meta.resource_version.into()
+                }
+            };
+            self.advance(position, happened);
+            self.heard();
+        }
+        Ok(())
+    }
+
+    fn request(&self, query: &str) -> Result<Request<Vec<u8>>, Interrupted> {
+        let path = self.inner.resource.path(&self.inner.namespace);
+        let selector = self
+            .inner
+            .selector
+            .map(|labels| format!("&labelSelector={}", escape(labels)))
+            .unwrap_or_default();
+        Ok(Request::get(format!("{path}?{query}{selector}"))
+            // The server compresses watches event by event, which saves nothing on a local network.
+            .header(header::ACCEPT_ENCODING, "identity")
+            .body(Vec::new())?)
+    }
+
+    /// Opens a watch, in protobuf where it can be read and the server has it.
+    async fn open(
+        &self,
+        client: &Client,
+        query: &str,
+    ) -> Result<Events<impl AsyncBufRead + Unpin + use<T>>, Interrupted> {
+        let mut request = self.request(query)?.map(kube::client::Body::from);
+        let of = T::in_protobuf().filter(|_| self.inner.protobuf.load(Ordering::Relaxed));
+        if of.is_some() {
+            request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(protobuf::ACCEPT));
+        }
+        let answer = client.send(request).await?;
+        let is_protobuf = answer
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|of| of.as_bytes().starts_with(protobuf::CONTENT_TYPE.as_bytes()));
+        if !answer.status().is_success() {
+            let refused = timeout(CALL, refusal(answer, is_protobuf)).await;
+            return Err(refused.map_or(Interrupted::Silent(CALL), Interrupted::Kube));
+        }
+        let body = Body::new(answer.into_body()).into_data_stream();
+        Ok(Events {
+            body: body.map_err(std::io::Error::other).into_async_read(),
+            of: of.filter(|_| is_protobuf),
+            frame: Vec::new(),
+        })
+    }
+}
+
+/// The error that a server's answer is, as kube would have it: protobuf is Greek to it.
+async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kube::Error {
+    let code = answer.status().as_u16();
+    let mut body = Vec::new();
+    let mut chunks = Body::new(answer.into_body()).into_data_stream();
+    // What came before the connection went away may still say something.
+    while body.len() < LONGEST_REFUSAL
+        && let Ok(Some(chunk)) = chunks.try_next().await
+    {
+        body.extend_from_slice(&chunk);
+    }
+    let json = if is_protobuf { protobuf::status(&body).ok() } else { None };
+    let status = serde_json::from_slice::<Status>(json.as_ref().unwrap_or(&body));
+    // Any object is a Status, to kube.
+    let status = status.ok().filter(|status| status.code != 0).unwrap_or_else(|| {
+        let words = String::from_utf8_lossy(&body);
+        Status::failure(words.trim(), "not what an API server answers").with_code(code)
+    });
+    kube::Error::Api(status.boxed())
+}
+
+/// What a watch says, one event after another.
+struct Events<B> {
+    body: B,
+    /// What its objects are, where they come in protobuf.
+    of: Option<&'static protobuf::Type>,
+    frame: Vec<u8>,
+}
+
+impl<B: AsyncBufRead + Unpin> Events<B> {
+    /// Reads the next event, as a line of JSON; false at the end.
+    async fn next(&mut self, line: &mut Vec<u8>, silence: Duration) -> Result<bool, Interrupted> {
+        // One huge object must not keep its buffer for the life of the watch.
+        for buffer in [&mut *line, &mut self.frame] {
+            buffer.clear();
+            buffer.shrink_to(BUFFER);
+        }
+        let reading = async {
+            match self.of {
+                None => self.read_line(line).await,
+                Some(of) => self.read_frame(of, line).await,
+            }
+        };
+        timeout(silence, reading).await.unwrap_or(Err(Interrupted::Silent(silence)))
+    }
+
+    async fn read_line(&mut self, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
+        self.body.read_until(b'\n', line).await?;
+        // The connection may go away in the middle of a line: what came whole was taken in.
+        Ok(line.ends_with(b"\n"))
+    }
+
+    /// A frame is its length, in four bytes, and an event.
+    async fn read_frame(&mut self, of: &protobuf::Type, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
+        let mut length = [0; 4];
+        if !read_whole(&mut self.body, &mut length).await? {
+            return Ok(false);
+        }
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        if length > LARGEST_EVENT {
+            return Err(Malformed("an event that is larger than any object").into());
+        }
+        self.frame.resize(length, 0);
+        let is_whole = read_whole(&mut self.body, &mut self.frame).await?;
+        if is_whole {
+            protobuf::event(&self.frame, of, line)?;
+        }
+        Ok(is_whole)
+    }
+}
+
+/// Fills a buffer; false where the connection has ended before.
+async fn read_whole(body: &mut (impl AsyncBufRead + Unpin), buffer: &mut [u8]) -> Result<bool, Interrupted> {
+    match body.read_exact(buffer).await {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
