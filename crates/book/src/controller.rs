@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::Resource;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use quintet_runtime::cache::informer::{Change, Health, Informer, any_changed};
 use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::log_repeated;
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::object::{Key, Object as _};
@@ -249,7 +250,7 @@ fn latest(events: &[KubeletEvent], started: Option<Timestamp>) -> Option<Complai
 async fn follow_keda(
     caches: [Informer<KedaObject>; 2],
     objects: Informer<PulsarConsumer>,
-    waker: quintet_runtime::control::controller::Waker,
+    waker: quintet_runtime::control::waker::Waker,
 ) {
     let mut health: Vec<_> = caches.iter().flat_map(Informer::watch_health).collect();
     let mut was = None;

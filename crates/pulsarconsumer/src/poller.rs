@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::Waker;
+use quintet_runtime::control::waker::Waker;
 use quintet_runtime::model::object::{Key, Object as _};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
