@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cache::informer::{Informer, Part};
+use crate::cache::informer::{Informer, NamespaceInformer};
 use crate::model::object::{Key, Object};
 use crate::model::progress::Progress;
 use crate::model::resource::Resource;
@@ -16,7 +16,7 @@ pub trait Follower: Send + Sync {
     fn resource(&self) -> Resource;
     /// Whether objects of this namespace are in it.
     fn covers(&self, namespace: &str) -> bool;
-    /// See [`Part::scope`].
+    /// See [`NamespaceInformer::scope`].
     fn scope(&self) -> String;
     /// How far it has come.
     fn progress(&self) -> Progress;
@@ -28,33 +28,33 @@ pub trait Follower: Send + Sync {
     fn relist(&self, since: Instant);
 }
 
-impl<T: Object> Follower for Part<T> {
+impl<T: Object> Follower for NamespaceInformer<T> {
     fn resource(&self) -> Resource {
-        Part::resource(self)
+        NamespaceInformer::resource(self)
     }
 
     fn covers(&self, namespace: &str) -> bool {
-        Part::covers(self, namespace)
+        NamespaceInformer::covers(self, namespace)
     }
 
     fn scope(&self) -> String {
-        Part::scope(self)
+        NamespaceInformer::scope(self)
     }
 
     fn progress(&self) -> Progress {
-        *Part::progress(self).borrow()
+        *NamespaceInformer::progress(self).borrow()
     }
 
     fn watch_progress(&self) -> watch::Receiver<Progress> {
-        Part::progress(self)
+        NamespaceInformer::progress(self)
     }
 
     fn shows_deletion(&self, key: &Key) -> bool {
-        Part::shows_deletion(self, key)
+        NamespaceInformer::shows_deletion(self, key)
     }
 
     fn relist(&self, since: Instant) {
-        Part::relist(self, since);
+        NamespaceInformer::relist(self, since);
     }
 }
 

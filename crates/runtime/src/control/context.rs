@@ -90,7 +90,7 @@ struct Inner {
 pub struct Cache {
     /// Of which type.
     pub resource: Resource,
-    /// What it caches; see [`crate::cache::informer::Part::scope`].
+    /// What it caches; see [`crate::cache::informer::NamespaceInformer::scope`].
     pub scope: String,
     /// How many objects.
     pub objects: usize,

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::cache::informer::{Change, Health, Informer, Part, any_changed};
+use crate::cache::informer::{Change, Health, Informer, NamespaceInformer, any_changed};
 use crate::cache::tracked::Follower;
 use crate::control::activity::{Activity, is_worth_a_line_among};
 use crate::control::context::Shared;
@@ -242,7 +242,7 @@ impl<R: Reconciler> Controller<R> {
             }
         }
         // A namespace that cannot be watched keeps only its own objects waiting.
-        let is_ready = |part: &Part<R::Object>| {
+        let is_ready = |part: &NamespaceInformer<R::Object>| {
             let is_read =
                 |cache: &&Arc<dyn Follower>| part.namespace().is_empty() || cache.covers(part.namespace());
             matches!(*part.health().borrow(), Health::Synced { .. }) && !behind.iter().any(is_read)
@@ -259,7 +259,7 @@ impl<R: Reconciler> Controller<R> {
     }
 
     /// Looks at everything once, as a new leader does; what is as it should be costs no write.
-    fn begin(&self, state: &mut State, part: &Part<R::Object>) {
+    fn begin(&self, state: &mut State, part: &NamespaceInformer<R::Object>) {
         for object in part.all().iter().filter(|object| self.reconciler.concerns(object)) {
             state.add(object.key(), Priority::Bulk);
         }
