@@ -19,7 +19,7 @@ use quintet_runtime::model::refusals::{Refusals, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 use quintet_runtime::server::client::brief;
 use quintet_runtime::server::gate::Gate;
-use quintet_runtime::write::executor::{Carried, Error, Executor};
+use quintet_runtime::write::executor::{Error, Execution, Executor};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -125,10 +125,10 @@ impl Reconciler for DaemonJobs {
         plan(object, world, now)
     }
 
-    fn carried(&self, key: &Key, carried: &Carried) {
-        self.metrics.count(carried);
+    fn executed(&self, key: &Key, execution: &Execution) {
+        self.metrics.count(execution);
         let has_done =
-            |wanted: fn(Verb, &str) -> bool| carried.done.iter().any(|(verb, kind, _)| wanted(*verb, kind));
+            |wanted: fn(Verb, &str) -> bool| execution.done.iter().any(|(verb, kind, _)| wanted(*verb, kind));
         let (now, mut memories) = (self.clock.now(), self.memories());
         let Some(memory) = memories.get_mut(&key.uid) else { return };
         if has_done(|_, kind| kind == CONFIG_MAPS.kind) {

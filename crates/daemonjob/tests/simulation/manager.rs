@@ -1,7 +1,7 @@
 //! A manager's process as far as a plan depends on it: its caches, its clock, what it remembers of nodes and of its
 //! writes, and a pass that it carries out write by write.
 //!
-//! It imitates `quintet_runtime::control` (reconcile, taking over), `quintet_runtime::write::executor` (carry_out, caught_up,
+//! It imitates `quintet_runtime::control` (reconcile, taking over), `quintet_runtime::write::executor` (execute, caught_up,
 //! clarify, refusals) and `controller.rs` of this crate (observe).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

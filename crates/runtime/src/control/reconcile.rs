@@ -12,7 +12,7 @@ use crate::control::reconciler::Reconciler;
 use crate::model::object::{Key, Object as _};
 use crate::model::plan::{Action, Event, EventType, Plan};
 use crate::model::refusals::Verb;
-use crate::write::executor::{Carried, Error, Executor};
+use crate::write::executor::{Error, Execution, Executor};
 
 /// How long a status may lag behind while every pass writes something else.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
@@ -86,37 +86,42 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     let thought = began.elapsed();
     let Plan { steps, status, events, again } = plan;
 
-    let mut carried = pass.carry_out(steps).await;
-    if let Some(error) = carried.failure.take() {
-        pass.log(&carried, 0, "error", started);
-        pass.write_status_meanwhile(&error, status, events, carried.writes).await;
+    let mut execution = pass.execute(steps).await;
+    if let Some(error) = execution.failure.take() {
+        pass.log(&execution, 0, "error", started);
+        pass.write_status_meanwhile(&error, status, events, execution.writes).await;
         return Err(error);
     }
-    let status = match pass.write_status(status, carried.writes).await {
+    let status = match pass.write_status(status, execution.writes).await {
         Ok(status) => status,
         Err(error) => {
-            pass.log(&carried, 0, "error", started);
+            pass.log(&execution, 0, "error", started);
             return Err(error);
         }
     };
     let (is_told, wrote_status, deferred) = match status {
-        StatusWrite::Unchanged => (carried.complete, 0, None),
+        StatusWrite::Unchanged => (execution.complete, 0, None),
         StatusWrite::Deferred(until) => (false, 0, Some(until)),
         StatusWrite::Written => (true, 1, None),
     };
     if is_told {
         pass.record(events);
     }
-    let outcome = if carried.refusals.is_empty() { "success" } else { "refused" };
-    pass.log(&carried, wrote_status, outcome, started);
-    if carried.news {
+    let outcome = if execution.refusals.is_empty() { "success" } else { "refused" };
+    pass.log(&execution, wrote_status, outcome, started);
+    if execution.news {
         return Err(Error::Stale(format!("something of {} {key}", reconciler.resource().kind)));
     }
     // The next plan knows of a refusal and says so in the status.
-    let at_once = carried.refused.then(Instant::now);
+    let at_once = execution.refused.then(Instant::now);
     let times = again.into_iter().chain(memory.terminating_until(key)).map(|at| instant(now, at));
     let again = times.chain(at_once).chain(deferred).min();
-    Ok(Passed { again, thought, wrote: carried.writes + wrote_status > 0, refused: memory.refused_now(key) })
+    Ok(Passed {
+        again,
+        thought,
+        wrote: execution.writes + wrote_status > 0,
+        refused: memory.refused_now(key),
+    })
 }
 
 impl<R: Reconciler> Pass<'_, R> {
@@ -132,17 +137,17 @@ impl<R: Reconciler> Pass<'_, R> {
     }
 
     /// Executes the steps of a plan, and tells of what was done and what was refused.
-    async fn carry_out(&self, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Carried {
+    async fn execute(&self, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
         let (resource, version) = (self.reconciler.resource(), self.object.resource_version());
         let effect = |effect| self.reconciler.effect(self.object, effect);
         let executor = &self.shared.executor;
-        let carried = executor.carry_out(self.key, &resource, version, steps, self.still, effect).await;
-        self.reconciler.carried(self.key, &carried);
+        let execution = executor.execute(self.key, &resource, version, steps, self.still, effect).await;
+        self.reconciler.executed(self.key, &execution);
         // Who may not write says nothing either; everyone else is told.
-        if !matches!(carried.failure, Some(Error::NotLeading)) {
-            self.report(&carried);
+        if !matches!(execution.failure, Some(Error::NotLeading)) {
+            self.report(&execution);
         }
-        carried
+        execution
     }
 
     /// Writes the status if it has changed, no oftener than its pace.
@@ -197,8 +202,8 @@ impl<R: Reconciler> Pass<'_, R> {
     }
 
     /// What went through is told and counted also where the rest did not.
-    fn log(&self, carried: &Carried, more: usize, outcome: &str, started: Instant) {
-        let (writes, refused) = (carried.writes + more, carried.refusals.len());
+    fn log(&self, execution: &Execution, more: usize, outcome: &str, started: Instant) {
+        let (writes, refused) = (execution.writes + more, execution.refusals.len());
         if writes > 0 && !self.reconciler.is_quiet() {
             let (controller, duration_ms) = (self.reconciler.name(), millis(started.elapsed()));
             tracing::info!(controller, object = %self.key, outcome, duration_ms, writes, refused, "carried out");
@@ -206,14 +211,14 @@ impl<R: Reconciler> Pass<'_, R> {
     }
 
     /// One Event for each verb: never one for each pod.
-    fn report(&self, carried: &Carried) {
+    fn report(&self, execution: &Execution) {
         for (verb, reason, action, past) in [
             (Verb::Create, "SuccessfulCreate", "Create", "Created"),
             (Verb::Delete, "SuccessfulDelete", "Delete", "Deleted"),
             (Verb::Apply, "SuccessfulApply", "Apply", "Applied"),
         ] {
             let names: Vec<&(Verb, &str, String)> =
-                carried.done.iter().filter(|(done, ..)| *done == verb).collect();
+                execution.done.iter().filter(|(done, ..)| *done == verb).collect();
             if let Some((_, kind, first)) = names.first() {
                 let note = match names.len() {
                     1 => format!("{past} {kind} {first}"),
@@ -229,7 +234,7 @@ impl<R: Reconciler> Pass<'_, R> {
             (Verb::JsonPatch, "FailedPatch", "Patch"),
             (Verb::MergePatch, "FailedPatch", "Patch"),
         ] {
-            let mut refused = carried.refusals.iter().filter(|(tried, ..)| *tried == verb);
+            let mut refused = execution.refusals.iter().filter(|(tried, ..)| *tried == verb);
             if let Some((_, name, message)) = refused.next() {
                 let more = refused.count();
                 let note = if more == 0 {

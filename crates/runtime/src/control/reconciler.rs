@@ -7,7 +7,7 @@ use crate::model::object::{Key, Object};
 use crate::model::plan::Plan;
 use crate::model::refusals::Refusals;
 use crate::model::resource::Resource;
-use crate::write::executor::{Carried, Error};
+use crate::write::executor::{Error, Execution};
 
 /// A kind: how one object of it is observed and planned. Everything else is the same for all kinds.
 pub trait Reconciler: Send + Sync + 'static {
@@ -55,7 +55,7 @@ pub trait Reconciler: Send + Sync + 'static {
     }
 
     /// What a pass over this object wrote, for metrics and memories of the kind's own.
-    fn carried(&self, _key: &Key, _carried: &Carried) {}
+    fn executed(&self, _key: &Key, _execution: &Execution) {}
 
     /// Whether every object gets one more pass when the process is asked to end.
     fn has_last_pass(&self) -> bool {

@@ -67,7 +67,7 @@ pub enum Error {
 
 /// What carrying out the steps of a plan came to.
 #[derive(Debug, Default)]
-pub struct Carried {
+pub struct Execution {
     /// Writes that went through.
     pub writes: usize,
     /// Whether all steps went through.
@@ -134,7 +134,7 @@ impl Executor {
     }
 
     /// Takes the steps of a plan (see [`Plan::withhold`](crate::model::plan::Plan::withhold)), one after the other, for as long as the plan is `still` about the object as it is.
-    pub async fn carry_out<S, E>(
+    pub async fn execute<S, E>(
         &self,
         owner: &Key,
         resource: &Resource,
@@ -142,11 +142,11 @@ impl Executor {
         steps: Vec<Vec<Action<S, E>>>,
         still: &(dyn Fn() -> bool + Sync),
         effect: impl Fn(E) -> Result<(), String>,
-    ) -> Carried
+    ) -> Execution
     where
         S: Serialize,
     {
-        let mut carried = Carried { complete: true, ..Carried::default() };
+        let mut execution = Execution { complete: true, ..Execution::default() };
         for (index, step) in steps.into_iter().enumerate() {
             // What comes after a claim or a patch is owed by whoever made it.
             let claimed = index > 0;
@@ -166,18 +166,18 @@ impl Executor {
             let mut refused_in_a_row = 0;
             while let Some(answer) = answers.next().await {
                 if let Some((what, answer)) = answer {
-                    if self.settle(owner, what, answer, &mut refused_in_a_row, &mut carried) {
+                    if self.settle(owner, what, answer, &mut refused_in_a_row, &mut execution) {
                         stop.store(true, Ordering::Relaxed);
                     }
                 } else {
-                    carried.complete = false;
+                    execution.complete = false;
                 }
             }
-            if !carried.complete {
+            if !execution.complete {
                 break;
             }
         }
-        carried
+        execution
     }
 
     /// Takes note of an answer. Returns whether nothing more of this step is begun.
@@ -187,16 +187,16 @@ impl Executor {
         (verb, resource, name): (Verb, Resource, String),
         answer: Result<Answer, Error>,
         refused_in_a_row: &mut usize,
-        carried: &mut Carried,
+        execution: &mut Execution,
     ) -> bool {
-        carried.complete &= matches!(answer, Ok(Answer::Done));
+        execution.complete &= matches!(answer, Ok(Answer::Done));
         match answer {
             Ok(Answer::Done) => {
                 *refused_in_a_row = 0;
                 if verb != Verb::Effect {
-                    carried.writes += 1;
+                    execution.writes += 1;
                     self.memory.accepted(owner, verb, &resource, &name);
-                    carried.done.push((verb, resource.kind, name));
+                    execution.done.push((verb, resource.kind, name));
                 }
                 false
             }
@@ -204,16 +204,16 @@ impl Executor {
                 if verb == Verb::MergePatch {
                     self.memory.forget_creation(owner, &resource, &name);
                 }
-                carried.news = true;
+                execution.news = true;
                 false
             }
             Ok(Answer::NamespaceTerminating) => {
                 // The next plan knows.
-                carried.refused |= self.memory.namespace_terminates(owner);
+                execution.refused |= self.memory.namespace_terminates(owner);
                 true
             }
             Ok(Answer::Refused { reason, message, quota }) => {
-                carried.refused = true;
+                execution.refused = true;
                 // What is wrong with a name, or was refused before, is not news about the others.
                 let is_new =
                     !reason.is_of_the_name() && !self.memory.was_refused(owner, verb, &resource, &name);
@@ -224,11 +224,11 @@ impl Executor {
                 if is_pod && !quota && is_new && *refused_in_a_row == STOP_AFTER {
                     self.memory.pause_creations(owner, &name);
                 }
-                carried.refusals.push((verb, name, message));
+                execution.refusals.push((verb, name, message));
                 quota || *refused_in_a_row >= STOP_AFTER
             }
             Err(error) => {
-                carried.failure.get_or_insert(error);
+                execution.failure.get_or_insert(error);
                 true
             }
         }
