@@ -34,7 +34,7 @@ pub enum Error {
     /// This process may not write (any more).
     #[error("this process does not hold the lease")]
     NotLeading,
-    /// The server could not be reached, or asked to come back later, or the answer is unclear.
+    /// The server could not be reached, or asked to come back later, or the answer is ambiguous.
     #[error("{verb} {object}: {error}")]
     Unanswered {
         /// What was tried.
@@ -108,7 +108,7 @@ impl Executor {
         }
     }
 
-    /// Reads what an unclear answer may have written, so that the next plan waits for it.
+    /// Reads what an ambiguous answer may have written, so that the next plan waits for it.
     pub async fn clarify(&self, owner: &Key) -> Result<(), Error> {
         for (place, deleted) in self.memory.unanswered(owner) {
             let (resource, namespace, name) = &place;
@@ -128,7 +128,7 @@ impl Executor {
                 let key = Key { namespace: namespace.clone(), name: name.as_str().into(), uid };
                 self.memory.deleted(owner, *resource, key);
             }
-            self.memory.unclear(owner, |unclear| unclear.remove(&place));
+            self.memory.ambiguous(owner, |ambiguous| ambiguous.remove(&place));
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Executor {
                 }
                 false
             }
-            Ok(Answer::News) => {
+            Ok(Answer::Stale) => {
                 if verb == Verb::MergePatch {
                     self.memory.forget_creation(owner, &resource, &name);
                 }
@@ -302,7 +302,7 @@ impl Executor {
             }
             Some(meta) if meta.is_controlled_by(owner) => {
                 self.memory.wrote(owner, resource, &meta);
-                return Ok(Answer::News);
+                return Ok(Answer::Stale);
             }
             Some(meta) => {
                 let belongs =
@@ -312,7 +312,7 @@ impl Executor {
                     format!("{} {name} exists already and belongs to {belongs}", resource.kind),
                 )
             }
-            None => return Ok(Answer::News),
+            None => return Ok(Answer::Stale),
         };
         Ok(Answer::Refused { reason, message, quota: false })
     }
@@ -325,11 +325,11 @@ impl Executor {
         let term = self.gate.term().ok_or(Error::NotLeading)?;
         // Noted before it is sent: whatever becomes of this task, the next plan knows that something may have happened.
         let place = (resource, namespace.clone(), name.clone());
-        self.memory.unclear(owner, |unclear| unclear.insert(place.clone(), deletes.clone()));
+        self.memory.ambiguous(owner, |ambiguous| ambiguous.insert(place.clone(), deletes.clone()));
         // A lease that is renewed meanwhile gives it more time: a webhook of somebody else may need it.
         let mut is_said = false;
         let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, term, CALL, request).await {
-            None => Sorted::Unclear("the lease was lost, or not renewed in time".to_owned()),
+            None => Sorted::Ambiguous("the lease was lost, or not renewed in time".to_owned()),
             Some(Ok(Ok(only))) => {
                 match deletes {
                     None => self.memory.wrote(owner, resource, &Meta::from(only.metadata)),
@@ -349,15 +349,15 @@ impl Executor {
             Some(Ok(Err(kube::Error::Service(error)))) if error.is::<Resting>() => {
                 Sorted::Later(error.to_string())
             }
-            Some(Ok(Err(error))) => Sorted::Unclear(brief(&error)),
-            Some(Err(_elapsed)) => Sorted::Unclear("no answer in time".to_owned()),
+            Some(Ok(Err(error))) => Sorted::Ambiguous(brief(&error)),
+            Some(Err(_elapsed)) => Sorted::Ambiguous("no answer in time".to_owned()),
         };
-        if !matches!(sorted, Sorted::Unclear(_)) {
-            self.memory.unclear(owner, |unclear| unclear.remove(&place));
+        if !matches!(sorted, Sorted::Ambiguous(_)) {
+            self.memory.ambiguous(owner, |ambiguous| ambiguous.remove(&place));
         }
         match sorted {
             Sorted::Answer(answer) => Ok(answer),
-            Sorted::Later(error) | Sorted::Unclear(error) => {
+            Sorted::Later(error) | Sorted::Ambiguous(error) => {
                 Err(Error::Unanswered { verb, object: format!("{} {name}", resource.kind), error, is_said })
             }
         }

@@ -29,7 +29,7 @@ struct Written {
     versions: HashMap<(Resource, Arc<str>), (u64, Instant)>,
     deletes: Vec<(Resource, Key, Instant)>,
     /// What an unanswered write may have done; for a deletion, the UID that it was about.
-    unclear: HashMap<Place, Option<Arc<str>>>,
+    ambiguous: HashMap<Place, Option<Arc<str>>>,
 }
 
 impl Written {
@@ -58,8 +58,8 @@ impl Written {
     /// The types of what is not shown.
     fn resources(&self) -> impl Iterator<Item = Resource> {
         let deleted = self.deletes.iter().map(|(resource, ..)| *resource);
-        let unclear = self.unclear.keys().map(|(resource, ..)| *resource);
-        self.versions.keys().map(|(resource, _)| *resource).chain(deleted).chain(unclear)
+        let ambiguous = self.ambiguous.keys().map(|(resource, ..)| *resource);
+        self.versions.keys().map(|(resource, _)| *resource).chain(deleted).chain(ambiguous)
     }
 }
 
@@ -187,17 +187,17 @@ impl OwnerMemory {
     /// What unanswered writes of this owner may have done; for a deletion, with the UID that it was about.
     pub(super) fn unanswered(&self, owner: &Key) -> Vec<(Place, Option<Arc<str>>)> {
         let memory = self.lock();
-        let unclear = memory.get(&owner.uid).map(|memory| memory.written.unclear.clone());
-        unclear.unwrap_or_default().into_iter().collect()
+        let ambiguous = memory.get(&owner.uid).map(|memory| memory.written.ambiguous.clone());
+        ambiguous.unwrap_or_default().into_iter().collect()
     }
 
     /// Changes what unanswered writes may have done.
-    pub(super) fn unclear<T>(
+    pub(super) fn ambiguous<T>(
         &self,
         owner: &Key,
         change: impl FnOnce(&mut HashMap<Place, Option<Arc<str>>>) -> T,
     ) -> T {
-        change(&mut self.lock().entry(owner.uid.clone()).or_default().written.unclear)
+        change(&mut self.lock().entry(owner.uid.clone()).or_default().written.ambiguous)
     }
 
     /// The owner's namespace is being deleted. Returns whether that is news.
