@@ -319,7 +319,7 @@ pub fn register(
     let ledger = shared.informer::<Shard>("ledgers", CONFIG_MAPS, Some(LEDGER_LABEL));
     let metrics = Metrics::new(&shared.metrics.registry)?;
     metrics.follow(&objects, &pods, &shared.gate);
-    let reads = [pods.followers(), nodes.followers(), ledger.followers()].concat();
+    let reads = [pods.tracked(), nodes.tracked(), ledger.tracked()].concat();
     let reconciler = DaemonJobs {
         departed_pods: Departed::from(&pods, &objects, may_have_lost_its_label),
         departed_shards: Departed::from(&ledger, &objects, |_| true),

@@ -200,7 +200,7 @@ pub fn register(shared: &Shared) -> Result<(), prometheus::Error> {
     let resource = Resource::of::<PodSet>();
     let objects = shared.informer::<PodSet>("podsets", resource, None);
     metrics::follow(&shared.metrics.registry, &objects)?;
-    let reads = pods.followers();
+    let reads = pods.tracked();
     let newcomers = Arc::<Newcomers>::default();
     let follower = newcomers.clone();
     let gate = shared.gate.clone();

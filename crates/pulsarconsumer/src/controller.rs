@@ -285,7 +285,7 @@ pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> 
         .map(|(name, resource)| shared.patient_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
     let metrics = Metrics::new(&shared.metrics.registry, &objects)?;
     let pods = shared.pods();
-    let reads = [deployments.followers(), pods.followers()].concat();
+    let reads = [deployments.tracked(), pods.tracked()].concat();
     let (unready, poller) = (Arc::new(Unready::default()), Arc::new(Poller::default()));
     let reconciler = PulsarConsumers {
         shared: shared.clone(),

@@ -189,7 +189,7 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     let (client, _) = scripted(&[(200, event("ADDED", &pod("a", 1)) + &bookmark(5, true))]);
     let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
-    let followers = informer.followers();
+    let caches = informer.tracked();
     let (executor, _) = executor(&[failure(504, "Timeout", "later"), failure(404, "NotFound", "gone")]);
     let delete = Action::<Value>::Delete {
         resource: PODS,
@@ -200,7 +200,7 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     };
     assert!(matches!(carry(&executor, vec![delete]).await, Err(Error::Unanswered { .. })));
     executor.clarify(&owner()).await.unwrap();
-    assert!(!executor.memory.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+    assert!(!executor.memory.caught_up(&owner(), &caches), "it did commit: the cache must show it");
     task.abort();
 }
 
@@ -229,7 +229,7 @@ async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
     let (client, _) = scripted(&[(200, event("ADDED", &pod("owner", 1)) + &bookmark(5, true))]);
     let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
-    let followers = informer.followers();
+    let caches = informer.tracked();
     let stale = failure(409, "Conflict", "the UID is another one");
     for (found, shown) in [
         (failure(404, "NotFound", "gone"), false),
@@ -242,7 +242,7 @@ async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
         assert!(matches!(written, Err(Error::Stale(_))));
         executor.clarify(&owner).await.unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2, "it was looked up");
-        assert_eq!(executor.memory.caught_up(&owner, &followers), shown);
+        assert_eq!(executor.memory.caught_up(&owner, &caches), shown);
     }
     task.abort();
 }
@@ -433,16 +433,16 @@ async fn what_went_through_is_told_also_where_the_rest_did_not() {
 async fn the_caches_must_show_what_was_written() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string())]);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-    let followers = informer.followers();
-    assert!(executor.memory.caught_up(&owner(), &followers));
+    let caches = informer.tracked();
+    assert!(executor.memory.caught_up(&owner(), &caches));
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
-    assert!(!executor.memory.caught_up(&owner(), &followers));
+    assert!(!executor.memory.caught_up(&owner(), &caches));
     let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
     let task = tokio::spawn(informer.run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
-    assert!(executor.memory.all_caught_up(&followers));
+    assert!(executor.memory.all_caught_up(&caches));
     assert!(executor.memory.unshown().is_empty(), "a successor is told of what the caches have shown");
-    assert!(executor.memory.caught_up(&owner(), &followers));
+    assert!(executor.memory.caught_up(&owner(), &caches));
     task.abort();
 }
 
@@ -531,8 +531,8 @@ async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
         executor.clarify(&owner()).await.unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2);
         let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-        let followers = informer.followers();
-        assert!(!executor.memory.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+        let caches = informer.tracked();
+        assert!(!executor.memory.caught_up(&owner(), &caches), "it did commit: the cache must show it");
     }
 }
 

@@ -11,7 +11,7 @@ use crate::model::progress::Progress;
 use crate::model::resource::Resource;
 
 /// A cache whose progress can be compared with what was written.
-pub trait Follower: Send + Sync {
+pub trait TrackedCache: Send + Sync {
     /// What it caches.
     fn resource(&self) -> Resource;
     /// Whether objects of this namespace are in it.
@@ -28,7 +28,7 @@ pub trait Follower: Send + Sync {
     fn relist(&self, since: Instant);
 }
 
-impl<T: Object> Follower for NamespaceInformer<T> {
+impl<T: Object> TrackedCache for NamespaceInformer<T> {
     fn resource(&self) -> Resource {
         NamespaceInformer::resource(self)
     }
@@ -60,7 +60,7 @@ impl<T: Object> Follower for NamespaceInformer<T> {
 
 impl<T: Object> Informer<T> {
     /// What a plan that reads this cache waits for.
-    pub fn followers(&self) -> Vec<Arc<dyn Follower>> {
-        self.parts().iter().map(|part| Arc::new(part.clone()) as Arc<dyn Follower>).collect()
+    pub fn tracked(&self) -> Vec<Arc<dyn TrackedCache>> {
+        self.parts().iter().map(|part| Arc::new(part.clone()) as Arc<dyn TrackedCache>).collect()
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cache::informer::{Change, Health, Informer, NamespaceInformer, any_changed};
-use crate::cache::tracked::Follower;
+use crate::cache::tracked::TrackedCache;
 use crate::control::activity::{Activity, is_worth_a_line_among};
 use crate::control::context::Shared;
 use crate::control::queue::{Ended, Priority, Queue};
@@ -57,7 +57,7 @@ pub struct Controller<R: Reconciler> {
     shared: Shared,
     reconciler: Arc<R>,
     objects: Informer<R::Object>,
-    followers: Arc<[Arc<dyn Follower>]>,
+    caches: Arc<[Arc<dyn TrackedCache>]>,
     waker: Waker,
     wakes: mpsc::UnboundedReceiver<Wake>,
 }
@@ -69,12 +69,12 @@ impl<R: Reconciler> Controller<R> {
         shared: &Shared,
         reconciler: R,
         objects: Informer<R::Object>,
-        reads: impl IntoIterator<Item = Arc<dyn Follower>>,
+        reads: impl IntoIterator<Item = Arc<dyn TrackedCache>>,
     ) -> Self {
         let (sender, wakes) = mpsc::unbounded_channel();
         let waker = Waker { sender };
-        let mut followers = objects.followers();
-        followers.extend(reads);
+        let mut caches = objects.tracked();
+        caches.extend(reads);
         let (own, recorder, resource) = (waker.clone(), shared.recorder.clone(), reconciler.resource());
         let reconciler = Arc::new(reconciler);
         let asked = reconciler.clone();
@@ -89,7 +89,7 @@ impl<R: Reconciler> Controller<R> {
                 let _ = own.sender.send(Wake::Gone((*key).clone()));
             }
         });
-        Self { shared: shared.clone(), reconciler, objects, followers: followers.into(), waker, wakes }
+        Self { shared: shared.clone(), reconciler, objects, caches: caches.into(), waker, wakes }
     }
 
     /// What wakes its objects.
@@ -102,7 +102,7 @@ impl<R: Reconciler> Controller<R> {
         let mut state = State::new(self.reconciler.name(), &self.shared);
         let mut gate = self.shared.gate.watch();
         let mut stop = self.shared.stop.clone();
-        let mut progress: Vec<_> = self.followers.iter().map(|follower| follower.watch_progress()).collect();
+        let mut progress: Vec<_> = self.caches.iter().map(|cache| cache.watch_progress()).collect();
         let mut health = self.objects.watch_health();
         let mut returns = self.shared.link.returns();
         let mut begun = self.nowhere();
@@ -168,11 +168,11 @@ impl<R: Reconciler> Controller<R> {
 
     /// Starts as many passes as there is room for.
     fn start(&self, state: &mut State) {
-        state.unpark(&self.shared.executor, &self.followers);
+        state.unpark(&self.shared.executor, &self.caches);
         while state.passes.len() < WORKERS
             && let Some(key) = state.pop()
         {
-            if self.shared.executor.memory.caught_up(&key, &self.followers) {
+            if self.shared.executor.memory.caught_up(&key, &self.caches) {
                 state.start(&key, self.pass(key.clone()));
             } else {
                 state.park(key);
@@ -216,7 +216,7 @@ impl<R: Reconciler> Controller<R> {
 
     /// Waits until the caches show everything that this process has written.
     async fn all_shown(&self, progress: &mut [watch::Receiver<Progress>]) {
-        while !self.shared.executor.memory.all_caught_up(&self.followers) {
+        while !self.shared.executor.memory.all_caught_up(&self.caches) {
             any_changed(progress).await;
         }
     }
@@ -227,7 +227,7 @@ impl<R: Reconciler> Controller<R> {
         let Some(term) = self.shared.gate.term() else { return (self.nowhere(), None) };
         let mut coming = None;
         let mut behind = Vec::new();
-        for cache in self.followers.iter() {
+        for cache in self.caches.iter() {
             let scope = cache.scope();
             if self.shared.gate.is_caught_up(&scope, &cache.progress()) {
                 continue;
@@ -243,8 +243,9 @@ impl<R: Reconciler> Controller<R> {
         }
         // A namespace that cannot be watched keeps only its own objects waiting.
         let is_ready = |part: &NamespaceInformer<R::Object>| {
-            let is_read =
-                |cache: &&Arc<dyn Follower>| part.namespace().is_empty() || cache.covers(part.namespace());
+            let is_read = |cache: &&Arc<dyn TrackedCache>| {
+                part.namespace().is_empty() || cache.covers(part.namespace())
+            };
             matches!(*part.health().borrow(), Health::Synced { .. }) && !behind.iter().any(is_read)
         };
         (self.objects.parts().iter().map(is_ready).collect(), coming)
@@ -290,7 +291,7 @@ impl<R: Reconciler> Controller<R> {
         let object = self.objects.get(&key);
         let objects = self.objects.clone();
         let shared = self.shared.clone();
-        let followers = self.followers.clone();
+        let caches = self.caches.clone();
         async move {
             let Some(object) = object else { return (key, Ok(Passed::default())) };
             let still = || {
@@ -303,7 +304,7 @@ impl<R: Reconciler> Controller<R> {
                 shared: &shared,
                 object: &object,
                 key: &key,
-                followers: &followers,
+                caches: &caches,
                 still: &still,
             };
             let pass = AssertUnwindSafe(reconcile(pass)).catch_unwind();
@@ -396,9 +397,9 @@ impl State {
         self.parked.insert(key);
     }
 
-    fn unpark(&mut self, executor: &Executor, followers: &[Arc<dyn Follower>]) {
+    fn unpark(&mut self, executor: &Executor, caches: &[Arc<dyn TrackedCache>]) {
         let shown: Vec<Key> =
-            self.parked.iter().filter(|key| executor.memory.caught_up(key, followers)).cloned().collect();
+            self.parked.iter().filter(|key| executor.memory.caught_up(key, caches)).cloned().collect();
         for key in shown {
             self.parked.remove(&key);
             self.add(key, Priority::Fresh);

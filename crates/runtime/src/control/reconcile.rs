@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::cache::tracked::Follower;
+use crate::cache::tracked::TrackedCache;
 use crate::control::context::Shared;
 use crate::control::reconciler::Reconciler;
 use crate::model::object::{Key, Object as _};
@@ -55,7 +55,7 @@ pub(super) struct Pass<'a, R: Reconciler> {
     pub shared: &'a Shared,
     pub object: &'a R::Object,
     pub key: &'a Key,
-    pub followers: &'a [Arc<dyn Follower>],
+    pub caches: &'a [Arc<dyn TrackedCache>],
     /// Whether the plan is still about the object as it is.
     pub still: &'a (dyn Fn() -> bool + Sync),
 }
@@ -129,7 +129,7 @@ impl<R: Reconciler> Pass<'_, R> {
     async fn is_caught_up(&self) -> Result<bool, Error> {
         let Executor { memory, .. } = &*self.shared.executor;
         self.shared.executor.clarify(self.key).await?;
-        let is_caught_up = memory.caught_up(self.key, self.followers);
+        let is_caught_up = memory.caught_up(self.key, self.caches);
         if is_caught_up {
             memory.observe_generation(self.key, self.object.generation());
         }
