@@ -58,7 +58,7 @@ impl Candidate {
 enum Attempt {
     /// With what the predecessor had seen (nothing, unless it has just released the lease) where it was not ours before.
     Held(Option<Seen>),
-    OthersHold(String),
+    HeldByOther(String),
     /// The server has answered, and the answer is of no use.
     Refused(String),
     /// There was no answer: what is connected may be connected to nobody.
@@ -137,11 +137,11 @@ impl Campaign {
             let pause = match outcome {
                 Attempt::Held(taken) => self.hold(taken, began),
                 Attempt::Refused(error) | Attempt::Unanswered(error) => self.fail(&error, began),
-                Attempt::OthersHold(holder) => {
+                Attempt::HeldByOther(holder) => {
                     self.stand_by(holder).await?;
                     self.gate.note_try();
                     tokio::select! {
-                        () = self.chance() => continue,
+                        () = self.wait_until_available() => continue,
                         _ = stop.wait_for(|stop| *stop) => return Ok(false),
                     }
                 }
@@ -196,13 +196,13 @@ impl Campaign {
             self.link.doubt();
         }
         // A server that refuses what it has granted before, as one that starts does, is not back yet.
-        let is_granted = matches!(outcome, Attempt::Held(_) | Attempt::OthersHold(_));
+        let is_granted = matches!(outcome, Attempt::Held(_) | Attempt::HeldByOther(_));
         if !std::mem::replace(&mut self.works, is_granted) && is_granted {
             self.link.is_back();
         }
         self.allowed = self.allowed.max(match outcome {
             Attempt::Held(_) => Allowed::Write,
-            Attempt::OthersHold(_) => Allowed::Read,
+            Attempt::HeldByOther(_) => Allowed::Read,
             Attempt::Refused(_) | Attempt::Unanswered(_) => Allowed::Nothing,
         });
         self.returns.mark_unchanged();
@@ -292,7 +292,7 @@ impl Campaign {
         let holder = observed.spec.holder_identity.clone().unwrap_or_default();
         if !observed.is_free() && holder != settings.identity && !observed.is_expired(settings) {
             // Somebody has deleted it; its holder does not know yet, and goes on until it does.
-            return Ok(Attempt::OthersHold(holder));
+            return Ok(Attempt::HeldByOther(holder));
         }
         if is_stuck {
             return Ok(self.stuck());
@@ -323,7 +323,7 @@ impl Campaign {
         let is_ours = holder == self.settings.identity;
         observed.lost |= !is_ours;
         if !holder.is_empty() && !is_ours && !observed.is_expired(&self.settings) {
-            return Ok(Attempt::OthersHold(holder));
+            return Ok(Attempt::HeldByOther(holder));
         }
         if is_stuck {
             return Ok(self.stuck());
@@ -345,7 +345,7 @@ impl Campaign {
                 Ok(Attempt::Refused("the Lease was changed meanwhile".to_owned()))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Attempt::OthersHold("(unknown)".to_owned()))
+                Ok(Attempt::HeldByOther("(unknown)".to_owned()))
             }
             Err(error) => self.refused(error, "update"),
         }
@@ -374,7 +374,7 @@ impl Campaign {
 
     /// Waits until the Lease that another process holds may be had: it is released, gone, or its holder was silent for too
     /// long. Where it cannot be watched, a while later is time enough.
-    async fn chance(&mut self) {
+    async fn wait_until_available(&mut self) {
         let (settings, observed) = (&self.settings, &mut self.observed);
         let began = Instant::now();
         let watched = lease::watch(&self.client, settings, &observed.version);
