@@ -107,7 +107,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         let gate = gate.clone();
         tasks.spawn(async move {
             loop {
-                gate.beat();
+                gate.heartbeat();
                 tokio::time::sleep(BEAT).await;
             }
         });

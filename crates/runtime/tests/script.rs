@@ -697,14 +697,14 @@ async fn who_hangs_does_not_keep_the_lease() {
     answers.extend((0..9).map(|at| (200, lease("me", 2, at))));
     let (client, asked) = scripted(&answers);
     let gate = Gate::closed();
-    gate.beat();
+    gate.heartbeat();
     assert!(elect_with(&gate, client, 16).await.is_none());
     assert!(gate.deadline().is_none());
     let asked = verbs(&asked);
     assert_eq!(asked[..4], ["GET", "POST", "PUT", "GET"]);
     assert!(asked[4..].iter().all(|verb| verb == "GET"), "{asked:?}");
     // Who goes on again may have it again.
-    gate.beat();
+    gate.heartbeat();
     let (client, asked) = scripted(&[(200, lease("", 3, 9)), (200, lease("me", 4, 9))]);
     assert!(elect_with(&gate, client, 1).await.is_none());
     assert!(gate.deadline().is_some() && verbs(&asked) == ["GET", "PUT"]);

@@ -165,7 +165,7 @@ impl Campaign {
             Some(left) => left.min((renew_deadline / 4).max(self.took * 2)),
             None => renew_deadline,
         };
-        let is_stuck = self.gate.silence() >= renew_deadline;
+        let is_stuck = self.gate.since_heartbeat() >= renew_deadline;
         let tried = timeout(limit, self.attempt(is_stuck)).await;
         tried.unwrap_or_else(|_elapsed| Ok(Attempt::Unanswered("no answer in time".to_owned())))
     }
