@@ -61,6 +61,6 @@ impl Reconciler for Sweeper {
 
 /// Adds the sweeper to the process, where the kind is switched off.
 pub fn register(shared: &Shared) {
-    let objects = shared.patient_informer::<Greeting>(NAME, Resource::of::<Greeting>(), None);
+    let objects = shared.optional_informer::<Greeting>(NAME, Resource::of::<Greeting>(), None);
     shared.spawn_controller(NAME, Controller::new(shared, Sweeper, objects, []).run());
 }

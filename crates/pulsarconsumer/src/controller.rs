@@ -282,7 +282,7 @@ pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> 
     let resource = Resource::of::<PulsarConsumer>();
     let objects = shared.informer::<PulsarConsumer>("pulsarconsumers", resource, None);
     let keda = [("scaledobjects", SCALED_OBJECTS), ("triggerauthentications", TRIGGER_AUTHENTICATIONS)]
-        .map(|(name, resource)| shared.patient_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
+        .map(|(name, resource)| shared.optional_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
     let metrics = Metrics::new(&shared.metrics.registry, &objects)?;
     let pods = shared.pods();
     let reads = [deployments.tracked(), pods.tracked()].concat();

@@ -185,7 +185,7 @@ impl Shared {
     }
 
     /// An informer of a type that may well be absent, and that nobody waits for; of the objects that `selector` selects.
-    pub fn patient_informer<T: Object>(
+    pub fn optional_informer<T: Object>(
         &self,
         name: &'static str,
         resource: Resource,
