@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use kube::Config;
 use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
-use quintet_runtime::control::context::{Setup, Shared};
+use quintet_runtime::control::context::{Context, ContextConfig};
 use quintet_runtime::election::candidate::Candidate;
 use quintet_runtime::election::{self, Settings};
 use quintet_runtime::model::clock::Clock;
@@ -66,7 +66,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let debug_listener = probes::listen(&args.debug_bind_address).await?;
     let probe_listener = probes::listen(&args.health_probe_bind_address).await?;
 
-    let shared = Shared::new(Setup {
+    let context = Context::new(ContextConfig {
         client,
         link,
         gate: gate.clone(),
@@ -76,7 +76,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         namespaces: args.namespaces(),
         stop: stopped.clone(),
     });
-    register(&args, &shared, &identity)?;
+    register(&args, &context, &identity)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         server,
@@ -87,14 +87,14 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     );
 
     let mut controllers: JoinSet<&'static str> = JoinSet::new();
-    for (name, controller) in shared.take_controllers() {
+    for (name, controller) in context.take_controllers() {
         controllers.spawn(async move {
             controller.await;
             name
         });
     }
     let mut tasks: JoinSet<&'static str> = JoinSet::new();
-    for (name, task) in shared.take_tasks() {
+    for (name, task) in context.take_tasks() {
         let gate = gate.clone();
         tasks.spawn(async move {
             // Who leads from the start lists once.
@@ -112,7 +112,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
             }
         });
     }
-    let pages = Pages { shared: shared.clone(), log: log.clone() };
+    let pages = Pages { context: context.clone(), log: log.clone() };
     if let Some(listener) = debug_listener {
         let pages = pages.clone();
         tasks.spawn(async move {
@@ -132,7 +132,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     // What has ended that must run, and when.
     let dead: Arc<OnceLock<(String, Instant)>> = Arc::default();
     if let Some(listener) = probe_listener {
-        let (ended, ready) = (dead.clone(), shared.clone());
+        let (ended, ready) = (dead.clone(), context.clone());
         let alive: probes::Check = Arc::new(move || {
             let said = ended.get().map(|(what, when)| format!("{what}, {} s ago", when.elapsed().as_secs()));
             said.into_iter().collect()
@@ -155,7 +155,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
             name: args.leader_election_id.clone(),
             ..Settings::new(namespace, identity)
         };
-        elect(config, settings, shared.clone(), released, log)
+        elect(config, settings, context.clone(), released, log)
     });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
@@ -180,7 +180,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let ended = tokio::time::timeout(END, async {
         // Controllers end by themselves; what else runs (watches, servers) has nothing to finish.
         while controllers.join_next().await.is_some() {}
-        shared.recorder.flush(EVENTS).await;
+        context.recorder.flush(EVENTS).await;
         let _ = release.send(true);
         if let Some(election) = election.as_mut()
             && !election.is_terminated()
@@ -202,7 +202,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
 fn elect(
     config: Config,
     settings: Settings,
-    shared: Shared,
+    context: Context,
     released: watch::Receiver<bool>,
     log: LogHandle,
 ) -> oneshot::Receiver<Result<()>> {
@@ -210,11 +210,11 @@ fn elect(
     let compete = move || -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async move {
-            let Shared { gate, link, clock, metrics, .. } = shared.clone();
+            let Context { gate, link, clock, metrics, .. } = context.clone();
             // A server that asks for a pause may have it as far as the lease is not lost by it.
             let client = client::build(config, &metrics, settings.retry, &link)?;
             let candidate = Candidate { client, settings, gate, link, clock, metrics };
-            Ok(candidate.run(|| shared.seen(), released).await?)
+            Ok(candidate.run(|| context.seen(), released).await?)
         })
     };
     let thread = std::thread::Builder::new().name("election".to_owned()).stack_size(ELECTION_STACK);
@@ -248,21 +248,21 @@ async fn election_ended(election: Option<&mut oneshot::Receiver<Result<()>>>) ->
     }
 }
 
-fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
+fn register(args: &Args, context: &Context, identity: &str) -> Result<()> {
     let kinds = args.kinds().map_err(anyhow::Error::msg)?;
     // What was begun for a kind must be let go where the kind is switched off.
     let mut daemonjobs = None;
     if !kinds.contains(&Kind::Greeting) {
-        quintet_greeting::sweep::register(shared);
+        quintet_greeting::sweep::register(context);
     }
     for kind in kinds {
         match kind {
             Kind::DaemonJob => {
-                let served = quintet_daemonjob::register(shared, &args.daemon_job_deletion_taints);
+                let served = quintet_daemonjob::register(context, &args.daemon_job_deletion_taints);
                 daemonjobs = Some(served.context("the metrics of DaemonJobs cannot be registered")?);
             }
             Kind::PodSet => {
-                quintet_podset::register(shared).context("the metrics of PodSets cannot be registered")?;
+                quintet_podset::register(context).context("the metrics of PodSets cannot be registered")?;
             }
             Kind::PulsarConsumer => {
                 let port = args.pulsar_consumer_health_port;
@@ -270,19 +270,19 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
                     name: args.pulsar_consumer_image.clone(),
                     health_port: (port > 0).then_some(port),
                 };
-                quintet_pulsarconsumer::register(shared, image)
+                quintet_pulsarconsumer::register(context, image)
                     .context("the metrics of PulsarConsumers cannot be registered")?;
             }
             Kind::Greeting => {
                 let printer = quintet_greeting::printer::Printer::stdout()
                     .context("the printer's thread cannot be started")?;
-                quintet_greeting::register(shared, identity, printer)
+                quintet_greeting::register(context, identity, printer)
                     .context("the metrics of Greetings cannot be registered")?;
             }
-            Kind::Book => quintet_book::register(shared),
+            Kind::Book => quintet_book::register(context),
         }
     }
-    quintet_daemonjob::sweep::register(shared, daemonjobs);
+    quintet_daemonjob::sweep::register(context, daemonjobs);
     Ok(())
 }
 

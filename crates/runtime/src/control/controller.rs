@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::cache::informer::{Change, Health, Informer, NamespaceInformer, any_changed};
 use crate::cache::tracked::TrackedCache;
 use crate::control::activity::{Activity, is_worth_a_line_among};
-use crate::control::context::Shared;
+use crate::control::context::Context;
 use crate::control::queue::{Ended, Priority, Queue};
 use crate::control::reconcile::{Pass, Passed, millis, reconcile};
 use crate::control::reconciler::Reconciler;
@@ -54,7 +54,7 @@ fn undecodable(error: &str) -> Event {
 
 /// One kind's controller: its queue and the caches that its plans look at.
 pub struct Controller<R: Reconciler> {
-    shared: Shared,
+    context: Context,
     reconciler: Arc<R>,
     objects: Informer<R::Object>,
     caches: Arc<[Arc<dyn TrackedCache>]>,
@@ -66,7 +66,7 @@ impl<R: Reconciler> Controller<R> {
     /// A controller of `objects`, whose plans also look at the caches `reads`. Whenever this process takes over, all of
     /// them are listed anew before it plans.
     pub fn new(
-        shared: &Shared,
+        context: &Context,
         reconciler: R,
         objects: Informer<R::Object>,
         reads: impl IntoIterator<Item = Arc<dyn TrackedCache>>,
@@ -75,7 +75,7 @@ impl<R: Reconciler> Controller<R> {
         let waker = Waker { sender };
         let mut caches = objects.tracked();
         caches.extend(reads);
-        let (own, recorder, resource) = (waker.clone(), shared.recorder.clone(), reconciler.resource());
+        let (own, recorder, resource) = (waker.clone(), context.recorder.clone(), reconciler.resource());
         let reconciler = Arc::new(reconciler);
         let asked = reconciler.clone();
         objects.subscribe(move |change| match change {
@@ -89,7 +89,7 @@ impl<R: Reconciler> Controller<R> {
                 let _ = own.sender.send(Wake::Gone((*key).clone()));
             }
         });
-        Self { shared: shared.clone(), reconciler, objects, caches: caches.into(), waker, wakes }
+        Self { context: context.clone(), reconciler, objects, caches: caches.into(), waker, wakes }
     }
 
     /// What wakes its objects.
@@ -99,12 +99,12 @@ impl<R: Reconciler> Controller<R> {
 
     /// Runs until the process is asked to stop, then lets passes in flight end.
     pub async fn run(mut self) {
-        let mut state = State::new(self.reconciler.name(), &self.shared);
-        let mut gate = self.shared.gate.watch();
-        let mut stop = self.shared.stop.clone();
+        let mut state = State::new(self.reconciler.name(), &self.context);
+        let mut gate = self.context.gate.watch();
+        let mut stop = self.context.stop.clone();
         let mut progress: Vec<_> = self.caches.iter().map(|cache| cache.watch_progress()).collect();
         let mut health = self.objects.watch_health();
-        let mut returns = self.shared.link.returns();
+        let mut returns = self.context.link.returns();
         let mut begun = self.nowhere();
         let mut batch = Vec::new();
         loop {
@@ -168,11 +168,11 @@ impl<R: Reconciler> Controller<R> {
 
     /// Starts as many passes as there is room for.
     fn start(&self, state: &mut State) {
-        state.unpark(&self.shared.executor, &self.caches);
+        state.unpark(&self.context.executor, &self.caches);
         while state.passes.len() < WORKERS
             && let Some(key) = state.pop()
         {
-            if self.shared.executor.memory.caught_up(&key, &self.caches) {
+            if self.context.executor.memory.caught_up(&key, &self.caches) {
                 state.start(&key, self.pass(key.clone()));
             } else {
                 state.park(key);
@@ -216,7 +216,7 @@ impl<R: Reconciler> Controller<R> {
 
     /// Waits until the caches show everything that this process has written.
     async fn all_shown(&self, progress: &mut [watch::Receiver<Progress>]) {
-        while !self.shared.executor.memory.all_caught_up(&self.caches) {
+        while !self.context.executor.memory.all_caught_up(&self.caches) {
             any_changed(progress).await;
         }
     }
@@ -224,18 +224,18 @@ impl<R: Reconciler> Controller<R> {
     /// Which parts of its objects may be worked on: those that are known, with everything that plans for them look at, as
     /// this term wants it. Where a cache is about to come by itself, the second value says until when it is waited for.
     fn may_begin(&self) -> (Vec<bool>, Option<Instant>) {
-        let Some(term) = self.shared.gate.term() else { return (self.nowhere(), None) };
+        let Some(term) = self.context.gate.term() else { return (self.nowhere(), None) };
         let mut coming = None;
         let mut behind = Vec::new();
         for cache in self.caches.iter() {
             let scope = cache.scope();
-            if self.shared.gate.is_caught_up(&scope, &cache.progress()) {
+            if self.context.gate.is_caught_up(&scope, &cache.progress()) {
                 continue;
             }
             // What a predecessor wrote before it lost the lease may not have come yet.
             behind.push(cache);
             let soon = term.since + HANDED;
-            if self.shared.gate.handed(&scope).is_some() && Instant::now() < soon {
+            if self.context.gate.handed(&scope).is_some() && Instant::now() < soon {
                 coming = Some(soon);
             } else {
                 cache.relist(term.since);
@@ -265,7 +265,7 @@ impl<R: Reconciler> Controller<R> {
             state.add(object.key(), Priority::Bulk);
         }
         for (key, error) in part.undecodable() {
-            self.shared.recorder.record(self.reconciler.resource(), &key, undecodable(&error));
+            self.context.recorder.record(self.reconciler.resource(), &key, undecodable(&error));
         }
     }
 
@@ -281,7 +281,7 @@ impl<R: Reconciler> Controller<R> {
     /// The object is gone.
     fn forget(&self, state: &mut State, key: &Key) {
         state.forget(key);
-        self.shared.executor.memory.forget(key);
+        self.context.executor.memory.forget(key);
         self.reconciler.forget(key);
     }
 
@@ -290,7 +290,7 @@ impl<R: Reconciler> Controller<R> {
         let reconciler = self.reconciler.clone();
         let object = self.objects.get(&key);
         let objects = self.objects.clone();
-        let shared = self.shared.clone();
+        let context = self.context.clone();
         let caches = self.caches.clone();
         async move {
             let Some(object) = object else { return (key, Ok(Passed::default())) };
@@ -301,7 +301,7 @@ impl<R: Reconciler> Controller<R> {
             };
             let pass = Pass {
                 reconciler: &*reconciler,
-                shared: &shared,
+                context: &context,
                 object: &object,
                 key: &key,
                 caches: &caches,
@@ -347,8 +347,8 @@ struct State {
 }
 
 impl State {
-    fn new(controller: &'static str, shared: &Shared) -> Self {
-        let metrics = shared.metrics.clone();
+    fn new(controller: &'static str, context: &Context) -> Self {
+        let metrics = context.metrics.clone();
         metrics.begin_controller(controller, WORKERS);
         Self {
             controller,
@@ -357,9 +357,9 @@ impl State {
             running: HashMap::new(),
             parked: HashSet::new(),
             metrics,
-            activity: shared.activity(controller),
+            activity: context.activity(controller),
             told: None,
-            clock: shared.clock,
+            clock: context.clock,
         }
     }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::cache::tracked::TrackedCache;
-use crate::control::context::Shared;
+use crate::control::context::Context;
 use crate::control::reconciler::Reconciler;
 use crate::model::object::{Key, Object as _};
 use crate::model::plan::{Action, Event, EventType, Plan};
@@ -52,7 +52,7 @@ impl Passed {
 /// What one pass is about.
 pub(super) struct Pass<'a, R: Reconciler> {
     pub reconciler: &'a R,
-    pub shared: &'a Shared,
+    pub context: &'a Context,
     pub object: &'a R::Object,
     pub key: &'a Key,
     pub caches: &'a [Arc<dyn TrackedCache>],
@@ -72,15 +72,15 @@ enum StatusWrite {
 
 /// One pass: observe, plan, execute, write the status, record Events. Returns when to look again without an event.
 pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed, Error> {
-    let Pass { reconciler, shared, object, key, .. } = pass;
+    let Pass { reconciler, context, object, key, .. } = pass;
     let started = Instant::now();
     if !pass.is_caught_up().await? {
         // What was just found out is not in the caches yet: the next pass waits until it is.
         return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
     }
-    let (began, memory) = (Instant::now(), &shared.executor.memory);
+    let (began, memory) = (Instant::now(), &context.executor.memory);
     let world = reconciler.observe(object, memory.refusals(key)).await?;
-    let now = shared.clock.now();
+    let now = context.clock.now();
     let mut plan = reconciler.plan(object, &world, now);
     memory.withhold(key, &mut plan);
     let thought = began.elapsed();
@@ -127,8 +127,8 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
 impl<R: Reconciler> Pass<'_, R> {
     /// Whether the caches show everything that was written for the object, as far as that can be found out.
     async fn is_caught_up(&self) -> Result<bool, Error> {
-        let Executor { memory, .. } = &*self.shared.executor;
-        self.shared.executor.clarify(self.key).await?;
+        let Executor { memory, .. } = &*self.context.executor;
+        self.context.executor.clarify(self.key).await?;
         let is_caught_up = memory.caught_up(self.key, self.caches);
         if is_caught_up {
             memory.observe_generation(self.key, self.object.generation());
@@ -140,7 +140,7 @@ impl<R: Reconciler> Pass<'_, R> {
     async fn execute(&self, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
         let (resource, version) = (self.reconciler.resource(), self.object.resource_version());
         let effect = |effect| self.reconciler.effect(self.object, effect);
-        let executor = &self.shared.executor;
+        let executor = &self.context.executor;
         let execution = executor.execute(self.key, &resource, version, steps, self.still, effect).await;
         self.reconciler.executed(self.key, &execution);
         // Who may not write says nothing either; everyone else is told.
@@ -159,7 +159,7 @@ impl<R: Reconciler> Pass<'_, R> {
             return Ok(StatusWrite::Deferred(until));
         }
         let (resource, version) = (self.reconciler.resource(), self.object.resource_version());
-        self.shared.executor.write_status(self.key, &resource, &status, version).await?;
+        self.context.executor.write_status(self.key, &resource, &status, version).await?;
         Ok(StatusWrite::Written)
     }
 
@@ -187,7 +187,7 @@ impl<R: Reconciler> Pass<'_, R> {
 
     /// Until when a status is not written, after a pass with so many writes: it is written no oftener than its pace.
     fn deferred(&self, writes: usize) -> Option<Instant> {
-        let next = self.shared.executor.memory.status_written(self.key)? + Executor::STATUS_PACE;
+        let next = self.context.executor.memory.status_written(self.key)? + Executor::STATUS_PACE;
         if next > Instant::now() {
             return Some(next);
         }
@@ -198,7 +198,7 @@ impl<R: Reconciler> Pass<'_, R> {
 
     fn record(&self, events: impl IntoIterator<Item = Event>) {
         let resource = self.reconciler.resource();
-        events.into_iter().for_each(|event| self.shared.recorder.record(resource, self.key, event));
+        events.into_iter().for_each(|event| self.context.recorder.record(resource, self.key, event));
     }
 
     /// What went through is told and counted also where the rest did not.
