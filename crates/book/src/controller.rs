@@ -1,8 +1,9 @@
 //! Wires Books to the queue and the plan.
 
 use jiff::Timestamp;
-use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::context::Context;
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::Resource;
@@ -42,7 +43,7 @@ impl Reconciler for Books {
 }
 
 /// Adds the Book controller to the process.
-pub fn register(shared: &Shared) {
-    let objects = shared.informer::<Book>("books", Resource::of::<Book>(), None);
-    shared.spawn_controller(CONTROLLER, Controller::new(shared, Books, objects, []).run());
+pub fn register(context: &Context) {
+    let objects = context.informer::<Book>("books", Resource::of::<Book>(), None);
+    context.spawn_controller(CONTROLLER, Controller::new(context, Books, objects, []).run());
 }

@@ -7,8 +7,10 @@ use futures::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::cache::deselected::Departed;
 use quintet_runtime::cache::informer::{Change, Informer};
-use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler, Waker};
+use quintet_runtime::control::context::Context;
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
+use quintet_runtime::control::waker::Waker;
 use quintet_runtime::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use quintet_runtime::model::core_types::{Node, Pod};
 use quintet_runtime::model::object::{Key, Meta, Object as _};
@@ -17,7 +19,7 @@ use quintet_runtime::model::refusals::{Refusals, Verb};
 use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 use quintet_runtime::server::client::brief;
 use quintet_runtime::server::gate::Gate;
-use quintet_runtime::write::executor::{Carried, Error, Executor};
+use quintet_runtime::write::executor::{Error, Execution, Executor};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -123,10 +125,10 @@ impl Reconciler for DaemonJobs {
         plan(object, world, now)
     }
 
-    fn carried(&self, key: &Key, carried: &Carried) {
-        self.metrics.count(carried);
+    fn executed(&self, key: &Key, execution: &Execution) {
+        self.metrics.count(execution);
         let has_done =
-            |wanted: fn(Verb, &str) -> bool| carried.done.iter().any(|(verb, kind, _)| wanted(*verb, kind));
+            |wanted: fn(Verb, &str) -> bool| execution.done.iter().any(|(verb, kind, _)| wanted(*verb, kind));
         let (now, mut memories) = (self.clock.now(), self.memories());
         let Some(memory) = memories.get_mut(&key.uid) else { return };
         if has_done(|_, kind| kind == CONFIG_MAPS.kind) {
@@ -308,38 +310,38 @@ fn concerns(placement: &Placement, change: &Change<'_, Node>) -> bool {
 /// Adds the DaemonJob controller to the process. Returns the cache of the DaemonJobs that it serves. `deletion_taints`
 /// are keys of taints that announce the deletion of a node, beside the known ones.
 pub fn register(
-    shared: &Shared,
+    context: &Context,
     deletion_taints: &[String],
 ) -> Result<Informer<DaemonJob>, prometheus::Error> {
-    let (pods, nodes) = (shared.pods(), shared.nodes());
+    let (pods, nodes) = (context.pods(), context.nodes());
     let resource = Resource::of::<DaemonJob>();
-    let objects = shared.informer::<DaemonJob>("daemonjobs", resource, None);
-    let ledger = shared.informer::<Shard>("ledgers", CONFIG_MAPS, Some(LEDGER_LABEL));
-    let metrics = Metrics::new(&shared.metrics.registry)?;
-    metrics.follow(&objects, &pods, &shared.gate);
-    let reads = [pods.followers(), nodes.followers(), ledger.followers()].concat();
+    let objects = context.informer::<DaemonJob>("daemonjobs", resource, None);
+    let ledger = context.informer::<Shard>("ledgers", CONFIG_MAPS, Some(LEDGER_LABEL));
+    let metrics = Metrics::new(&context.metrics.registry)?;
+    metrics.follow(&objects, &pods, &context.gate);
+    let reads = [pods.tracked(), nodes.tracked(), ledger.tracked()].concat();
     let reconciler = DaemonJobs {
         departed_pods: Departed::from(&pods, &objects, may_have_lost_its_label),
         departed_shards: Departed::from(&ledger, &objects, |_| true),
         pods: pods.clone(),
         nodes: nodes.clone(),
         ledger: ledger.clone(),
-        executor: shared.executor.clone(),
+        executor: context.executor.clone(),
         metrics,
-        stop: shared.stop.clone(),
-        clock: shared.clock,
-        gate: shared.gate.clone(),
+        stop: context.stop.clone(),
+        clock: context.clock,
+        gate: context.gate.clone(),
         deletion_taints: deletion_taints.iter().filter(|key| !key.is_empty()).cloned().collect(),
         origin: Instant::now(),
         memories: Mutex::default(),
         trials: Mutex::default(),
     };
-    let controller = Controller::new(shared, reconciler, objects.clone(), reads);
+    let controller = Controller::new(context, reconciler, objects.clone(), reads);
     let waker = controller.waker();
     pods.subscribe(move |change| waker.wake_owner(change, &resource));
     let waker = controller.waker();
     ledger.subscribe(move |change| waker.wake_owner(change, &resource));
     wake_by_nodes(&nodes, &objects, controller.waker());
-    shared.spawn_controller(CONTROLLER, controller.run());
+    context.spawn_controller(CONTROLLER, controller.run());
     Ok(objects)
 }

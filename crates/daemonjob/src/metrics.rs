@@ -9,7 +9,7 @@ use quintet_runtime::cache::informer::{Change, Informer};
 use quintet_runtime::model::core_types::{Phase, Pod};
 use quintet_runtime::model::refusals::Verb;
 use quintet_runtime::server::gate::Gate;
-use quintet_runtime::write::executor::Carried;
+use quintet_runtime::write::executor::Execution;
 
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::outcome::{self, DeletedFor};
@@ -88,9 +88,9 @@ impl Metrics {
     }
 
     /// Counts what a pass wrote.
-    pub fn count(&self, carried: &Carried) {
+    pub fn count(&self, execution: &Execution) {
         let count = |wanted: fn(Verb, &str) -> bool| {
-            let done = carried.done.iter().filter(|(verb, kind, _)| wanted(*verb, kind)).count();
+            let done = execution.done.iter().filter(|(verb, kind, _)| wanted(*verb, kind)).count();
             u64::try_from(done).unwrap_or_default()
         };
         self.attempts.inc_by(count(|verb, kind| (verb, kind) == (Verb::Create, "Pod")));
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn writes_are_counted_by_what_they_were() {
         let metrics = Metrics::new(&Registry::new()).unwrap();
-        let carried = Carried {
+        let execution = Execution {
             done: vec![
                 (Verb::Create, "Pod", "a".into()),
                 (Verb::Create, "Pod", "b".into()),
@@ -149,9 +149,9 @@ mod tests {
                 (Verb::MergePatch, "ConfigMap", "d".into()),
                 (Verb::Create, "ConfigMap", "e".into()),
             ],
-            ..Carried::default()
+            ..Execution::default()
         };
-        metrics.count(&carried);
+        metrics.count(&execution);
         assert_eq!((metrics.attempts.get(), metrics.ledger_writes.get()), (2, 2));
     }
 }

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::cache::informer::{Change, Health, Informer};
-use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::context::Context;
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _, Owner};
 use quintet_runtime::model::plan::Plan;
@@ -157,11 +158,11 @@ impl Sweeper {
 }
 
 /// Adds the sweeper to the process. `served` are the DaemonJobs that it serves, None where the kind is switched off.
-pub fn register(shared: &Shared, served: Option<Informer<DaemonJob>>) {
+pub fn register(context: &Context, served: Option<Informer<DaemonJob>>) {
     let sweeper =
-        Sweeper { served: served.clone(), executor: shared.executor.clone(), gone: Mutex::default() };
-    let pods = shared.pods();
-    let controller = Controller::new(shared, sweeper, pods.clone(), []);
+        Sweeper { served: served.clone(), executor: context.executor.clone(), gone: Mutex::default() };
+    let pods = context.pods();
+    let controller = Controller::new(context, sweeper, pods.clone(), []);
     if let Some(served) = served {
         let waker = controller.waker();
         served.subscribe(move |change| {
@@ -175,7 +176,7 @@ pub fn register(shared: &Shared, served: Option<Informer<DaemonJob>>) {
             }
         });
     }
-    shared.spawn_controller(NAME, controller.run());
+    context.spawn_controller(NAME, controller.run());
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
-use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::context::Context;
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
@@ -22,7 +23,7 @@ use crate::plan::{Effect, plan};
 use crate::printer::Printer;
 
 struct Greetings {
-    shared: Shared,
+    context: Context,
     printer: Printer,
     said: Said,
     identity: String,
@@ -60,7 +61,7 @@ impl Reconciler for Greetings {
     }
 
     async fn observe(&self, object: &Greeting, _refusals: Refusals) -> Result<World, Error> {
-        let term = self.shared.gate.term().ok_or(Error::NotLeading)?;
+        let term = self.context.gate.term().ok_or(Error::NotLeading)?;
         let led = SignedDuration::try_from(term.since.elapsed()).unwrap_or_default();
         let recalled = self.memory().get_mut(&object.key().uid).map(|memory| memory.recall(object));
         let Recalled { ticked, owed, attempt, let_go } = recalled.unwrap_or_default();
@@ -71,7 +72,7 @@ impl Reconciler for Greetings {
         Ok(World {
             // A claim that may still be written is sent again as the same claim.
             token: owed.as_ref().map_or_else(|| self.token(), |owed| owed.token.clone()),
-            leading_since: self.shared.clock.now().checked_sub(led).unwrap_or(Timestamp::MIN),
+            leading_since: self.context.clock.now().checked_sub(led).unwrap_or(Timestamp::MIN),
             ticked,
             owed,
             attempt,
@@ -98,18 +99,18 @@ impl Reconciler for Greetings {
 }
 
 /// Adds the Greeting controller to the process, which is known to others by `identity`.
-pub fn register(shared: &Shared, identity: &str, printer: Printer) -> Result<(), prometheus::Error> {
-    let objects = shared.informer::<Greeting>("greetings", Resource::of::<Greeting>(), None);
+pub fn register(context: &Context, identity: &str, printer: Printer) -> Result<(), prometheus::Error> {
+    let objects = context.informer::<Greeting>("greetings", Resource::of::<Greeting>(), None);
     let reconciler = Greetings {
-        shared: shared.clone(),
-        said: Said::register(&shared.metrics.registry, printer.clone())?,
+        context: context.clone(),
+        said: Said::register(&context.metrics.registry, printer.clone())?,
         printer: printer.clone(),
         identity: identity.to_owned(),
         claims: AtomicU64::new(0),
         memory: Mutex::default(),
     };
-    let controller = Controller::new(shared, reconciler, objects, []);
-    shared.spawn_controller(CONTROLLER, async move {
+    let controller = Controller::new(context, reconciler, objects, []);
+    context.spawn_controller(CONTROLLER, async move {
         controller.run().await;
         // An orderly end loses no line that was claimed.
         let flushed = tokio::task::spawn_blocking(move || printer.flush()).await;

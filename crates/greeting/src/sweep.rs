@@ -4,8 +4,9 @@ use std::convert::Infallible;
 
 use jiff::Timestamp;
 use kube::Resource as _;
-use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::context::Context;
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
@@ -59,7 +60,7 @@ impl Reconciler for Sweeper {
 }
 
 /// Adds the sweeper to the process, where the kind is switched off.
-pub fn register(shared: &Shared) {
-    let objects = shared.patient_informer::<Greeting>(NAME, Resource::of::<Greeting>(), None);
-    shared.spawn_controller(NAME, Controller::new(shared, Sweeper, objects, []).run());
+pub fn register(context: &Context) {
+    let objects = context.optional_informer::<Greeting>(NAME, Resource::of::<Greeting>(), None);
+    context.spawn_controller(NAME, Controller::new(context, Sweeper, objects, []).run());
 }

@@ -13,7 +13,7 @@ use quintet_greeting::printer::Printer;
 use quintet_podset::api::PodSet;
 pub use quintet_pulsarconsumer::Image;
 use quintet_pulsarconsumer::api::PulsarConsumer;
-use quintet_runtime::control::context::Shared;
+use quintet_runtime::control::context::Context;
 use quintet_runtime::model::resource::{PODS, Resource};
 use quintet_runtime::model::rule::Rule;
 
@@ -34,7 +34,7 @@ pub struct Kind {
     pub uninstall_rules: &'static [Rule],
     /// The finalizer that it puts on objects.
     pub finalizer: Option<Finalizer>,
-    register: fn(&Shared, &Options, is_enabled: bool) -> Result<()>,
+    register: fn(&Context, &Options, is_enabled: bool) -> Result<()>,
 }
 
 /// A finalizer, and the objects that have it.
@@ -63,8 +63,8 @@ impl Kind {
     /// # Errors
     ///
     /// When its metrics cannot be registered, or its thread cannot be started.
-    pub fn register(&self, shared: &Shared, options: &Options, is_enabled: bool) -> Result<()> {
-        (self.register)(shared, options, is_enabled)
+    pub fn register(&self, context: &Context, options: &Options, is_enabled: bool) -> Result<()> {
+        (self.register)(context, options, is_enabled)
             .with_context(|| format!("the controller {} cannot be started", self.controller))
     }
 }
@@ -79,10 +79,10 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: quintet_daemonjob::SWEEP_RULES,
         uninstall_rules: quintet_daemonjob::UNINSTALL_RULES,
         finalizer: Some(Finalizer { name: quintet_daemonjob::FINALIZER, resource: || PODS }),
-        register: |shared, options, is_enabled| {
-            let register = || quintet_daemonjob::register(shared, &options.deletion_taints);
+        register: |context, options, is_enabled| {
+            let register = || quintet_daemonjob::register(context, &options.deletion_taints);
             let served = is_enabled.then(register).transpose()?;
-            quintet_daemonjob::sweep::register(shared, served);
+            quintet_daemonjob::sweep::register(context, served);
             Ok(())
         },
     },
@@ -94,9 +94,9 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: &[],
         uninstall_rules: quintet_podset::UNINSTALL_RULES,
         finalizer: None,
-        register: |shared, _, is_enabled| {
+        register: |context, _, is_enabled| {
             if is_enabled {
-                quintet_podset::register(shared)?;
+                quintet_podset::register(context)?;
             }
             Ok(())
         },
@@ -109,9 +109,9 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: &[],
         uninstall_rules: quintet_pulsarconsumer::UNINSTALL_RULES,
         finalizer: None,
-        register: |shared, options, is_enabled| {
+        register: |context, options, is_enabled| {
             if is_enabled {
-                quintet_pulsarconsumer::register(shared, options.consumer_image.clone())?;
+                quintet_pulsarconsumer::register(context, options.consumer_image.clone())?;
             }
             Ok(())
         },
@@ -124,12 +124,12 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: quintet_greeting::SWEEP_RULES,
         uninstall_rules: quintet_greeting::UNINSTALL_RULES,
         finalizer: Some(Finalizer { name: quintet_greeting::FINALIZER, resource: Resource::of::<Greeting> }),
-        register: |shared, options, is_enabled| {
+        register: |context, options, is_enabled| {
             if is_enabled {
                 let printer = Printer::stdout().context("the printer's thread cannot be started")?;
-                quintet_greeting::register(shared, &options.identity, printer)?;
+                quintet_greeting::register(context, &options.identity, printer)?;
             } else {
-                quintet_greeting::sweep::register(shared);
+                quintet_greeting::sweep::register(context);
             }
             Ok(())
         },
@@ -142,9 +142,9 @@ pub const KINDS: [Kind; 5] = [
         sweep_rules: &[],
         uninstall_rules: quintet_book::UNINSTALL_RULES,
         finalizer: None,
-        register: |shared, _, is_enabled| {
+        register: |context, _, is_enabled| {
             if is_enabled {
-                quintet_book::register(shared);
+                quintet_book::register(context);
             }
             Ok(())
         },

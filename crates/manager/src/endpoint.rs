@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use quintet_runtime::cache::informer::Health;
 use quintet_runtime::control::activity::Activity;
-use quintet_runtime::control::context::Shared;
+use quintet_runtime::control::context::Context;
 use quintet_runtime::probes;
 use tokio::net::TcpListener;
 
@@ -28,7 +28,7 @@ const NAMED: usize = 200;
 #[derive(Clone)]
 pub struct Pages {
     /// What they are about.
-    pub shared: Shared,
+    pub context: Context,
     /// What is logged.
     pub log: LogHandle,
 }
@@ -69,8 +69,8 @@ const INDEX: &str = "\
 ";
 
 async fn show_metrics(State(pages): State<Pages>) -> Response {
-    pages.shared.measure();
-    match pages.shared.metrics.text() {
+    pages.context.measure();
+    match pages.context.metrics.text() {
         Ok(text) => {
             ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
         }
@@ -79,7 +79,7 @@ async fn show_metrics(State(pages): State<Pages>) -> Response {
 }
 
 async fn show_controllers(State(pages): State<Pages>) -> String {
-    controllers(&pages.shared.activities())
+    controllers(&pages.context.activities())
 }
 
 fn controllers(activities: &[(&'static str, Activity)]) -> String {
@@ -114,7 +114,7 @@ fn controllers(activities: &[(&'static str, Activity)]) -> String {
 
 async fn show_caches(State(pages): State<Pages>) -> String {
     let mut text = String::new();
-    for cache in pages.shared.caches() {
+    for cache in pages.context.caches() {
         let health = match cache.health {
             Health::Unsynced => "not filled yet".to_owned(),
             Health::Absent { .. } => "the cluster does not know this type".to_owned(),

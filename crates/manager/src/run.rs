@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use kube::Config;
 use quintet_kinds::{Image, KINDS, Options};
-use quintet_runtime::control::context::{Setup, Shared};
+use quintet_runtime::control::context::{Context, ContextConfig};
 use quintet_runtime::election::candidate::Candidate;
 use quintet_runtime::election::{self, Settings};
 use quintet_runtime::model::clock::Clock;
@@ -65,7 +65,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let debug_listener = probes::listen(&args.debug_bind_address).await?;
     let probe_listener = probes::listen(&args.health_probe_bind_address).await?;
 
-    let shared = Shared::new(Setup {
+    let context = Context::new(ContextConfig {
         client,
         link,
         gate: gate.clone(),
@@ -75,7 +75,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         namespaces: args.namespaces(),
         stop: stopped.clone(),
     });
-    register(&args, &shared, &identity)?;
+    register(&args, &context, &identity)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         server,
@@ -86,14 +86,14 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     );
 
     let mut controllers: JoinSet<&'static str> = JoinSet::new();
-    for (name, controller) in shared.take_controllers() {
+    for (name, controller) in context.take_controllers() {
         controllers.spawn(async move {
             controller.await;
             name
         });
     }
     let mut tasks: JoinSet<&'static str> = JoinSet::new();
-    for (name, task) in shared.take_tasks() {
+    for (name, task) in context.take_tasks() {
         let gate = gate.clone();
         tasks.spawn(async move {
             // Who leads from the start lists once.
@@ -106,12 +106,12 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
         let gate = gate.clone();
         tasks.spawn(async move {
             loop {
-                gate.beat();
+                gate.heartbeat();
                 tokio::time::sleep(BEAT).await;
             }
         });
     }
-    let pages = Pages { shared: shared.clone(), log: log.clone() };
+    let pages = Pages { context: context.clone(), log: log.clone() };
     if let Some(listener) = debug_listener {
         let pages = pages.clone();
         tasks.spawn(async move {
@@ -131,7 +131,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     // What has ended that must run, and when.
     let dead: Arc<OnceLock<(String, Instant)>> = Arc::default();
     if let Some(listener) = probe_listener {
-        let (ended, ready) = (dead.clone(), shared.clone());
+        let (ended, ready) = (dead.clone(), context.clone());
         let alive: probes::Check = Arc::new(move || {
             let said = ended.get().map(|(what, when)| format!("{what}, {} s ago", when.elapsed().as_secs()));
             said.into_iter().collect()
@@ -154,7 +154,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
             name: args.leader_election_id.clone(),
             ..Settings::new(namespace, identity)
         };
-        elect(config, settings, shared.clone(), released, log)
+        elect(config, settings, context.clone(), released, log)
     });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
@@ -179,7 +179,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let ended = tokio::time::timeout(END, async {
         // Controllers end by themselves; what else runs (watches, servers) has nothing to finish.
         while controllers.join_next().await.is_some() {}
-        shared.recorder.flush(EVENTS).await;
+        context.recorder.flush(EVENTS).await;
         let _ = release.send(true);
         if let Some(election) = election.as_mut()
             && !election.is_terminated()
@@ -201,7 +201,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
 fn elect(
     config: Config,
     settings: Settings,
-    shared: Shared,
+    context: Context,
     released: watch::Receiver<bool>,
     log: LogHandle,
 ) -> oneshot::Receiver<Result<()>> {
@@ -209,11 +209,11 @@ fn elect(
     let compete = move || -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async move {
-            let Shared { gate, link, clock, metrics, .. } = shared.clone();
+            let Context { gate, link, clock, metrics, .. } = context.clone();
             // A server that asks for a pause may have it as far as the lease is not lost by it.
             let client = client::build(config, &metrics, settings.retry, &link)?;
             let candidate = Candidate { client, settings, gate, link, clock, metrics };
-            Ok(candidate.run(|| shared.seen(), released).await?)
+            Ok(candidate.run(|| context.seen(), released).await?)
         })
     };
     let thread = std::thread::Builder::new().name("election".to_owned()).stack_size(ELECTION_STACK);
@@ -247,7 +247,7 @@ async fn election_ended(election: Option<&mut oneshot::Receiver<Result<()>>>) ->
     }
 }
 
-fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
+fn register(args: &Args, context: &Context, identity: &str) -> Result<()> {
     let enabled = args.kinds().map_err(anyhow::Error::msg)?;
     let port = args.pulsar_consumer_health_port;
     let consumer_image =
@@ -258,7 +258,7 @@ fn register(args: &Args, shared: &Shared, identity: &str) -> Result<()> {
         identity: identity.to_owned(),
     };
     for kind in &KINDS {
-        kind.register(shared, &options, enabled.contains(&kind.controller))?;
+        kind.register(context, &options, enabled.contains(&kind.controller))?;
     }
     Ok(())
 }

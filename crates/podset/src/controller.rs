@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;
 use quintet_runtime::cache::deselected::Departed;
 use quintet_runtime::cache::informer::{Change, Informer};
-use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::context::Context;
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
@@ -194,26 +195,26 @@ impl PodSets {
 }
 
 /// Adds the PodSet controller to the process.
-pub fn register(shared: &Shared) -> Result<(), prometheus::Error> {
-    let pods = shared.pods();
+pub fn register(context: &Context) -> Result<(), prometheus::Error> {
+    let pods = context.pods();
     let resource = Resource::of::<PodSet>();
-    let objects = shared.informer::<PodSet>("podsets", resource, None);
-    metrics::follow(&shared.metrics.registry, &objects)?;
-    let reads = pods.followers();
+    let objects = context.informer::<PodSet>("podsets", resource, None);
+    metrics::follow(&context.metrics.registry, &objects)?;
+    let reads = pods.tracked();
     let newcomers = Arc::<Newcomers>::default();
     let follower = newcomers.clone();
-    let gate = shared.gate.clone();
+    let gate = context.gate.clone();
     objects.subscribe(move |change| follower.follow(change, gate.term().is_some()));
     let reconciler = PodSets {
         newcomers,
         departed: Departed::from(&pods, &objects, Pod::is_counted),
         pods: pods.clone(),
-        executor: shared.executor.clone(),
+        executor: context.executor.clone(),
     };
-    let controller = Controller::new(shared, reconciler, objects, reads);
+    let controller = Controller::new(context, reconciler, objects, reads);
     let waker = controller.waker();
     pods.subscribe(move |change| waker.wake_owner(change, &resource));
-    shared.spawn_controller(CONTROLLER, controller.run());
+    context.spawn_controller(CONTROLLER, controller.run());
     Ok(())
 }
 

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use quintet_runtime::cache::informer::{Change, Health, Informer, any_changed};
-use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::context::Context;
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::log_repeated;
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::object::{Key, Object as _};
@@ -37,7 +38,7 @@ const CORE_EVENTS: Resource =
     Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true, custom: false };
 
 struct PulsarConsumers {
-    shared: Shared,
+    context: Context,
     deployments: Informer<Deployment>,
     /// Its ScaledObjects and its TriggerAuthentications.
     keda: [Informer<KedaObject>; 2],
@@ -130,7 +131,7 @@ impl Reconciler for PulsarConsumers {
 
 impl PulsarConsumers {
     fn executor(&self) -> &Executor {
-        &self.shared.executor
+        &self.context.executor
     }
 
     /// The Deployment of its name.
@@ -164,7 +165,7 @@ impl PulsarConsumers {
             let resource = cache.resource();
             let cached = cache.find(&key.namespace, &name);
             // Nobody waits for these caches: one that shows nothing, or something that was just applied, may be behind.
-            let now = self.shared.clock.now();
+            let now = self.context.clock.now();
             let is_young = tried.get(&resource).is_some_and(|tried| tried.is_fresh(FOLLOW_UP * 2, now));
             // What is to be deleted may be gone already.
             let is_doubtful = if wanted[at] { cached.is_none() || is_young } else { cached.is_some() };
@@ -192,7 +193,7 @@ impl PulsarConsumers {
     /// Asks kubelets' Events about a pod that is not ready for long and does not say why.
     async fn ask(&self, key: &Key, unready: &[Arc<Pod>]) -> Option<Inquiry> {
         let last = lock(&self.asked).get(&key.uid).cloned();
-        let now = self.shared.clock.now();
+        let now = self.context.clock.now();
         let Some(pod) = whom_to_ask(unready, last.as_ref(), now) else {
             let still = last.filter(|last| unready.iter().any(|pod| pod.meta.uid == last.uid));
             if still.is_none() {
@@ -249,7 +250,7 @@ fn latest(events: &[KubeletEvent], started: Option<Timestamp>) -> Option<Complai
 async fn follow_keda(
     caches: [Informer<KedaObject>; 2],
     objects: Informer<PulsarConsumer>,
-    waker: quintet_runtime::control::controller::Waker,
+    waker: quintet_runtime::control::waker::Waker,
 ) {
     let mut health: Vec<_> = caches.iter().flat_map(Informer::watch_health).collect();
     let mut was = None;
@@ -276,18 +277,18 @@ fn presence(caches: &[Informer<KedaObject>; 2]) -> Option<bool> {
 }
 
 /// Adds the PulsarConsumer controller to the process. `image` is what consumers run where their object names none.
-pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> {
-    let deployments = shared.deployments(NAME_LABEL);
+pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error> {
+    let deployments = context.deployments(NAME_LABEL);
     let resource = Resource::of::<PulsarConsumer>();
-    let objects = shared.informer::<PulsarConsumer>("pulsarconsumers", resource, None);
+    let objects = context.informer::<PulsarConsumer>("pulsarconsumers", resource, None);
     let keda = [("scaledobjects", SCALED_OBJECTS), ("triggerauthentications", TRIGGER_AUTHENTICATIONS)]
-        .map(|(name, resource)| shared.patient_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
-    let metrics = Metrics::new(&shared.metrics.registry, &objects)?;
-    let pods = shared.pods();
-    let reads = [deployments.followers(), pods.followers()].concat();
+        .map(|(name, resource)| context.optional_informer::<KedaObject>(name, resource, Some(NAME_LABEL)));
+    let metrics = Metrics::new(&context.metrics.registry, &objects)?;
+    let pods = context.pods();
+    let reads = [deployments.tracked(), pods.tracked()].concat();
     let (unready, poller) = (Arc::new(Unready::default()), Arc::new(Poller::default()));
     let reconciler = PulsarConsumers {
-        shared: shared.clone(),
+        context: context.clone(),
         deployments: deployments.clone(),
         keda: keda.clone(),
         unread: AtomicU64::new(0),
@@ -297,10 +298,10 @@ pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> 
         tried: Mutex::default(),
         asked: Mutex::default(),
     };
-    let controller = Controller::new(shared, reconciler, objects.clone(), reads);
+    let controller = Controller::new(context, reconciler, objects.clone(), reads);
     let waker = controller.waker();
     unready.follow(&pods, &objects, waker.clone());
-    poller.follow(shared, &objects, metrics, waker.clone());
+    poller.follow(context, &objects, metrics, waker.clone());
     let (by_name, named) = (waker.clone(), objects.clone());
     deployments.subscribe(move |change| {
         by_name.wake_owner(change, &resource);
@@ -316,7 +317,7 @@ pub fn register(shared: &Shared, image: Image) -> Result<(), prometheus::Error> 
         let waker = waker.clone();
         cache.subscribe(move |change| waker.wake_owner(change, &resource));
     }
-    shared.spawn("keda", follow_keda(keda, objects, waker));
-    shared.spawn_controller(CONTROLLER, controller.run());
+    context.spawn("keda", follow_keda(keda, objects, waker));
+    context.spawn_controller(CONTROLLER, controller.run());
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use quintet_runtime::cache::informer::{Change, Informer};
-use quintet_runtime::control::controller::Waker;
+use quintet_runtime::control::waker::Waker;
 use quintet_runtime::model::clock::is_recent;
 use quintet_runtime::model::core_types::{Phase, Pod};
 use quintet_runtime::model::object::{Key, Object as _};

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use quintet_runtime::cache::informer::{Change, Informer};
-use quintet_runtime::control::context::Shared;
-use quintet_runtime::control::controller::Waker;
+use quintet_runtime::control::context::Context;
+use quintet_runtime::control::waker::Waker;
 use quintet_runtime::model::object::{Key, Object as _};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -94,7 +94,7 @@ pub struct Poller {
 
 /// What every task needs.
 struct Tools {
-    shared: Shared,
+    context: Context,
     admin: Admin,
     metrics: Metrics,
     waker: Waker,
@@ -104,12 +104,12 @@ impl Poller {
     /// Follows the objects of a process.
     pub fn follow(
         self: Arc<Self>,
-        shared: &Shared,
+        context: &Context,
         objects: &Informer<PulsarConsumer>,
         metrics: Metrics,
         waker: Waker,
     ) {
-        let tools = Arc::new(Tools { shared: shared.clone(), admin: Admin::default(), metrics, waker });
+        let tools = Arc::new(Tools { context: context.clone(), admin: Admin::default(), metrics, waker });
         objects.subscribe(move |change| match change {
             Change::Applied { new, .. } if !new.terminating() => self.order(new, &tools),
             Change::Applied { new: gone, .. } | Change::Deleted { old: gone } => {
@@ -188,13 +188,13 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         let nanos = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX).max(1);
         Duration::from_nanos(random.hash_one(looks) % nanos)
     };
-    let mut gate = tools.shared.gate.watch();
+    let mut gate = tools.context.gate.watch();
     let mut mounted: Option<(Instant, Result<Mounted, Unknown>)> = None;
     let mut failures = 0_u32;
     sleep(jitter(SPREAD)).await;
     let (mut backlog_due, mut secrets_due) = (Instant::now(), Instant::now());
     loop {
-        if tools.shared.gate.term().is_none() {
+        if tools.context.gate.term().is_none() {
             // Whoever leads tells the figures, and what was known before is old by the time that this process leads again.
             tools.metrics.forget(key);
             poller.learn(key, |known| *known = Known::default());
@@ -212,7 +212,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         let looks_at_backlog = order.backlog.is_some() && backlog_due <= now;
         let looks_at_secrets = order.secrets && secrets_due <= now;
         if wants_secrets && (looks_at_secrets || looks_at_backlog && !is_known) {
-            let read = Mounted::read(&tools.shared.executor, &key.namespace, &order.spec).await;
+            let read = Mounted::read(&tools.context.executor, &key.namespace, &order.spec).await;
             mounted = Some((now, read));
         }
         if looks_at_secrets {

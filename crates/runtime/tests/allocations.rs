@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -15,8 +15,9 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use quintet_runtime::cache::informer::Informer;
-use quintet_runtime::control::context::{Setup, Shared};
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::context::{Context, ContextConfig};
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::plan::Plan;
@@ -86,7 +87,7 @@ impl hyper::body::Body for Parts {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+        context: &mut task::Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if !self.begin.is_elapsed() && self.begin.as_mut().poll(context).is_pending() {
             return Poll::Pending;
@@ -195,7 +196,7 @@ fn a_pass_that_finds_nothing_to_do_allocates_little() {
     alone(async {
         let metrics = Metrics::new().unwrap();
         let (_stop, stopped) = watch::channel(false);
-        let shared = Shared::new(Setup {
+        let context = Context::new(ContextConfig {
             client: server(),
             link: Link::default(),
             gate: Gate::open(),
@@ -205,9 +206,9 @@ fn a_pass_that_finds_nothing_to_do_allocates_little() {
             namespaces: Vec::new(),
             stop: stopped,
         });
-        let objects = shared.informer::<Pod>("pods", PODS, None);
-        let controller = Controller::new(&shared, Content, objects, []);
-        for (_, task) in shared.take_tasks() {
+        let objects = context.informer::<Pod>("pods", PODS, None);
+        let controller = Controller::new(&context, Content, objects, []);
+        for (_, task) in context.take_tasks() {
             tokio::spawn(task);
         }
         tokio::spawn(controller.run());

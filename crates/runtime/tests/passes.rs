@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use quintet_runtime::cache::informer::Informer;
-use quintet_runtime::control::context::{Setup, Shared};
-use quintet_runtime::control::controller::{Controller, Reconciler};
+use quintet_runtime::control::context::{Context, ContextConfig};
+use quintet_runtime::control::controller::Controller;
+use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::model::clock::Clock;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::object::Object as _;
@@ -124,12 +125,12 @@ fn start_by(
     let (stop, stopped) = watch::channel(false);
     let (gate, metrics) = (gate.clone(), metrics.clone());
     let (link, instance) = (Link::default(), "test".into());
-    let setup = Setup { client, link, gate, metrics, clock, instance, namespaces, stop: stopped };
-    let shared = Shared::new(setup);
+    let setup = ContextConfig { client, link, gate, metrics, clock, instance, namespaces, stop: stopped };
+    let context = Context::new(setup);
     let odd = Odd::default();
-    let objects = shared.informer::<Pod>("pods", PODS, None);
-    let controller = Controller::new(&shared, odd.clone(), objects.clone(), []);
-    for (_, task) in shared.take_tasks() {
+    let objects = context.informer::<Pod>("pods", PODS, None);
+    let controller = Controller::new(&context, odd.clone(), objects.clone(), []);
+    for (_, task) in context.take_tasks() {
         tokio::spawn(task);
     }
     let running = tokio::spawn(controller.run());

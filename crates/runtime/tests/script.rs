@@ -26,7 +26,7 @@ use quintet_runtime::server::client;
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::gate::{Gate, Seen};
 use quintet_runtime::server::metrics::Metrics;
-use quintet_runtime::write::executor::{Carried, Error, Executor};
+use quintet_runtime::write::executor::{Error, Execution, Executor};
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
@@ -176,9 +176,9 @@ async fn a_core_type_is_never_absent() {
 #[tokio::test(start_paused = true)]
 async fn a_plan_about_an_object_that_has_changed_is_dropped() {
     let (executor, asked) = executor(&[]);
-    let carried =
-        executor.carry_out(&owner(), &PODS, "1", vec![vec![create("a")]], &|| false, |_| Ok(())).await;
-    assert!(!carried.complete && carried.writes == 0);
+    let execution =
+        executor.execute(&owner(), &PODS, "1", vec![vec![create("a")]], &|| false, |_| Ok(())).await;
+    assert!(!execution.complete && execution.writes == 0);
     assert!(asked.lock().unwrap().is_empty());
 }
 
@@ -189,7 +189,7 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     let (client, _) = scripted(&[(200, event("ADDED", &pod("a", 1)) + &bookmark(5, true))]);
     let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
-    let followers = informer.followers();
+    let caches = informer.tracked();
     let (executor, _) = executor(&[failure(504, "Timeout", "later"), failure(404, "NotFound", "gone")]);
     let delete = Action::<Value>::Delete {
         resource: PODS,
@@ -200,7 +200,7 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     };
     assert!(matches!(carry(&executor, vec![delete]).await, Err(Error::Unanswered { .. })));
     executor.clarify(&owner()).await.unwrap();
-    assert!(!executor.memory.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+    assert!(!executor.memory.caught_up(&owner(), &caches), "it did commit: the cache must show it");
     task.abort();
 }
 
@@ -229,7 +229,7 @@ async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
     let (client, _) = scripted(&[(200, event("ADDED", &pod("owner", 1)) + &bookmark(5, true))]);
     let task = tokio::spawn(informer.clone().run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
-    let followers = informer.followers();
+    let caches = informer.tracked();
     let stale = failure(409, "Conflict", "the UID is another one");
     for (found, shown) in [
         (failure(404, "NotFound", "gone"), false),
@@ -242,7 +242,7 @@ async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
         assert!(matches!(written, Err(Error::Stale(_))));
         executor.clarify(&owner).await.unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2, "it was looked up");
-        assert_eq!(executor.memory.caught_up(&owner, &followers), shown);
+        assert_eq!(executor.memory.caught_up(&owner, &caches), shown);
     }
     task.abort();
 }
@@ -313,15 +313,18 @@ fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {
 }
 
 /// A plan of one step as it is carried out; what was withheld of it is looked at again at the returned time.
-async fn carry_or_wait(executor: &Executor, step: Vec<Action<Value>>) -> (Carried, Option<jiff::Timestamp>) {
+async fn carry_or_wait(
+    executor: &Executor,
+    step: Vec<Action<Value>>,
+) -> (Execution, Option<jiff::Timestamp>) {
     let mut plan = Plan { steps: vec![step], ..Plan::default() };
     executor.memory.withhold(&owner(), &mut plan);
-    (executor.carry_out(&owner(), &PODS, "1", plan.steps, &|| true, |_| Ok(())).await, plan.again)
+    (executor.execute(&owner(), &PODS, "1", plan.steps, &|| true, |_| Ok(())).await, plan.again)
 }
 
-async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<Carried, Error> {
-    let (mut carried, _) = carry_or_wait(executor, step).await;
-    carried.failure.take().map_or(Ok(carried), Err)
+async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<Execution, Error> {
+    let (mut execution, _) = carry_or_wait(executor, step).await;
+    execution.failure.take().map_or(Ok(execution), Err)
 }
 
 /// A list of a state and newer says so for its first page; a server that has not come so far, and perhaps never will, is asked
@@ -364,11 +367,11 @@ async fn a_write_that_is_under_way_is_cancelled_when_the_lease_is_lost() {
     gate.open_until(Instant::now() + Duration::from_secs(10));
     let executor = Executor::new(client, gate.clone(), Clock::System);
     let began = Instant::now();
-    let (carried, ()) = futures::join!(carry(&executor, vec![create("a")]), async {
+    let (execution, ()) = futures::join!(carry(&executor, vec![create("a")]), async {
         sleep(Duration::from_millis(100)).await;
         gate.close();
     });
-    assert!(matches!(carried, Err(Error::Unanswered { .. })));
+    assert!(matches!(execution, Err(Error::Unanswered { .. })));
     assert_eq!((began.elapsed().as_millis(), asked.lock().unwrap().len()), (100, 1), "not at the deadline");
 }
 
@@ -403,8 +406,8 @@ async fn a_slow_write_gets_the_time_that_renewals_give() {
         let executor =
             Executor::new(client::over(transport, &metrics, Duration::ZERO), gate.clone(), Clock::System);
         let written = async {
-            let carried = carry(&executor, vec![create("a")]).await;
-            (carried.is_ok_and(|carried| carried.writes == 1), began.elapsed().as_secs())
+            let execution = carry(&executor, vec![create("a")]).await;
+            (execution.is_ok_and(|execution| execution.writes == 1), began.elapsed().as_secs())
         };
         let renewed = async {
             for _ in 0..6 {
@@ -421,25 +424,25 @@ async fn a_slow_write_gets_the_time_that_renewals_give() {
 async fn what_went_through_is_told_also_where_the_rest_did_not() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string()), failure(504, "Timeout", "later")]);
     let steps = vec![vec![create("a"), create("b")], vec![create("c")]];
-    let carried = executor.carry_out::<Value, _>(&owner(), &PODS, "1", steps, &|| true, |_| Ok(())).await;
-    assert_eq!((carried.writes, carried.complete, carried.done.len()), (1, false, 1));
-    assert!(matches!(carried.failure, Some(Error::Unanswered { .. })), "{carried:?}");
+    let execution = executor.execute::<Value, _>(&owner(), &PODS, "1", steps, &|| true, |_| Ok(())).await;
+    assert_eq!((execution.writes, execution.complete, execution.done.len()), (1, false, 1));
+    assert!(matches!(execution.failure, Some(Error::Unanswered { .. })), "{execution:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_caches_must_show_what_was_written() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string())]);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-    let followers = informer.followers();
-    assert!(executor.memory.caught_up(&owner(), &followers));
+    let caches = informer.tracked();
+    assert!(executor.memory.caught_up(&owner(), &caches));
     assert_eq!(carry(&executor, vec![create("a")]).await.unwrap().writes, 1);
-    assert!(!executor.memory.caught_up(&owner(), &followers));
+    assert!(!executor.memory.caught_up(&owner(), &caches));
     let (client, _) = scripted(&[(200, bookmark(6, true)), (200, event("ADDED", &pod("a", 7)))]);
     let task = tokio::spawn(informer.run(client, Link::default()));
     sleep(Duration::from_secs(1)).await;
-    assert!(executor.memory.all_caught_up(&followers));
+    assert!(executor.memory.all_caught_up(&caches));
     assert!(executor.memory.unshown().is_empty(), "a successor is told of what the caches have shown");
-    assert!(executor.memory.caught_up(&owner(), &followers));
+    assert!(executor.memory.caught_up(&owner(), &caches));
     task.abort();
 }
 
@@ -503,17 +506,17 @@ async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
     theirs["metadata"]["ownerReferences"][0]["uid"] = json!("somebody");
     let (executor, asked) =
         executor(&[exists.clone(), (200, pod("a", 7).to_string()), exists, (200, theirs.to_string())]);
-    let carried = carry(&executor, vec![create("a")]).await.unwrap();
-    assert!(!carried.complete && !carried.refused);
-    let carried = carry(&executor, vec![create("b")]).await.unwrap();
-    assert!(carried.refused);
+    let execution = carry(&executor, vec![create("a")]).await.unwrap();
+    assert!(!execution.complete && !execution.refused);
+    let execution = carry(&executor, vec![create("b")]).await.unwrap();
+    assert!(execution.refused);
     assert_eq!(
         executor.memory.refusals(&owner()).of(Verb::Create, &PODS, "b").unwrap().reason,
         RefusalReason::NameTaken
     );
     let sent = asked.lock().unwrap().len();
-    let (carried, until) = carry_or_wait(&executor, vec![create("b")]).await;
-    assert!(until.is_some() && carried.writes == 0);
+    let (execution, until) = carry_or_wait(&executor, vec![create("b")]).await;
+    assert!(until.is_some() && execution.writes == 0);
     assert_eq!(asked.lock().unwrap().len(), sent, "not asked again before its time");
 }
 
@@ -528,8 +531,8 @@ async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
         executor.clarify(&owner()).await.unwrap();
         assert_eq!(asked.lock().unwrap().len(), 2);
         let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
-        let followers = informer.followers();
-        assert!(!executor.memory.caught_up(&owner(), &followers), "it did commit: the cache must show it");
+        let caches = informer.tracked();
+        assert!(!executor.memory.caught_up(&owner(), &caches), "it did commit: the cache must show it");
     }
 }
 
@@ -539,8 +542,8 @@ async fn a_quota_ends_the_step() {
     let answers: Vec<_> = std::iter::repeat_n(quota, 100).collect();
     let (executor, asked) = executor(&answers);
     let step = (0..100).map(|index| create(&format!("p{index}"))).collect();
-    let carried = carry(&executor, step).await.unwrap();
-    assert!(!carried.complete && carried.refused);
+    let execution = carry(&executor, step).await.unwrap();
+    assert!(!execution.complete && execution.refused);
     let sent = asked.lock().unwrap().len();
     assert!(sent <= 33, "only what was in flight: {sent}");
     let more = (200..300).map(|index| create(&format!("p{index}"))).collect();
@@ -554,8 +557,8 @@ async fn a_claim_after_an_unclear_answer_is_looked_up() {
         let lookup = json!({ "status": { "claim": { "token": stored } } });
         let (executor, _) = executor(&[failure(504, "Timeout", "later"), (200, lookup.to_string())]);
         let claim = Action::<Value>::Claim { status: json!({}), token: "me".into() };
-        let carried = carry(&executor, vec![claim]).await;
-        assert_eq!(carried.is_ok_and(|carried| carried.complete), won);
+        let execution = carry(&executor, vec![claim]).await;
+        assert_eq!(execution.is_ok_and(|execution| execution.complete), won);
     }
 }
 
@@ -694,14 +697,14 @@ async fn who_hangs_does_not_keep_the_lease() {
     answers.extend((0..9).map(|at| (200, lease("me", 2, at))));
     let (client, asked) = scripted(&answers);
     let gate = Gate::closed();
-    gate.beat();
+    gate.heartbeat();
     assert!(elect_with(&gate, client, 16).await.is_none());
     assert!(gate.deadline().is_none());
     let asked = verbs(&asked);
     assert_eq!(asked[..4], ["GET", "POST", "PUT", "GET"]);
     assert!(asked[4..].iter().all(|verb| verb == "GET"), "{asked:?}");
     // Who goes on again may have it again.
-    gate.beat();
+    gate.heartbeat();
     let (client, asked) = scripted(&[(200, lease("", 3, 9)), (200, lease("me", 4, 9))]);
     assert!(elect_with(&gate, client, 1).await.is_none());
     assert!(gate.deadline().is_some() && verbs(&asked) == ["GET", "PUT"]);
@@ -949,8 +952,8 @@ async fn creations_that_are_refused_one_after_the_other_stop_all_of_them_for_a_w
     carry(&executor, step()).await.unwrap();
     let first = sent();
     assert!((3..=40).contains(&first), "{first} were sent");
-    let (carried, until) = carry_or_wait(&executor, step()).await;
-    assert_eq!((sent(), carried.writes), (first, 0), "not at once");
+    let (execution, until) = carry_or_wait(&executor, step()).await;
+    assert_eq!((sent(), execution.writes), (first, 0), "not at once");
     assert_eq!(until.unwrap().to_string(), "2026-01-01T00:00:01Z");
     sleep(Duration::from_secs(1)).await;
     carry(&executor, step()).await.unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use quintet_fake_apiserver::Server;
 use quintet_greeting::printer::Printer;
-use quintet_runtime::control::context::{Setup, Shared};
+use quintet_runtime::control::context::{Context, ContextConfig};
 use quintet_runtime::election::Settings;
 use quintet_runtime::election::candidate::Candidate;
 use quintet_runtime::model::clock::Clock;
@@ -74,7 +74,7 @@ pub struct Process {
     election: JoinSet<()>,
     stop: watch::Sender<bool>,
     release: watch::Sender<bool>,
-    shared: Shared,
+    context: Context,
 }
 
 /// How far a process's clock is from the server's.
@@ -110,7 +110,7 @@ impl Process {
         let gate = Gate::closed();
         let (stop, stopped) = watch::channel(false);
         let (release, released) = watch::channel(false);
-        let shared = Shared::new(Setup {
+        let context = Context::new(ContextConfig {
             client: client::over(server.connect(who), &metrics, LONGEST_REST),
             link: Link::default(),
             gate: gate.clone(),
@@ -123,60 +123,60 @@ impl Process {
         let mut printer = None;
         let mut served = None;
         if !kinds.contains(&Kind::Greeting) {
-            quintet_greeting::sweep::register(&shared);
+            quintet_greeting::sweep::register(&context);
         }
         for kind in kinds {
             match kind {
                 Kind::DaemonJob => {
-                    served = Some(quintet_daemonjob::register(&shared, &[]).map_err(|error| fails(&error))?);
+                    served = Some(quintet_daemonjob::register(&context, &[]).map_err(|error| fails(&error))?);
                 }
-                Kind::PodSet => quintet_podset::register(&shared).map_err(|error| fails(&error))?,
+                Kind::PodSet => quintet_podset::register(&context).map_err(|error| fails(&error))?,
                 Kind::PulsarConsumer => {
                     let image = quintet_pulsarconsumer::Image {
                         name: "consumer".to_owned(),
                         health_port: Some(8080),
                     };
-                    quintet_pulsarconsumer::register(&shared, image).map_err(|error| fails(&error))?;
+                    quintet_pulsarconsumer::register(&context, image).map_err(|error| fails(&error))?;
                 }
                 Kind::Greeting => {
                     let output = Output { who: who.to_owned(), lines: lines.clone(), rest: Vec::new() };
                     let started = Printer::start(output).map_err(|error| fails(&error))?;
-                    quintet_greeting::register(&shared, who, started.clone())
+                    quintet_greeting::register(&context, who, started.clone())
                         .map_err(|error| fails(&error))?;
                     printer = Some(started);
                 }
-                Kind::Book => quintet_book::register(&shared),
+                Kind::Book => quintet_book::register(&context),
             }
         }
-        quintet_daemonjob::sweep::register(&shared, served);
+        quintet_daemonjob::sweep::register(&context, served);
         let (mut tasks, mut controllers, mut election) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-        for (_, controller) in shared.take_controllers() {
+        for (_, controller) in context.take_controllers() {
             controllers.spawn(controller);
         }
-        for (_, task) in shared.take_tasks() {
+        for (_, task) in context.take_tasks() {
             let gate = gate.clone();
             tasks.spawn(async move {
                 gate.tried().await;
                 task.await;
             });
         }
-        let all = shared.clone();
+        let all = context.clone();
         let settings = Settings::new("default".to_owned(), who.to_owned());
         let candidate = Candidate {
             client: client::over(server.connect(who), &metrics, settings.retry),
             settings,
             gate,
-            link: shared.link.clone(),
+            link: context.link.clone(),
             clock,
             metrics,
         };
         election.spawn(async move {
-            let ended = candidate.run(move || shared.seen(), released).await;
+            let ended = candidate.run(move || context.seen(), released).await;
             if let Err(error) = ended {
                 tracing::error!(%error, "the election has ended");
             }
         });
-        Ok(Self { who: who.to_owned(), printer, tasks, controllers, election, stop, release, shared: all })
+        Ok(Self { who: who.to_owned(), printer, tasks, controllers, election, stop, release, context: all })
     }
 
     /// Ends it as SIGTERM does.
@@ -184,7 +184,7 @@ impl Process {
         let _ = self.stop.send(true);
         let ended = timeout(Duration::from_secs(20), async {
             while self.controllers.join_next().await.is_some() {}
-            self.shared.recorder.flush(Duration::from_millis(200)).await;
+            self.context.recorder.flush(Duration::from_millis(200)).await;
             let _ = self.release.send(true);
             while self.election.join_next().await.is_some() {}
         });
@@ -200,10 +200,10 @@ impl Process {
         let uids: HashSet<String> = there.iter().map(|object| text(object, "/metadata/uid")).collect();
         let who = &self.who;
         let mut wrong = Vec::new();
-        for uid in self.shared.executor.memory.remembered().iter().filter(|uid| !uids.contains(&***uid)) {
+        for uid in self.context.executor.memory.remembered().iter().filter(|uid| !uids.contains(&***uid)) {
             wrong.push(format!("{who} remembers what it wrote for {uid}, which is gone"));
         }
-        for (controller, activity) in self.shared.activities() {
+        for (controller, activity) in self.context.activities() {
             let now = activity.now();
             for key in now.failing.keys().chain(now.refused.keys()).filter(|key| !uids.contains(&*key.uid)) {
                 wrong.push(format!("{who} remembers how {controller} {key} failed, which is gone"));
@@ -219,7 +219,7 @@ impl Process {
             .iter()
             .map(|object| (text(object, "/metadata/namespace"), text(object, "/metadata/name")))
             .collect();
-        for family in self.shared.metrics.registry.gather() {
+        for family in self.context.metrics.registry.gather() {
             for metric in family.get_metric() {
                 let label = |name: &str| {
                     metric

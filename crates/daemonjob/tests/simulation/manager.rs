@@ -1,7 +1,7 @@
 //! A manager's process as far as a plan depends on it: its caches, its clock, what it remembers of nodes and of its
 //! writes, and a pass that it carries out write by write.
 //!
-//! It imitates `quintet_runtime::control::controller` (reconcile, taking over), `quintet_runtime::write::executor` (carry_out, caught_up,
+//! It imitates `quintet_runtime::control` (reconcile, taking over), `quintet_runtime::write::executor` (execute, caught_up,
 //! clarify, refusals) and `controller.rs` of this crate (observe).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,7 +23,7 @@ use crate::server::{Change, JOB, Kind, Server};
 
 /// The shortest time between two status writes, as `Executor::STATUS_PACE`.
 const STATUS_PACE: SignedDuration = SignedDuration::from_secs(1);
-/// How long a status may lag behind while every pass writes, as in `quintet_runtime::control::controller`.
+/// How long a status may lag behind while every pass writes, as in `quintet_runtime::control::reconcile`.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_secs(5);
 /// The wait after a pass that failed or met news.
 const BACKOFF: SignedDuration = SignedDuration::from_millis(500);

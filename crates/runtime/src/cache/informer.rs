@@ -80,7 +80,7 @@ type Subscriber<T> = Arc<dyn Fn(&Change<'_, T>) + Send + Sync>;
 ///
 /// It has one part for each namespace that the process watches, or one for all of them: each has a watch of its own.
 pub struct Informer<T> {
-    parts: Arc<[Part<T>]>,
+    parts: Arc<[NamespaceInformer<T>]>,
 }
 
 impl<T> Clone for Informer<T> {
@@ -90,11 +90,11 @@ impl<T> Clone for Informer<T> {
 }
 
 /// What one watch keeps: the objects of a namespace, or all.
-pub struct Part<T> {
+pub struct NamespaceInformer<T> {
     pub(super) inner: Arc<Inner<T>>,
 }
 
-impl<T> Clone for Part<T> {
+impl<T> Clone for NamespaceInformer<T> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone() }
     }
@@ -142,7 +142,7 @@ impl<T: Object> Informer<T> {
     pub fn new(resource: Resource, namespaces: &[String], selector: Option<&'static str>) -> Self {
         let everywhere = [String::new()];
         let namespaces = if namespaces.is_empty() || !resource.namespaced { &everywhere } else { namespaces };
-        let parts = namespaces.iter().map(|namespace| Part::new(resource, namespace, selector));
+        let parts = namespaces.iter().map(|namespace| NamespaceInformer::new(resource, namespace, selector));
         Self { parts: parts.collect() }
     }
 
@@ -161,7 +161,7 @@ impl<T: Object> Informer<T> {
     }
 
     /// Its parts.
-    pub fn parts(&self) -> &[Part<T>] {
+    pub fn parts(&self) -> &[NamespaceInformer<T>] {
         &self.parts
     }
 
@@ -176,7 +176,7 @@ impl<T: Object> Informer<T> {
     }
 
     /// The part that objects of this namespace are in, if they are cached at all.
-    fn part(&self, namespace: &str) -> Option<&Part<T>> {
+    fn part(&self, namespace: &str) -> Option<&NamespaceInformer<T>> {
         self.parts.iter().find(|part| part.covers(namespace))
     }
 
@@ -210,12 +210,12 @@ impl<T: Object> Informer<T> {
 
     /// All cached objects, by namespace and name.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.parts.iter().flat_map(Part::all).collect()
+        self.parts.iter().flat_map(NamespaceInformer::all).collect()
     }
 
     /// The objects that cannot be decoded now, and why.
     pub fn undecodable(&self) -> Vec<(Key, String)> {
-        self.parts.iter().flat_map(Part::undecodable).collect()
+        self.parts.iter().flat_map(NamespaceInformer::undecodable).collect()
     }
 
     /// The names in a namespace that begin so, in order, of objects that are `wanted`.
@@ -243,7 +243,7 @@ impl<T: Object> Informer<T> {
 
     /// Wakes whenever one of its parts can be relied on more or less than before.
     pub fn watch_health(&self) -> Vec<watch::Receiver<Health>> {
-        self.parts.iter().map(Part::health).collect()
+        self.parts.iter().map(NamespaceInformer::health).collect()
     }
 
     /// Lists and watches for ever. Ends only with the future that it is.
@@ -253,7 +253,7 @@ impl<T: Object> Informer<T> {
     }
 }
 
-impl<T: Object> Part<T> {
+impl<T: Object> NamespaceInformer<T> {
     fn new(resource: Resource, namespace: &str, selector: Option<&'static str>) -> Self {
         Self {
             inner: Arc::new(Inner {

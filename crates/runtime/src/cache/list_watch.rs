@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cache::informer::{Part, SILENCE, Seen};
+use crate::cache::informer::{NamespaceInformer, SILENCE, Seen};
 use crate::log_repeated;
 use crate::model::object::{Meta, MetaOnly, Object};
 use crate::model::protobuf::{self, Malformed};
@@ -142,7 +142,7 @@ enum Next {
 }
 
 /// Lists and watches for ever.
-pub(super) async fn run<T: Object>(part: Part<T>, client: Client, link: Link) {
+pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, link: Link) {
     let mut keeper = Keeper {
         backoff: DefaultBackoff::default(),
         doubts: link.doubts(),
@@ -169,7 +169,7 @@ pub(super) async fn run<T: Object>(part: Part<T>, client: Client, link: Link) {
 
 /// What keeps one cache.
 struct Keeper<T> {
-    part: Part<T>,
+    part: NamespaceInformer<T>,
     client: Client,
     link: Link,
     backoff: DefaultBackoff,
@@ -295,7 +295,7 @@ impl<T: Object> Keeper<T> {
     }
 }
 
-impl<T: Object> Part<T> {
+impl<T: Object> NamespaceInformer<T> {
     /// Fills the cache anew, by a streaming list where the server has it, else by pages.
     async fn list(&self, client: &Client) -> Result<String, Interrupted> {
         if self.inner.streaming.load(Ordering::Relaxed) {

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cache::informer::{Informer, Part};
+use crate::cache::informer::{Informer, NamespaceInformer};
 use crate::model::object::{Key, Object};
 use crate::model::progress::Progress;
 use crate::model::resource::Resource;
 
 /// A cache whose progress can be compared with what was written.
-pub trait Follower: Send + Sync {
+pub trait TrackedCache: Send + Sync {
     /// What it caches.
     fn resource(&self) -> Resource;
     /// Whether objects of this namespace are in it.
     fn covers(&self, namespace: &str) -> bool;
-    /// See [`Part::scope`].
+    /// See [`NamespaceInformer::scope`].
     fn scope(&self) -> String;
     /// How far it has come.
     fn progress(&self) -> Progress;
@@ -28,39 +28,39 @@ pub trait Follower: Send + Sync {
     fn relist(&self, since: Instant);
 }
 
-impl<T: Object> Follower for Part<T> {
+impl<T: Object> TrackedCache for NamespaceInformer<T> {
     fn resource(&self) -> Resource {
-        Part::resource(self)
+        NamespaceInformer::resource(self)
     }
 
     fn covers(&self, namespace: &str) -> bool {
-        Part::covers(self, namespace)
+        NamespaceInformer::covers(self, namespace)
     }
 
     fn scope(&self) -> String {
-        Part::scope(self)
+        NamespaceInformer::scope(self)
     }
 
     fn progress(&self) -> Progress {
-        *Part::progress(self).borrow()
+        *NamespaceInformer::progress(self).borrow()
     }
 
     fn watch_progress(&self) -> watch::Receiver<Progress> {
-        Part::progress(self)
+        NamespaceInformer::progress(self)
     }
 
     fn shows_deletion(&self, key: &Key) -> bool {
-        Part::shows_deletion(self, key)
+        NamespaceInformer::shows_deletion(self, key)
     }
 
     fn relist(&self, since: Instant) {
-        Part::relist(self, since);
+        NamespaceInformer::relist(self, since);
     }
 }
 
 impl<T: Object> Informer<T> {
     /// What a plan that reads this cache waits for.
-    pub fn followers(&self) -> Vec<Arc<dyn Follower>> {
-        self.parts().iter().map(|part| Arc::new(part.clone()) as Arc<dyn Follower>).collect()
+    pub fn tracked(&self) -> Vec<Arc<dyn TrackedCache>> {
+        self.parts().iter().map(|part| Arc::new(part.clone()) as Arc<dyn TrackedCache>).collect()
     }
 }

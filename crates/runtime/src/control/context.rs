@@ -30,9 +30,9 @@ type Watched = Box<dyn Fn() -> Option<String> + Send + Sync>;
 type Cached = Box<dyn Fn() -> Cache + Send + Sync>;
 type Position = Box<dyn Fn() -> (Resource, String, Progress) + Send + Sync>;
 
-/// Shared by all controllers of the process. Cheap to clone.
+/// What the controllers of the process share. Cheap to clone.
 #[derive(Clone)]
-pub struct Shared {
+pub struct Context {
     /// The client that everything but the election uses.
     pub client: Client,
     /// The one writer.
@@ -52,23 +52,23 @@ pub struct Shared {
     inner: Arc<Inner>,
 }
 
-/// What a process shares, as [`Shared::new`] takes it.
-pub struct Setup {
-    /// See [`Shared::client`].
+/// What a process shares, as [`Context::new`] takes it.
+pub struct ContextConfig {
+    /// See [`Context::client`].
     pub client: Client,
-    /// See [`Shared::link`]; the client was made with it.
+    /// See [`Context::link`]; the client was made with it.
     pub link: Link,
-    /// See [`Shared::gate`].
+    /// See [`Context::gate`].
     pub gate: Gate,
-    /// See [`Shared::metrics`].
+    /// See [`Context::metrics`].
     pub metrics: Metrics,
-    /// See [`Shared::clock`].
+    /// See [`Context::clock`].
     pub clock: Clock,
     /// Who reports events.
     pub instance: String,
     /// Narrow every watch of namespaced objects; none means all.
     pub namespaces: Vec<String>,
-    /// See [`Shared::stop`].
+    /// See [`Context::stop`].
     pub stop: watch::Receiver<bool>,
 }
 
@@ -90,7 +90,7 @@ struct Inner {
 pub struct Cache {
     /// Of which type.
     pub resource: Resource,
-    /// What it caches; see [`crate::cache::informer::Part::scope`].
+    /// What it caches; see [`crate::cache::informer::NamespaceInformer::scope`].
     pub scope: String,
     /// How many objects.
     pub objects: usize,
@@ -122,13 +122,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl Context {
     /// Shares a client and what goes with it.
-    pub fn new(setup: Setup) -> Self {
-        let Setup { client, link, gate, metrics, clock, instance, namespaces, stop } = setup;
+    pub fn new(setup: ContextConfig) -> Self {
+        let ContextConfig { client, link, gate, metrics, clock, instance, namespaces, stop } = setup;
         let (recorder, sender) =
             Recorder::new(client.clone(), gate.clone(), clock, metrics.clone(), instance);
-        let shared = Self {
+        let context = Self {
             executor: Arc::new(Executor::new(client.clone(), gate.clone(), clock)),
             client,
             gate,
@@ -150,8 +150,8 @@ impl Shared {
                 deployments: Mutex::default(),
             }),
         };
-        shared.spawn("events", sender);
-        shared
+        context.spawn("events", sender);
+        context
     }
 
     /// The namespaces that every watch of namespaced objects is narrowed to; none means all.
@@ -185,7 +185,7 @@ impl Shared {
     }
 
     /// An informer of a type that may well be absent, and that nobody waits for; of the objects that `selector` selects.
-    pub fn patient_informer<T: Object>(
+    pub fn optional_informer<T: Object>(
         &self,
         name: &'static str,
         resource: Resource,

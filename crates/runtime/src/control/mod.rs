@@ -4,3 +4,6 @@ pub mod activity;
 pub mod context;
 pub mod controller;
 pub mod queue;
+mod reconcile;
+pub mod reconciler;
+pub mod waker;

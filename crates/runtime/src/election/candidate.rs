@@ -46,8 +46,11 @@ impl Candidate {
     /// released and what was `seen` handed over, or with an error that only a person can mend.
     pub async fn run(self, seen: impl Fn() -> Seen, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
         let mut campaign = Campaign::new(self);
-        campaign.compete(&mut stop).await?;
-        campaign.leave(seen).await;
+        let may_hold = campaign.compete(&mut stop).await?;
+        campaign.gate.close();
+        if may_hold {
+            campaign.leave(seen).await;
+        }
         Ok(())
     }
 }
@@ -55,15 +58,21 @@ impl Candidate {
 enum Attempt {
     /// With what the predecessor had seen (nothing, unless it has just released the lease) where it was not ours before.
     Held(Option<Seen>),
-    OthersHold(String),
+    HeldByOther(String),
     /// The server has answered, and the answer is of no use.
     Refused(String),
     /// There was no answer: what is connected may be connected to nobody.
     Unanswered(String),
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Allowed {
+    Nothing,
+    Read,
+    Write,
+}
+
 /// A candidate, and what it knows of the tries so far.
-#[expect(clippy::struct_excessive_bools, reason = "each is another fact about the tries so far")]
 struct Campaign {
     client: Client,
     settings: Settings,
@@ -75,14 +84,10 @@ struct Campaign {
     started: Instant,
     observed: Observed,
     held_since: Option<Moment>,
-    /// Whether the last try may have acquired the lease, as far as is known.
-    may_hold: bool,
     /// Tries in a row that came to nothing.
     failures: u64,
-    /// Whether it was ever allowed to read the Lease.
-    was_read: bool,
-    /// Whether it was ever allowed to write it.
-    was_written: bool,
+    /// What it was ever allowed to do.
+    allowed: Allowed,
     /// How long the last try took that was answered.
     took: Duration,
     /// Watches in a row that were refused.
@@ -106,10 +111,8 @@ impl Campaign {
             started: Instant::now(),
             observed: Observed::default(),
             held_since: None,
-            may_hold: true,
             failures: 0,
-            was_read: false,
-            was_written: false,
+            allowed: Allowed::Nothing,
             took: Duration::ZERO,
             unwatched: 0,
             holder_told: None,
@@ -118,29 +121,28 @@ impl Campaign {
         }
     }
 
-    /// Tries, and waits until the next try is due, until `stop` becomes true.
-    async fn compete(&mut self, stop: &mut watch::Receiver<bool>) -> Result<(), Error> {
+    /// Tries, and waits until the next try is due, until `stop` becomes true. Returns whether the lease may be its own then.
+    async fn compete(&mut self, stop: &mut watch::Receiver<bool>) -> Result<bool, Error> {
         loop {
             let began = self.gate.moment();
-            self.may_hold = true;
             let outcome = tokio::select! {
                 outcome = self.try_once() => outcome,
-                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                _ = stop.wait_for(|stop| *stop) => return Ok(true),
             };
             if *stop.borrow() {
-                return Ok(());
+                return Ok(true);
             }
             let outcome = self.forgive(outcome)?;
             self.note(&outcome, began);
             let pause = match outcome {
                 Attempt::Held(taken) => self.hold(taken, began),
                 Attempt::Refused(error) | Attempt::Unanswered(error) => self.fail(&error, began),
-                Attempt::OthersHold(holder) => {
+                Attempt::HeldByOther(holder) => {
                     self.stand_by(holder).await?;
                     self.gate.note_try();
                     tokio::select! {
-                        () = self.chance() => continue,
-                        _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                        () = self.wait_until_available() => continue,
+                        _ = stop.wait_for(|stop| *stop) => return Ok(false),
                     }
                 }
             };
@@ -148,7 +150,7 @@ impl Campaign {
             tokio::select! {
                 () = sleep(pause) => {}
                 _ = self.returns.changed(), if !self.answered => {}
-                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                _ = stop.wait_for(|stop| *stop) => return Ok(true),
             }
         }
     }
@@ -163,7 +165,7 @@ impl Campaign {
             Some(left) => left.min((renew_deadline / 4).max(self.took * 2)),
             None => renew_deadline,
         };
-        let is_stuck = self.gate.silence() >= renew_deadline;
+        let is_stuck = self.gate.since_heartbeat() >= renew_deadline;
         let tried = timeout(limit, self.attempt(is_stuck)).await;
         tried.unwrap_or_else(|_elapsed| Ok(Attempt::Unanswered("no answer in time".to_owned())))
     }
@@ -173,7 +175,7 @@ impl Campaign {
     fn forgive(&self, outcome: Result<Attempt, Error>) -> Result<Attempt, Error> {
         match outcome {
             Err(error @ Error::Forbidden { verb, .. })
-                if (if verb == "get" { self.was_read } else { self.was_written })
+                if self.allowed >= (if verb == "get" { Allowed::Read } else { Allowed::Write })
                     || self.started.elapsed() < FORBIDDEN =>
             {
                 Ok(Attempt::Refused(error.to_string()))
@@ -194,12 +196,15 @@ impl Campaign {
             self.link.doubt();
         }
         // A server that refuses what it has granted before, as one that starts does, is not back yet.
-        let is_granted = matches!(outcome, Attempt::Held(_) | Attempt::OthersHold(_));
+        let is_granted = matches!(outcome, Attempt::Held(_) | Attempt::HeldByOther(_));
         if !std::mem::replace(&mut self.works, is_granted) && is_granted {
             self.link.is_back();
         }
-        self.was_read |= is_granted;
-        self.was_written |= matches!(outcome, Attempt::Held(_));
+        self.allowed = self.allowed.max(match outcome {
+            Attempt::Held(_) => Allowed::Write,
+            Attempt::HeldByOther(_) => Allowed::Read,
+            Attempt::Refused(_) | Attempt::Unanswered(_) => Allowed::Nothing,
+        });
         self.returns.mark_unchanged();
     }
 
@@ -222,7 +227,7 @@ impl Campaign {
 
     /// Another process holds the lease.
     async fn stand_by(&mut self, holder: String) -> Result<(), Error> {
-        (self.may_hold, self.failures) = (false, 0);
+        self.failures = 0;
         if self.held_since.take().is_some() {
             self.gate.close();
             tracing::warn!(holder, "another process holds the lease: lost it, standing by");
@@ -287,7 +292,7 @@ impl Campaign {
         let holder = observed.spec.holder_identity.clone().unwrap_or_default();
         if !observed.is_free() && holder != settings.identity && !observed.is_expired(settings) {
             // Somebody has deleted it; its holder does not know yet, and goes on until it does.
-            return Ok(Attempt::OthersHold(holder));
+            return Ok(Attempt::HeldByOther(holder));
         }
         if is_stuck {
             return Ok(self.stuck());
@@ -318,7 +323,7 @@ impl Campaign {
         let is_ours = holder == self.settings.identity;
         observed.lost |= !is_ours;
         if !holder.is_empty() && !is_ours && !observed.is_expired(&self.settings) {
-            return Ok(Attempt::OthersHold(holder));
+            return Ok(Attempt::HeldByOther(holder));
         }
         if is_stuck {
             return Ok(self.stuck());
@@ -340,7 +345,7 @@ impl Campaign {
                 Ok(Attempt::Refused("the Lease was changed meanwhile".to_owned()))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Attempt::OthersHold("(unknown)".to_owned()))
+                Ok(Attempt::HeldByOther("(unknown)".to_owned()))
             }
             Err(error) => self.refused(error, "update"),
         }
@@ -369,7 +374,7 @@ impl Campaign {
 
     /// Waits until the Lease that another process holds may be had: it is released, gone, or its holder was silent for too
     /// long. Where it cannot be watched, a while later is time enough.
-    async fn chance(&mut self) {
+    async fn wait_until_available(&mut self) {
         let (settings, observed) = (&self.settings, &mut self.observed);
         let began = Instant::now();
         let watched = lease::watch(&self.client, settings, &observed.version);
@@ -424,14 +429,10 @@ impl Campaign {
         sleep(if was_short { settings.retry } else { settings.retry.min(Duration::from_millis(200)) }).await;
     }
 
-    /// Closes the gate and releases the lease, if it may be ours. What was seen is told by who has led alone.
+    /// Releases the lease. What was seen is told by who has led alone.
     async fn leave(self, seen: impl Fn() -> Seen) {
-        self.gate.close();
         // A try that was cut off may have gone through.
         let seen = if self.held_since.is_some() { seen() } else { Seen::new() };
-        if !self.may_hold {
-            return;
-        }
         let released = async {
             match self.release(&seen).await {
                 // Annotations have a limit. The successor lists anew then.

@@ -140,7 +140,7 @@ pub enum Action<S, E = Infallible> {
         /// What makes this claim ours.
         token: String,
     },
-    /// Something of the kind's own, handed to [`crate::control::controller::Reconciler::effect`].
+    /// Something of the kind's own, handed to [`crate::control::reconciler::Reconciler::effect`].
     Effect(E),
 }
 

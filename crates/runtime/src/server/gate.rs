@@ -196,12 +196,12 @@ impl Gate {
 
     /// Says that whoever writes goes on. Who says so once says it every [`BEAT`]: the election runs on a thread of its own,
     /// and must not keep the lease for others that hang.
-    pub fn beat(&self) {
+    pub fn heartbeat(&self) {
         *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// For how long whoever writes has not said that it goes on.
-    pub(crate) fn silence(&self) -> Duration {
+    pub(crate) fn since_heartbeat(&self) -> Duration {
         let beat = *self.beat.lock().unwrap_or_else(PoisonError::into_inner);
         beat.map_or(Duration::ZERO, |beat| beat.elapsed())
     }

@@ -84,6 +84,7 @@ const PASS_SECONDS: [f64; 40] = [
 
 impl Metrics {
     /// Makes and registers them, with the process's own (`process_*`).
+    #[expect(clippy::too_many_lines, reason = "one entry for each metric, in the order of the fields")]
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;

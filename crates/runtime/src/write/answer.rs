@@ -7,7 +7,7 @@ pub(super) enum Answer {
     /// Done.
     Done,
     /// Nothing to do: it is there already, gone already, or has changed. The cache will show it.
-    News,
+    Stale,
     /// Refused.
     Refused { reason: RefusalReason, message: String, quota: bool },
     /// The namespace is being deleted: nothing can be made there any more.
@@ -21,7 +21,7 @@ pub(super) enum Sorted {
     /// It was not carried out, and should be tried again later.
     Later(String),
     /// It may have been carried out.
-    Unclear(String),
+    Ambiguous(String),
 }
 
 /// Sorts a failure that the API server states.
@@ -33,7 +33,7 @@ pub(super) fn sort(verb: Verb, status: kube::core::Status) -> Sorted {
         Sorted::Answer(Answer::Refused { reason, message, quota })
     };
     match code {
-        404 if verb != Verb::Create => Sorted::Answer(Answer::News),
+        404 if verb != Verb::Create => Sorted::Answer(Answer::Stale),
         // The API server's own words, and not those of a proxy that quotes the path.
         404 if reason == "NotFound" && message.starts_with("namespaces \"") => {
             Sorted::Answer(Answer::NamespaceTerminating)
@@ -43,16 +43,16 @@ pub(super) fn sort(verb: Verb, status: kube::core::Status) -> Sorted {
         409 if verb == Verb::Apply && message.starts_with("Apply failed") => {
             refused(RefusalReason::Other, message)
         }
-        409 => Sorted::Answer(Answer::News),
+        409 => Sorted::Answer(Answer::Stale),
         // A `test` of the patch failed: the object is not as the plan saw it.
         422 if verb == Verb::JsonPatch && message.starts_with("the server rejected our request") => {
-            Sorted::Answer(Answer::News)
+            Sorted::Answer(Answer::Stale)
         }
         403 if terminating => Sorted::Answer(Answer::NamespaceTerminating),
         400 | 403 | 404 | 413 | 422 => refused(RefusalReason::Other, message),
         500 if message.contains("failed to create typed") => refused(RefusalReason::Untyped, message),
         // Any JSON is a Status to kube, without a code where it is none: the words of whoever stands between.
-        0 | 500..=599 => Sorted::Unclear(message),
+        0 | 500..=599 => Sorted::Ambiguous(message),
         _ => Sorted::Later(message),
     }
 }

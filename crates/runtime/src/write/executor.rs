@@ -34,7 +34,7 @@ pub enum Error {
     /// This process may not write (any more).
     #[error("this process does not hold the lease")]
     NotLeading,
-    /// The server could not be reached, or asked to come back later, or the answer is unclear.
+    /// The server could not be reached, or asked to come back later, or the answer is ambiguous.
     #[error("{verb} {object}: {error}")]
     Unanswered {
         /// What was tried.
@@ -67,7 +67,7 @@ pub enum Error {
 
 /// What carrying out the steps of a plan came to.
 #[derive(Debug, Default)]
-pub struct Carried {
+pub struct Execution {
     /// Writes that went through.
     pub writes: usize,
     /// Whether all steps went through.
@@ -108,7 +108,7 @@ impl Executor {
         }
     }
 
-    /// Reads what an unclear answer may have written, so that the next plan waits for it.
+    /// Reads what an ambiguous answer may have written, so that the next plan waits for it.
     pub async fn clarify(&self, owner: &Key) -> Result<(), Error> {
         for (place, deleted) in self.memory.unanswered(owner) {
             let (resource, namespace, name) = &place;
@@ -128,13 +128,13 @@ impl Executor {
                 let key = Key { namespace: namespace.clone(), name: name.as_str().into(), uid };
                 self.memory.deleted(owner, *resource, key);
             }
-            self.memory.unclear(owner, |unclear| unclear.remove(&place));
+            self.memory.ambiguous(owner, |ambiguous| ambiguous.remove(&place));
         }
         Ok(())
     }
 
     /// Takes the steps of a plan (see [`Plan::withhold`](crate::model::plan::Plan::withhold)), one after the other, for as long as the plan is `still` about the object as it is.
-    pub async fn carry_out<S, E>(
+    pub async fn execute<S, E>(
         &self,
         owner: &Key,
         resource: &Resource,
@@ -142,11 +142,11 @@ impl Executor {
         steps: Vec<Vec<Action<S, E>>>,
         still: &(dyn Fn() -> bool + Sync),
         effect: impl Fn(E) -> Result<(), String>,
-    ) -> Carried
+    ) -> Execution
     where
         S: Serialize,
     {
-        let mut carried = Carried { complete: true, ..Carried::default() };
+        let mut execution = Execution { complete: true, ..Execution::default() };
         for (index, step) in steps.into_iter().enumerate() {
             // What comes after a claim or a patch is owed by whoever made it.
             let claimed = index > 0;
@@ -166,18 +166,18 @@ impl Executor {
             let mut refused_in_a_row = 0;
             while let Some(answer) = answers.next().await {
                 if let Some((what, answer)) = answer {
-                    if self.settle(owner, what, answer, &mut refused_in_a_row, &mut carried) {
+                    if self.settle(owner, what, answer, &mut refused_in_a_row, &mut execution) {
                         stop.store(true, Ordering::Relaxed);
                     }
                 } else {
-                    carried.complete = false;
+                    execution.complete = false;
                 }
             }
-            if !carried.complete {
+            if !execution.complete {
                 break;
             }
         }
-        carried
+        execution
     }
 
     /// Takes note of an answer. Returns whether nothing more of this step is begun.
@@ -187,33 +187,33 @@ impl Executor {
         (verb, resource, name): (Verb, Resource, String),
         answer: Result<Answer, Error>,
         refused_in_a_row: &mut usize,
-        carried: &mut Carried,
+        execution: &mut Execution,
     ) -> bool {
-        carried.complete &= matches!(answer, Ok(Answer::Done));
+        execution.complete &= matches!(answer, Ok(Answer::Done));
         match answer {
             Ok(Answer::Done) => {
                 *refused_in_a_row = 0;
                 if verb != Verb::Effect {
-                    carried.writes += 1;
+                    execution.writes += 1;
                     self.memory.accepted(owner, verb, &resource, &name);
-                    carried.done.push((verb, resource.kind, name));
+                    execution.done.push((verb, resource.kind, name));
                 }
                 false
             }
-            Ok(Answer::News) => {
+            Ok(Answer::Stale) => {
                 if verb == Verb::MergePatch {
                     self.memory.forget_creation(owner, &resource, &name);
                 }
-                carried.news = true;
+                execution.news = true;
                 false
             }
             Ok(Answer::NamespaceTerminating) => {
                 // The next plan knows.
-                carried.refused |= self.memory.namespace_terminates(owner);
+                execution.refused |= self.memory.namespace_terminates(owner);
                 true
             }
             Ok(Answer::Refused { reason, message, quota }) => {
-                carried.refused = true;
+                execution.refused = true;
                 // What is wrong with a name, or was refused before, is not news about the others.
                 let is_new =
                     !reason.is_of_the_name() && !self.memory.was_refused(owner, verb, &resource, &name);
@@ -224,11 +224,11 @@ impl Executor {
                 if is_pod && !quota && is_new && *refused_in_a_row == STOP_AFTER {
                     self.memory.pause_creations(owner, &name);
                 }
-                carried.refusals.push((verb, name, message));
+                execution.refusals.push((verb, name, message));
                 quota || *refused_in_a_row >= STOP_AFTER
             }
             Err(error) => {
-                carried.failure.get_or_insert(error);
+                execution.failure.get_or_insert(error);
                 true
             }
         }
@@ -302,7 +302,7 @@ impl Executor {
             }
             Some(meta) if meta.is_controlled_by(owner) => {
                 self.memory.wrote(owner, resource, &meta);
-                return Ok(Answer::News);
+                return Ok(Answer::Stale);
             }
             Some(meta) => {
                 let belongs =
@@ -312,7 +312,7 @@ impl Executor {
                     format!("{} {name} exists already and belongs to {belongs}", resource.kind),
                 )
             }
-            None => return Ok(Answer::News),
+            None => return Ok(Answer::Stale),
         };
         Ok(Answer::Refused { reason, message, quota: false })
     }
@@ -325,11 +325,11 @@ impl Executor {
         let term = self.gate.term().ok_or(Error::NotLeading)?;
         // Noted before it is sent: whatever becomes of this task, the next plan knows that something may have happened.
         let place = (resource, namespace.clone(), name.clone());
-        self.memory.unclear(owner, |unclear| unclear.insert(place.clone(), deletes.clone()));
+        self.memory.ambiguous(owner, |ambiguous| ambiguous.insert(place.clone(), deletes.clone()));
         // A lease that is renewed meanwhile gives it more time: a webhook of somebody else may need it.
         let mut is_said = false;
         let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, term, CALL, request).await {
-            None => Sorted::Unclear("the lease was lost, or not renewed in time".to_owned()),
+            None => Sorted::Ambiguous("the lease was lost, or not renewed in time".to_owned()),
             Some(Ok(Ok(only))) => {
                 match deletes {
                     None => self.memory.wrote(owner, resource, &Meta::from(only.metadata)),
@@ -349,15 +349,15 @@ impl Executor {
             Some(Ok(Err(kube::Error::Service(error)))) if error.is::<Resting>() => {
                 Sorted::Later(error.to_string())
             }
-            Some(Ok(Err(error))) => Sorted::Unclear(brief(&error)),
-            Some(Err(_elapsed)) => Sorted::Unclear("no answer in time".to_owned()),
+            Some(Ok(Err(error))) => Sorted::Ambiguous(brief(&error)),
+            Some(Err(_elapsed)) => Sorted::Ambiguous("no answer in time".to_owned()),
         };
-        if !matches!(sorted, Sorted::Unclear(_)) {
-            self.memory.unclear(owner, |unclear| unclear.remove(&place));
+        if !matches!(sorted, Sorted::Ambiguous(_)) {
+            self.memory.ambiguous(owner, |ambiguous| ambiguous.remove(&place));
         }
         match sorted {
             Sorted::Answer(answer) => Ok(answer),
-            Sorted::Later(error) | Sorted::Unclear(error) => {
+            Sorted::Later(error) | Sorted::Ambiguous(error) => {
                 Err(Error::Unanswered { verb, object: format!("{} {name}", resource.kind), error, is_said })
             }
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use crate::cache::tracked::Follower;
+use crate::cache::tracked::TrackedCache;
 use crate::model::clock::{Clock, FIRST_BACKOFF, LONGEST_BACKOFF, doubled};
 use crate::model::conditions::shorten;
 use crate::model::object::{Key, Meta};
@@ -29,27 +29,27 @@ struct Written {
     versions: HashMap<(Resource, Arc<str>), (u64, Instant)>,
     deletes: Vec<(Resource, Key, Instant)>,
     /// What an unanswered write may have done; for a deletion, the UID that it was about.
-    unclear: HashMap<Place, Option<Arc<str>>>,
+    ambiguous: HashMap<Place, Option<Arc<str>>>,
 }
 
 impl Written {
     /// Forgets what the caches show; whether that is all of their types.
-    fn is_shown(&mut self, followers: &[Arc<dyn Follower>]) -> bool {
-        for follower in followers {
-            let resource = follower.resource();
-            let progress = follower.progress();
+    fn is_shown(&mut self, caches: &[Arc<dyn TrackedCache>]) -> bool {
+        for cache in caches {
+            let resource = cache.resource();
+            let progress = cache.progress();
             let listed_since = |answered: Instant| progress.listed.is_some_and(|began| began > answered);
-            let follows = |of: &Resource, namespace: &str| *of == resource && follower.covers(namespace);
+            let follows = |of: &Resource, namespace: &str| *of == resource && cache.covers(namespace);
             self.versions.retain(|(of, namespace), (version, answered)| {
                 !(follows(of, namespace) && (progress.position >= *version || listed_since(*answered)))
             });
             self.deletes.retain(|(of, key, answered)| {
-                let is_shown = || follower.shows_deletion(key) || listed_since(*answered);
+                let is_shown = || cache.shows_deletion(key) || listed_since(*answered);
                 !(follows(of, &key.namespace) && is_shown())
             });
         }
         let followed = |of: &Resource, namespace: &str| {
-            followers.iter().any(|follower| follower.resource() == *of && follower.covers(namespace))
+            caches.iter().any(|cache| cache.resource() == *of && cache.covers(namespace))
         };
         !self.versions.keys().any(|(of, namespace)| followed(of, namespace))
             && !self.deletes.iter().any(|(of, key, _)| followed(of, &key.namespace))
@@ -58,8 +58,8 @@ impl Written {
     /// The types of what is not shown.
     fn resources(&self) -> impl Iterator<Item = Resource> {
         let deleted = self.deletes.iter().map(|(resource, ..)| *resource);
-        let unclear = self.unclear.keys().map(|(resource, ..)| *resource);
-        self.versions.keys().map(|(resource, _)| *resource).chain(deleted).chain(unclear)
+        let ambiguous = self.ambiguous.keys().map(|(resource, ..)| *resource);
+        self.versions.keys().map(|(resource, _)| *resource).chain(deleted).chain(ambiguous)
     }
 }
 
@@ -143,18 +143,18 @@ impl OwnerMemory {
     }
 
     /// Whether the caches show everything that was written for `owner`.
-    pub fn caught_up(&self, owner: &Key, followers: &[Arc<dyn Follower>]) -> bool {
+    pub fn caught_up(&self, owner: &Key, caches: &[Arc<dyn TrackedCache>]) -> bool {
         let mut memory = self.lock();
-        memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))
+        memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches))
     }
 
     /// Whether the caches show everything that was written for anybody.
-    pub fn all_caught_up(&self, followers: &[Arc<dyn Follower>]) -> bool {
+    pub fn all_caught_up(&self, caches: &[Arc<dyn TrackedCache>]) -> bool {
         // Of each of them it is forgotten what is shown: who hands over tells of the rest.
         let mut memory = self.lock();
         let mut shown = true;
         for memory in memory.values_mut() {
-            shown &= memory.written.is_shown(followers);
+            shown &= memory.written.is_shown(caches);
         }
         shown
     }
@@ -187,17 +187,17 @@ impl OwnerMemory {
     /// What unanswered writes of this owner may have done; for a deletion, with the UID that it was about.
     pub(super) fn unanswered(&self, owner: &Key) -> Vec<(Place, Option<Arc<str>>)> {
         let memory = self.lock();
-        let unclear = memory.get(&owner.uid).map(|memory| memory.written.unclear.clone());
-        unclear.unwrap_or_default().into_iter().collect()
+        let ambiguous = memory.get(&owner.uid).map(|memory| memory.written.ambiguous.clone());
+        ambiguous.unwrap_or_default().into_iter().collect()
     }
 
     /// Changes what unanswered writes may have done.
-    pub(super) fn unclear<T>(
+    pub(super) fn ambiguous<T>(
         &self,
         owner: &Key,
         change: impl FnOnce(&mut HashMap<Place, Option<Arc<str>>>) -> T,
     ) -> T {
-        change(&mut self.lock().entry(owner.uid.clone()).or_default().written.unclear)
+        change(&mut self.lock().entry(owner.uid.clone()).or_default().written.ambiguous)
     }
 
     /// The owner's namespace is being deleted. Returns whether that is news.

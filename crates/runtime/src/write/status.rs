@@ -34,11 +34,11 @@ impl Executor {
                 self.memory.wrote_status(owner);
                 Ok(())
             }
-            Answer::News | Answer::NamespaceTerminating => {
+            Answer::Stale | Answer::NamespaceTerminating => {
                 // The cache is behind, perhaps for long: the next plan waits for what the server has, or for the end of the
                 // owner. Until then it would make the same again for somebody who may be gone.
                 let place = (*resource, owner.namespace.clone(), owner.name.to_string());
-                self.memory.unclear(owner, |unclear| unclear.insert(place, Some(owner.uid.clone())));
+                self.memory.ambiguous(owner, |ambiguous| ambiguous.insert(place, Some(owner.uid.clone())));
                 Err(Error::Stale(object))
             }
             Answer::Refused { message, .. } => Err(Error::Refused { object, message }),
@@ -56,7 +56,7 @@ impl Executor {
     ) -> Result<Answer, Error> {
         match self.write_status(owner, resource, status, version).await {
             Ok(()) => Ok(Answer::Done),
-            Err(Error::Stale(_)) => Ok(Answer::News),
+            Err(Error::Stale(_)) => Ok(Answer::Stale),
             Err(error @ Error::Unanswered { .. }) => {
                 // Did it commit? The object itself knows.
                 let found = self.reads.read::<Claimed>(resource, &owner.namespace, &owner.name).await?;

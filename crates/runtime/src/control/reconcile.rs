@@ -1,0 +1,279 @@
+//! One pass over one object.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::cache::tracked::TrackedCache;
+use crate::control::context::Context;
+use crate::control::reconciler::Reconciler;
+use crate::model::object::{Key, Object as _};
+use crate::model::plan::{Action, Event, EventType, Plan};
+use crate::model::refusals::Verb;
+use crate::write::executor::{Error, Execution, Executor};
+
+/// How long a status may lag behind while every pass writes something else.
+const LONGEST_SILENCE: Duration = Duration::from_secs(5);
+/// Observing and planning that takes less than this makes no event wait, if it found something to do.
+const CHEAP: Duration = Duration::from_millis(1);
+/// The longest that events wait because a pass costs much.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+/// The longest that events wait because the pass before found nothing to do.
+const LONGEST_GATHERING: Duration = Duration::from_millis(50);
+/// A wait below this is none: the timer would cost more than the pass.
+const SHORTEST_GATHERING: Duration = Duration::from_millis(5);
+
+/// How a pass ended well.
+#[derive(Default)]
+pub(super) struct Passed {
+    /// When to look again.
+    pub again: Option<Instant>,
+    /// How long it took to observe and to plan.
+    pub thought: Duration,
+    /// Whether there was anything to write.
+    pub wrote: bool,
+    /// What the API server said to what it refuses now.
+    pub refused: Option<String>,
+}
+
+impl Passed {
+    /// How long events may wait: thinking takes a tenth of the time at most. After a pass that found nothing to do it takes a
+    /// 400th, for a short while: a run of many pods brings hundreds of events of which few matter, and those of a moment are
+    /// looked at together.
+    pub fn rest(&self) -> Duration {
+        let dear = if self.thought < CHEAP { Duration::ZERO } else { (self.thought * 9).min(LONGEST_REST) };
+        let idle = if self.wrote { Duration::ZERO } else { (self.thought * 400).min(LONGEST_GATHERING) };
+        dear.max(if idle < SHORTEST_GATHERING { Duration::ZERO } else { idle })
+    }
+}
+
+/// What one pass is about.
+pub(super) struct Pass<'a, R: Reconciler> {
+    pub reconciler: &'a R,
+    pub context: &'a Context,
+    pub object: &'a R::Object,
+    pub key: &'a Key,
+    pub caches: &'a [Arc<dyn TrackedCache>],
+    /// Whether the plan is still about the object as it is.
+    pub still: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// What became of a status.
+enum StatusWrite {
+    /// It is as it was, or there is none.
+    Unchanged,
+    /// It is written no oftener than its pace: not before then.
+    Deferred(Instant),
+    /// It was written.
+    Written,
+}
+
+/// One pass: observe, plan, execute, write the status, record Events. Returns when to look again without an event.
+pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed, Error> {
+    let Pass { reconciler, context, object, key, .. } = pass;
+    let started = Instant::now();
+    if !pass.is_caught_up().await? {
+        // What was just found out is not in the caches yet: the next pass waits until it is.
+        return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
+    }
+    let (began, memory) = (Instant::now(), &context.executor.memory);
+    let world = reconciler.observe(object, memory.refusals(key)).await?;
+    let now = context.clock.now();
+    let mut plan = reconciler.plan(object, &world, now);
+    memory.withhold(key, &mut plan);
+    let thought = began.elapsed();
+    let Plan { steps, status, events, again } = plan;
+
+    let mut execution = pass.execute(steps).await;
+    if let Some(error) = execution.failure.take() {
+        pass.log(&execution, 0, "error", started);
+        pass.write_status_meanwhile(&error, status, events, execution.writes).await;
+        return Err(error);
+    }
+    let status = match pass.write_status(status, execution.writes).await {
+        Ok(status) => status,
+        Err(error) => {
+            pass.log(&execution, 0, "error", started);
+            return Err(error);
+        }
+    };
+    let (is_told, wrote_status, deferred) = match status {
+        StatusWrite::Unchanged => (execution.complete, 0, None),
+        StatusWrite::Deferred(until) => (false, 0, Some(until)),
+        StatusWrite::Written => (true, 1, None),
+    };
+    if is_told {
+        pass.record(events);
+    }
+    let outcome = if execution.refusals.is_empty() { "success" } else { "refused" };
+    pass.log(&execution, wrote_status, outcome, started);
+    if execution.news {
+        return Err(Error::Stale(format!("something of {} {key}", reconciler.resource().kind)));
+    }
+    // The next plan knows of a refusal and says so in the status.
+    let at_once = execution.refused.then(Instant::now);
+    let times = again.into_iter().chain(memory.terminating_until(key)).map(|at| instant(now, at));
+    let again = times.chain(at_once).chain(deferred).min();
+    Ok(Passed {
+        again,
+        thought,
+        wrote: execution.writes + wrote_status > 0,
+        refused: memory.refused_now(key),
+    })
+}
+
+impl<R: Reconciler> Pass<'_, R> {
+    /// Whether the caches show everything that was written for the object, as far as that can be found out.
+    async fn is_caught_up(&self) -> Result<bool, Error> {
+        let Executor { memory, .. } = &*self.context.executor;
+        self.context.executor.clarify(self.key).await?;
+        let is_caught_up = memory.caught_up(self.key, self.caches);
+        if is_caught_up {
+            memory.observe_generation(self.key, self.object.generation());
+        }
+        Ok(is_caught_up)
+    }
+
+    /// Executes the steps of a plan, and tells of what was done and what was refused.
+    async fn execute(&self, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
+        let (resource, version) = (self.reconciler.resource(), self.object.resource_version());
+        let effect = |effect| self.reconciler.effect(self.object, effect);
+        let executor = &self.context.executor;
+        let execution = executor.execute(self.key, &resource, version, steps, self.still, effect).await;
+        self.reconciler.executed(self.key, &execution);
+        // Who may not write says nothing either; everyone else is told.
+        if !matches!(execution.failure, Some(Error::NotLeading)) {
+            self.report(&execution);
+        }
+        execution
+    }
+
+    /// Writes the status if it has changed, no oftener than its pace.
+    async fn write_status(&self, status: Option<R::Status>, writes: usize) -> Result<StatusWrite, Error> {
+        let Some(status) = status.filter(|status| self.reconciler.status(self.object) != Some(status)) else {
+            return Ok(StatusWrite::Unchanged);
+        };
+        if let Some(until) = self.deferred(writes) {
+            return Ok(StatusWrite::Deferred(until));
+        }
+        let (resource, version) = (self.reconciler.resource(), self.object.resource_version());
+        self.context.executor.write_status(self.key, &resource, &status, version).await?;
+        Ok(StatusWrite::Written)
+    }
+
+    /// A webhook that fails may do so for long: what is true is told meanwhile.
+    async fn write_status_meanwhile(
+        &self,
+        error: &Error,
+        status: Option<R::Status>,
+        events: Vec<Event>,
+        writes: usize,
+    ) {
+        let object = self.key;
+        if !matches!(error, Error::NotLeading) {
+            tracing::debug!(%object, %error, "a plan was not carried out");
+        }
+        if !matches!(error, Error::Unanswered { is_said: true, .. }) {
+            return;
+        }
+        match self.write_status(status, writes).await {
+            Ok(StatusWrite::Written) => self.record(events),
+            Ok(StatusWrite::Unchanged | StatusWrite::Deferred(_)) => {}
+            Err(error) => tracing::debug!(%object, %error, "nor was its status written"),
+        }
+    }
+
+    /// Until when a status is not written, after a pass with so many writes: it is written no oftener than its pace.
+    fn deferred(&self, writes: usize) -> Option<Instant> {
+        let next = self.context.executor.memory.status_written(self.key)? + Executor::STATUS_PACE;
+        if next > Instant::now() {
+            return Some(next);
+        }
+        // What was just written will be seen and planned upon; until then nothing new is true. A plan that always writes must
+        // still tell.
+        (writes > 0 && next.elapsed() < LONGEST_SILENCE).then(|| Instant::now() + Executor::STATUS_PACE)
+    }
+
+    fn record(&self, events: impl IntoIterator<Item = Event>) {
+        let resource = self.reconciler.resource();
+        events.into_iter().for_each(|event| self.context.recorder.record(resource, self.key, event));
+    }
+
+    /// What went through is told and counted also where the rest did not.
+    fn log(&self, execution: &Execution, more: usize, outcome: &str, started: Instant) {
+        let (writes, refused) = (execution.writes + more, execution.refusals.len());
+        if writes > 0 && !self.reconciler.is_quiet() {
+            let (controller, duration_ms) = (self.reconciler.name(), millis(started.elapsed()));
+            tracing::info!(controller, object = %self.key, outcome, duration_ms, writes, refused, "carried out");
+        }
+    }
+
+    /// One Event for each verb: never one for each pod.
+    fn report(&self, execution: &Execution) {
+        for (verb, reason, action, past) in [
+            (Verb::Create, "SuccessfulCreate", "Create", "Created"),
+            (Verb::Delete, "SuccessfulDelete", "Delete", "Deleted"),
+            (Verb::Apply, "SuccessfulApply", "Apply", "Applied"),
+        ] {
+            let names: Vec<&(Verb, &str, String)> =
+                execution.done.iter().filter(|(done, ..)| *done == verb).collect();
+            if let Some((_, kind, first)) = names.first() {
+                let note = match names.len() {
+                    1 => format!("{past} {kind} {first}"),
+                    many => format!("{past} {many} {}s: {first} and {} more", kind, many - 1),
+                };
+                self.record([Event { type_: EventType::Normal, reason, action, note }]);
+            }
+        }
+        for (verb, reason, action) in [
+            (Verb::Create, "FailedCreate", "Create"),
+            (Verb::Delete, "FailedDelete", "Delete"),
+            (Verb::Apply, "FailedApply", "Apply"),
+            (Verb::JsonPatch, "FailedPatch", "Patch"),
+            (Verb::MergePatch, "FailedPatch", "Patch"),
+        ] {
+            let mut refused = execution.refusals.iter().filter(|(tried, ..)| *tried == verb);
+            if let Some((_, name, message)) = refused.next() {
+                let more = refused.count();
+                let note = if more == 0 {
+                    format!("{name}: {message}")
+                } else {
+                    format!("{name} (and {more} more): {message}")
+                };
+                self.record([Event { type_: EventType::Warning, reason, action, note }]);
+            }
+        }
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The instant at which the wall clock will show `at`.
+fn instant(now: Timestamp, at: Timestamp) -> Instant {
+    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+    // A far future is looked at again once a day: clocks may be set meanwhile.
+    Instant::now() + wait.min(Duration::from_hours(24))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_wait_after_what_costs_much_and_after_what_finds_nothing() {
+        let rest = |micros: u64, wrote: bool| {
+            Passed { thought: Duration::from_micros(micros), wrote, ..Passed::default() }.rest()
+        };
+        assert_eq!(rest(900, true), Duration::ZERO, "there may be more to do");
+        assert_eq!(rest(2_000, true), Duration::from_millis(18), "a tenth of the time");
+        assert_eq!(rest(10_000_000, true), LONGEST_REST);
+        assert_eq!(rest(10, false), Duration::ZERO, "cheaper than a timer");
+        assert_eq!(rest(100, false), Duration::from_millis(40));
+        assert_eq!(rest(1_500, false), LONGEST_GATHERING);
+        assert_eq!(rest(20_000, false), Duration::from_millis(180));
+    }
+}
