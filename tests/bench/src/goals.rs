@@ -793,7 +793,7 @@ impl Kept {
             let of_pairs = found.map(|found| found.of_pairs(key, Part::P50, who)).unwrap_or_default();
             Some(stats::spread(of_pairs.into_iter().map(|(_, value)| value))?.median)
         };
-        let (many, (tenth, half)) = (manager::MANY, manager::fewer(manager::MANY));
+        let (many, (tenth, half)) = (manager::MANY, manager::sizes::fewer(manager::MANY));
         let line = |who: Manager| {
             let points = [(tenth, "rss-tenth"), (half, "rss-half"), (many, "rss")]
                 .map(|(pods, key)| Some((float(pods), median(key, who)? - median("rss-none", who)?)));

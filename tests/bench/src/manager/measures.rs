@@ -12,14 +12,13 @@ use jiff::Timestamp;
 use quintet_localcluster::audit::{Request, Tally};
 use quintet_localcluster::image::gzip;
 use quintet_localcluster::progress::Step;
-use quintet_localcluster::proxy::Proxy;
 use quintet_localcluster::{interrupt, run};
 use serde_json::{Value, json};
 
 use super::contender::{Contender, Stand};
 use super::figures::Results;
 use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
-use super::{Sizes, fewer};
+use super::sizes::{Sizes, fewer};
 use crate::client::Api;
 use crate::contest::{counts, remove};
 use crate::peer::Running;
@@ -40,9 +39,6 @@ const CALM_RATE: u32 = 25;
 /// How long a manager makes no pass until it is at rest: statuses are written a second after one another.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long a dead watch may go unnoticed: kube-runtime gives one up after 295 s without an event.
-const UNNOTICED: Duration = Duration::from_mins(10);
-
 /// How often Quintet renews its Lease; the twin does so every 2 s.
 const RENEWAL: Duration = Duration::from_secs(5);
 
@@ -62,7 +58,7 @@ pub struct Pair<'a> {
 
 impl Pair<'_> {
     /// How long after the renewal of a Lease its pair does what it measures: each at another moment before the next one.
-    fn phase(self) -> Result<Duration> {
+    pub fn phase(self) -> Result<Duration> {
         Ok(RENEWAL * u32::try_from(self.number - 1)? / u32::try_from(self.of)?)
     }
 
@@ -521,96 +517,8 @@ pub fn hand_over(
     })
 }
 
-/// What is done to the way to the API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Break {
-    /// Nobody is there for a while.
-    Outage,
-    /// Nothing passes any more over the connections that are open, and nobody is told.
-    Silence,
-}
-
-/// From the return of the API server, or from the silence, until everything has its pod that was made since nothing came
-/// through. Who ends meanwhile is started again, without the pauses that a kubelet makes. The pairs break at different moments
-/// between two renewals of the Lease, since the next one may be what tells.
-pub fn broken(
-    stand: &Stand<'_>,
-    sizes: &Sizes,
-    pair: Pair<'_>,
-    way: Break,
-    results: &mut Results,
-) -> Result<()> {
-    let rig = stand.rig;
-    let what = match way {
-        Break::Outage => "an API server that is gone",
-        Break::Silence => "connections that went silent",
-    };
-    pair.each(what, |contender, step| {
-        let namespace = rig.namespace()?;
-        let proxy = Proxy::to(rig.api_port()?)?;
-        stand.lead_through(contender, Some(proxy.port()))?;
-        let mut supervised =
-            Supervised { stand, contender, running: settled(stand, contender, sizes)?, restarts: 0 };
-        rig.create(&pod_sets(&namespace), &pod_set("before", 1))?;
-        first_creation(stand, contender, &namespace)?;
-        // Its status is written then, and nothing is under way.
-        interrupt::pause(Duration::from_secs(3) + pair.phase()?)?;
-        match way {
-            Break::Outage => proxy.cut(),
-            Break::Silence => proxy.silence(),
-        }
-        let (mut began, broke) = (Timestamp::now(), Instant::now());
-        for number in 0..sizes.meanwhile {
-            rig.create(&pod_sets(&namespace), &pod_set(&format!("meanwhile-{number}"), 1))?;
-        }
-        if way == Break::Outage {
-            while broke.elapsed() < sizes.outage {
-                step.tick();
-                supervised.start_again_if_ended()?;
-                interrupt::pause(Duration::from_secs(1))?;
-            }
-            began = Timestamp::now();
-            proxy.restore();
-        }
-        let mut made = Vec::new();
-        run::poll("everything has its pod", UNNOTICED, Duration::from_secs(1), || {
-            step.tick();
-            supervised.start_again_if_ended()?;
-            let writes = rig.writes_so_far(&namespace)?.into_iter();
-            made.extend(writes.filter(Request::is_creation_of_pod).map(|write| write.received));
-            Ok((made.len() >= sizes.meanwhile).then_some(()))
-        })?;
-        let last = made.into_iter().max().context("no pod was made")?;
-        results.one(contender, pair.number, "back", last.duration_since(began).as_secs_f64());
-        results.one(contender, pair.number, "restarts", float(supervised.restarts));
-        clear(stand, &namespace)?;
-        stand.lead_through(contender, None)?;
-        // Some wait at the end for an answer over a connection that says nothing any more.
-        supervised.running.kill();
-        Ok(())
-    })
-}
-
-/// A contender that is started again when it ends.
-struct Supervised<'a> {
-    stand: &'a Stand<'a>,
-    contender: Contender,
-    running: Running,
-    restarts: u32,
-}
-
-impl Supervised<'_> {
-    fn start_again_if_ended(&mut self) -> Result<()> {
-        if self.running.has_ended()? {
-            self.restarts += 1;
-            self.running = self.stand.start(self.contender, "a")?;
-        }
-        Ok(())
-    }
-}
-
 /// When the first request to make a pod came; waits for it.
-fn first_creation(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Result<Timestamp> {
+pub(super) fn first_creation(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Result<Timestamp> {
     run::poll("a pod is made", stand.rig.patience(), GLANCE, || {
         let writes = stand.rig.writes_so_far(namespace)?;
         let mut made =
@@ -631,7 +539,7 @@ fn first_write(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Resu
 }
 
 /// A contender that holds the Lease and has been at rest for a while.
-fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Running> {
+pub(super) fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Running> {
     stand.free(contender)?;
     let follower = stand.follow(contender);
     let running = stand.start_ready(contender, "a")?;
@@ -689,7 +597,7 @@ fn many_pods(stand: &Stand<'_>, namespace: &str, name: &str, pods: usize) -> Res
 }
 
 /// Deletes all PodSets of a namespace and their pods.
-fn clear(stand: &Stand<'_>, namespace: &str) -> Result<()> {
+pub(super) fn clear(stand: &Stand<'_>, namespace: &str) -> Result<()> {
     let collection = pod_sets(namespace);
     stand.rig.delete(&format!("{collection}?propagationPolicy=Background"))?;
     run::poll("the objects are gone", stand.rig.patience(), LOOK, || {

@@ -1,11 +1,13 @@
 //! `cargo xtask bench manager`: the program as a whole beside a manager for the same two kinds that is written with
 //! controller-runtime: memory, start, hand-over, latency, processor time, requests and faults.
 
+mod broken;
 pub mod contender;
 pub mod figures;
 mod measures;
 mod objects;
 mod paused;
+pub mod sizes;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,9 +16,11 @@ use anyhow::{Context, Result};
 use quintet_localcluster::build;
 use quintet_localcluster::go::Program;
 
+use self::broken::Break;
 use self::contender::{Contender, Stand};
 use self::figures::{Part, Results, Row};
-use self::measures::{Break, End, Pair};
+use self::measures::{End, Pair};
+use self::sizes::Sizes;
 use super::contest::order;
 use super::host::{Machine, Versions};
 use super::report::{Report, Run};
@@ -304,54 +308,14 @@ impl Measure {
             Self::HandOverMany => measures::hand_over(stand, sizes, pair, End::Graceful, true, into),
             Self::Crash => measures::hand_over(stand, sizes, pair, End::Crash, false, into),
             Self::Paused => paused::paused(stand, sizes, pair, into),
-            Self::Outage => measures::broken(stand, sizes, pair, Break::Outage, into),
-            Self::Silence => measures::broken(stand, sizes, pair, Break::Silence, into),
+            Self::Outage => broken::broken(stand, sizes, pair, Break::Outage, into),
+            Self::Silence => broken::broken(stand, sizes, pair, Break::Silence, into),
         }
     }
 }
 
 /// Pods that are many.
 pub const MANY: usize = 10_000;
-
-/// A tenth and half of so many pods.
-pub fn fewer(many: usize) -> (usize, usize) {
-    (many / 10, many / 2)
-}
-
-/// How much of everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// How often every contender is measured.
-    pub pairs: usize,
-    /// Pods that are many.
-    pub many: usize,
-    /// Events of the open loop.
-    pub events: usize,
-    /// Events of the one that leaves the API server time.
-    pub calm_events: usize,
-    /// DaemonJobs that run at once, each on every node.
-    pub jobs: usize,
-    /// Nodes for them.
-    pub nodes: usize,
-    /// Graceful hand-overs of Quintet; the twin's are a fifth of that if it releases the Lease, else one a pair.
-    pub hand_overs: usize,
-    /// How often a leader of Quintet is stopped for longer than its Lease; the twin's are a fifth of that.
-    pub pauses: usize,
-    /// How many of them are at the same time.
-    pub lanes: usize,
-    /// How long a process is left alone until it counts as settled.
-    pub settle: Duration,
-    /// How long a standby has, once it is ready, to have caches that are warm.
-    pub standby: Duration,
-    /// How long a process is left alone while it is idle.
-    pub idle: Duration,
-    /// How long its requests are counted: longer than a watch lasts.
-    pub long: Duration,
-    /// How long the API server is gone.
-    pub outage: Duration,
-    /// Objects that are made while nothing comes through.
-    pub meanwhile: usize,
-}
 
 /// `cargo xtask bench manager`.
 #[derive(Debug, clap::Args)]

@@ -11,11 +11,11 @@ use quintet_localcluster::progress::Step;
 use quintet_localcluster::{interrupt, run};
 use serde_json::json;
 
-use super::Sizes;
 use super::contender::{Contender, Follower, Stand};
 use super::figures::Results;
 use super::measures::Pair;
 use super::objects::{pod_set, pod_sets};
+use super::sizes::Sizes;
 use crate::client::Patch;
 use crate::peer::{LIMIT, Running};
 use crate::rig::LOOK;
