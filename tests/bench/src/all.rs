@@ -37,7 +37,7 @@ pub struct Args {
     /// See whether they work: little of everything, nothing is kept
     #[arg(long, conflicts_with = "write")]
     quick: bool,
-    /// Keep every outcome in docs/bench
+    /// Keep every outcome in docs/bench and tests/bench/results
     #[arg(long)]
     write: bool,
 }

@@ -1,12 +1,12 @@
-//! `cargo xtask bench goals`: what all benches have found beside what Quintet wants to come to, out of the documents that
-//! they have written. The table and the plots change only with those documents.
+//! `cargo xtask bench goals`: what all benches have found beside what Quintet wants to come to, out of their results. The
+//! table and the plots change only with the results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use quintet_localcluster::run::print;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::manager::Measure;
 use super::manager::contender::Contender as Manager;
@@ -30,18 +30,11 @@ const PODS: usize = 1_000;
 const MUST: &str = "must";
 const NO: &str = "no";
 
-/// The commits of kept runs whose program was built with opt-level "s": they are from before commit f1a9559, which takes "z", for
-/// a smaller one. Runs that have been made since then with this bench say themselves how their programs were built.
-const BUILT_LARGER: [&str; 13] = [
-    "076a48d", "0c07d1d", "1f3bf46", "28a5068", "4bd65bc", "5aefe03", "659eeed", "665c4de", "8a403c7",
-    "c3aa6d4", "cec3929", "d1bb4b3", "f66dbfd",
-];
-
 /// `cargo xtask bench goals`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Every goal beside what the benches have found, out of docs/bench",
-    long_about = "Every goal beside what the benches have found, out of docs/bench.\n\n\
+    about = "Every goal beside what the benches have found, out of tests/bench/results",
+    long_about = "Every goal beside what the benches have found, out of tests/bench/results.\n\n\
     Nothing is measured: the figures are those that `cargo xtask bench KIND --write` has kept. A goal holds if the worse end \
     of the 95 % interval does."
 )]
@@ -53,8 +46,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    let folder = report::folder();
-    let kept = Kept::read(&folder)?;
+    let kept = Kept::read(&report::results())?;
     let goals = kept.goals();
     let mut parts: Vec<String> = vec![String::new(), goals.table.plain()];
     for (title, list) in goals.lists() {
@@ -65,6 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
     parts.extend(kept.growths().iter().map(|growth| growth.table().plain()));
     print(parts.join("\n"))?;
     if args.write {
+        let folder = report::pages();
         report::write_file(&folder.join("README.md"), &kept.document())?;
         for growth in kept.growths() {
             for curve in &growth.curves {
@@ -75,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What the documents keep.
+/// The results of all benches.
 struct Kept {
     daemonjob: BTreeMap<usize, daemonjob::figures::Results>,
     podset: BTreeMap<usize, podset::figures::Results>,
@@ -84,7 +77,7 @@ struct Kept {
     made: BTreeMap<(&'static str, usize), Made>,
 }
 
-/// How a run of a document was made.
+/// How a run was made.
 struct Made {
     /// What `cargo xtask bench` was told.
     by: String,
@@ -99,14 +92,12 @@ struct Made {
 }
 
 impl Made {
-    fn of(run: &Run) -> Self {
-        let checkout = &run.versions.checkout;
-        let commit = checkout.trim_start_matches("commit ").split(',').next().unwrap_or_default();
+    fn of<M>(run: &Run<M>) -> Self {
         Self {
             by: run.command.trim_start_matches("cargo xtask bench ").trim_end_matches(" --write").to_owned(),
             processor: run.machine.processor.clone(),
-            checkout: checkout.clone(),
-            is_larger: run.versions.profile.is_empty() && BUILT_LARGER.contains(&commit),
+            checkout: run.versions.checkout.clone(),
+            is_larger: run.versions.profile.starts_with("opt-level=s"),
             caveats: run.remarks(),
         }
     }
@@ -177,9 +168,7 @@ fn beside(ours: impl IntoIterator<Item = f64>, theirs: impl IntoIterator<Item = 
 impl Kept {
     fn read(folder: &Path) -> Result<Self> {
         let mut made = BTreeMap::new();
-        for run in report::kept(folder, "pulsar")? {
-            made.insert(("pulsar", run.size), Made::of(&run));
-        }
+        results::<IgnoredAny>(folder, "pulsar", &mut made)?;
         Ok(Self {
             daemonjob: results(folder, "daemonjob", &mut made)?,
             podset: results(folder, "podset", &mut made)?,
@@ -814,7 +803,7 @@ impl Kept {
         let mut parts = vec!["# Measured".to_owned()];
         parts.extend(
             [
-                "Written by `cargo xtask bench goals --write`, out of the documents beside this one. Each of them says by which \
+                "Written by `cargo xtask bench goals --write`, out of `tests/bench/results`. Each document beside this one says by which \
                  command, on what and when it was measured; `cargo xtask bench all --write` measures everything anew, in about \
                  seven hours on two cores.",
                 "[DaemonJob](daemonjob.md), [PodSet](podset.md), [Greeting](greeting.md), [PulsarConsumer](pulsar.md), [the \
@@ -898,7 +887,7 @@ impl Kept {
     }
 }
 
-/// The measurements of a document, by their size.
+/// The measurements of a bench, by their size.
 fn results<T: DeserializeOwned>(
     folder: &Path,
     name: &'static str,
@@ -906,12 +895,9 @@ fn results<T: DeserializeOwned>(
 ) -> Result<BTreeMap<usize, T>> {
     let runs = report::kept(folder, name)?.into_iter().map(|run| {
         made.insert((name, run.size), Made::of(&run));
-        let found = serde_json::from_value(run.measurements).with_context(|| {
-            format!("docs/bench/{name}.json: {} is not as this program writes it", run.about)
-        })?;
-        Ok((run.size, found))
+        (run.size, run.measurements)
     });
-    runs.collect()
+    Ok(runs.collect())
 }
 
 /// The goals, and why some are not reached, or not at best.
@@ -1160,7 +1146,7 @@ mod tests {
 
     #[test]
     fn a_goal_that_is_not_reached_says_why() {
-        let goals = Kept::read(&report::folder()).unwrap().goals();
+        let goals = Kept::read(&report::results()).unwrap().goals();
         let silent = goals.short.iter().filter(|goal| goal.why.is_empty());
         assert_eq!(silent.map(|goal| &goal.what).collect::<Vec<_>>(), Vec::<&String>::new());
         let found = || Found { by: String::new(), values: vec![1.0], beside: Some((123.4, 1.234)) };
@@ -1205,15 +1191,15 @@ mod tests {
         };
         assert!(curve(&[100.0, 1_000.0]).has_several_sizes());
         assert!(!curve(&[1_000.0]).has_several_sizes());
-        for growth in Kept::read(&report::folder()).unwrap().growths() {
+        for growth in Kept::read(&report::results()).unwrap().growths() {
             assert!(growth.table().header.len() > 3, "{} has one size", growth.title);
         }
     }
 
     #[test]
     fn the_table_in_the_documents_is_the_one_that_they_come_to() {
-        let folder = report::folder();
-        let kept = Kept::read(&folder).unwrap();
+        let folder = report::pages();
+        let kept = Kept::read(&report::results()).unwrap();
         let written = std::fs::read_to_string(folder.join("README.md")).unwrap();
         assert!(
             kept.document() == written,

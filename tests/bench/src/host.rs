@@ -244,8 +244,10 @@ fn profile(manifest: &str) -> String {
 fn checkout() -> String {
     let git =
         |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace())).ok();
-    match (git(&["rev-parse", "--short", "HEAD"]), git(&["status", "--porcelain", "--", ".", ":!docs/bench"]))
-    {
+    match (
+        git(&["rev-parse", "--short", "HEAD"]),
+        git(&["status", "--porcelain", "--", ".", ":!docs/bench", ":!tests/bench/results"]),
+    ) {
         (Some(commit), Some(changed)) => {
             let changed = if changed.trim().is_empty() { "" } else { ", with changes" };
             format!("commit {}{changed}", commit.trim())

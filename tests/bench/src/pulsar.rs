@@ -15,12 +15,13 @@ use quintet_localcluster::pulsar::{Admin, Broker, Options, perf};
 use quintet_localcluster::run::{self, Log};
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{build, protoc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use self::writes::Written;
 use super::contest::order;
 use super::host::{Machine, Versions};
 use super::process::{self, Memory};
-use super::report::{Report, Run};
+use super::report::{Measurements, Report, Run};
 use super::rig;
 use super::stats::{float, mebibytes, ratio};
 use super::table::{Table, count, decimals};
@@ -66,7 +67,7 @@ pub struct Args {
     /// Measure this alone
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
-    /// Keep the outcome as docs/bench/pulsar.md and .json; what they have of the other part, and of other numbers of messages, stays
+    /// Keep the outcome in docs/bench and tests/bench/results, beside runs of the other part and with other numbers of messages
     #[arg(long)]
     write: bool,
 }
@@ -114,7 +115,7 @@ impl Part {
 }
 
 /// Who takes messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Contender {
     PulsarConsumer,
@@ -136,10 +137,10 @@ impl Contender {
 const KINDS: [&str; 2] = ["Exclusive", "Shared"];
 
 /// What one contender did in one round.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Taken {
     contender: Contender,
-    kind: &'static str,
+    kind: String,
     round: usize,
     /// From the first look at which there were some to the last message.
     messages_per_second: f64,
@@ -156,11 +157,22 @@ struct Taken {
 /// A figure of a run, with so many decimals.
 type Figure = (usize, fn(&Taken) -> f64);
 
-/// Everything of one number of messages.
-#[derive(Debug, Serialize)]
-struct Results {
-    messages: u32,
+/// Everything of one part, with one number of messages.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Results {
+    #[serde(default)]
+    writes: Vec<Written>,
+    #[serde(default)]
     runs: Vec<Taken>,
+}
+
+impl Measurements for Results {
+    fn tables(&self) -> Vec<Table> {
+        match self.writes[..] {
+            [] => KINDS.iter().map(|kind| self.table(kind)).collect(),
+            _ => vec![writes::table(&self.writes)],
+        }
+    }
 }
 
 /// Runs the bench.
@@ -172,10 +184,15 @@ pub fn run(args: &Args) -> Result<()> {
     if args.wants(Part::Rate) {
         runs.extend(rates(args)?);
     }
-    Report { name: "pulsar", title: "PulsarConsumer, measured", method: method(), runs }.finish(args.write)
+    report(runs).finish(args.write)
 }
 
-fn rates(args: &Args) -> Result<Vec<Run>> {
+/// The page and the results, with these runs.
+pub fn report(runs: Vec<Run<Results>>) -> Report<Results> {
+    Report { name: "pulsar", title: "PulsarConsumer, measured", method: method(), runs }
+}
+
+fn rates(args: &Args) -> Result<Vec<Run<Results>>> {
     let Some(programs) = build::pulsar_release()? else { bail!("{}", protoc::MISSING) };
     let [consumer, producer] = &programs[..] else { bail!("cargo built other programs than asked for") };
     let (sizes, rounds) =
@@ -194,8 +211,7 @@ fn rates(args: &Args) -> Result<Vec<Run>> {
             versions: Versions::of_pulsar(consumer, VERSION)?.built(true)?,
             failures: Some(results.failures()),
             caveats: Vec::new(),
-            tables: KINDS.iter().map(|kind| results.table(kind)).collect(),
-            measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
+            measurements: results,
         });
     }
     Ok(runs)
@@ -252,7 +268,7 @@ impl<'a> PulsarRig<'a> {
     }
 
     fn measure(&self, rounds: usize, warm: bool) -> Result<Results> {
-        let mut results = Results { messages: self.messages, runs: Vec::new() };
+        let mut results = Results::default();
         if warm {
             for contender in Contender::ALL {
                 self.take(contender, KINDS[0], 0, rounds)?;
@@ -285,7 +301,7 @@ impl<'a> PulsarRig<'a> {
         step.done();
         Ok(Taken {
             contender,
-            kind,
+            kind: kind.to_owned(),
             round,
             messages_per_second: rate,
             second_half_per_second: second_half,
@@ -377,7 +393,7 @@ impl Results {
     }
 
     fn of(&self, kind: &str, contender: Contender) -> Vec<&Taken> {
-        self.runs.iter().filter(|run| (run.kind, run.contender) == (kind, contender)).collect()
+        self.runs.iter().filter(|run| run.kind == kind && run.contender == contender).collect()
     }
 
     fn table(&self, kind: &str) -> Table {
@@ -431,7 +447,7 @@ mod tests {
     fn taken(contender: Contender, round: usize, rate: f64) -> Taken {
         Taken {
             contender,
-            kind: "Shared",
+            kind: "Shared".to_owned(),
             round,
             messages_per_second: rate,
             second_half_per_second: rate,
@@ -449,7 +465,7 @@ mod tests {
             taken(Contender::PulsarPerf, 2, 100.0),
             taken(Contender::PulsarConsumer, 2, 300.0),
         ];
-        let results = Results { messages: 10, runs };
+        let results = Results { runs, ..Results::default() };
         let table = results.table("Shared");
         assert_eq!(table.rows[2][1], "2.50 (2.00 to 3.00)");
         assert_eq!(table.rows[0][3], "2.0 (2.0 to 2.0)");
@@ -460,7 +476,7 @@ mod tests {
     #[test]
     fn a_message_that_is_left_is_a_failure() {
         let runs = vec![Taken { left: 3, ..taken(Contender::PulsarConsumer, 1, 1.0) }];
-        let failures = Results { messages: 10, runs }.failures();
+        let failures = Results { runs, ..Results::default() }.failures();
         assert_eq!(failures, ["pulsar-consumer left 3 entries of Shared, round 1"]);
     }
 

@@ -1,4 +1,4 @@
-//! The outcome of a bench: printed, and kept as a document for people and as JSON for programs where that is asked for.
+//! The outcome of a bench: printed and, with `--write`, kept. The results are JSON lines, the page is made from them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,21 +7,25 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::paths;
 use quintet_localcluster::run::print;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::host::{Machine, Versions};
 use super::table::Table;
 
-/// Where documents go, below the checkout.
-const FOLDER: &str = "docs/bench";
+/// Where pages and plots go, below the checkout.
+const PAGES: &str = "docs/bench";
+
+/// Where results go.
+const RESULTS: &str = "tests/bench/results";
 
 /// A machine whose processors are less idle than this before the start, in percent, is shared with others.
 const SHARED: u64 = 80;
 
 /// What a bench found, in one size or several.
 #[derive(Debug)]
-pub struct Report {
+pub struct Report<M> {
     /// The name of the bench and of its files.
     pub name: &'static str,
     /// The document's title.
@@ -29,13 +33,19 @@ pub struct Report {
     /// How it was measured, a paragraph each.
     pub method: Vec<String>,
     /// One for each size.
-    pub runs: Vec<Run>,
+    pub runs: Vec<Run<M>>,
+}
+
+/// What the runs of a bench measure. Each item of its lists is a line of the results.
+pub trait Measurements: Serialize + DeserializeOwned {
+    /// What was measured, for people.
+    fn tables(&self) -> Vec<Table>;
 }
 
 /// Everything that is said about one size. A document keeps the newest run of each size, so that a large one can be
 /// measured by itself, and less often.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Run {
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Run<M> {
     /// What there is so much of, such as `1,000 nodes`.
     pub about: String,
     /// How much; documents are in this order.
@@ -51,33 +61,48 @@ pub struct Run {
     /// What one has to know of this run alone, a sentence each: the goals say it too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caveats: Vec<String>,
-    /// What was measured, for people.
-    pub tables: Vec<Table>,
-    /// The same, raw.
-    pub measurements: Value,
+    /// What was measured.
+    pub measurements: M,
 }
 
-/// What is kept of a document for programs.
-#[derive(Default, Deserialize)]
-struct Kept {
-    runs: Vec<Run>,
+/// The folder of pages and plots.
+pub fn pages() -> PathBuf {
+    paths::workspace().join(PAGES)
 }
 
-/// The folder that documents are in.
-pub fn folder() -> PathBuf {
-    paths::workspace().join(FOLDER)
+/// The folder of results.
+pub fn results() -> PathBuf {
+    paths::workspace().join(RESULTS)
 }
 
-/// The runs that the document of this name keeps, by their size; none where there is no document.
-pub fn kept(folder: &Path, name: &str) -> Result<Vec<Run>> {
-    let file = folder.join(format!("{name}.json"));
-    match fs::read_to_string(&file) {
-        Ok(text) => serde_json::from_str::<Kept>(&text)
-            .map(|kept| kept.runs)
-            .with_context(|| format!("{} is not as this program writes it", file.display())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+/// The runs of a bench in the folder of results, by their size; none where there is no file.
+pub fn kept<M: DeserializeOwned>(folder: &Path, name: &str) -> Result<Vec<Run<M>>> {
+    let file = folder.join(format!("{name}.jsonl"));
+    let text = match fs::read_to_string(&file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.with_context(|| format!("cannot read {}", file.display()))?,
+    };
+    parse(&text).with_context(|| format!("{} is not as this program writes it", file.display()))
+}
+
+/// Reads lines as [`Run::lines`] writes them.
+fn parse<M: DeserializeOwned>(text: &str) -> serde_json::Result<Vec<Run<M>>> {
+    let mut runs: Vec<Value> = Vec::new();
+    for line in text.lines() {
+        let line: Map<String, Value> = serde_json::from_str(line)?;
+        match runs.last_mut().filter(|_| !line.contains_key("about")) {
+            None => runs.push(line.into()),
+            Some(run) => {
+                for (list, item) in line {
+                    match &mut run["measurements"][list] {
+                        Value::Array(items) => items.push(item),
+                        none => *none = json!([item]),
+                    }
+                }
+            }
+        }
     }
+    runs.into_iter().map(serde_json::from_value).collect()
 }
 
 /// Writes a file of a document.
@@ -90,14 +115,14 @@ pub fn write_file(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-impl Report {
+impl<M: Measurements> Report<M> {
     fn print(&self) -> Result<()> {
         let mut parts = Vec::new();
         for run in &self.runs {
             parts.push(format!("\n{}", run.about));
             parts.push(run.machine.describe());
             parts.push(format!("{}\n", run.versions.describe()));
-            parts.extend(run.tables.iter().map(Table::plain));
+            parts.extend(run.measurements.tables().iter().map(Table::plain));
             parts.extend(run.verdict().map(|verdict| format!("{verdict}\n")));
             parts.extend(run.remarks().into_iter().map(|remark| format!("{remark}\n")));
         }
@@ -108,7 +133,7 @@ impl Report {
     pub fn finish(&self, write: bool) -> Result<()> {
         self.print()?;
         if write {
-            self.write()?;
+            self.write_to(&pages(), &results())?;
         }
         match self.runs.iter().flat_map(|run| &run.failures).map(Vec::len).sum::<usize>() {
             0 => Ok(()),
@@ -117,24 +142,18 @@ impl Report {
         }
     }
 
-    /// Writes the document and, with the raw measurements, the JSON. What they have of other sizes stays.
-    fn write(&self) -> Result<()> {
-        self.write_to(&folder())
-    }
-
-    fn write_to(&self, folder: &Path) -> Result<()> {
-        let mut runs = self.runs.clone();
-        let old = kept(folder, self.name)?.into_iter();
-        runs.extend(old.filter(|old| self.runs.iter().all(|run| run.size != old.size)));
+    /// Writes the page and the results. What they have of other sizes stays.
+    fn write_to(&self, pages: &Path, results: &Path) -> Result<()> {
+        let old = kept(results, self.name)?;
+        let old = old.iter().filter(|old| self.runs.iter().all(|run| run.size != old.size));
+        let mut runs: Vec<&Run<M>> = self.runs.iter().chain(old).collect();
         runs.sort_by_key(|run| run.size);
-        let write = |extension: &str, text: &str| {
-            write_file(&folder.join(format!("{}.{extension}", self.name)), text)
-        };
-        write("md", &self.markdown(&runs))?;
-        write("json", &format!("{:#}\n", json!({"bench": self.name, "runs": runs})))
+        let lines = runs.iter().map(|run| run.lines()).collect::<Result<String>>()?;
+        write_file(&results.join(format!("{}.jsonl", self.name)), &lines)?;
+        write_file(&pages.join(format!("{}.md", self.name)), &self.markdown(&runs))
     }
 
-    fn markdown(&self, runs: &[Run]) -> String {
+    fn markdown(&self, runs: &[&Run<M>]) -> String {
         let mut parts = vec![format!("# {}", self.title)];
         parts.extend_from_slice(&self.method);
         for run in runs {
@@ -143,13 +162,29 @@ impl Report {
             parts.push(run.versions.describe());
             parts.extend(run.verdict());
             parts.extend(run.remarks());
-            parts.extend(run.tables.iter().map(|table| table.markdown().trim_end().to_owned()));
+            let tables = run.measurements.tables();
+            parts.extend(tables.iter().map(|table| table.markdown().trim_end().to_owned()));
         }
         parts.join("\n\n") + "\n"
     }
 }
 
-impl Run {
+impl<M: Serialize> Run<M> {
+    /// A line with all but the lists of measurements, and a line for each item of those.
+    fn lines(&self) -> Result<String> {
+        let (mut run, mut items) = (serde_json::to_value(self)?, String::new());
+        if let Some(measurements) = run["measurements"].as_object_mut() {
+            measurements.retain(|list, value| {
+                let list_items = value.as_array().into_iter().flatten();
+                items.extend(list_items.map(|item| format!("{}\n", json!({ list: item }))));
+                !value.is_array()
+            });
+        }
+        Ok(format!("{run}\n{items}"))
+    }
+}
+
+impl<M> Run<M> {
     fn verdict(&self) -> Option<String> {
         let failures = self.failures.as_ref()?;
         Some(match failures[..] {
@@ -173,9 +208,22 @@ impl Run {
 mod tests {
     use super::*;
 
-    fn run(size: usize, failures: &[&str]) -> Run {
-        let mut table = Table::new("Times", &["", "s"]);
-        table.row("a", [size.to_string()]);
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Rain {
+        place: String,
+        #[serde(default)]
+        hours: Vec<usize>,
+    }
+
+    impl Measurements for Rain {
+        fn tables(&self) -> Vec<Table> {
+            let mut table = Table::new("Times", &["", "s"]);
+            table.row(&self.place, [self.hours.len().to_string()]);
+            vec![table]
+        }
+    }
+
+    fn run(size: usize, failures: &[&str]) -> Run<Rain> {
         Run {
             about: format!("{size} nodes"),
             size,
@@ -184,19 +232,17 @@ mod tests {
             versions: Versions { kwok: "v0".to_owned(), ..Versions::default() },
             failures: Some(failures.iter().map(|&failure| failure.to_owned()).collect()),
             caveats: vec!["It rained.".to_owned()],
-            tables: vec![table],
-            measurements: json!({"size": size}),
+            measurements: Rain { place: "here".to_owned(), hours: (1..=size / 10).collect() },
         }
     }
 
-    fn report(runs: Vec<Run>) -> Report {
+    fn report(runs: Vec<Run<Rain>>) -> Report<Rain> {
         Report { name: "x", title: "X", method: vec!["By looking.".to_owned()], runs }
     }
 
     #[test]
     fn a_document_says_on_what_it_was_measured_and_what_failed() {
-        let report = report(vec![run(7, &["a restart wrote"])]);
-        let text = report.markdown(&report.runs);
+        let text = report(Vec::new()).markdown(&[&run(7, &["a restart wrote"])]);
         for part in [
             "# X\n",
             "## 7 nodes\n",
@@ -224,14 +270,16 @@ mod tests {
     #[test]
     fn a_document_keeps_the_newest_run_of_each_size() {
         let folder = std::env::temp_dir().join(format!("quintet-report-{}", std::process::id()));
-        report(vec![run(7, &["wrong"]), run(50, &[])]).write_to(&folder).unwrap();
-        report(vec![run(7, &[])]).write_to(&folder).unwrap();
+        report(vec![run(7, &["wrong"]), run(50, &[])]).write_to(&folder, &folder).unwrap();
+        report(vec![run(7, &[])]).write_to(&folder, &folder).unwrap();
         let text = fs::read_to_string(folder.join("x.md")).unwrap();
         assert!(!text.contains("wrong"), "{text}");
         assert!(text.find("## 7 nodes") < text.find("## 50 nodes"), "{text}");
-        let kept: Kept = serde_json::from_str(&fs::read_to_string(folder.join("x.json")).unwrap()).unwrap();
-        assert_eq!(kept.runs.len(), 2);
-        assert_eq!(kept.runs[1].measurements["size"], 50);
+        let lines = fs::read_to_string(folder.join("x.jsonl")).unwrap();
+        assert_eq!(lines.lines().nth(3), Some("{\"hours\":2}"), "a measurement is a line: {lines}");
+        let hours: Vec<_> =
+            kept::<Rain>(&folder, "x").unwrap().into_iter().map(|run| run.measurements.hours).collect();
+        assert_eq!(hours, [vec![], vec![1, 2, 3, 4, 5]]);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Numbers out of a few rounds: with so few, the median and the worst one say more than a mean and a deviation.
 
 use quintet_localcluster::chance::Chance;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The middle and the far end of some measurements, of which less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -61,6 +61,29 @@ pub fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
     let medians: Vec<f64> = medians.collect();
     let (low, high) = (quantile(&medians, 0.025)?, quantile(&medians, 0.975)?);
     Some(Interval { median, low, high, pairs: values.len() })
+}
+
+/// What is kept of many attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// How many attempts there were.
+    pub n: usize,
+    /// Half of the attempts were not above it.
+    pub p50: f64,
+    /// 90 of 100 were not.
+    pub p90: f64,
+    /// 99 of 100 were not.
+    pub p99: f64,
+    /// The greatest one.
+    pub max: f64,
+}
+
+impl Quantiles {
+    /// Nothing where nothing was measured.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let Spread { median: p50, worst: max, rounds: n } = spread(values.iter().copied())?;
+        Some(Self { n, p50, p90: quantile(values, 0.9)?, p99: quantile(values, 0.99)?, max })
+    }
 }
 
 /// The exponent by which a figure grows with a size: the slope of the line through their logarithms, by least squares.
@@ -129,6 +152,8 @@ mod tests {
         assert_eq!(quantile(&values, 0.99), Some(198.0));
         assert_eq!(quantile(&values, 1.0), Some(200.0));
         assert_eq!(quantile(&[], 0.5), None);
+        let found = Quantiles { n: 200, p50: 100.5, p90: 180.0, p99: 198.0, max: 200.0 };
+        assert_eq!((Quantiles::of(&values), Quantiles::of(&[])), (Some(found), None));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::kruise;
 
 use crate::process::Memory;
+use crate::report::Measurements;
 use crate::rig::Setting;
 use crate::stats::{self, float, kibibytes, mebibytes, ratio, signed, spread};
 use crate::table::{self, Figure, Table, decimals};
@@ -186,12 +187,15 @@ pub struct Results {
     /// The number of nodes.
     pub nodes: usize,
     /// Every contender in every round.
+    #[serde(default)]
     pub completions: Vec<Completion>,
     /// The setting of the rest.
     pub life_setting: Setting,
     /// One a round.
+    #[serde(default)]
     pub lives: Vec<Life>,
     /// One a round.
+    #[serde(default)]
     pub ttl_lives: Vec<TtlLife>,
     /// What ran the BroadcastJobs.
     #[serde(default)]
@@ -199,6 +203,20 @@ pub struct Results {
     /// The simulated kubelets alone: seconds until all pods had succeeded that were on their nodes already, one a round.
     #[serde(default)]
     pub kubelets: Vec<f64>,
+}
+
+impl Measurements for Results {
+    fn tables(&self) -> Vec<Table> {
+        let mut tables = Vec::new();
+        for setting in self.settings() {
+            tables.push(self.completion_table(setting));
+            tables.push(self.process_table(setting));
+            tables.push(self.ratio_table(setting));
+        }
+        tables.push(self.writes_table());
+        tables.push(self.life_table());
+        tables
+    }
 }
 
 impl Results {
@@ -221,19 +239,6 @@ impl Results {
             ratio(figure(ours), figure(theirs))
         });
         ratios.collect()
-    }
-
-    /// All tables.
-    pub fn tables(&self) -> Vec<Table> {
-        let mut tables = Vec::new();
-        for setting in self.settings() {
-            tables.push(self.completion_table(setting));
-            tables.push(self.process_table(setting));
-            tables.push(self.ratio_table(setting));
-        }
-        tables.push(self.writes_table());
-        tables.push(self.life_table());
-        tables
     }
 
     fn completion_table(&self, setting: Setting) -> Table {

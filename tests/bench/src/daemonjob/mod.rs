@@ -7,7 +7,7 @@ mod runs;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use quintet_localcluster::build;
 
 use self::figures::{Contender, Results};
@@ -56,7 +56,7 @@ pub struct Args {
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Keep the outcome as docs/bench/daemonjob.md and .json; what they have of other numbers of nodes stays
+    /// Keep the outcome in docs/bench and tests/bench/results, beside runs with other numbers of nodes
     #[arg(long)]
     write: bool,
 }
@@ -122,12 +122,15 @@ pub fn run(args: &Args) -> Result<()> {
             versions: versions.built(args.program.is_none())?,
             failures: Some(results.failures()),
             caveats: caveats(&plan),
-            tables: results.tables(),
-            measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
+            measurements: results,
         });
     }
-    let report = Report { name: "daemonjob", title: "DaemonJob, measured", method: method(), runs };
-    report.finish(args.write)
+    report(runs).finish(args.write)
+}
+
+/// The page and the results, with these runs.
+pub fn report(runs: Vec<Run<Results>>) -> Report<Results> {
+    Report { name: "daemonjob", title: "DaemonJob, measured", method: method(), runs }
 }
 
 /// What has to be known of one round.

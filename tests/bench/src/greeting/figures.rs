@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::runs::{INTERVAL, WINDOW};
 use crate::process::Memory;
-use crate::stats::{float, mebibytes, quantile, ratio};
+use crate::report::Measurements;
+use crate::stats::{Quantiles, float, mebibytes, ratio};
 use crate::table::{self, Figure, Table};
 
 /// Who says the lines.
@@ -96,9 +97,9 @@ pub struct Cycle {
     /// `Delete:`.
     pub delete: Phase,
     /// Milliseconds from the request to create until the `Create:` line, where nothing else is asked for meanwhile.
-    pub one_at_a_time: Vec<f64>,
+    pub one_at_a_time: Option<Quantiles>,
     /// The same of the Greetings that were created as fast as the API server took them.
-    pub all_at_once: Vec<f64>,
+    pub all_at_once: Option<Quantiles>,
     /// The process with one Greeting.
     pub idle_memory: Memory,
     /// The process with all of them.
@@ -157,9 +158,22 @@ pub struct Results {
     /// kopf and Python.
     pub kopf: Option<String>,
     /// Every contender in every mode and round.
+    #[serde(default)]
     pub cycles: Vec<Cycle>,
     /// Many of them.
+    #[serde(default)]
     pub timers: Vec<Timers>,
+}
+
+impl Measurements for Results {
+    fn tables(&self) -> Vec<Table> {
+        let mut tables = vec![self.lines_table(), self.cost_table(), self.time_table(), self.memory_table()];
+        if !self.timers.is_empty() {
+            tables.push(self.timers_table());
+        }
+        tables.push(self.writes_table());
+        tables
+    }
 }
 
 impl Results {
@@ -167,16 +181,6 @@ impl Results {
     pub fn of(&self, contender: Contender, mode: Mode) -> Vec<&Cycle> {
         let mine = |one: &&Cycle| one.contender == contender && one.mode == mode;
         self.cycles.iter().filter(mine).collect()
-    }
-
-    /// All tables.
-    pub fn tables(&self) -> Vec<Table> {
-        let mut tables = vec![self.lines_table(), self.cost_table(), self.time_table(), self.memory_table()];
-        if !self.timers.is_empty() {
-            tables.push(self.timers_table());
-        }
-        tables.push(self.writes_table());
-        tables
     }
 
     fn lines_table(&self) -> Table {
@@ -248,10 +252,10 @@ impl Results {
         self.rows(
             &mut table,
             &[
-                (0, |one| quantile(&one.one_at_a_time, 0.5)),
-                (0, |one| quantile(&one.one_at_a_time, 0.99)),
-                (0, |one| quantile(&one.all_at_once, 0.5)),
-                (0, |one| quantile(&one.all_at_once, 0.99)),
+                (0, |one| Some(one.one_at_a_time?.p50)),
+                (0, |one| Some(one.one_at_a_time?.p99)),
+                (0, |one| Some(one.all_at_once?.p50)),
+                (0, |one| Some(one.all_at_once?.p99)),
             ],
         );
         table
@@ -389,8 +393,8 @@ mod tests {
             create: phase(20, missing, doubled, writes),
             update: phase(10, 0, 0, 10),
             delete: phase(10, 0, 0, 10),
-            one_at_a_time: vec![3.0, 1.0, 2.0],
-            all_at_once: vec![5.0],
+            one_at_a_time: Quantiles::of(&[3.0, 1.0, 2.0]),
+            all_at_once: Quantiles::of(&[5.0]),
             idle_memory: Memory::default(),
             memory: Memory::default(),
             cpu_seconds: Some(0.5),

@@ -53,7 +53,7 @@ pub struct Args {
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Keep the outcome as docs/bench/greeting.md and .json; what they have of other numbers of Greetings stays
+    /// Keep the outcome in docs/bench and tests/bench/results, beside runs with other numbers of Greetings
     #[arg(long)]
     write: bool,
 }
@@ -110,10 +110,14 @@ pub fn run(args: &Args) -> Result<()> {
         versions: versions.built(args.program.is_none())?,
         failures: Some(results.failures()),
         caveats: Vec::new(),
-        tables: results.tables(),
-        measurements: serde_json::to_value(&results)?,
+        measurements: results,
     }];
-    Report { name: "greeting", title: "Greeting, measured", method: method(), runs }.finish(args.write)
+    report(runs).finish(args.write)
+}
+
+/// The page and the results, with these runs.
+pub fn report(runs: Vec<Run<Results>>) -> Report<Results> {
+    Report { name: "greeting", title: "Greeting, measured", method: method(), runs }
 }
 
 /// Measures every round, each on a cluster of its own, and the timers on another one.

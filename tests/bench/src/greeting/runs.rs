@@ -18,7 +18,7 @@ use super::requests::{Request, Requests};
 use crate::contest::stop;
 use crate::process;
 use crate::rig::{LOOK, Rig, settled};
-use crate::stats::float;
+use crate::stats::{Quantiles, float};
 
 /// How often it is looked whether a line has come.
 const GLANCE: Duration = Duration::from_millis(1);
@@ -237,7 +237,7 @@ pub fn cycle(
     let (greeted, created) = (lines("Greeting", "hello", count), lines("Create", "hello", count));
     let expected = [greeted, created.clone()].concat();
     let (running, create, sent) = entry.phase(running, mode, create.collect(), &expected, step)?;
-    let all_at_once = {
+    let all_at_once: Vec<f64> = {
         let seen = entry.lines.seen();
         let took = |(line, sent): (&String, &Option<Instant>)| {
             let at = seen.get(line).map(|(_, at)| *at)?;
@@ -276,8 +276,8 @@ pub fn cycle(
         create,
         update,
         delete,
-        one_at_a_time,
-        all_at_once,
+        one_at_a_time: Quantiles::of(&one_at_a_time),
+        all_at_once: Quantiles::of(&all_at_once),
         idle_memory,
         memory,
         cpu_seconds,

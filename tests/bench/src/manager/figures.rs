@@ -1,29 +1,65 @@
 //! What was measured, and how it is shown: of each figure the contenders' values, and the ratios within a pair.
 
-use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Measure;
 use super::contender::Contender;
-use crate::stats::{self, quantile, ratio};
-use crate::table::{NONE, Table, decimals, interval, spread};
+use crate::report::Measurements;
+use crate::stats::{self, Quantiles, ratio};
+use crate::table::{Table, decimals, interval, spread};
 
-/// What one contender showed in one pair: one value, or one for each of many attempts.
+/// What a figure was: one value, or many attempts.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Values {
+    /// In the figure's unit.
+    One(f64),
+    /// The same.
+    Many(Quantiles),
+}
+
+impl Values {
+    fn of(values: &[f64]) -> Option<Self> {
+        match values {
+            [value] => Some(Self::One(*value)),
+            _ => Quantiles::of(values).map(Self::Many),
+        }
+    }
+
+    fn attempts(self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many(quantiles) => quantiles.n,
+        }
+    }
+}
+
+/// What one contender showed in one pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// The name of the figure, see [`Row::key`].
-    pub figure: Cow<'static, str>,
     /// Who.
     pub contender: Contender,
-    /// From 1.
-    pub pair: usize,
-    /// In the figure's unit.
-    pub values: Vec<f64>,
+    /// From 1; nothing for the attempts of all pairs together, where a pair has many.
+    pub pair: Option<usize>,
+    /// By the name of the figure, see [`Row::key`].
+    pub figures: BTreeMap<String, Values>,
 }
 
 /// Everything that one measure found.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Results(Vec<Sample>);
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    measure: Measure,
+    title: String,
+    /// The version of the twin.
+    twin: String,
+    #[serde(default)]
+    samples: Vec<Sample>,
+    /// All attempts until now, of which the quantiles of all pairs together are taken.
+    #[serde(skip)]
+    attempts: BTreeMap<(Contender, &'static str), Vec<f64>>,
+}
 
 /// What is shown of the values of a pair.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +73,12 @@ pub enum Part {
 }
 
 impl Part {
-    fn of(self, values: &[f64]) -> Option<f64> {
-        match self {
-            Self::P50 => stats::spread(values.iter().copied()).map(|spread| spread.median),
-            Self::P99 => quantile(values, 0.99),
-            Self::Worst => quantile(values, 1.0),
+    fn of(self, values: Values) -> f64 {
+        match (self, values) {
+            (_, Values::One(value)) => value,
+            (Self::P50, Values::Many(quantiles)) => quantiles.p50,
+            (Self::P99, Values::Many(quantiles)) => quantiles.p99,
+            (Self::Worst, Values::Many(quantiles)) => quantiles.max,
         }
     }
 }
@@ -61,34 +98,64 @@ pub struct Row {
     pub goal: &'static str,
 }
 
+impl Measurements for Results {
+    fn tables(&self) -> Vec<Table> {
+        let mut table = self.table(&self.measure.rows(), self.measure.contenders());
+        table.note(format!("The twin: {}.", self.twin));
+        vec![table]
+    }
+}
+
 impl Results {
-    /// Keeps values.
+    /// Of a measure of which nothing was measured yet.
+    pub fn new(measure: Measure, title: String, twin: String) -> Self {
+        Self { measure, title, twin, samples: Vec::new(), attempts: BTreeMap::new() }
+    }
+
+    /// Keeps the values of many attempts, of the pair and of all pairs together.
     pub fn add(&mut self, contender: Contender, pair: usize, figure: &'static str, values: Vec<f64>) {
-        self.0.push(Sample { figure: figure.into(), contender, pair, values });
+        self.keep(contender, Some(pair), figure, &values);
+        let mut all = self.attempts.remove(&(contender, figure)).unwrap_or_default();
+        all.extend(values);
+        if self.of(figure, contender).any(|(_, values)| values.attempts() > 1) {
+            self.keep(contender, None, figure, &all);
+        }
+        self.attempts.insert((contender, figure), all);
     }
 
     /// Keeps a value.
-    pub fn one(&mut self, contender: Contender, pair: usize, figure: &'static str, value: f64) {
-        self.add(contender, pair, figure, vec![value]);
+    pub fn one(&mut self, contender: Contender, pair: usize, figure: &str, value: f64) {
+        self.keep(contender, Some(pair), figure, &[value]);
+    }
+
+    fn keep(&mut self, contender: Contender, pair: Option<usize>, figure: &str, values: &[f64]) {
+        let Some(values) = Values::of(values) else { return };
+        let is_same = |sample: &Sample| (sample.contender, sample.pair) == (contender, pair);
+        let at = self.samples.iter().position(is_same).unwrap_or_else(|| {
+            self.samples.push(Sample { contender, pair, figures: BTreeMap::new() });
+            self.samples.len() - 1
+        });
+        self.samples[at].figures.insert(figure.to_owned(), values);
+    }
+
+    /// A figure of a contender: of each pair and, where a pair has many attempts, of all pairs together.
+    fn of(&self, key: &str, contender: Contender) -> impl Iterator<Item = (Option<usize>, Values)> {
+        let samples = self.samples.iter().filter(move |sample| sample.contender == contender);
+        samples.filter_map(move |sample| Some((sample.pair, *sample.figures.get(key)?)))
     }
 
     /// What a contender came to in each pair.
     pub fn of_pairs(&self, key: &str, part: Part, contender: Contender) -> Vec<(usize, f64)> {
-        let samples = self.0.iter().filter(|sample| sample.figure == key && sample.contender == contender);
-        samples.filter_map(|sample| Some((sample.pair, part.of(&sample.values)?))).collect()
+        self.of(key, contender).filter_map(|(pair, values)| Some((pair?, part.of(values)))).collect()
     }
 
     /// Of many attempts, of all pairs together; of single values, the median of the pairs and the worst of them.
     fn cell(&self, row: &Row, contender: Contender) -> String {
-        let values = |sample: &Sample| {
-            (sample.figure == row.key && sample.contender == contender).then(|| sample.values.clone())
-        };
-        let of_pairs: Vec<Vec<f64>> = self.0.iter().filter_map(values).collect();
-        if of_pairs.iter().any(|values| values.len() > 1) {
-            let all: Vec<f64> = of_pairs.concat();
-            return row.part.of(&all).map_or_else(|| NONE.to_owned(), decimals(row.places));
+        if let Some((_, all)) = self.of(row.key, contender).find(|(pair, _)| pair.is_none()) {
+            return decimals(row.places)(row.part.of(all));
         }
-        spread(stats::spread(of_pairs.into_iter().flatten()), decimals(row.places))
+        let of_pairs = self.of_pairs(row.key, row.part, contender);
+        spread(stats::spread(of_pairs.into_iter().map(|(_, value)| value)), decimals(row.places))
     }
 
     /// Quintet's and another's, for each pair that has both.
@@ -109,32 +176,33 @@ impl Results {
 
     /// How many attempts of a figure there were.
     fn attempts(&self, key: &str, contender: Contender) -> usize {
-        let samples = self.0.iter().filter(|sample| sample.figure == key && sample.contender == contender);
-        samples.map(|sample| sample.values.len()).sum()
+        let of_pairs = self.of(key, contender).filter(|(pair, _)| pair.is_some());
+        of_pairs.map(|(_, values)| values.attempts()).sum()
     }
 
     /// What of Quintet's is farther from nothing than its limit in any pair, a sentence each.
     pub fn failures(&self, limits: &[(&str, f64)]) -> Vec<String> {
-        let is_ours = |sample: &&Sample| sample.contender == Contender::Quintet;
         let too_high = |(key, most): &(&str, f64)| {
-            let values = self.0.iter().filter(is_ours).filter(|sample| sample.figure == *key);
-            let values = values.flat_map(|sample| sample.values.iter().copied());
-            let worst = values.max_by(|one, other| one.abs().total_cmp(&other.abs()))?;
+            let values = self.of_pairs(key, Part::Worst, Contender::Quintet).into_iter();
+            let worst =
+                values.map(|(_, value)| value).max_by(|one, other| one.abs().total_cmp(&other.abs()))?;
             (worst.abs() > *most).then(|| format!("{key} {worst:.2}, and {most} is the most"))
         };
         limits.iter().filter_map(too_high).collect()
     }
 
     /// The table of a measure: what each contender came to, and Quintet's over each other's.
-    pub fn table(&self, title: &str, rows: &[Row], contenders: &[Contender]) -> Table {
+    fn table(&self, rows: &[Row], contenders: &[Contender]) -> Table {
         let others = || contenders.iter().filter(|contender| **contender != Contender::Quintet);
         let names = contenders.iter().map(|contender| contender.name().to_owned());
         let ratios = others().map(|other| format!("{} / {}", Contender::Quintet.name(), other.name()));
         let header: Vec<String> =
             [String::new()].into_iter().chain(names).chain(ratios).chain(["goal".to_owned()]).collect();
         let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        let mut table = Table::new(title, &header);
-        for row in rows {
+        let mut table = Table::new(&self.title, &header);
+        // Older runs lack some figures.
+        let has = |row: &&Row| contenders.iter().any(|contender| self.attempts(row.key, *contender) > 0);
+        for row in rows.iter().filter(has) {
             let cells = contenders.iter().map(|contender| self.cell(row, *contender));
             let ratios = others()
                 .map(|other| interval(stats::interval(self.ratios(row.key, row.part, *other)), decimals(2)));
@@ -157,8 +225,12 @@ mod tests {
     const ONE: Row = Row { key: "rss", label: "RSS MiB", part: Part::P50, places: 1, goal: "8" };
     const MANY: Row = Row { key: "ms", label: "p99 ms", part: Part::P99, places: 0, goal: "" };
 
+    fn none() -> Results {
+        Results::new(Measure::Own, "Memory".to_owned(), "v0".to_owned())
+    }
+
     fn results() -> Results {
-        let mut results = Results::default();
+        let mut results = none();
         results.one(Contender::Quintet, 1, "rss", 8.0);
         results.one(Contender::Quintet, 2, "rss", 10.0);
         results.one(Contender::Twin, 1, "rss", 40.0);
@@ -170,7 +242,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_pair() {
-        let table = results().table("Memory", &[ONE, MANY], Contender::MANAGERS);
+        let table = results().table(&[ONE, MANY], Contender::MANAGERS);
         assert_eq!(
             table.rows[0],
             ["RSS MiB", "9.0 (10.0)", "30.0 (40.0)", "-", "0.35 (0.20 to 0.50)", "-", "8"].map(str::to_owned)
@@ -188,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_is_far_below_nothing_is_said_too() {
-        let mut results = Results::default();
+        let mut results = none();
         results.one(Contender::Quintet, 1, "bytes", -11.0);
         results.one(Contender::Quintet, 2, "bytes", 2.0);
         assert_eq!(results.failures(&[("bytes", 11.0)]), Vec::<String>::new());

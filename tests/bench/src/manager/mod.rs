@@ -12,9 +12,10 @@ pub mod sizes;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use quintet_localcluster::build;
 use quintet_localcluster::go::Program;
+use serde::{Deserialize, Serialize};
 
 use self::broken::Break;
 use self::contender::{Contender, Stand};
@@ -27,7 +28,8 @@ use super::report::{Report, Run};
 use super::rig::{self, Rig};
 
 /// What can be measured by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Measure {
     /// the size of the program, as it is and compressed
     Size,
@@ -343,7 +345,7 @@ pub struct Args {
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Keep the outcome as docs/bench/manager.md and .json; what they have of other measures stays
+    /// Keep the outcome in docs/bench and tests/bench/results, beside runs of other measures
     #[arg(long)]
     write: bool,
 }
@@ -436,9 +438,10 @@ fn carry_out(
     kube_runtime: &Path,
 ) -> Result<()> {
     let sizes = args.sizes();
-    let (machine, contenders) = (Machine::now(), measure.contenders());
+    let machine = Machine::now();
     let (nodes, of) = (measure.nodes(&sizes), measure.pairs(&sizes));
-    let (mut results, mut versions) = (Results::default(), Versions::default());
+    let mut results = Results::new(measure, measure.title(&sizes), twin.version.clone());
+    let mut versions = Versions::default();
     for number in 1..=of {
         for on_cluster in measure.clusters(number) {
             let rig = Rig::up(nodes, sizes.jobs * nodes, program)?;
@@ -447,8 +450,6 @@ fn carry_out(
             measure.measure(&stand, &sizes, Pair { number, of, contenders: &on_cluster }, &mut results)?;
         }
     }
-    let mut table = results.table(&measure.title(&sizes), &measure.rows(), contenders);
-    table.note(format!("The twin: {}.", twin.version));
     let run = Run {
         about: measure.title(&sizes),
         size: measure.kept_as(),
@@ -457,11 +458,14 @@ fn carry_out(
         versions: versions.built(args.program.is_none())?,
         failures: measure.limits(args.quick).map(|limits| results.failures(&limits)),
         caveats: Vec::new(),
-        tables: vec![table],
-        measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
+        measurements: results,
     };
-    Report { name: "manager", title: "The manager, measured", method: method(), runs: vec![run] }
-        .finish(args.write)
+    report(vec![run]).finish(args.write)
+}
+
+/// The page and the results, with these runs.
+pub fn report(runs: Vec<Run<Results>>) -> Report<Results> {
+    Report { name: "manager", title: "The manager, measured", method: method(), runs }
 }
 
 /// What a reader of the tables has to know.
@@ -559,7 +563,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_stays_that_of_its_measure() {
-        // docs/bench/manager.json has runs by these numbers: one that is new has the next.
+        // The results have runs by these numbers: a new one has the next.
         let kept = Measure::ALL.map(|measure| (measure.kept_as(), measure.word()));
         assert_eq!(
             kept,

@@ -4,6 +4,7 @@ use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
 
 use crate::process::Memory;
+use crate::report::Measurements;
 use crate::rig::Setting;
 use crate::stats::{self, float, mebibytes, ratio, signed, spread};
 use crate::table::{self, Figure, Table, decimals};
@@ -125,6 +126,25 @@ pub struct Results {
     pub cycles: Vec<Cycle>,
 }
 
+impl Measurements for Results {
+    fn tables(&self) -> Vec<Table> {
+        let mut tables = Vec::new();
+        for setting in self.settings() {
+            tables.push(self.up_table(setting));
+            tables.push(self.down_table(setting));
+            tables.push(self.halfway_table(setting));
+            tables.push(self.processor_table(setting));
+            tables.push(self.memory_table(setting));
+            if self.of(setting, Contender::ReplicaSet).next().is_some() {
+                tables.push(self.ratio_table(setting));
+            }
+        }
+        tables.push(self.restart_table());
+        tables.push(self.writes_table());
+        tables
+    }
+}
+
 impl Results {
     /// The cycles of one contender.
     pub fn of(&self, setting: Setting, contender: Contender) -> impl Iterator<Item = &Cycle> {
@@ -145,24 +165,6 @@ impl Results {
             ratio(figure(ours), figure(theirs))
         });
         ratios.collect()
-    }
-
-    /// All tables.
-    pub fn tables(&self) -> Vec<Table> {
-        let mut tables = Vec::new();
-        for setting in self.settings() {
-            tables.push(self.up_table(setting));
-            tables.push(self.down_table(setting));
-            tables.push(self.halfway_table(setting));
-            tables.push(self.processor_table(setting));
-            tables.push(self.memory_table(setting));
-            if self.of(setting, Contender::ReplicaSet).next().is_some() {
-                tables.push(self.ratio_table(setting));
-            }
-        }
-        tables.push(self.restart_table());
-        tables.push(self.writes_table());
-        tables
     }
 
     fn up_table(&self, setting: Setting) -> Table {

@@ -7,7 +7,7 @@ mod runs;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use quintet_localcluster::build;
 
 use self::figures::{Contender, Results};
@@ -57,7 +57,7 @@ pub struct Args {
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Keep the outcome as docs/bench/podset.md and .json; what they have of other numbers of pods stays
+    /// Keep the outcome in docs/bench and tests/bench/results, beside runs with other numbers of pods
     #[arg(long)]
     write: bool,
 }
@@ -128,11 +128,15 @@ pub fn run(args: &Args) -> Result<()> {
             versions: versions.built(args.program.is_none())?,
             failures: Some(results.failures()),
             caveats: Vec::new(),
-            tables: results.tables(),
-            measurements: serde_json::to_value(&results).context("what was measured is no JSON")?,
+            measurements: results,
         });
     }
-    Report { name: "podset", title: "PodSet, measured", method: method(), runs }.finish(args.write)
+    report(runs).finish(args.write)
+}
+
+/// The page and the results, with these runs.
+pub fn report(runs: Vec<Run<Results>>) -> Report<Results> {
+    Report { name: "podset", title: "PodSet, measured", method: method(), runs }
 }
 
 /// Measures every round, each on a cluster of its own.

@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use quintet_localcluster::audit::{Author, Tally};
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::Results;
 use crate::contest::{self, Controller, counts};
 use crate::host::{Machine, Versions};
 use crate::report::Run;
 use crate::rig::{LOOK, Rig};
-use crate::table::{Table, count, decimals};
+use crate::stats::Quantiles;
+use crate::table::{NONE, Table, count, decimals};
 
 const CONTROLLER: Controller = Controller("pulsarconsumer");
 
@@ -28,7 +30,7 @@ const NODES: usize = 3;
 const WRITES_AT_LEAST: u64 = 3;
 
 /// PulsarConsumers that are made at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Case {
     objects: usize,
     /// Of each.
@@ -47,30 +49,28 @@ impl Case {
 }
 
 /// What was written for a case.
-#[derive(Debug, Serialize)]
-struct Written {
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Written {
     case: Case,
-    /// How long each object took from its creation to its settled status.
-    settled_in: Vec<f64>,
+    /// The seconds from the creation of an object to its settled status.
+    settled_in: Option<Quantiles>,
+    /// How many writes there may be.
+    limit: u64,
     /// Until then, and until nothing trailed behind.
     settling: Tally,
     /// After that, by a manager that was started anew.
     restart: Tally,
 }
 
+/// How many writes there may be: a status once a second, as long as there is something new to say.
+fn limit(settled_in: &[f64]) -> u64 {
+    let more = settled_in.iter().map(|&seconds| Duration::from_secs_f64(seconds).as_secs());
+    more.map(|seconds| WRITES_AT_LEAST + seconds).sum()
+}
+
 impl Written {
-    /// How many writes there may be: a status once a second, as long as there is something new to say.
-    fn limit(&self) -> u64 {
-        let more = self.settled_in.iter().map(|&seconds| Duration::from_secs_f64(seconds).as_secs());
-        more.map(|seconds| WRITES_AT_LEAST + seconds).sum()
-    }
-
-    fn slowest(&self) -> f64 {
-        self.settled_in.iter().copied().fold(0.0, f64::max)
-    }
-
     fn failures(&self) -> Vec<String> {
-        let (name, writes, limit) = (self.case.name(), self.settling.requests(), self.limit());
+        let (name, writes, limit) = (self.case.name(), self.settling.requests(), self.limit);
         let (refused, again) = (self.settling.refused, self.restart.requests());
         let mut failures = Vec::new();
         if writes > limit {
@@ -88,11 +88,11 @@ impl Written {
 }
 
 /// Counts, on a cluster of its own.
-pub(super) fn run(program: &Path, command: String) -> Result<Run> {
+pub(super) fn run(program: &Path, command: String) -> Result<Run<Results>> {
     let machine = Machine::now();
     let rig = Rig::up(NODES, CASES.iter().map(|case| case.objects * case.replicas).sum(), program)?;
     let versions = Versions::of(&rig, program)?;
-    let written = CASES.iter().map(|case| measure(&rig, *case)).collect::<Result<Vec<_>>>()?;
+    let writes = CASES.iter().map(|case| measure(&rig, *case)).collect::<Result<Vec<_>>>()?;
     Ok(Run {
         about: "Writes to the API server".to_owned(),
         // Before everything else.
@@ -100,10 +100,9 @@ pub(super) fn run(program: &Path, command: String) -> Result<Run> {
         command,
         machine,
         versions: versions.built(true)?,
-        failures: Some(written.iter().flat_map(Written::failures).collect()),
+        failures: Some(writes.iter().flat_map(Written::failures).collect()),
         caveats: Vec::new(),
-        tables: vec![table(&written)],
-        measurements: serde_json::to_value(&written).context("what was measured is no JSON")?,
+        measurements: Results { writes, ..Results::default() },
     })
 }
 
@@ -127,7 +126,7 @@ fn measure(rig: &Rig, case: Case) -> Result<Written> {
         waiting.insert(object["metadata"]["name"].as_str().unwrap_or_default().to_owned(), Instant::now());
         rig.create(&path, &object)?;
     }
-    let mut settled_in = Vec::new();
+    let mut settled_in: Vec<f64> = Vec::new();
     run::poll("every status is settled", rig.patience(), LOOK, || {
         for object in rig.list(&path)?.iter().filter(|object| is_settled(object, case.replicas)) {
             let since = waiting.remove(object["metadata"]["name"].as_str().unwrap_or_default());
@@ -149,7 +148,8 @@ fn measure(rig: &Rig, case: Case) -> Result<Written> {
     run::poll("the objects are gone", rig.patience(), LOOK, || Ok((!rig.has_any(&path, "")?).then_some(())))?;
     contest::stop(manager)?;
     step.done();
-    Ok(Written { case, settled_in, settling, restart })
+    let (limit, settled_in) = (limit(&settled_in), Quantiles::of(&settled_in));
+    Ok(Written { case, settled_in, limit, settling, restart })
 }
 
 fn consumer(number: usize, replicas: usize) -> Value {
@@ -173,15 +173,17 @@ fn is_settled(object: &Value, replicas: usize) -> bool {
         && status["observedGeneration"] == object["metadata"]["generation"]
 }
 
-fn table(written: &[Written]) -> Table {
+pub(super) fn table(written: &[Written]) -> Table {
     let names: Vec<String> = written.iter().map(|one| one.case.name()).collect();
     let header: Vec<&str> = std::iter::once("").chain(names.iter().map(String::as_str)).collect();
     let mut table = Table::new("From an object to its settled status", &header);
-    table.row("seconds, of the slowest object", written.iter().map(|one| decimals(1)(one.slowest())));
+    let slowest =
+        |one: &Written| one.settled_in.map_or_else(|| NONE.to_owned(), |found| decimals(1)(found.max));
+    table.row("seconds, of the slowest object", written.iter().map(slowest));
     let settling: Vec<Option<&Tally>> = written.iter().map(|one| Some(&one.settling)).collect();
     table.tallies("quintet", &settling);
     table.row("quintet: all but Events", written.iter().map(|one| count(one.settling.writes())));
-    table.row("most that is allowed", written.iter().map(|one| count(one.limit())));
+    table.row("most that is allowed", written.iter().map(|one| count(one.limit)));
     table.row("after a restart", written.iter().map(|one| count(one.restart.writes())));
     table
 }
@@ -200,7 +202,8 @@ mod tests {
     fn written(settled_in: &[f64], statuses: u64) -> Written {
         let settling = tally(&[("patch deployments", 1), ("patch pulsarconsumers/status", statuses)]);
         let case = Case { objects: settled_in.len(), replicas: 1 };
-        Written { case, settled_in: settled_in.to_vec(), settling, restart: Tally::default() }
+        let (limit, settled_in) = (limit(settled_in), Quantiles::of(settled_in));
+        Written { case, settled_in, limit, settling, restart: Tally::default() }
     }
 
     #[test]
@@ -213,7 +216,7 @@ mod tests {
             ]
         );
         assert_eq!(written(&[1.2], 3).failures(), [""; 0]);
-        assert_eq!((written(&[0.1, 2.5, 1.0], 2).limit(), written(&[], 0).limit()), (12, 0));
+        assert_eq!((limit(&[0.1, 2.5, 1.0]), limit(&[])), (12, 0));
     }
 
     #[test]
