@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
+use quintet_localcluster::audit::Tally;
 use quintet_localcluster::run::print;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
@@ -215,18 +216,10 @@ impl Kept {
         Found { by: self.by("daemonjob", nodes), values: found.map(figure).collect(), beside: None }
     }
 
-    /// What is written for a pod of a DaemonJob from its creation until its last pod is gone.
-    fn daemonjob_life(&self) -> Found {
-        let lives = self.daemonjob.get(&NODES).into_iter().flat_map(|found| &found.lives);
-        let writes = lives.filter_map(|life| ratio(float(life.writes.writes()), float(life.writes.pods)));
-        Found { by: self.by("daemonjob", NODES), values: writes.collect(), beside: None }
-    }
-
-    /// The same of one whose pods go by its ttl.
-    fn daemonjob_ttl_life(&self) -> Found {
-        let lives = self.daemonjob.get(&NODES).into_iter().flat_map(|found| &found.ttl_lives);
-        let writes = lives.filter_map(|life| ratio(float(life.writes.writes()), float(life.writes.pods)));
-        Found { by: self.by("daemonjob", NODES), values: writes.collect(), beside: None }
+    /// A figure of DaemonJobs from their creation until their last pod is gone.
+    fn daemonjob_lives(&self, figures: impl Fn(&daemonjob::figures::Results) -> Vec<f64>) -> Found {
+        let values = self.daemonjob.get(&NODES).map(figures).unwrap_or_default();
+        Found { by: self.by("daemonjob", NODES), values, beside: None }
     }
 
     /// A DaemonJob's figure over another's.
@@ -244,14 +237,7 @@ impl Kept {
         Found { by: self.by("daemonjob", nodes), values, beside }
     }
 
-    /// What a DaemonJob's manager asks for to be written after a restart with everything done, carried out or not.
-    fn daemonjob_restart(&self) -> Found {
-        let lives = self.daemonjob.get(&NODES).into_iter().flat_map(|found| &found.lives);
-        let writes = lives.map(|life| float(life.restart.writes.requests()));
-        Found { by: self.by("daemonjob", NODES), values: writes.collect(), beside: None }
-    }
-
-    /// The same of a PodSet's with all pods ready.
+    /// What a PodSet's manager asks for to be written after a restart with all pods ready, carried out or not.
     fn podset_restart(&self, setting: Setting) -> Found {
         let ours = podset::figures::Contender::PodSet;
         let cycles = self.podset.get(&PODS).into_iter().flat_map(|found| found.of(setting, ours));
@@ -331,18 +317,23 @@ impl Kept {
             let what = "DaemonJob, 5,000 nodes: writes per pod to completion, tuned";
             goals.row("1", what, 3, of_many, must(1.03));
         }
+        let per_pod = |tally: &Tally| ratio(float(tally.writes()), float(tally.pods));
         goals.row(
             NONE,
             "DaemonJob, 1,000 nodes: writes per pod until its pods were deleted, finalizers among them",
             3,
-            self.daemonjob_life(),
+            self.daemonjob_lives(|found| {
+                found.lives.iter().filter_map(|life| per_pod(&life.writes)).collect()
+            }),
             must(2.1),
         );
         goals.row(
             NONE,
             "the same with ttlSecondsAfterFinished 0, where it deletes them",
             3,
-            self.daemonjob_ttl_life(),
+            self.daemonjob_lives(|found| {
+                found.ttl_lives.iter().filter_map(|life| per_pod(&life.writes)).collect()
+            }),
             must(3.1),
         );
         for (nodes, setting, limits) in [
@@ -361,7 +352,10 @@ impl Kept {
             }
         }
         let none = limits(0.0, 0.0);
-        goals.row("3", "restart with all nodes done, DaemonJob: writes", 0, self.daemonjob_restart(), none);
+        let restart = self.daemonjob_lives(|found| {
+            found.lives.iter().map(|life| float(life.restart.writes.requests())).collect()
+        });
+        goals.row("3", "restart with all nodes done, DaemonJob: writes", 0, restart, none);
         for setting in SETTINGS {
             goals.row(
                 "3",

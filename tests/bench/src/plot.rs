@@ -46,7 +46,7 @@ fn draw(curve: &Curve, text: &mut String) -> Result<(), String> {
         .configure_mesh()
         .x_desc(curve.size)
         .y_desc(curve.label)
-        .light_line_style(WHITE)
+        .light_line_style(TRANSPARENT)
         .draw()
         .map_err(|error| told(&error))?;
     for (line, colour) in curve.lines.iter().zip(COLOURS.iter().cycle()) {

@@ -282,4 +282,21 @@ mod tests {
         assert_eq!(hours, [vec![], vec![1, 2, 3, 4, 5]]);
         fs::remove_dir_all(&folder).unwrap();
     }
+
+    #[test]
+    fn pages_are_made_from_the_results() {
+        fn check<M: Measurements>(report: &Report<M>) {
+            let runs = kept::<M>(&results(), report.name).unwrap();
+            let page = fs::read_to_string(pages().join(format!("{}.md", report.name))).unwrap();
+            let made = report.markdown(&runs.iter().collect::<Vec<_>>());
+            // The method is that of the newest run, and above the first section.
+            let sections = |page: &str| page.split_once("\n## ").map(|(_, sections)| sections.to_owned());
+            assert!(sections(&made) == sections(&page), "{}.md differs from its results", report.name);
+        }
+        check(&crate::daemonjob::report(Vec::new()));
+        check(&crate::greeting::report(Vec::new()));
+        check(&crate::manager::report(Vec::new()));
+        check(&crate::podset::report(Vec::new()));
+        check(&crate::pulsar::report(Vec::new()));
+    }
 }

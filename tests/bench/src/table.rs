@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::stats::{self, Interval, Spread};
 
-/// Something that a table shows of a run, where it was measured, with so many decimals.
-pub type Figure<T> = (usize, fn(&T) -> Option<f64>);
+/// A column of a table: its name, the decimals, and the figure of a run, where it was measured.
+pub type Figure<T> = (&'static str, usize, fn(&T) -> Option<f64>);
 
 /// A title, a header and rows. The first column is text, the others are numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -28,6 +28,12 @@ impl Table {
         Self { title: title.into(), header, ..Self::default() }
     }
 
+    /// A table without rows that has a column for each figure.
+    pub fn of<T>(title: impl Into<String>, figures: &[Figure<T>]) -> Self {
+        let header: Vec<&str> = std::iter::once("").chain(figures.iter().map(|figure| figure.0)).collect();
+        Self::new(title, &header)
+    }
+
     /// Adds a row.
     pub fn row(&mut self, name: impl Into<String>, cells: impl IntoIterator<Item = String>) {
         let mut row = vec![name.into()];
@@ -38,7 +44,7 @@ impl Table {
 
     /// Adds a row of figures of some runs: the median of each and the worst, with so many decimals.
     pub fn figures<T>(&mut self, name: impl Into<String>, runs: &[&T], figures: &[Figure<T>]) {
-        let cells = figures.iter().map(|(places, figure)| {
+        let cells = figures.iter().map(|(_, places, figure)| {
             let values = runs.iter().filter_map(|run| figure(run));
             spread(stats::spread(values), decimals(*places))
         });

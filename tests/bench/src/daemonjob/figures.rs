@@ -242,32 +242,18 @@ impl Results {
     }
 
     fn completion_table(&self, setting: Setting) -> Table {
-        let mut table = Table::new(
+        let mut table = self.rows(
             format!("To completion, {}", setting.name()),
-            &[
-                "",
-                "creating s",
-                "last created s",
-                "done s",
-                "nodes with pods",
-                "writes",
-                "writes per pod",
-                "refused",
-                "Events",
-            ],
-        );
-        self.rows(
-            &mut table,
             setting,
             &[
-                (2, |one| Some(one.creating_seconds)),
-                (2, |one| Some(one.last_created_seconds)),
-                (1, |one| Some(one.done_seconds)),
-                (0, |one| Some(float(one.nodes_covered))),
-                (0, |one| Some(float(one.writes.writes()))),
-                (3, |one| Some(one.writes_per_pod())),
-                (0, |one| Some(float(one.writes.refused))),
-                (0, |one| Some(float(one.writes.events))),
+                ("creating s", 2, |one| Some(one.creating_seconds)),
+                ("last created s", 2, |one| Some(one.last_created_seconds)),
+                ("done s", 1, |one| Some(one.done_seconds)),
+                ("nodes with pods", 0, |one| Some(float(one.nodes_covered))),
+                ("writes", 0, |one| Some(float(one.writes.writes()))),
+                ("writes per pod", 3, |one| Some(one.writes_per_pod())),
+                ("refused", 0, |one| Some(float(one.writes.refused))),
+                ("Events", 0, |one| Some(float(one.writes.events))),
             ],
         );
         if self.of(setting, Contender::DaemonJob).count() > 1 {
@@ -291,47 +277,33 @@ impl Results {
     }
 
     fn process_table(&self, setting: Setting) -> Table {
-        let mut table = Table::new(
-            format!("Processor time and memory to completion, {}", setting.name()),
-            &[
-                "",
-                "CPU s",
-                "CPU s per 1,000 pods",
-                "API server's CPU s",
-                "strangers' CPU %",
-                "passes",
-                "RSS before MiB",
-                "peak RSS MiB",
-                "settled RSS MiB",
-                "settled PSS MiB",
-            ],
-        );
         self.rows(
-            &mut table,
+            format!("Processor time and memory to completion, {}", setting.name()),
             setting,
             &[
-                (2, |one| Some(one.cpu_seconds)),
-                (2, |one| Some(one.cpu_seconds_per_thousand())),
-                (1, |one| Some(one.api_server_cpu_seconds)),
-                (0, |one| one.others_percent),
-                (0, |one| one.passes.map(float)),
-                (1, |one| one.memory_before.map(|memory| mebibytes(memory.rss_kib))),
-                (1, |one| one.memory.map(|memory| mebibytes(memory.peak_kib))),
-                (1, |one| one.memory.map(|memory| mebibytes(memory.rss_kib))),
-                (1, |one| one.memory.map(|memory| mebibytes(memory.pss_kib))),
+                ("CPU s", 2, |one| Some(one.cpu_seconds)),
+                ("CPU s per 1,000 pods", 2, |one| Some(one.cpu_seconds_per_thousand())),
+                ("API server's CPU s", 1, |one| Some(one.api_server_cpu_seconds)),
+                ("strangers' CPU %", 0, |one| one.others_percent),
+                ("passes", 0, |one| one.passes.map(float)),
+                ("RSS before MiB", 1, |one| one.memory_before.map(|memory| mebibytes(memory.rss_kib))),
+                ("peak RSS MiB", 1, |one| one.memory.map(|memory| mebibytes(memory.peak_kib))),
+                ("settled RSS MiB", 1, |one| one.memory.map(|memory| mebibytes(memory.rss_kib))),
+                ("settled PSS MiB", 1, |one| one.memory.map(|memory| mebibytes(memory.pss_kib))),
             ],
-        );
-        table
+        )
     }
 
     /// A row for each contender: figures of its rounds, each with so many decimals.
-    fn rows(&self, table: &mut Table, setting: Setting, figures: &[Figure<Completion>]) {
+    fn rows(&self, title: impl Into<String>, setting: Setting, figures: &[Figure<Completion>]) -> Table {
+        let mut table = Table::of(title, figures);
         for contender in Contender::ALL {
             let runs: Vec<&Completion> = self.of(setting, contender).collect();
             if !runs.is_empty() {
                 table.figures(contender.name(), &runs, figures);
             }
         }
+        table
     }
 
     fn ratio_table(&self, setting: Setting) -> Table {

@@ -184,17 +184,15 @@ impl Results {
     }
 
     fn lines_table(&self) -> Table {
-        let mut table = Table::new(
-            format!("Lines of {} Greetings created, changed and deleted", self.greetings),
-            &["", "due", "printed", "missing", "doubled", "until lines come again s"],
-        );
         let figures: [Figure<Cycle>; 5] = [
-            (0, |one| Some(one.sum(|phase| phase.expected))),
-            (0, |one| Some(one.sum(|phase| phase.printed))),
-            (0, |one| Some(one.sum(|phase| phase.missing))),
-            (0, |one| Some(one.sum(|phase| phase.doubled))),
-            (1, Cycle::pause),
+            ("due", 0, |one| Some(one.sum(|phase| phase.expected))),
+            ("printed", 0, |one| Some(one.sum(|phase| phase.printed))),
+            ("missing", 0, |one| Some(one.sum(|phase| phase.missing))),
+            ("doubled", 0, |one| Some(one.sum(|phase| phase.doubled))),
+            ("until lines come again s", 1, Cycle::pause),
         ];
+        let title = format!("Lines of {} Greetings created, changed and deleted", self.greetings);
+        let mut table = Table::of(title, &figures);
         for mode in Mode::ALL {
             for contender in Contender::ALL {
                 let runs = self.of(contender, mode);
@@ -212,102 +210,79 @@ impl Results {
         table
     }
 
-    fn rows(&self, table: &mut Table, figures: &[Figure<Cycle>]) {
+    fn rows(&self, title: impl Into<String>, figures: &[Figure<Cycle>]) -> Table {
+        let mut table = Table::of(title, figures);
         for contender in Contender::ALL {
             let runs = self.of(contender, Mode::Undisturbed);
             if !runs.is_empty() {
                 table.figures(contender.name(), &runs, figures);
             }
         }
+        table
     }
 
     fn cost_table(&self) -> Table {
-        let mut table = Table::new(
-            "API writes for each Greeting, and processor time for all, without a restart",
-            &["", "create", "change", "delete", "in all", "refused", "Events in all", "CPU s"],
-        );
         self.rows(
-            &mut table,
+            "API writes for each Greeting, and processor time for all, without a restart",
             &[
-                (2, |one| one.create.writes_for(one.delete.expected)),
-                (2, |one| one.update.writes_for(one.delete.expected)),
-                (2, |one| one.delete.writes_for(one.delete.expected)),
-                (2, |one| {
+                ("create", 2, |one| one.create.writes_for(one.delete.expected)),
+                ("change", 2, |one| one.update.writes_for(one.delete.expected)),
+                ("delete", 2, |one| one.delete.writes_for(one.delete.expected)),
+                ("in all", 2, |one| {
                     let writes: u64 = one.phases().iter().map(|phase| phase.writes.writes()).sum();
                     ratio(float(writes), float(one.delete.expected))
                 }),
-                (0, |one| Some(float(one.phases().iter().map(|phase| phase.writes.refused).sum::<u64>()))),
-                (0, |one| Some(float(one.phases().iter().map(|phase| phase.writes.events).sum::<u64>()))),
-                (2, |one| one.cpu_seconds),
+                ("refused", 0, |one| {
+                    Some(float(one.phases().iter().map(|phase| phase.writes.refused).sum::<u64>()))
+                }),
+                ("Events in all", 0, |one| {
+                    Some(float(one.phases().iter().map(|phase| phase.writes.events).sum::<u64>()))
+                }),
+                ("CPU s", 2, |one| one.cpu_seconds),
             ],
-        );
-        table
+        )
     }
 
     fn time_table(&self) -> Table {
-        let mut table = Table::new(
-            "Milliseconds from the request to create until the line",
-            &["", "one at a time: p50", "p99", "all at once: p50", "p99"],
-        );
         self.rows(
-            &mut table,
+            "Milliseconds from the request to create until the line",
             &[
-                (0, |one| Some(one.one_at_a_time?.p50)),
-                (0, |one| Some(one.one_at_a_time?.p99)),
-                (0, |one| Some(one.all_at_once?.p50)),
-                (0, |one| Some(one.all_at_once?.p99)),
+                ("one at a time: p50", 0, |one| Some(one.one_at_a_time?.p50)),
+                ("p99", 0, |one| Some(one.one_at_a_time?.p99)),
+                ("all at once: p50", 0, |one| Some(one.all_at_once?.p50)),
+                ("p99", 0, |one| Some(one.all_at_once?.p99)),
             ],
-        );
-        table
+        )
     }
 
     fn memory_table(&self) -> Table {
-        let title = format!("Memory, with one Greeting and with {}", self.greetings);
-        let header = ["", "idle RSS MiB", "idle PSS MiB", "with all PSS MiB", "peak RSS MiB"];
-        let mut table = Table::new(title, &header);
         self.rows(
-            &mut table,
+            format!("Memory, with one Greeting and with {}", self.greetings),
             &[
-                (1, |one| Some(mebibytes(one.idle_memory.rss_kib))),
-                (1, |one| Some(mebibytes(one.idle_memory.pss_kib))),
-                (1, |one| Some(mebibytes(one.memory.pss_kib))),
-                (1, |one| Some(mebibytes(one.memory.peak_kib))),
+                ("idle RSS MiB", 1, |one| Some(mebibytes(one.idle_memory.rss_kib))),
+                ("idle PSS MiB", 1, |one| Some(mebibytes(one.idle_memory.pss_kib))),
+                ("with all PSS MiB", 1, |one| Some(mebibytes(one.memory.pss_kib))),
+                ("peak RSS MiB", 1, |one| Some(mebibytes(one.memory.peak_kib))),
             ],
-        );
-        table
+        )
     }
 
     fn timers_table(&self) -> Table {
-        let mut table = Table::new(
-            "Many Greetings with a timer",
-            &[
-                "",
-                "Greetings",
-                "said",
-                "after s",
-                "ticks due",
-                "ticks said",
-                "writes",
-                "CPU s",
-                "PSS before MiB",
-                "PSS MiB",
-                "KiB a Greeting",
-            ],
-        );
         let figures: [Figure<Timers>; 10] = [
-            (0, |one| Some(float(one.count))),
-            (0, |one| Some(float(one.said))),
-            (1, |one| Some(one.created_seconds)),
-            (0, |one| Some(one.due)),
-            (0, |one| Some(float(one.ticks))),
-            (0, |one| Some(float(one.writes.writes()))),
-            (2, |one| Some(one.cpu_seconds)),
-            (1, |one| Some(mebibytes(one.memory_before.pss_kib))),
-            (1, |one| Some(mebibytes(one.memory.pss_kib))),
-            (2, |one| {
+            ("Greetings", 0, |one| Some(float(one.count))),
+            ("said", 0, |one| Some(float(one.said))),
+            ("after s", 1, |one| Some(one.created_seconds)),
+            ("ticks due", 0, |one| Some(one.due)),
+            ("ticks said", 0, |one| Some(float(one.ticks))),
+            ("writes", 0, |one| Some(float(one.writes.writes()))),
+            ("CPU s", 2, |one| Some(one.cpu_seconds)),
+            ("PSS before MiB", 1, |one| Some(mebibytes(one.memory_before.pss_kib))),
+            ("PSS MiB", 1, |one| Some(mebibytes(one.memory.pss_kib))),
+            ("KiB a Greeting", 2, |one| {
                 ratio(float(one.memory.pss_kib.saturating_sub(one.memory_before.pss_kib)), float(one.count))
             }),
         ];
+        let mut table = Table::of("Many Greetings with a timer", &figures);
         for one in &self.timers {
             table.figures(one.contender.name(), &[one], &figures);
         }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use clap::ValueEnum as _;
 use quintet_localcluster::build;
 use quintet_localcluster::go::Program;
 use serde::{Deserialize, Serialize};
@@ -123,24 +124,8 @@ impl Measure {
     }
 
     /// As the option has it that measures this alone.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Size => "size",
-            Self::Idle => "idle",
-            Self::Requests => "requests",
-            Self::Foreign => "foreign",
-            Self::Own => "own",
-            Self::Restart => "restart",
-            Self::Start => "start",
-            Self::Latency => "latency",
-            Self::Drive => "drive",
-            Self::HandOver => "hand-over",
-            Self::HandOverMany => "hand-over-many",
-            Self::Crash => "crash",
-            Self::Paused => "paused",
-            Self::Outage => "outage",
-            Self::Silence => "silence",
-        }
+    pub fn word(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     fn title(self, sizes: &Sizes) -> String {
@@ -565,6 +550,7 @@ mod tests {
     fn what_is_kept_stays_that_of_its_measure() {
         // The results have runs by these numbers: a new one has the next.
         let kept = Measure::ALL.map(|measure| (measure.kept_as(), measure.word()));
+        let kept = kept.each_ref().map(|(number, word)| (*number, word.as_str()));
         assert_eq!(
             kept,
             [

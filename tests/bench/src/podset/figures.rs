@@ -168,32 +168,18 @@ impl Results {
     }
 
     fn up_table(&self, setting: Setting) -> Table {
-        let mut table = Table::new(
+        let mut table = self.rows(
             format!("From nothing to all, {}", setting.name()),
-            &[
-                "",
-                "last created s",
-                "all ready s",
-                "writes",
-                "writes per pod",
-                "requests for a status",
-                "refused",
-                "most above the wanted",
-                "Events",
-            ],
-        );
-        self.rows(
-            &mut table,
             setting,
             &[
-                (2, |one| Some(one.up.last_seconds)),
-                (1, |one| Some(one.up.done_seconds)),
-                (0, |one| Some(float(one.up.writes.writes()))),
-                (3, |one| one.up.writes_per_pod(one.up.writes.pods)),
-                (0, |one| Some(float(one.up.writes.status_requests()))),
-                (0, |one| Some(float(one.up.writes.refused))),
-                (0, |one| Some(signed(one.up.most_above))),
-                (0, |one| Some(float(one.up.writes.events))),
+                ("last created s", 2, |one| Some(one.up.last_seconds)),
+                ("all ready s", 1, |one| Some(one.up.done_seconds)),
+                ("writes", 0, |one| Some(float(one.up.writes.writes()))),
+                ("writes per pod", 3, |one| one.up.writes_per_pod(one.up.writes.pods)),
+                ("requests for a status", 0, |one| Some(float(one.up.writes.status_requests()))),
+                ("refused", 0, |one| Some(float(one.up.writes.refused))),
+                ("most above the wanted", 0, |one| Some(signed(one.up.most_above))),
+                ("Events", 0, |one| Some(float(one.up.writes.events))),
             ],
         );
         if self.of(setting, Contender::PodSet).count() > 1 {
@@ -204,64 +190,35 @@ impl Results {
     }
 
     fn down_table(&self, setting: Setting) -> Table {
-        let mut table = Table::new(
-            format!("From all to nothing, {}", setting.name()),
-            &[
-                "",
-                "last deleted s",
-                "status 0 s",
-                "all gone s",
-                "writes",
-                "writes per pod",
-                "requests for a status",
-                "refused",
-                "Events",
-            ],
-        );
         self.rows(
-            &mut table,
+            format!("From all to nothing, {}", setting.name()),
             setting,
             &[
-                (2, |one| Some(one.down.last_seconds)),
-                (1, |one| Some(one.down.status_seconds)),
-                (1, |one| Some(one.down.done_seconds)),
-                (0, |one| Some(float(one.down.writes.writes()))),
-                (3, |one| one.down.writes_per_pod(one.down.writes.deletions)),
-                (0, |one| Some(float(one.down.writes.status_requests()))),
-                (0, |one| Some(float(one.down.writes.refused))),
-                (0, |one| Some(float(one.down.writes.events))),
+                ("last deleted s", 2, |one| Some(one.down.last_seconds)),
+                ("status 0 s", 1, |one| Some(one.down.status_seconds)),
+                ("all gone s", 1, |one| Some(one.down.done_seconds)),
+                ("writes", 0, |one| Some(float(one.down.writes.writes()))),
+                ("writes per pod", 3, |one| one.down.writes_per_pod(one.down.writes.deletions)),
+                ("requests for a status", 0, |one| Some(float(one.down.writes.status_requests()))),
+                ("refused", 0, |one| Some(float(one.down.writes.refused))),
+                ("Events", 0, |one| Some(float(one.down.writes.events))),
             ],
-        );
-        table
+        )
     }
 
     fn halfway_table(&self, setting: Setting) -> Table {
-        let mut table = Table::new(
+        let mut table = self.rows(
             format!("To all, and halfway to a tenth, {}", setting.name()),
-            &[
-                "",
-                "made before",
-                "made after",
-                "of them sent after",
-                "deleted",
-                "writes",
-                "requests for a status",
-                "refused",
-                "a tenth ready s",
-            ],
-        );
-        self.rows(
-            &mut table,
             setting,
             &[
-                (0, |one| Some(float(one.halfway.made_before))),
-                (0, |one| Some(float(one.halfway.made_after))),
-                (0, |one| Some(float(one.halfway.sent_after))),
-                (0, |one| Some(float(one.halfway.writes.deletions))),
-                (0, |one| Some(float(one.halfway.writes.writes()))),
-                (0, |one| Some(float(one.halfway.writes.status_requests()))),
-                (0, |one| Some(float(one.halfway.writes.refused))),
-                (1, |one| Some(one.halfway.done_seconds)),
+                ("made before", 0, |one| Some(float(one.halfway.made_before))),
+                ("made after", 0, |one| Some(float(one.halfway.made_after))),
+                ("of them sent after", 0, |one| Some(float(one.halfway.sent_after))),
+                ("deleted", 0, |one| Some(float(one.halfway.writes.deletions))),
+                ("writes", 0, |one| Some(float(one.halfway.writes.writes()))),
+                ("requests for a status", 0, |one| Some(float(one.halfway.writes.status_requests()))),
+                ("refused", 0, |one| Some(float(one.halfway.writes.refused))),
+                ("a tenth ready s", 1, |one| Some(one.halfway.done_seconds)),
             ],
         );
         table.note(
@@ -271,71 +228,46 @@ impl Results {
     }
 
     fn processor_table(&self, setting: Setting) -> Table {
-        let mut table = Table::new(
-            format!("Processor time, {}", setting.name()),
-            &[
-                "",
-                "up: CPU s",
-                "passes",
-                "API server's CPU s",
-                "strangers' CPU %",
-                "down: CPU s",
-                "passes",
-                "API server's CPU s",
-                "strangers' CPU %",
-            ],
-        );
         self.rows(
-            &mut table,
+            format!("Processor time, {}", setting.name()),
             setting,
             &[
-                (2, |one| Some(one.up.cpu_seconds)),
-                (0, |one| one.up.passes.map(float)),
-                (1, |one| Some(one.up.api_server_cpu_seconds)),
-                (0, |one| one.up.others_percent),
-                (2, |one| Some(one.down.cpu_seconds)),
-                (0, |one| one.down.passes.map(float)),
-                (1, |one| Some(one.down.api_server_cpu_seconds)),
-                (0, |one| one.down.others_percent),
+                ("up: CPU s", 2, |one| Some(one.up.cpu_seconds)),
+                ("passes", 0, |one| one.up.passes.map(float)),
+                ("API server's CPU s", 1, |one| Some(one.up.api_server_cpu_seconds)),
+                ("strangers' CPU %", 0, |one| one.up.others_percent),
+                ("down: CPU s", 2, |one| Some(one.down.cpu_seconds)),
+                ("passes", 0, |one| one.down.passes.map(float)),
+                ("API server's CPU s", 1, |one| Some(one.down.api_server_cpu_seconds)),
+                ("strangers' CPU %", 0, |one| one.down.others_percent),
             ],
-        );
-        table
+        )
     }
 
     fn memory_table(&self, setting: Setting) -> Table {
-        let mut table = Table::new(
-            format!("Memory, {}", setting.name()),
-            &[
-                "",
-                "RSS before MiB",
-                "up: peak RSS MiB",
-                "settled RSS MiB",
-                "settled PSS MiB",
-                "down: peak RSS MiB",
-            ],
-        );
         self.rows(
-            &mut table,
+            format!("Memory, {}", setting.name()),
             setting,
             &[
-                (1, |one| Some(mebibytes(one.up.memory_before.rss_kib))),
-                (1, |one| Some(mebibytes(one.up.memory.peak_kib))),
-                (1, |one| Some(mebibytes(one.up.memory.rss_kib))),
-                (1, |one| Some(mebibytes(one.up.memory.pss_kib))),
-                (1, |one| Some(mebibytes(one.down.memory.peak_kib))),
+                ("RSS before MiB", 1, |one| Some(mebibytes(one.up.memory_before.rss_kib))),
+                ("up: peak RSS MiB", 1, |one| Some(mebibytes(one.up.memory.peak_kib))),
+                ("settled RSS MiB", 1, |one| Some(mebibytes(one.up.memory.rss_kib))),
+                ("settled PSS MiB", 1, |one| Some(mebibytes(one.up.memory.pss_kib))),
+                ("down: peak RSS MiB", 1, |one| Some(mebibytes(one.down.memory.peak_kib))),
             ],
-        );
-        table
+        )
     }
 
     /// A row for each contender.
-    fn rows(&self, table: &mut Table, setting: Setting, figures: &[Figure<Cycle>]) {
+    fn rows(&self, title: impl Into<String>, setting: Setting, figures: &[Figure<Cycle>]) -> Table {
+        let mut table = Table::of(title, figures);
         for contender in Contender::ALL {
             let runs: Vec<&Cycle> = self.of(setting, contender).collect();
             if !runs.is_empty() {
                 table.figures(contender.name(), &runs, figures);
             }
         }
+        table
     }
 
     fn ratio_table(&self, setting: Setting) -> Table {
@@ -364,14 +296,14 @@ impl Results {
         let mut header = vec![""];
         header.extend(settings.iter().map(|setting| setting.name()));
         let mut table = Table::new("A restart of the PodSet's manager with all pods ready", &header);
-        let figures: [(&str, Figure<Restart>); 5] = [
-            ("writes", (0, |restart| Some(float(restart.writes.writes())))),
-            ("passes", (0, |restart| Some(float(restart.passes)))),
-            ("first pass over, s", (2, |restart| Some(restart.first_pass_seconds))),
-            ("peak MiB", (1, |restart| Some(mebibytes(restart.memory.peak_kib)))),
-            ("PSS MiB", (1, |restart| Some(mebibytes(restart.memory.pss_kib)))),
+        let figures: [Figure<Restart>; 5] = [
+            ("writes", 0, |restart| Some(float(restart.writes.writes()))),
+            ("passes", 0, |restart| Some(float(restart.passes))),
+            ("first pass over, s", 2, |restart| Some(restart.first_pass_seconds)),
+            ("peak MiB", 1, |restart| Some(mebibytes(restart.memory.peak_kib))),
+            ("PSS MiB", 1, |restart| Some(mebibytes(restart.memory.pss_kib))),
         ];
-        for (name, (places, figure)) in figures {
+        for (name, places, figure) in figures {
             let cells = settings.iter().map(|&setting| {
                 let restarts =
                     self.of(setting, Contender::PodSet).filter_map(|one| figure(one.restart.as_ref()?));
