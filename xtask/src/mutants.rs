@@ -99,8 +99,8 @@ const MUTANTS: &[Mutant] = &[
         name: "no reading of one's own writes",
         file: "crates/runtime/src/write/owner_memory.rs",
         edits: &[(
-            "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers))",
-            "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(followers) || true)",
+            "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches))",
+            "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches) || true)",
         )],
         catchers: &[Catcher::Plans("daemonjob-retry", "/delayed")],
     },
