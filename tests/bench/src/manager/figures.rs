@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Measure;
 use super::contender::Contender;
+use super::measure::Measure;
 use crate::report::Measurements;
 use crate::stats::{self, Quantiles, ratio};
 use crate::table::{Table, decimals, interval, spread};
