@@ -133,7 +133,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Takes the steps of a plan (see [`Plan::withhold`](crate::model::plan::Plan::withhold)), one after the other, for as long as the plan is `still` about the object as it is.
+    /// Takes the steps of a plan, one after the other, for as long as the plan is `still` about the object as it is. What was
+    /// refused lately was withheld before: see [`OwnerMemory::withhold`].
     pub async fn execute<S, E>(
         &self,
         owner: &Key,
