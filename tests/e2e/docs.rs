@@ -81,7 +81,8 @@ fn commands_in_the_documents_work() {
     let mut manager = Some(arena.manager(CONTROLLERS));
     let node = arena.node("a");
     // A drain waits for the pods of other tests too, whose managers may have ended: the taint keeps them away.
-    arena.kubectl(&["taint", "node", &node, "docs=only:NoSchedule"]).expect("the node takes the taint");
+    let drained = arena.node("drained");
+    arena.kubectl(&["taint", "node", &drained, "docs=only:NoSchedule"]).expect("the node takes the taint");
     let shell = Shell::new(&arena);
 
     // README's reader has run the demo, which applied them.
@@ -103,7 +104,9 @@ fn commands_in_the_documents_work() {
                 manager = bare.contains("--replicas=1").then(|| arena.manager(CONTROLLERS));
                 continue;
             }
-            let mut command = command.replace("NODE", &node).replace("NAMESPACE", arena.namespace());
+            let drains = ["kubectl drain", "kubectl uncordon"].iter().any(|verb| command.starts_with(verb));
+            let node = if drains { &drained } else { &node };
+            let mut command = command.replace("NODE", node).replace("NAMESPACE", arena.namespace());
             // What would change the cluster for the tests beside this one is only checked by the server.
             if ["helm install", "helm upgrade"].iter().any(|helm| command.starts_with(helm))
                 || command.contains("-k config/default")
