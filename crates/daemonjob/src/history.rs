@@ -58,7 +58,7 @@ pub struct Judged<'a> {
 impl Judged<'_> {
     /// Whether it has not ended.
     pub fn is_running(&self) -> bool {
-        !matches!(self.phase, Phase::Succeeded | Phase::Failed)
+        !self.phase.has_ended()
     }
 
     /// Whether it has not ended and is not terminating.

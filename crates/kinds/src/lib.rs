@@ -28,7 +28,7 @@ pub struct Kind {
     pub sample: &'static str,
     /// What its controller may do.
     pub rules: &'static [Rule],
-    /// What its sweeper may do, also where the kind is switched off.
+    /// What its sweeper may do, even if the kind is switched off.
     pub sweep_rules: &'static [Rule],
     /// What `quintet uninstall` may do for it.
     pub uninstall_rules: &'static [Rule],
@@ -58,7 +58,7 @@ pub struct Options {
 }
 
 impl Kind {
-    /// Adds the kind's controller to the process; or, where the kind is not enabled, what lets its objects go.
+    /// Adds the kind's controller to the process. If the kind is not enabled, adds only its sweeper, if it has one.
     ///
     /// # Errors
     ///

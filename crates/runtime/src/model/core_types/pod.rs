@@ -26,6 +26,13 @@ pub enum Phase {
     Unknown,
 }
 
+impl Phase {
+    /// Whether no container will run any more.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
 #[serde(from = "WirePod")]
@@ -97,7 +104,7 @@ pub struct Exit {
 impl Pod {
     /// A running pod: neither Succeeded nor Failed, terminating or not.
     pub fn is_running(&self) -> bool {
-        !matches!(self.phase, Phase::Succeeded | Phase::Failed)
+        !self.phase.has_ended()
     }
 
     /// A counted pod: running and not asked to go.
@@ -501,7 +508,7 @@ impl From<WirePod> for Pod {
             .filter_map(|container| container.state.terminated.as_ref())
             .filter_map(|ended| ended.finished_at)
             .max();
-        let has_ended = matches!(phase, Phase::Succeeded | Phase::Failed);
+        let has_ended = phase.has_ended();
         Self {
             phase,
             reason,
