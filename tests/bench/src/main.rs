@@ -112,6 +112,17 @@ fn run(cli: &Cli) -> Result<()> {
     }
 }
 
+/// The arguments of one bench, read from these words.
+#[cfg(test)]
+fn parsed<A: clap::Args>(words: &[&str]) -> Result<A, clap::Error> {
+    #[derive(Parser)]
+    struct One<A: clap::Args> {
+        #[command(flatten)]
+        args: A,
+    }
+    One::try_parse_from([&["bench"], words].concat()).map(|one| one.args)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -197,30 +197,23 @@ fn method() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser as _;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
-        Cli::try_parse_from([&["bench"], words].concat()).map(|cli| cli.args)
-    }
+    use crate::parsed as parse;
 
     #[test]
     fn options_come_to_a_plan() {
-        assert_eq!(parse(&[]).unwrap().plan(), Plan { greetings: 200, rounds: 7, timers: 10_000 });
-        assert_eq!(parse(&["--quick"]).unwrap().plan(), Plan { greetings: 40, rounds: 1, timers: 200 });
-        assert!(parse(&["--quick", "--rounds", "2"]).is_err());
-        assert!(parse(&["--quick", "--write"]).is_err());
-        assert!(parse(&["--greetings", "9"]).is_err());
+        assert_eq!(parse::<Args>(&[]).unwrap().plan(), Plan { greetings: 200, rounds: 7, timers: 10_000 });
+        assert_eq!(
+            parse::<Args>(&["--quick"]).unwrap().plan(),
+            Plan { greetings: 40, rounds: 1, timers: 200 }
+        );
+        assert!(parse::<Args>(&["--quick", "--rounds", "2"]).is_err());
+        assert!(parse::<Args>(&["--quick", "--write"]).is_err());
+        assert!(parse::<Args>(&["--greetings", "9"]).is_err());
     }
 
     #[test]
     fn a_document_names_the_command_that_made_it() {
-        let command = |words: &[&str]| parse(words).unwrap().command();
+        let command = |words: &[&str]| parse::<Args>(words).unwrap().command();
         assert_eq!(command(&["--quick"]), "cargo xtask bench greeting --quick");
         assert_eq!(
             command(&["--rounds", "2", "--without-peers"]),

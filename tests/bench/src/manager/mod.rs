@@ -440,29 +440,19 @@ fn method() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser as _;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
-        Cli::try_parse_from([&["bench"], words].concat()).map(|cli| cli.args)
-    }
+    use crate::parsed as parse;
 
     #[test]
     fn options_come_to_sizes_and_measures() {
-        let args = parse(&[]).unwrap();
+        let args = parse::<Args>(&[]).unwrap();
         assert_eq!((args.sizes().pairs, args.sizes().many, args.sizes().hand_overs), (7, 10_000, 100));
         assert_eq!(args.measures(), Measure::ALL);
-        let args = parse(&["--only", "crash", "--only", "idle", "--pairs", "2"]).unwrap();
+        let args = parse::<Args>(&["--only", "crash", "--only", "idle", "--pairs", "2"]).unwrap();
         assert_eq!((args.measures(), args.sizes().pairs), (vec![Measure::Idle, Measure::Crash], 2));
-        assert_eq!(parse(&["--quick"]).unwrap().sizes().many, 100);
-        assert!(parse(&["--quick", "--pairs", "2"]).is_err());
-        assert!(parse(&["--quick", "--write"]).is_err());
-        assert!(parse(&["--only", "nothing"]).is_err());
+        assert_eq!(parse::<Args>(&["--quick"]).unwrap().sizes().many, 100);
+        assert!(parse::<Args>(&["--quick", "--pairs", "2"]).is_err());
+        assert!(parse::<Args>(&["--quick", "--write"]).is_err());
+        assert!(parse::<Args>(&["--only", "nothing"]).is_err());
     }
 
     #[test]
@@ -518,11 +508,11 @@ mod tests {
 
     #[test]
     fn a_section_names_the_command_that_made_it() {
-        let args = parse(&["--pairs", "3"]).unwrap();
+        let args = parse::<Args>(&["--pairs", "3"]).unwrap();
         for measure in Measure::ALL {
             let command = args.command(measure);
             let words: Vec<&str> = command.split(' ').skip(4).collect();
-            assert_eq!(parse(&words).unwrap().measures(), [measure], "{command}");
+            assert_eq!(parse::<Args>(&words).unwrap().measures(), [measure], "{command}");
         }
     }
 }

@@ -198,38 +198,28 @@ fn method() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser as _;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
-        Cli::try_parse_from([&["bench"], words].concat()).map(|cli| cli.args)
-    }
+    use crate::parsed as parse;
 
     #[test]
     fn options_come_to_a_plan() {
-        let plan = parse(&[]).unwrap().plan();
+        let plan = parse::<Args>(&[]).unwrap().plan();
         assert_eq!((plan.pods, plan.rounds), (vec![1_000], 7));
         assert_eq!(plan.settings, [Setting::Shipped, Setting::Tuned]);
-        let plan = parse(&["--pods", "1000", "--pods", "5000", "--only", "tuned"]).unwrap().plan();
+        let plan = parse::<Args>(&["--pods", "1000", "--pods", "5000", "--only", "tuned"]).unwrap().plan();
         assert_eq!((plan.pods, plan.settings), (vec![1_000, 5_000], vec![Setting::Tuned]));
-        let plan = parse(&["--quick"]).unwrap().plan();
+        let plan = parse::<Args>(&["--quick"]).unwrap().plan();
         assert_eq!((plan.pods, plan.rounds, plan.settings), (vec![100], 1, vec![Setting::Shipped]));
         assert_eq!(plan.contenders, Contender::ALL);
-        let plan = parse(&["--quick", "--without-peers"]).unwrap().plan();
+        let plan = parse::<Args>(&["--quick", "--without-peers"]).unwrap().plan();
         assert_eq!(plan.contenders, [Contender::PodSet]);
-        assert!(parse(&["--quick", "--rounds", "2"]).is_err());
-        assert!(parse(&["--quick", "--write"]).is_err());
-        assert!(parse(&["--pods", "9"]).is_err());
+        assert!(parse::<Args>(&["--quick", "--rounds", "2"]).is_err());
+        assert!(parse::<Args>(&["--quick", "--write"]).is_err());
+        assert!(parse::<Args>(&["--pods", "9"]).is_err());
     }
 
     #[test]
     fn a_document_names_the_command_that_made_it() {
-        let command = |words: &[&str]| parse(words).unwrap().command();
+        let command = |words: &[&str]| parse::<Args>(words).unwrap().command();
         assert_eq!(command(&["--quick"]), "cargo xtask bench podset --quick");
         assert_eq!(
             command(&["--pods", "5000", "--only", "tuned", "--without-peers"]),
@@ -239,7 +229,8 @@ mod tests {
 
     #[test]
     fn the_help_says_the_limit_that_is_checked() {
-        let help = <Cli as clap::CommandFactory>::command().render_long_help().to_string();
+        let help =
+            <Args as clap::Args>::augment_args(clap::Command::new("bench")).render_long_help().to_string();
         assert!(help.contains(&format!("({} more are allowed)", figures::FIXED_WRITES)), "{help}");
     }
 
