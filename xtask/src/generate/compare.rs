@@ -1,0 +1,220 @@
+//! Compares the generated files with the files on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+use anyhow::Context as _;
+
+use super::{FOLDERS, HEADER};
+
+/// Characters of a line that are shown.
+const LONGEST_LINE: usize = 120;
+
+/// One file that is not as it should be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Below the workspace's root.
+    pub path: String,
+    kind: ChangeKind,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum ChangeKind {
+    /// It is not there; the content that it should have.
+    Missing(String),
+    /// Its content should be another.
+    Stale { wanted: String, difference: Difference },
+    /// It was generated once, and nothing generates it any more.
+    Superfluous,
+}
+
+/// How two texts differ, in lines.
+#[derive(Debug, PartialEq, Eq)]
+struct Difference {
+    added: usize,
+    removed: usize,
+    /// Number, from 1, of the first line that differs.
+    line: usize,
+    /// That line on disk, and as it should be; `None` past the end of the text.
+    is: Option<String>,
+    should_be: Option<String>,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            ChangeKind::Missing(content) => write!(f, "missing {} (+{})", self.path, content.lines().count()),
+            ChangeKind::Superfluous => write!(f, "superfluous {}", self.path),
+            ChangeKind::Stale { difference: Difference { added, removed, line, is, should_be }, .. } => {
+                let quote = |text: &Option<String>| {
+                    text.as_ref().map_or_else(
+                        || "the end".to_owned(),
+                        |text| format!("`{}`", text.trim().chars().take(LONGEST_LINE).collect::<String>()),
+                    )
+                };
+                write!(f, "stale {} (+{added} -{removed}; ", self.path)?;
+                write!(f, "line {line} is {}, should be {})", quote(is), quote(should_be))
+            }
+        }
+    }
+}
+
+impl Change {
+    /// Writes or removes the file, and says in a word which it was.
+    pub(super) fn carry_out(&self, root: &Path) -> anyhow::Result<&'static str> {
+        let path = root.join(&self.path);
+        match &self.kind {
+            ChangeKind::Missing(content) | ChangeKind::Stale { wanted: content, .. } => {
+                if let Some(folder) = path.parent() {
+                    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+                }
+                fs::write(&path, content).map(|()| "wrote")
+            }
+            ChangeKind::Superfluous => fs::remove_file(&path).map(|()| "removed"),
+        }
+        .with_context(|| self.path.clone())
+    }
+}
+
+/// The wanted files that exist, and every other file with our header in the folders of generated files.
+pub(super) fn on_disk(
+    root: &Path,
+    wanted: &BTreeMap<String, String>,
+) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    for folder in FOLDERS {
+        for path in list(&root.join(folder)).with_context(|| folder.to_owned())? {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let key = format!("{folder}/{name}");
+            // Lossy: what is not UTF-8 is not ours, or stale.
+            let bytes = fs::read(&path).with_context(|| key.clone())?;
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if wanted.contains_key(&key) || text.starts_with(HEADER) {
+                found.insert(key, text);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The files of a folder; none where the folder does not exist.
+fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_file() {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// What to do so that `found` becomes `wanted`, by path.
+pub(super) fn compare(wanted: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Vec<Change> {
+    let paths: BTreeSet<&String> = wanted.keys().chain(found.keys()).collect();
+    let mut changes = Vec::new();
+    for path in paths {
+        let kind = match (wanted.get(path), found.get(path)) {
+            (Some(wanted), None) => ChangeKind::Missing(wanted.clone()),
+            (None, _) => ChangeKind::Superfluous,
+            (Some(wanted), Some(found)) if wanted == found => continue,
+            (Some(wanted), Some(found)) => {
+                ChangeKind::Stale { wanted: wanted.clone(), difference: difference(found, wanted) }
+            }
+        };
+        changes.push(Change { path: path.clone(), kind });
+    }
+    changes
+}
+
+fn difference(is: &str, should_be: &str) -> Difference {
+    // Not `lines()`, which would hide a carriage return or an absent last newline.
+    let (is, should_be): (Vec<&str>, Vec<&str>) = (is.split('\n').collect(), should_be.split('\n').collect());
+    let head = is.iter().zip(&should_be).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&is[head..], &should_be[head..]);
+    let tail = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[..a.len() - tail], &b[..b.len() - tail]);
+    let common = longest_common_subsequence(a, b);
+    let line = |lines: &[&str]| lines.get(head).map(|line| (*line).to_owned());
+    Difference {
+        added: b.len() - common,
+        removed: a.len() - common,
+        line: head + 1,
+        is: line(&is),
+        should_be: line(&should_be),
+    }
+}
+
+/// How many lines two texts have in common, in order.
+fn longest_common_subsequence(a: &[&str], b: &[&str]) -> usize {
+    // `row[j]`: for the lines of `a` so far and the first j of `b`.
+    let mut row = vec![0; b.len() + 1];
+    for line in a {
+        let mut diagonal = 0;
+        for (j, other) in b.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = if line == other { diagonal + 1 } else { above.max(row[j]) };
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header;
+    use super::*;
+
+    fn map<const N: usize>(entries: [(&str, &str); N]) -> BTreeMap<String, String> {
+        entries.into_iter().map(|(path, text)| (path.to_owned(), text.to_owned())).collect()
+    }
+
+    #[test]
+    fn each_file_that_differs_is_named_with_how_it_differs() {
+        let wanted = map([("same", "a\n"), ("new", "a\nb\n"), ("old", "a\nb\nc\nd\n")]);
+        let found = map([("same", "a\n"), ("old", "a\nx\nc\nd\ne\n"), ("gone", "a\n")]);
+        let lines: Vec<String> = compare(&wanted, &found).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            lines,
+            ["superfluous gone", "missing new (+2)", "stale old (+1 -2; line 2 is `x`, should be `b`)"]
+        );
+        assert!(compare(&wanted, &wanted).is_empty());
+    }
+
+    #[test]
+    fn a_difference_at_the_end_is_a_difference() {
+        let expected = Difference { added: 1, removed: 0, line: 2, is: None, should_be: Some(String::new()) };
+        assert_eq!(difference("a", "a\n"), expected);
+        let expected =
+            Difference { added: 0, removed: 2, line: 1, is: Some("a".into()), should_be: Some("c".into()) };
+        assert_eq!(difference("a\nb\nc\n", "c\n"), expected);
+    }
+
+    #[test]
+    fn what_is_written_is_found_and_what_is_kept_by_hand_is_left() {
+        let root = std::env::temp_dir().join(format!("quintet-generate-{}", std::process::id()));
+        let by_hand = root.join("config/rbac/role_binding.yaml");
+        let superfluous = root.join("config/crd/gone.yaml");
+        let wanted = map([("config/crd/a.yaml", "# a\n"), ("charts/quintet/files/rbac/b.yaml", "# b\n")]);
+        fs::create_dir_all(root.join("config/rbac")).unwrap();
+        fs::create_dir_all(root.join("config/crd")).unwrap();
+        fs::write(&by_hand, "kind: ClusterRoleBinding\n").unwrap();
+        fs::write(&superfluous, header("a kind that is gone")).unwrap();
+
+        let changes = compare(&wanted, &on_disk(&root, &wanted).unwrap());
+        assert_eq!(changes.len(), 3);
+        for change in &changes {
+            change.carry_out(&root).unwrap();
+        }
+        assert_eq!(compare(&wanted, &on_disk(&root, &wanted).unwrap()), []);
+        assert!(by_hand.exists() && !superfluous.exists());
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

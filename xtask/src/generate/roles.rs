@@ -1,0 +1,276 @@
+//! The roles of the manager, of `quintet uninstall` and of people, for kustomize and for the chart.
+
+use std::fmt::Write as _;
+
+use quintet_kinds::KINDS;
+use quintet_runtime::LEASE_NAME;
+use quintet_runtime::model::rule::{
+    LEADER_ELECTION_RULES, MANAGER_RULES, Rule, UNINSTALL_LEASE_RULES, UNINSTALL_MANAGER_RULES,
+};
+use serde_json::Value;
+
+use super::{Files, Kind, NAME, NAME_LABEL, comment, header, kustomization};
+
+/// Resources without a namespace: a Role cannot allow them.
+const CLUSTER_SCOPED: [&str; 1] = ["nodes"];
+
+/// The namespace that `config/default` installs into.
+const NAMESPACE: &str = "quintet-system";
+
+/// Files of `config/rbac` that are kept by hand.
+const BY_HAND: [&str; 4] = [
+    "service_account.yaml",
+    "role_binding.yaml",
+    "nodes_role_binding.yaml",
+    "leader_election_role_binding.yaml",
+];
+
+/// Not in the kustomization: the chart makes these rules part of the manager's role where a value says so.
+const OPTIONAL: &str = "config/rbac/pulsarconsumer_secrets_role.yaml";
+
+/// Adds the roles of `config/rbac` and the rules of the chart.
+pub(super) fn insert(kinds: &[Kind], files: &mut Files) {
+    insert_people(kinds, files);
+    insert_chart_rules(kinds, files);
+    insert_manager_roles(kinds, files);
+    let names =
+        files.keys().filter(|path| *path != OPTIONAL).filter_map(|path| path.strip_prefix("config/rbac/"));
+    let roles: Vec<&str> = BY_HAND.into_iter().chain(names).collect();
+    let about = "*_editor_role.yaml and *_viewer_role.yaml are for people and not for the manager: they are added to the cluster's own roles view, edit and admin.";
+    let kustomization = kustomization(about, &roles);
+    files.insert("config/rbac/kustomization.yaml".to_owned(), kustomization);
+}
+
+fn insert_people(kinds: &[Kind], files: &mut Files) {
+    for kind in kinds {
+        let controller = kind.row.controller;
+        for people in [&EDITOR, &VIEWER] {
+            let role = people.role;
+            files.insert(format!("config/rbac/{controller}_{role}_role.yaml"), people_role(kind, people));
+            files.insert(
+                format!("charts/quintet/files/rbac/{controller}-{role}.yaml"),
+                header(&format!("crates/{controller}/src/api.rs")) + &people_rules(kind, people, 0),
+            );
+        }
+    }
+}
+
+/// The rules that the manager needs whatever kinds are switched on.
+fn common_rules() -> Vec<Rule> {
+    MANAGER_RULES.iter().chain(KINDS.iter().flat_map(|kind| kind.sweep_rules)).copied().collect()
+}
+
+/// The rules of all kinds for resources without a namespace.
+fn node_rules() -> Vec<Rule> {
+    KINDS.iter().flat_map(|kind| kind.rules).filter(|rule| is_cluster_scoped(rule)).copied().collect()
+}
+
+/// The rules of a kind for resources in namespaces.
+fn namespaced_rules(kind: &quintet_kinds::Kind) -> Vec<Rule> {
+    kind.rules.iter().filter(|rule| !is_cluster_scoped(rule)).copied().collect()
+}
+
+fn insert_chart_rules(kinds: &[Kind], files: &mut Files) {
+    let source = "crates/runtime/src/model/rule.rs";
+    let uninstall: Vec<Rule> = KINDS.iter().flat_map(|kind| kind.uninstall_rules).copied().collect();
+    let mut lists = vec![
+        ("manager", "crates/runtime and the sweepers of kinds".to_owned(), common_rules()),
+        ("leader-election", source.to_owned(), LEADER_ELECTION_RULES.to_vec()),
+        ("uninstall", "every kind".to_owned(), uninstall),
+        ("uninstall-manager", source.to_owned(), UNINSTALL_MANAGER_RULES.to_vec()),
+        ("uninstall-lease", source.to_owned(), UNINSTALL_LEASE_RULES.to_vec()),
+        (
+            "pulsarconsumer-secrets",
+            "crates/pulsarconsumer".to_owned(),
+            quintet_pulsarconsumer::SECRET_RULES.to_vec(),
+        ),
+        ("nodes", "every kind".to_owned(), node_rules()),
+    ];
+    lists.extend(kinds.iter().map(|kind| {
+        let controller = kind.row.controller;
+        (controller, format!("crates/{controller}"), namespaced_rules(kind.row))
+    }));
+    for (name, source, rules) in lists {
+        let text = header(&source) + &rule_list(&rules, 0);
+        files.insert(format!("charts/quintet/files/rbac/{name}.yaml"), text);
+    }
+}
+
+fn insert_manager_roles(kinds: &[Kind], files: &mut Files) {
+    let mut role = role("the rules of crates/runtime and of every kind", "", "ClusterRole", NAME, None);
+    let of_kinds = kinds.iter().map(|kind| (kind.row.controller, namespaced_rules(kind.row)));
+    for (whose, rules) in [("the manager itself", common_rules())].into_iter().chain(of_kinds) {
+        role.push_str(&comment(&format!("For {whose}."), 2));
+        role.push_str(&rule_list(&rules, 2));
+    }
+    files.insert("config/rbac/role.yaml".to_owned(), role);
+
+    let nodes = format!("{NAME}-nodes");
+    let nodes =
+        self::role("the rules of every kind", "", "ClusterRole", &nodes, None) + &rule_list(&node_rules(), 2);
+    files.insert("config/rbac/nodes_role.yaml".to_owned(), nodes);
+
+    let name = format!("{NAME}-pulsarconsumer-secrets");
+    let about = "Bound by whoever wants it: see docs/pulsarconsumer.md.";
+    let secrets = self::role("crates/pulsarconsumer", about, "ClusterRole", &name, None);
+    files.insert(OPTIONAL.to_owned(), secrets + &rule_list(quintet_pulsarconsumer::SECRET_RULES, 2));
+
+    let name = format!("{NAME}-leader-election");
+    let mut election = self::role("crates/runtime/src/model/rule.rs", "", "Role", &name, Some(NAMESPACE));
+    for each in LEADER_ELECTION_RULES {
+        election.push_str(&rule_list(&[*each], 2));
+        // A rule for `create` cannot name the object.
+        if !each.verbs.contains(&"create") {
+            let _ = writeln!(election, "    resourceNames: [{LEASE_NAME}]");
+        }
+    }
+    files.insert("config/rbac/leader_election_role.yaml".to_owned(), election);
+}
+
+/// A role from `source` up to its rules.
+fn role(source: &str, about: &str, kind: &str, name: &str, namespace: Option<&str>) -> String {
+    let about = if about.is_empty() { String::new() } else { comment(about, 0) };
+    header(source) + &about + &role_head(kind, name, namespace) + "rules:\n"
+}
+
+fn is_cluster_scoped(rule: &Rule) -> bool {
+    rule.resources.iter().any(|resource| CLUSTER_SCOPED.contains(resource))
+}
+
+/// What a role for people allows: verbs on the objects and on their scale, where they have one.
+struct People {
+    role: &'static str,
+    purpose: &'static str,
+    /// The cluster's own roles that it is added to.
+    aggregate: &'static [&'static str],
+    objects: &'static [&'static str],
+    scale: &'static [&'static str],
+}
+
+const EDITOR: People = People {
+    role: "editor",
+    purpose: "make, change and delete",
+    aggregate: &["admin", "edit"],
+    objects: &["create", "delete", "get", "list", "patch", "update", "watch"],
+    scale: &["get", "patch", "update"],
+};
+
+const VIEWER: People = People {
+    role: "viewer",
+    purpose: "see",
+    aggregate: &["admin", "edit", "view"],
+    objects: &["get", "list", "watch"],
+    scale: &["get"],
+};
+
+/// A ClusterRole that is added to the cluster's own roles for people; the operator does not use it.
+fn people_role(kind: &Kind, people: &People) -> String {
+    let plural = &kind.crd.spec.names.plural;
+    let mut text = header(&format!("crates/{}/src/api.rs", kind.row.controller));
+    text.push_str(&comment(&format!("For people who {} {plural}.", people.purpose), 0));
+    text.push_str(&role_head(
+        "ClusterRole",
+        &format!("{NAME}-{}-{}", kind.row.controller, people.role),
+        None,
+    ));
+    for role in people.aggregate {
+        let _ = writeln!(text, "    rbac.authorization.k8s.io/aggregate-to-{role}: \"true\"");
+    }
+    text.push_str("rules:\n");
+    text + &people_rules(kind, people, 2)
+}
+
+fn people_rules(kind: &Kind, people: &People, indent: usize) -> String {
+    let spec = &kind.crd.spec;
+    let plural = &spec.names.plural;
+    let mut text = rule(&spec.group, &[plural], people.objects, indent);
+    let subresources = || spec.versions.iter().filter_map(|version| version.subresources.as_ref());
+    if subresources().any(|sub| sub.status.is_some()) {
+        text.push_str(&rule(&spec.group, &[&format!("{plural}/status")], &["get"], indent));
+    }
+    if subresources().any(|sub| sub.scale.is_some()) {
+        text.push_str(&rule(&spec.group, &[&format!("{plural}/scale")], people.scale, indent));
+    }
+    text
+}
+
+/// The part of a role above its rules.
+fn role_head(kind: &str, name: &str, namespace: Option<&str>) -> String {
+    let namespace = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
+    format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n{namespace}  labels:\n    \
+         {NAME_LABEL}: {NAME}\n"
+    )
+}
+
+/// The rules as a YAML list, each below the reason for it.
+fn rule_list(rules: &[Rule], indent: usize) -> String {
+    if rules.is_empty() {
+        return comment("No rules of its own.", indent);
+    }
+    rules
+        .iter()
+        .map(|each| comment(each.why, indent) + &rule(each.group, each.resources, each.verbs, indent))
+        .collect()
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str], indent: usize) -> String {
+    let list = |items: &[&str]| items.iter().map(|item| scalar(item)).collect::<Vec<_>>().join(", ");
+    let pad = " ".repeat(indent);
+    format!(
+        "{pad}- apiGroups: [{}]\n{pad}  resources: [{}]\n{pad}  verbs: [{}]\n",
+        scalar(group),
+        list(resources),
+        list(verbs)
+    )
+}
+
+/// A string for a YAML flow list: plain where nobody can misread it, else quoted.
+fn scalar(text: &str) -> String {
+    let plain = text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "./-".contains(c));
+    if plain { text.to_owned() } else { Value::from(text).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{files, kinds};
+    use super::*;
+
+    fn yaml(text: &str) -> Value {
+        serde_saphyr::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn rules_come_back_from_yaml() {
+        let rules = [
+            Rule {
+                group: "",
+                resources: &["pods", "pods/status"],
+                verbs: &["get"],
+                why: "One: \"two\" # three",
+            },
+            Rule { group: "apps", resources: &["*"], verbs: &["list", "watch"], why: "" },
+        ];
+        let expected = serde_json::json!([
+            { "apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["get"] },
+            { "apiGroups": ["apps"], "resources": ["*"], "verbs": ["list", "watch"] },
+        ]);
+        assert_eq!(yaml(&rule_list(&rules, 0)), expected);
+        assert_eq!(yaml(&format!("rules:\n{}", rule_list(&rules, 2)))["rules"], expected);
+    }
+
+    #[test]
+    fn the_manager_role_has_the_rules_of_every_kind() {
+        let files = files(&kinds()).unwrap();
+        let of_kinds =
+            kinds().iter().map(|kind| kind.row.rules.len() + kind.row.sweep_rules.len()).sum::<usize>();
+        let count = MANAGER_RULES.len() + of_kinds;
+        let rules = |path: &str| yaml(&files[path])["rules"].as_array().unwrap().len();
+        let nodes = rules("config/rbac/nodes_role.yaml");
+        assert_eq!((rules("config/rbac/role.yaml") + nodes, nodes), (count, 1));
+        for kind in kinds() {
+            assert!(files.contains_key(&format!("charts/quintet/files/rbac/{}.yaml", kind.row.controller)));
+        }
+    }
+}
