@@ -135,7 +135,7 @@ fn the_lease_is_released_after_the_last_write() {
     let log = arena.kube().log(&format!("{}-leader.log", arena.namespace()));
     let log = std::fs::read_to_string(log).unwrap();
     let at = |what: &str| log.find(what).unwrap_or_else(|| panic!("{what:?} is not in the log: {log}"));
-    assert!(at("ending") < at("carried out"), "it was in the middle: {log}");
+    assert!(at("shutting down") < at("carried out"), "it was in the middle: {log}");
     assert!(at("carried out") < at("released the lease"), "{log}");
     assert_eq!(holder(&arena), "");
     arena.wait("all of them are there", || arena.created_pods().len() == 600);

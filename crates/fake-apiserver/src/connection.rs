@@ -1,6 +1,7 @@
 //! A client's connection: requests travel, are carried out, and their answers travel back; watches are streamed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -289,57 +290,14 @@ async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watch
     loop {
         while let Some(next) = waiting.pop_front() {
             shown += 1;
+            let is_initial = shown <= shown_first + usize::from(marks_initial);
             let (type_, object) = match next {
                 Next::Event(type_, object) => (type_, object),
                 Next::Bookmark { is_initial_end } => ("BOOKMARK", mark(&server, kind, from, is_initial_end)),
             };
-            let is_initial = shown <= shown_first + usize::from(marks_initial);
-            let showing = server.script().line(&Shown {
-                who: &who,
-                resource: &resource,
-                type_,
-                object: &object,
-                is_initial,
-            });
-            let text = line(type_, &object);
-            let send = |text: String| lines.send(Ok(text.into()));
-            let sent = match showing {
-                Showing::AsIs => send(text),
-                Showing::Twice => send(text.clone()).and_then(|()| send(text)),
-                Showing::Later(wait) => {
-                    tokio::select! {
-                        () = sleep(wait) => send(text),
-                        () = lines.closed() => return,
-                    }
-                }
-                Showing::Close => return,
-                Showing::Torn => {
-                    let half = text.len() / 2;
-                    let _ = send(
-                        text[..(0..=half).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)]
-                            .to_owned(),
-                    );
-                    let _ = lines.send(Err(reset()));
-                    return;
-                }
-                Showing::Expired => {
-                    let _ = send(line("ERROR", &expired()));
-                    return;
-                }
-                Showing::ExpiredLater(wait) => {
-                    tokio::select! {
-                        () = sleep(wait) => {}
-                        () = lines.closed() => return,
-                    }
-                    let _ = send(line("ERROR", &expired()));
-                    return;
-                }
-                Showing::Silence => {
-                    lines.closed().await;
-                    return;
-                }
-            };
-            if sent.is_err() {
+            let shown = Shown { who: &who, resource: &resource, type_, object: &object, is_initial };
+            let showing = server.script().line(&shown);
+            if send(&lines, showing, line(type_, &object)).await.is_break() {
                 return;
             }
         }
@@ -391,6 +349,46 @@ async fn stream(server: Server, who: Arc<str>, resource: String, watching: Watch
             () = lines.closed() => return,
         }
     }
+}
+
+/// Sends one line as the script wants it shown. Breaks if the stream has ended.
+async fn send(lines: &Lines, showing: Showing, text: String) -> ControlFlow<()> {
+    let send = |text: String| match lines.send(Ok(text.into())) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
+    };
+    let wait = async |wait: Duration| {
+        tokio::select! {
+            () = sleep(wait) => ControlFlow::Continue(()),
+            () = lines.closed() => ControlFlow::Break(()),
+        }
+    };
+    match showing {
+        Showing::AsIs => return send(text),
+        Showing::Twice => {
+            send(text.clone())?;
+            return send(text);
+        }
+        Showing::Later(later) => {
+            wait(later).await?;
+            return send(text);
+        }
+        Showing::Close => {}
+        Showing::Torn => {
+            let half = text.floor_char_boundary(text.len() / 2);
+            let _ = send(text[..half].to_owned());
+            let _ = lines.send(Err(reset()));
+        }
+        Showing::Expired => {
+            let _ = send(line("ERROR", &expired()));
+        }
+        Showing::ExpiredLater(later) => {
+            wait(later).await?;
+            let _ = send(line("ERROR", &expired()));
+        }
+        Showing::Silence => lines.closed().await,
+    }
+    ControlFlow::Break(())
 }
 
 fn mark(server: &Server, kind: usize, at: u64, is_initial_end: bool) -> Value {

@@ -542,27 +542,7 @@ impl State {
                 .apply(schema, &mut new, &config, &applier(request), force)
                 .map_err(|message| failure(409, "Conflict", message))?;
         } else {
-            match &*request.content_type {
-                "application/merge-patch+json" => patch::merge(&mut new, &body),
-                "application/json-patch+json" => {
-                    patch::json(&mut new, &body).map_err(|error| match error {
-                        patch::Error::Unfit => failure(
-                            422,
-                            "Invalid",
-                            "the server rejected our request due to an error in our request",
-                        ),
-                        patch::Error::Malformed(message) => failure(400, "BadRequest", message),
-                    })?;
-                }
-                _ if request.method == Method::PUT => new = body,
-                other => {
-                    return Err(failure(
-                        415,
-                        "UnsupportedMediaType",
-                        format!("the body of the request was in an unknown format: {other}"),
-                    ));
-                }
-            }
+            new = changed(&new, body, request)?;
             if of.kind == "Lease" && text(&new["metadata"], "resourceVersion").is_empty() {
                 return Err(invalid(
                     of,
@@ -899,6 +879,26 @@ fn manager(request: &Request) -> Manager {
 fn applier(request: &Request) -> Manager {
     let (name, _, subresource) = manager(request);
     (name, "Apply", subresource)
+}
+
+/// The object after a patch or a replacement.
+fn changed(object: &Value, body: Value, request: &Request) -> Result<Value, Value> {
+    let mut new = object.clone();
+    match &*request.content_type {
+        "application/merge-patch+json" => patch::merge(&mut new, &body),
+        "application/json-patch+json" => patch::json(&mut new, &body).map_err(|error| match error {
+            patch::Error::Unfit => {
+                failure(422, "Invalid", "the server rejected our request due to an error in our request")
+            }
+            patch::Error::Malformed(message) => failure(400, "BadRequest", message),
+        })?,
+        _ if request.method == Method::PUT => return Ok(body),
+        other => {
+            let message = format!("the body of the request was in an unknown format: {other}");
+            return Err(failure(415, "UnsupportedMediaType", message));
+        }
+    }
+    Ok(new)
 }
 
 /// Keeps what a write cannot change: identity, what deletion has set, and status or all but status.

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use kube::Config;
+use kube::{Client, Config};
 use quintet_kinds::{Image, KINDS, Options};
 use quintet_runtime::control::context::{Context, ContextConfig};
 use quintet_runtime::election::candidate::Candidate;
@@ -16,6 +16,7 @@ use quintet_runtime::server::client::{LONGEST_REST, discreet};
 use quintet_runtime::server::connectivity::Link;
 use quintet_runtime::server::gate::{BEAT, Gate};
 use quintet_runtime::server::metrics::Metrics;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -26,8 +27,8 @@ use crate::kubeconfig::{configure, identity};
 use crate::logs::LogHandle;
 use crate::secure::{Guard, Identity};
 
-/// How long an orderly end may take, passes in flight and the release of the lease included.
-const END: Duration = Duration::from_secs(20);
+/// How long a shutdown may take, with the passes in flight and the release of the lease.
+const SHUTDOWN: Duration = Duration::from_secs(20);
 
 /// How long the last Events may keep the lease from being released.
 const EVENTS: Duration = Duration::from_millis(200);
@@ -38,147 +39,52 @@ const ELECTION_STACK: usize = 512 * 1024;
 /// Runs until a signal asks the process to end, or until a task that must run has ended.
 pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let config = configure(&args.cluster).await?;
-    let namespace = args
-        .leader_election_namespace
-        .clone()
-        .into_iter()
-        .chain(std::env::var("POD_NAMESPACE"))
-        .find(|namespace| !namespace.is_empty())
-        .unwrap_or_else(|| config.default_namespace.clone());
-    let identity = identity();
-    let server = config.cluster_url.to_string();
     let mut metrics = Metrics::new().context("the metrics cannot be registered")?;
     metrics.lease = args.leader_election_id.as_str().into();
     let link = Link::default();
     let client = client::build(config.clone(), &metrics, LONGEST_REST, &link)?;
-    let clock = Clock::System;
-    let gate = if args.leader_elect { Gate::closed() } else { Gate::open() };
+    // First, so that the manager reports a port in use before it does anything.
+    let listeners = Listeners::bind(&args, &metrics, &client).await?;
     let (stop, stopped) = watch::channel(false);
-
-    let secured = if args.metrics_secure {
-        Some((Identity::new(args.metrics_cert_dir.as_deref(), &metrics)?, Guard::new(client.clone())))
-    } else {
-        None
-    };
-    // Addresses first: a port that is taken is said before anything is done.
-    let metrics_listener = probes::listen(&args.metrics_bind_address).await?;
-    let debug_listener = probes::listen(&args.debug_bind_address).await?;
-    let probe_listener = probes::listen(&args.health_probe_bind_address).await?;
-
+    let identity = identity();
     let context = Context::new(ContextConfig {
         client,
         link,
-        gate: gate.clone(),
-        metrics: metrics.clone(),
-        clock,
+        gate: if args.leader_elect { Gate::closed() } else { Gate::open() },
+        metrics,
+        clock: Clock::System,
         instance: identity.clone(),
         namespaces: args.namespaces(),
-        stop: stopped.clone(),
+        stop: stopped,
     });
     register(&args, &context, &identity)?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        server,
+        server = config.cluster_url.to_string(),
         identity,
         namespaces = if args.namespaces().is_empty() { "(all)".to_owned() } else { args.namespaces().join(",") },
         controllers = ?args.kinds().unwrap_or_default(),
         "starting"
     );
 
-    let mut controllers: JoinSet<&'static str> = JoinSet::new();
-    for (name, controller) in context.take_controllers() {
-        controllers.spawn(async move {
-            controller.await;
-            name
-        });
-    }
-    let mut tasks: JoinSet<&'static str> = JoinSet::new();
-    for (name, task) in context.take_tasks() {
-        let gate = gate.clone();
-        tasks.spawn(async move {
-            // Who leads from the start lists once.
-            gate.tried().await;
-            task.await;
-            name
-        });
-    }
-    if args.leader_elect {
-        let gate = gate.clone();
-        tasks.spawn(async move {
-            loop {
-                gate.heartbeat();
-                tokio::time::sleep(BEAT).await;
-            }
-        });
-    }
-    let pages = Pages { context: context.clone(), log: log.clone() };
-    if let Some(listener) = debug_listener {
-        let pages = pages.clone();
-        tasks.spawn(async move {
-            endpoint::serve_debugging(listener, pages).await;
-            "debug"
-        });
-    }
-    if let Some(listener) = metrics_listener {
-        tasks.spawn(async move {
-            match secured {
-                Some((identity, guard)) => endpoint::serve_secured(listener, pages, identity, guard).await,
-                None => endpoint::serve(listener, pages).await,
-            }
-            "metrics"
-        });
-    }
-    // What has ended that must run, and when.
-    let dead: Arc<OnceLock<(String, Instant)>> = Arc::default();
-    if let Some(listener) = probe_listener {
-        let (ended, ready) = (dead.clone(), context.clone());
-        let alive: probes::Check = Arc::new(move || {
-            let said = ended.get().map(|(what, when)| format!("{what}, {} s ago", when.elapsed().as_secs()));
-            said.into_iter().collect()
-        });
-        let ready: probes::Check = Arc::new(move || ready.unready());
-        tasks.spawn(async move {
-            probes::probes(listener, alive, ready).await;
-            "probes"
-        });
-    }
-
-    // The lease is released last: until then the writes in flight are covered by it.
+    let failed: Failed = Arc::default();
+    let mut tasks = Tasks::start(&context, args.leader_elect);
+    listeners.serve(&mut tasks.others, &context, &log, &failed);
+    // The lease is released last: until then it covers the writes in flight.
     let (release, released) = watch::channel(false);
     let mut election = args.leader_elect.then(|| {
-        let settings = Settings {
-            lease: args.leader_elect_lease_duration,
-            renew_deadline: args.leader_elect_renew_deadline,
-            retry: args.leader_elect_retry_period,
-            renew: args.leader_elect_renew_period,
-            name: args.leader_election_id.clone(),
-            ..Settings::new(namespace, identity)
-        };
+        let settings = settings(&args, &config, identity);
         elect(config, settings, context.clone(), released, log)
     });
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
-    let failure = tokio::select! {
-        _ = terminate.recv() => None,
-        _ = interrupt.recv() => None,
-        Some(ended) = tasks.join_next() => Some(match ended {
-            Ok(name) => anyhow::anyhow!("the task {name} has ended, which it must not"),
-            Err(error) => anyhow::anyhow!("a task has failed: {error}"),
-        }),
-        Some(ended) = controllers.join_next() => Some(match ended {
-            Ok(name) => anyhow::anyhow!("the controller {name} has ended, which it must not"),
-            Err(error) => anyhow::anyhow!("a controller has failed: {error}"),
-        }),
-        ended = election_ended(election.as_mut()) => Some(ended),
-    };
+    let failure = first_failure(&mut tasks, election.as_mut()).await?;
     if let Some(failure) = &failure {
-        let _ = dead.set((discreet(failure.as_ref()), Instant::now()));
+        let _ = failed.set((discreet(failure.as_ref()), Instant::now()));
     }
-    tracing::info!("ending");
+    tracing::info!("shutting down");
     let _ = stop.send(true);
-    let ended = tokio::time::timeout(END, async {
-        // Controllers end by themselves; what else runs (watches, servers) has nothing to finish.
-        while controllers.join_next().await.is_some() {}
+    let shutdown = tokio::time::timeout(SHUTDOWN, async {
+        // Controllers end by themselves. Watches and servers have nothing to finish.
+        while tasks.controllers.join_next().await.is_some() {}
         context.recorder.flush(EVENTS).await;
         let _ = release.send(true);
         if let Some(election) = election.as_mut()
@@ -187,12 +93,147 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
             let _ = election.await;
         }
     });
-    if ended.await.is_err() {
-        tracing::warn!("the end took too long and was cut off");
+    if shutdown.await.is_err() {
+        tracing::warn!("shutdown timed out; exiting");
     }
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(()),
+    failure.map_or(Ok(()), Err)
+}
+
+/// The task that has ended although it must run, and when it ended.
+type Failed = Arc<OnceLock<(String, Instant)>>;
+
+/// The addresses that the manager serves, before it serves them.
+struct Listeners {
+    metrics: Option<TcpListener>,
+    /// What the metrics need to be served over TLS.
+    secured: Option<(Identity, Guard)>,
+    debug: Option<TcpListener>,
+    probes: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn bind(args: &Args, metrics: &Metrics, client: &Client) -> Result<Self> {
+        let identity = || Identity::new(args.metrics_cert_dir.as_deref(), metrics);
+        Ok(Self {
+            secured: args
+                .metrics_secure
+                .then(identity)
+                .transpose()?
+                .map(|one| (one, Guard::new(client.clone()))),
+            metrics: probes::listen(&args.metrics_bind_address).await?,
+            debug: probes::listen(&args.debug_bind_address).await?,
+            probes: probes::listen(&args.health_probe_bind_address).await?,
+        })
+    }
+
+    fn serve(self, tasks: &mut JoinSet<&'static str>, context: &Context, log: &LogHandle, failed: &Failed) {
+        let pages = Pages { context: context.clone(), log: log.clone() };
+        if let Some(listener) = self.debug {
+            let pages = pages.clone();
+            tasks.spawn(async move {
+                endpoint::serve_debugging(listener, pages).await;
+                "debug"
+            });
+        }
+        if let Some(listener) = self.metrics {
+            let secured = self.secured;
+            tasks.spawn(async move {
+                match secured {
+                    Some((identity, guard)) => {
+                        endpoint::serve_secured(listener, pages, identity, guard).await;
+                    }
+                    None => endpoint::serve(listener, pages).await,
+                }
+                "metrics"
+            });
+        }
+        if let Some(listener) = self.probes {
+            let (failed, context) = (failed.clone(), context.clone());
+            let alive: probes::Check = Arc::new(move || {
+                let text =
+                    failed.get().map(|(what, when)| format!("{what}, {} s ago", when.elapsed().as_secs()));
+                text.into_iter().collect()
+            });
+            let ready: probes::Check = Arc::new(move || context.unready());
+            tasks.spawn(async move {
+                probes::probes(listener, alive, ready).await;
+                "probes"
+            });
+        }
+    }
+}
+
+/// What runs beside the election. None of it may end before the shutdown. Each task returns its name.
+struct Tasks {
+    /// They finish their passes when the process stops.
+    controllers: JoinSet<&'static str>,
+    others: JoinSet<&'static str>,
+}
+
+impl Tasks {
+    fn start(context: &Context, has_election: bool) -> Self {
+        let (mut controllers, mut others) = (JoinSet::new(), JoinSet::new());
+        for (name, controller) in context.take_controllers() {
+            controllers.spawn(async move {
+                controller.await;
+                name
+            });
+        }
+        for (name, task) in context.take_tasks() {
+            let gate = context.gate.clone();
+            others.spawn(async move {
+                // A manager that leads from the start lists once.
+                gate.tried().await;
+                task.await;
+                name
+            });
+        }
+        if has_election {
+            let gate = context.gate.clone();
+            others.spawn(async move {
+                loop {
+                    gate.heartbeat();
+                    tokio::time::sleep(BEAT).await;
+                }
+            });
+        }
+        Self { controllers, others }
+    }
+}
+
+/// Waits for a signal (`None`), or for the end of something that must run.
+async fn first_failure(
+    tasks: &mut Tasks,
+    election: Option<&mut oneshot::Receiver<Result<()>>>,
+) -> Result<Option<anyhow::Error>> {
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+        Some(ended) = tasks.others.join_next() => Some(match ended {
+            Ok(name) => anyhow::anyhow!("the task {name} ended unexpectedly"),
+            Err(error) => anyhow::anyhow!("a task failed: {error}"),
+        }),
+        Some(ended) = tasks.controllers.join_next() => Some(match ended {
+            Ok(name) => anyhow::anyhow!("the controller {name} ended unexpectedly"),
+            Err(error) => anyhow::anyhow!("a controller failed: {error}"),
+        }),
+        ended = election_ended(election) => Some(ended),
+    })
+}
+
+fn settings(args: &Args, config: &Config, identity: String) -> Settings {
+    let from_environment = std::env::var("POD_NAMESPACE");
+    let namespace = args.leader_election_namespace.clone().into_iter().chain(from_environment);
+    let namespace = namespace.into_iter().find(|namespace| !namespace.is_empty());
+    Settings {
+        lease: args.leader_elect_lease_duration,
+        renew_deadline: args.leader_elect_renew_deadline,
+        retry: args.leader_elect_retry_period,
+        renew: args.leader_elect_renew_period,
+        name: args.leader_election_id.clone(),
+        ..Settings::new(namespace.unwrap_or_else(|| config.default_namespace.clone()), identity)
     }
 }
 
@@ -239,7 +280,7 @@ fn elect(
 async fn election_ended(election: Option<&mut oneshot::Receiver<Result<()>>>) -> anyhow::Error {
     match election {
         Some(election) => match election.await {
-            Ok(Ok(())) => anyhow::anyhow!("the election has ended, which it must not"),
+            Ok(Ok(())) => anyhow::anyhow!("the election ended unexpectedly"),
             Ok(Err(error)) => error,
             Err(_) => anyhow::anyhow!("the election has failed"),
         },

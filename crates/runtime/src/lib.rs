@@ -11,8 +11,6 @@
 //! | [`server`] | requests to the API server, sent only while this process may write |
 //! | [`model`] | plain data and pure rules: no I/O |
 
-#![warn(clippy::too_many_lines)]
-
 pub mod cache;
 pub mod control;
 pub mod election;

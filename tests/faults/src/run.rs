@@ -192,13 +192,6 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     server.follow(watcher.clone());
     let lines: Lines = Arc::new(Mutex::new(Vec::new()));
     let models = tokio::spawn(models::run(server.clone(), Arc::new(lives)));
-    let skew = if plan.has_trouble(Trouble::ClockAhead) {
-        Skew::Ahead
-    } else if plan.has_trouble(Trouble::ClockBehind) {
-        Skew::Behind
-    } else {
-        Skew::None
-    };
     let mut fleet = Fleet {
         server: server.clone(),
         scenario: story.kinds,
@@ -217,7 +210,7 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
         return outcome;
     }
     // Its successors have the other clock.
-    fleet.skew = skew;
+    fleet.skew = skew(plan);
     if plan.needs_standby() {
         sleep(Duration::from_millis(500)).await;
         if let Err(error) = fleet.start("manager-b") {
@@ -230,23 +223,7 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     let ruler = tokio::spawn(rule(fleet.clone(), watcher.clone(), orders));
     // Several faults take as long as each, one after the other.
     let limit = began + if plan.is_compound() { LONGEST * 3 } else { LONGEST };
-    let mut settled = true;
-    for (number, (when, step)) in story.steps.iter().enumerate() {
-        match when {
-            When::Before => continue,
-            When::Settled => settled &= settle(&watcher, BETWEEN.max(plan.between()), limit).await,
-            When::After(wait) => sleep(*wait).await,
-            When::RunningOn(node) | When::DoneOn(node) => {
-                let phase = if matches!(when, When::DoneOn(_)) { "Succeeded" } else { "Running" };
-                while Instant::now() < limit && !is_on(&server, node, phase) {
-                    sleep(Duration::from_millis(50)).await;
-                }
-            }
-        }
-        watcher.note(&format!("STEP {}", number + 1));
-        watcher.touch();
-        step(&server);
-    }
+    let mut settled = steps(story, plan, &server, &watcher, limit).await;
     settled &= settle(&watcher, plan.quiet(), limit).await;
     let mut end = server.look(story.end);
     // What waits for a long time (a refusal, a lost watch) still comes to the same end.
@@ -259,21 +236,7 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
         watcher.violate("it is never quiet".to_owned());
     }
     outcome.took = began.elapsed();
-    {
-        let mut fleet = fleet.lock().await;
-        for process in &mut fleet.processes {
-            if process.has_ended() {
-                watcher.violate(format!("a task of {} has ended, which it must not", process.who));
-            }
-            for what in process.remembers_gone(&custom_resources(&server)) {
-                watcher.violate(what);
-            }
-        }
-        fleet.processes.clear();
-        for printer in fleet.printers.drain(..) {
-            let _ = printer.flush();
-        }
-    }
+    end_processes(&mut *fleet.lock().await, &server, &watcher);
     ruler.abort();
     models.abort();
     for what in server.look(end::wrong) {
@@ -308,6 +271,54 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     outcome.trace = watcher.trace();
     watcher.attach(None);
     outcome
+}
+
+fn skew(plan: &Plan) -> Skew {
+    if plan.has_trouble(Trouble::ClockAhead) {
+        Skew::Ahead
+    } else if plan.has_trouble(Trouble::ClockBehind) {
+        Skew::Behind
+    } else {
+        Skew::None
+    }
+}
+
+/// Plays the steps that follow the start. Returns whether the managers were quiet before each step that waits for it.
+async fn steps(story: &Story<'_>, plan: &Plan, server: &Server, watcher: &Watcher, limit: Instant) -> bool {
+    let mut settled = true;
+    for (number, (when, step)) in story.steps.iter().enumerate() {
+        match when {
+            When::Before => continue,
+            When::Settled => settled &= settle(watcher, BETWEEN.max(plan.between()), limit).await,
+            When::After(wait) => sleep(*wait).await,
+            When::RunningOn(node) | When::DoneOn(node) => {
+                let phase = if matches!(when, When::DoneOn(_)) { "Succeeded" } else { "Running" };
+                while Instant::now() < limit && !is_on(server, node, phase) {
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        watcher.note(&format!("STEP {}", number + 1));
+        watcher.touch();
+        step(server);
+    }
+    settled
+}
+
+/// Ends the managers, and reports tasks that ended before and objects that are remembered although they are gone.
+fn end_processes(fleet: &mut Fleet, server: &Server, watcher: &Watcher) {
+    for process in &mut fleet.processes {
+        if process.has_ended() {
+            watcher.violate(format!("a task of {} ended unexpectedly", process.who));
+        }
+        for what in process.remembers_gone(&custom_resources(server)) {
+            watcher.violate(what);
+        }
+    }
+    fleet.processes.clear();
+    for printer in fleet.printers.drain(..) {
+        let _ = printer.flush();
+    }
 }
 
 /// No line is said twice.

@@ -312,6 +312,7 @@ impl Watcher {
         self.inner().cut_off.push(CutOff { who, from, until: from + length, comes_late });
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each fault")]
     fn fate(&self, trouble: Trouble, asked: &Asked) -> Fate {
         let lost = |then: Then| Fate { is_lost: true, then, ..Fate::default() };
         let carried_out = |then: Then| Fate { then, ..Fate::default() };

@@ -176,7 +176,7 @@ impl Writer {
                 );
             },
             ended = &mut election => return Err(match ended {
-                Ok(Ok(())) => anyhow!("the election has ended, which it must not"),
+                Ok(Ok(())) => anyhow!("the election ended unexpectedly"),
                 Ok(Err(error)) => error.into(),
                 Err(error) => anyhow!("the election has failed: {error}"),
             }),
