@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use quintet_e2e::{Arena, condition, has_made_a_pass};
+use quintet_e2e::{Arena, condition};
 use quintet_localcluster::image;
 use serde_json::{Value, json};
 
@@ -477,68 +477,29 @@ fn a_pod_that_does_not_become_ready_says_why() {
     }
 }
 
+/// Reloader replaces pods when a Secret changes: it adds a variable with the Secret's hash to the container.
 #[test]
-fn pods_are_replaced_for_their_secrets_where_asked_for() {
-    let arena = Arena::new("pc-secrets");
-    let manager = arena.manager("pulsarconsumer");
-    let secret = |token: &str| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "credentials" }, "stringData": { "token": token } });
-    arena.apply(&secret("first-token")).unwrap();
-    let fields =
-        json!({ "auth": { "tokenSecret": { "name": "credentials" } }, "rolloutOnSecretChange": true });
-    arena.apply(&consumer("one", &fields)).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "the missing right is named", |consumer| {
-        condition(consumer, "SecretsObserved") == ("False".into(), "SecretForbidden".into())
-            && is_available(consumer)
-    });
-    assert_eq!(manager.stop().unwrap(), Some(0));
-
-    // The right that the chart's value gives, in this namespace alone.
-    arena.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
-    let account = "--serviceaccount=quintet-system:quintet";
-    arena.kubectl(&["create", "rolebinding", "secrets", "--role=secrets", account]).unwrap();
-    let annotation = |deployment: &Value| {
-        let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
-        annotations["pulsar.pulsarconsumer.krvarma.com/secrets"].as_str().unwrap_or_default().to_owned()
-    };
-    let manager = arena.manager("pulsarconsumer");
-    let first = arena.wait_for("deployment", "one-deployment", "it stands for the Secret", |one| {
-        annotation(one).starts_with("v1-")
-    });
-    arena.wait_for("pulsarconsumer", "one", "Secrets are seen", |consumer| {
-        condition(consumer, "SecretsObserved").0 == "True"
-    });
-    assert_eq!(manager.stop().unwrap(), Some(0));
-
-    let before = arena.writes();
-    arena.apply(&secret("second-token")).unwrap();
-    let manager = arena.manager("pulsarconsumer");
-    let second = arena.wait_for("deployment", "one-deployment", "the pods are replaced", |one| {
-        annotation(one) != annotation(&first)
-    });
-    arena.wait_for("deployment", "one-deployment", "the old one is gone", |one| {
-        let status = &one["status"];
-        status["observedGeneration"] == one["metadata"]["generation"]
-            && ["replicas", "updatedReplicas", "availableReplicas"].iter().all(|count| status[*count] == 1)
-    });
-    arena.wait_for("pulsarconsumer", "one", "the old one is gone", |consumer| {
-        is_available(consumer) && consumer["status"]["replicas"] == 1
+fn keeps_the_variable_of_reloader() {
+    let arena = Arena::new("pc-reloader");
+    let _manager = arena.manager("pulsarconsumer");
+    let annotations = json!({ "secret.reloader.stakater.com/auto": "true" });
+    arena.apply(&consumer("one", &json!({ "pod": { "annotations": annotations } }))).unwrap();
+    arena.wait_for("pulsarconsumer", "one", "it is there", is_available);
+    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    assert_eq!(deployment["spec"]["template"]["metadata"]["annotations"], annotations);
+    let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer",
+        "env":[{"name":"STAKATER_CREDENTIALS_SECRET","value":"1f3a"}]}]}}}}"#;
+    arena
+        .kubectl(&["patch", "deployment", "one-deployment", "--field-manager=Reloader", "-p", patch])
+        .unwrap();
+    arena.wait_for("deployment", "one-deployment", "the pods are replaced", |one| {
+        revision(one) == "2" && one["status"]["updatedReplicas"] == 1 && one["status"]["replicas"] == 1
     });
     arena.writes_at_rest();
-    assert_eq!(manager.stop().unwrap(), Some(0));
-    let writes = arena.writes().split_off(before.len());
-    assert_eq!(writes.iter().filter(|write| write.contains("deployments")).count(), 1, "{writes:?}");
-
-    // Nothing has changed: nothing is written, and no token is anywhere.
-    let before = arena.writes();
-    let manager = arena.manager("pulsarconsumer");
-    arena.wait("it has looked at everything", || has_made_a_pass(&manager, "pulsarconsumer"));
-    std::thread::sleep(std::time::Duration::from_secs(3));
-    assert_eq!(arena.writes(), before);
-    let log = fs::read_to_string(arena.kube().log(&format!("{}-manager.log", arena.namespace()))).unwrap();
-    let events = arena.kubectl(&["get", "events", "-o", "json"]).unwrap();
-    let shown =
-        [log, events, second.to_string(), arena.get("pulsarconsumer", "one").unwrap().to_string()].concat();
-    assert!(!shown.contains("first-token") && !shown.contains("second-token"));
+    arena.wait_for("pulsarconsumer", "one", "it is available", is_available);
+    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    assert!(container(&deployment)["env"].to_string().contains("STAKATER_CREDENTIALS_SECRET"));
+    assert_eq!(revision(&deployment), "2");
 }
 
 /// Two managers that both believe that they may write apply the same, and do not undo what the other has done.

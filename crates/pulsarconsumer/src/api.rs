@@ -203,11 +203,6 @@ pub struct PulsarConsumerSpec {
     /// Scales with the backlog, by KEDA. Default: it is not scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
-
-    /// Replaces the pods when the Secrets that they mount have changed. The consumer reads changed files by itself when it
-    /// connects anew: this is for images that do not. The manager needs the right to read Secrets for it. Default false.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rollout_on_secret_change: Option<bool>,
 }
 
 const fn one() -> i32 {
@@ -482,8 +477,7 @@ pub struct PulsarConsumerStatus {
     pub backlog_time: Option<Time>,
     /// Available: as many consumers are ready as are wanted. Applied: the Deployment is as this object asks; where
     /// it is False, the reason says who stands against it, and the message in whose words. BacklogObserved, with adminURL:
-    /// the backlog is known. AutoscalingReady, with autoscaling: KEDA scales this object. SecretsObserved, with
-    /// rolloutOnSecretChange: changes of the Secrets are seen.
+    /// the backlog is known. AutoscalingReady, with autoscaling: KEDA scales this object.
     // Another operator's conditions may lack what ours have.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient")]
     pub conditions: Vec<Condition>,

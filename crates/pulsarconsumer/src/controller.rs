@@ -86,7 +86,7 @@ impl Reconciler for PulsarConsumers {
         if object.terminating() {
             return Ok(world);
         }
-        world.known = self.poller.known(&key);
+        world.backlog = self.poller.reading(&key);
         world.deployment = self.deployment(object, &key).await?;
         if let Some(own) = &world.deployment
             && own.meta.is_controlled_by(&key)

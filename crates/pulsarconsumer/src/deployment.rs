@@ -17,8 +17,6 @@ pub const DEPLOYMENT_SUFFIX: &str = "-deployment";
 pub const NAME_LABEL: &str = "pulsarcrd";
 /// Label of the pods: the PulsarConsumer's UID.
 pub const UID_LABEL: &str = "pulsar.pulsarconsumer.krvarma.com/uid";
-/// Annotation of the pods: stands for the content of the Secrets that they mount.
-pub const SECRETS_ANNOTATION: &str = "pulsar.pulsarconsumer.krvarma.com/secrets";
 /// The name of the container, as in the post.
 pub const CONTAINER: &str = "pulsarconsumer";
 /// The volume of the token, and the folder that it is mounted at.
@@ -78,13 +76,8 @@ pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
 /// The Deployment.
 ///
 /// A selector cannot be changed. One that another operator gave to our Deployment is kept, and its labels go onto the
-/// pods. `secrets` stands for the content of the Secrets that the pods mount, where pods are replaced for it.
-pub fn deployment(
-    consumer: &PulsarConsumer,
-    own: Option<&Deployment>,
-    default: &Image,
-    secrets: Option<&str>,
-) -> Value {
+/// pods.
+pub fn deployment(consumer: &PulsarConsumer, own: Option<&Deployment>, default: &Image) -> Value {
     let (meta, spec) = (consumer.meta(), &consumer.spec);
     let selector = own
         .and_then(|own| own.spec.get("selector").cloned())
@@ -98,10 +91,8 @@ pub fn deployment(
     labels[KIND_LABEL] = "PulsarConsumer".into();
     labels[UID_LABEL] = json!(meta.uid);
     let mut template = json!({ "metadata": { "labels": labels } });
-    let mut annotations = pod.annotations.clone();
-    annotations.extend(secrets.map(|secrets| (SECRETS_ANNOTATION.to_owned(), secrets.to_owned())));
-    if !annotations.is_empty() {
-        template["metadata"]["annotations"] = json!(annotations);
+    if !pod.annotations.is_empty() {
+        template["metadata"]["annotations"] = json!(pod.annotations);
     }
     template["spec"] = pod_spec(spec, default);
     // The object's own labels are for finding the Deployment, as in the post; they select nothing.
@@ -245,19 +236,6 @@ fn pull_policy(image: &str) -> ImagePullPolicy {
         None | Some((_, "latest")) => ImagePullPolicy::Always,
         Some(_) => ImagePullPolicy::IfNotPresent,
     }
-}
-
-/// What the volumes of ours in a pod's spec show: volume, Secret and key.
-pub fn mounted(pod: &Value) -> Vec<(&str, &str, &str)> {
-    let ours = |name: &&Value| [TOKEN.0, AUTHORITIES.0].iter().any(|one| name["name"] == *one);
-    let volumes = pod["volumes"].as_array().into_iter().flatten().filter(ours);
-    volumes
-        .filter_map(|volume| {
-            let secret = &volume["secret"];
-            let key = secret["items"][0]["key"].as_str()?;
-            Some((volume["name"].as_str()?, secret["secretName"].as_str()?, key))
-        })
-        .collect()
 }
 
 /// The environment: the post's three variables, then one for each further field that is set. No secret is among them.

@@ -34,7 +34,7 @@ pub const SECRET_RULES: &[Rule] = &[Rule {
     group: "",
     resources: &["secrets"],
     verbs: &["get"],
-    why: "Token and authorities of PulsarConsumers with adminURL, and Secrets with rolloutOnSecretChange, are read.",
+    why: "The token and the authorities of PulsarConsumers with adminURL are read.",
 }];
 
 /// What this kind may do.

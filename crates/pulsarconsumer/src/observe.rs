@@ -8,11 +8,11 @@ use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::refusals::Refusals;
 
 use crate::adoption::Owned;
+use crate::backlog::Reading;
 use crate::deployment::Image;
 use crate::keda::KedaObject;
 use crate::kept::AllTried;
 use crate::pods::Complaint;
-use crate::poller::Known;
 
 /// What a plan looks at besides the PulsarConsumer itself.
 #[derive(Debug, Default)]
@@ -27,8 +27,8 @@ pub struct World {
     pub asked: Option<Inquiry>,
     /// KEDA's objects of its name.
     pub keda: Keda,
-    /// What its backlog is, and what stands for the content of its Secrets.
-    pub known: Known,
+    /// The last answer about its backlog; None before the first.
+    pub backlog: Option<Reading>,
     /// The image where the object names none, and its port.
     pub image: Arc<Image>,
     /// What the API server refused lately, by the object's name.

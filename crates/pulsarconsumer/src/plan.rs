@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::adoption::adoption;
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::{Told, told};
-use crate::deployment::{Image, SECRETS_ANNOTATION, deployment, deployment_name, mounted};
+use crate::deployment::{deployment, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
@@ -37,16 +37,11 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let before = consumer.status.clone().unwrap_or_default();
     let key = consumer.key();
     let own = world.deployment.as_deref().filter(|found| is_of(*found, &key));
-    let Ok(secrets) = secrets(consumer, world, own) else {
-        // What the pods are made with is known in a moment: pods that were made before would be replaced at once.
-        plan.look_again(in_future(now, SETTLING));
-        return plan;
-    };
     let target = Target {
         resource: DEPLOYMENTS,
         owner: &key,
         name: deployment_name(consumer),
-        body: deployment(consumer, own, &world.image, secrets.as_deref()),
+        body: deployment(consumer, own, &world.image),
     };
     let recreate = target.body["spec"]["strategy"]["type"] == "Recreate";
     let mut standing = Standing::of(target, world.deployment.as_deref(), &world.refusals, &world.tried, now);
@@ -71,7 +66,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         plan.look_again(until);
         return plan;
     }
-    let figures = world.known.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
+    let figures = world.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
     let told = match &consumer.spec.admin_url {
         Some(_) if is_about(consumer, &before) => told(&before, figures, now),
         // Another topic's backlog is not this one's.
@@ -100,37 +95,6 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
 fn counting(own: &Deployment, world: &World, now: Timestamp) -> Option<Timestamp> {
     let tried = world.tried.get(&DEPLOYMENTS).filter(|_| !is_current(own))?;
     tried.is_fresh(SETTLING, now).then(|| in_future(tried.at, SETTLING))
-}
-
-/// What is not known yet, and will be in a moment.
-struct NotYet;
-
-/// What stands for the Secrets in the pods' annotation, if pods are replaced when those change.
-fn secrets(
-    consumer: &PulsarConsumer,
-    world: &World,
-    own: Option<&Deployment>,
-) -> Result<Option<String>, NotYet> {
-    if consumer.spec.rollout_on_secret_change != Some(true) {
-        return Ok(None);
-    }
-    let annotation = format!("/template/metadata/annotations/{}", SECRETS_ANNOTATION.replace('/', "~1"));
-    let has = || own.and_then(|own| own.spec.pointer(&annotation)?.as_str().map(str::to_owned));
-    match &world.known.secrets {
-        Some(Ok(fingerprint)) => Ok(Some(fingerprint.clone())),
-        // What cannot be read has not changed.
-        Some(Err(_)) => Ok(has()),
-        // Another Secret has another content: what stands for the old one would be replaced at once.
-        None if own.is_some_and(|own| mounts_the_same(consumer, own, &world.image)) => Ok(has()),
-        None => Err(NotYet),
-    }
-}
-
-/// Whether the pods of a Deployment mount the Secrets that they should.
-fn mounts_the_same(consumer: &PulsarConsumer, own: &Deployment, image: &Image) -> bool {
-    let wanted = deployment(consumer, Some(own), image, None);
-    let pod = |spec: &Value| spec["template"]["spec"].clone();
-    mounted(&pod(&wanted["spec"])) == mounted(&pod(&own.spec))
 }
 
 /// What has to be done before an apply: taking over what the post's operator made, and taking away what could otherwise
@@ -211,7 +175,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> S
     };
     let key = consumer.key();
     let said = scaled.as_deref().filter(|scaled| is_of(*scaled, &key)).and_then(is_partitioned);
-    let partitioned = match (autoscaling.partitioned, &world.known.backlog, said) {
+    let partitioned = match (autoscaling.partitioned, &world.backlog, said) {
         (Some(partitioned), ..) | (None, None, Some(partitioned)) => partitioned,
         (None, Some(reading), said) => reading.partitioned.or(said).unwrap_or_default(),
         (None, None, None) => return Scaling::Waiting,
@@ -276,7 +240,7 @@ fn settling(
     now: Timestamp,
 ) -> Option<Timestamp> {
     let counted = is_current(own) && own.replicas >= consumer.spec.replicas || own.trouble.is_some();
-    let looked = consumer.spec.admin_url.is_none() || world.known.backlog.is_some();
+    let looked = consumer.spec.admin_url.is_none() || world.backlog.is_some();
     let until = in_future(own.meta.created?, SETTLING);
     // A server's clock that is far ahead of ours must not keep the status away.
     let near = now < until && until <= in_future(now, SETTLING * 2);

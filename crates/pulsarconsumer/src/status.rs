@@ -26,8 +26,6 @@ pub const APPLIED: &str = "Applied";
 pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
 /// KEDA scales the object.
 pub const AUTOSCALING_READY: &str = "AutoscalingReady";
-/// Changes of the Secrets are seen.
-pub const SECRETS_OBSERVED: &str = "SecretsObserved";
 
 /// Whether the Deployment's figures are about its current spec.
 pub fn is_current(own: &Deployment) -> bool {
@@ -60,9 +58,6 @@ pub fn status(
         wanted.push(backlog_observed(world));
     }
     wanted.extend(autoscaling_ready(consumer, scaling));
-    if spec.rollout_on_secret_change == Some(true) {
-        wanted.push(secrets_observed(world));
-    }
     let known = spec.admin_url.is_some();
     PulsarConsumerStatus {
         observed_generation: meta.generation,
@@ -266,23 +261,12 @@ fn applied(consumer: &PulsarConsumer, standing: &Standing<'_, Deployment>) -> Wa
 }
 
 fn backlog_observed(world: &World) -> Result<Wanted, Unlooked> {
-    let reading = world.known.backlog.as_ref().ok_or(BACKLOG_OBSERVED)?;
+    let reading = world.backlog.as_ref().ok_or(BACKLOG_OBSERVED)?;
     let (status, reason, message) = match &reading.figures {
         Ok(_) => (true, "Observed", "The backlog is read from the admin API.".to_owned()),
         Err(unknown) => (false, unknown.reason, unknown.message.clone()),
     };
     Ok(Wanted { type_: BACKLOG_OBSERVED, status: Some(status), reason, message })
-}
-
-fn secrets_observed(world: &World) -> Result<Wanted, Unlooked> {
-    let secrets = world.known.secrets.as_ref().ok_or(SECRETS_OBSERVED)?;
-    let (status, reason, message) = match secrets {
-        Ok(_) => {
-            (true, "Observed", "Pods are replaced when a Secret that they mount has changed.".to_owned())
-        }
-        Err(unknown) => (false, unknown.reason, unknown.message.clone()),
-    };
-    Ok(Wanted { type_: SECRETS_OBSERVED, status: Some(status), reason, message })
 }
 
 fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option<Result<Wanted, Unlooked>> {
@@ -345,7 +329,6 @@ pub fn announce(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> 
             }
             BACKLOG_OBSERVED => ("BacklogUnknown", "ObserveBacklog"),
             AUTOSCALING_READY => ("AutoscalingNotReady", "Autoscale"),
-            SECRETS_OBSERVED => ("SecretsUnknown", "ObserveSecrets"),
             _ => continue,
         };
         let note = format!("{}: {}", now.reason, now.message);

@@ -6,7 +6,6 @@ use crate::backlog::{Figures, Reading, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
 use crate::observe::{Inquiry, Keda};
 use crate::pods::Complaint;
-use crate::poller::Known;
 use kube::CustomResourceExt as _;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
@@ -708,7 +707,7 @@ fn unknown() -> Reading {
 fn the_backlog_is_told_and_a_restart_writes_nothing() {
     let asks = with(&json!({ "adminURL": "http://broker:8080" }));
     let mut world = world(Some(decoded(settled(&asks))));
-    world.known.backlog = Some(figures(7));
+    world.backlog = Some(figures(7));
     let first = plan(&asks, &world, now());
     let status = first.status.clone().unwrap();
     assert_eq!((status.backlog, status.unacked, status.consumers), (Some(7), Some(0), Some(1)));
@@ -716,11 +715,11 @@ fn the_backlog_is_told_and_a_restart_writes_nothing() {
 
     // A new process has not looked yet.
     let asks = told(asks, &world, now());
-    world.known = Known::default();
+    world.backlog = None;
     let second = plan(&asks, &world, now() + SignedDuration::from_mins(5));
     assert_eq!(second.status, asks.status);
 
-    world.known.backlog = Some(unknown());
+    world.backlog = Some(unknown());
     let third = plan(&asks, &world, now());
     assert_eq!(condition(&third, "BacklogObserved").1, "TopicNotFound");
     assert_eq!(third.status.unwrap().backlog, Some(7));
@@ -763,7 +762,7 @@ fn nothing_of_keda() -> Keda {
 fn keda_applies(consumer: &PulsarConsumer, keda: Keda, known: Option<Reading>) -> Vec<Value> {
     let mut world = world(Some(decoded(settled(consumer))));
     world.keda = keda;
-    world.known.backlog = known;
+    world.backlog = known;
     let steps = plan(consumer, &world, now()).steps.into_iter().flatten();
     steps
         .filter_map(|action| match action {
@@ -847,7 +846,7 @@ fn autoscaling_says_what_keda_says(
 ) {
     let consumer = scaled();
     let mut world = world(Some(decoded(settled(&consumer))));
-    world.known.backlog = Some(figures(0));
+    world.backlog = Some(figures(0));
     world.keda = conditions.map_or(Keda::Absent, |conditions| {
         let mut bodies = keda_applies(&consumer, nothing_of_keda(), Some(figures(0)));
         bodies[1]["status"] = json!({ "conditions": conditions });
@@ -886,7 +885,7 @@ fn what_is_no_longer_scaled_leaves_nothing_and_a_strangers_stays() {
     let mut asked = scaled();
     asked.spec.auth = None;
     world.deployment = Some(Arc::new(decoded(settled(&asked))));
-    world.known.backlog = Some(figures(0));
+    world.backlog = Some(figures(0));
     let plan = super::plan(&asked, &world, now());
     assert!(plan.steps.is_empty());
     assert_eq!(condition(&plan, "AutoscalingReady").1, "NotOwned");
@@ -1063,12 +1062,12 @@ fn what_is_refused_before_an_apply_is_said_too(#[case] verb: Verb, #[case] field
 fn another_topic_has_another_backlog() {
     let mut asks = with(&json!({ "adminURL": "http://broker:8080" }));
     let mut world = world(Some(decoded(settled(&asks))));
-    world.known.backlog = Some(figures(5_000));
+    world.backlog = Some(figures(5_000));
     asks = told(asks, &world, now());
     asks.spec.topic = "other".into();
     world.deployment = Some(Arc::new(decoded(settled(&asks))));
     for (known, reason) in [(None, "NotObservedYet"), (Some(unknown()), "TopicNotFound")] {
-        world.known.backlog = known;
+        world.backlog = known;
         let plan = plan(&asks, &world, now());
         assert_eq!(condition(&plan, "BacklogObserved").1, reason);
         let status = plan.status.unwrap();
@@ -1077,25 +1076,10 @@ fn another_topic_has_another_backlog() {
 }
 
 #[test]
-fn another_secret_is_read_before_the_pods_are_replaced_for_it() {
-    let fields =
-        |name: &str| json!({ "auth": { "tokenSecret": { "name": name } }, "rolloutOnSecretChange": true });
-    let mut none = world(None);
-    none.known.secrets = Some(Ok("v1-a".into()));
-    let first = plan(&with(&fields("one")), &none, now());
-    let mut there = world(Some(decoded(stored(applies(&first).unwrap().0.clone(), 1))));
-    there.known.secrets = None;
-    let waits = plan(&with(&fields("two")), &there, now());
-    assert!(waits.steps.is_empty() && waits.status.is_none() && waits.again.is_some());
-    there.known.secrets = Some(Ok("v1-b".into()));
-    assert!(applies(&plan(&with(&fields("two")), &there, now())).is_some());
-}
-
-#[test]
 fn nothing_is_known_of_keda_and_nothing_is_written() {
     let consumer = scaled();
     let mut world = world(Some(decoded(settled(&consumer))));
-    world.known.backlog = Some(figures(0));
+    world.backlog = Some(figures(0));
     world.keda = Keda::Absent;
     let before = told(consumer, &world, now());
     world.keda = Keda::Unknown;
@@ -1125,35 +1109,4 @@ fn images_are_pulled_as_for_every_pod(#[case] image: &str, #[case] policy: &str)
 fn what_a_kubelet_would_expand_stays_as_it_is() {
     let container = container(&with(&json!({ "topic": "a$(PULSAR_SERVER)" })));
     assert_eq!(variable(&container, "PULSAR_TOPIC").as_deref(), Some("a$$(PULSAR_SERVER)"));
-}
-
-#[test]
-fn pods_are_replaced_for_their_secrets_only_where_asked_for() {
-    let consumer =
-        with(&json!({ "auth": { "tokenSecret": { "name": "s" } }, "rolloutOnSecretChange": true }));
-    let annotation = |plan: &ConsumerPlan| {
-        let body = applies(plan).unwrap().0;
-        body["spec"]["template"]["metadata"]["annotations"]["pulsar.pulsarconsumer.krvarma.com/secrets"]
-            .clone()
-    };
-    let mut none = world(None);
-    let waits = plan(&consumer, &none, now());
-    assert!(waits.steps.is_empty() && waits.again.is_some());
-    none.known.secrets = Some(Ok("v1-a".into()));
-    let first = plan(&consumer, &none, now());
-    assert_eq!(annotation(&first), "v1-a");
-
-    let mut there = world(Some(decoded(stored(applies(&first).unwrap().0.clone(), 1))));
-    // A new process has not read them yet; one that may not read them takes nothing back.
-    let forbidden = Unknown { reason: "SecretForbidden", message: "No.".into() };
-    for secrets in [None, Some(Err(forbidden.clone())), Some(Ok("v1-a".to_owned()))] {
-        there.known.secrets = secrets;
-        assert!(plan(&consumer, &there, now()).steps.is_empty());
-    }
-    there.known.secrets = Some(Ok("v1-b".into()));
-    assert_eq!(annotation(&plan(&consumer, &there, now())), "v1-b");
-    none.known.secrets = Some(Err(forbidden));
-    assert!(annotation(&plan(&consumer, &none, now())).is_null());
-    there.known.secrets = Some(Ok("v1-a".into()));
-    assert_eq!(condition(&plan(&consumer, &there, now()), "SecretsObserved").0, "True");
 }
