@@ -10,14 +10,13 @@ use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
 use quintet_runtime::log_repeated;
-use quintet_runtime::model::core_types::{Deployment, Pod};
+use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::{Key, Object as _};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
 use quintet_runtime::server::client::brief;
 use quintet_runtime::write::executor::{Error, Executor};
-use serde::Deserialize;
 
 use crate::CONTROLLER;
 use crate::adoption::Owned;
@@ -28,14 +27,10 @@ use crate::keda::{
 };
 use crate::kept::{APPLIED_ANNOTATION, AllTried, FOLLOW_UP, LOOK_AGAIN, Tried};
 use crate::metrics::Metrics;
-use crate::observe::{Inquiry, Keda, World};
+use crate::observe::{Keda, World};
 use crate::plan::plan;
-use crate::pods::{Complaint, Unready, complaint, whom_to_ask};
+use crate::pods::Unready;
 use crate::poller::Poller;
-
-/// Events, as kubelets write them.
-const CORE_EVENTS: Resource =
-    Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true, custom: false };
 
 struct PulsarConsumers {
     context: Context,
@@ -49,8 +44,6 @@ struct PulsarConsumers {
     image: Arc<Image>,
     /// By the PulsarConsumer's UID. Forgotten as soon as an apply has shown its effect.
     tried: Mutex<HashMap<Arc<str>, AllTried>>,
-    /// By the PulsarConsumer's UID.
-    asked: Mutex<HashMap<Arc<str>, Inquiry>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -97,7 +90,6 @@ impl Reconciler for PulsarConsumers {
         }
         world.keda = self.keda(object, &key, &world.tried).await;
         world.unready = self.unready.of(&key);
-        world.asked = self.ask(&key, &world.unready).await;
         Ok(world)
     }
 
@@ -125,7 +117,6 @@ impl Reconciler for PulsarConsumers {
 
     fn forget(&self, key: &Key) {
         lock(&self.tried).remove(&key.uid);
-        lock(&self.asked).remove(&key.uid);
     }
 }
 
@@ -189,61 +180,6 @@ impl PulsarConsumers {
         let [scaled_object, trigger_authentication] = found;
         Keda::There { scaled_object, trigger_authentication }
     }
-
-    /// Asks kubelets' Events about a pod that is not ready for long and does not say why.
-    async fn ask(&self, key: &Key, unready: &[Arc<Pod>]) -> Option<Inquiry> {
-        let last = lock(&self.asked).get(&key.uid).cloned();
-        let now = self.context.clock.now();
-        let Some(pod) = whom_to_ask(unready, last.as_ref(), now) else {
-            let still = last.filter(|last| unready.iter().any(|pod| pod.meta.uid == last.uid));
-            if still.is_none() {
-                lock(&self.asked).remove(&key.uid);
-            }
-            return still;
-        };
-        let fields = format!("involvedObject.uid={},type=Warning", pod.meta.uid);
-        let events =
-            self.executor().reads.list_fields::<KubeletEvent>(&CORE_EVENTS, &key.namespace, &fields).await;
-        let complaint = match events {
-            Ok(events) => latest(&events, pod.started),
-            // Without Events their words are missing, and nothing else: what was said of this pod stands.
-            Err(error) => {
-                tracing::debug!(object = %key, error = brief(&error), "the Events of a pod cannot be read");
-                last.filter(|last| last.uid == pod.meta.uid).and_then(|last| last.complaint)
-            }
-        };
-        let uid = pod.meta.uid.clone();
-        let inquiry = Inquiry { uid, at: now, complaint };
-        lock(&self.asked).insert(key.uid.clone(), inquiry.clone());
-        Some(inquiry)
-    }
-}
-
-/// An Event about a pod, as far as it is read.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct KubeletEvent {
-    metadata: KubeletEventMeta,
-    reason: String,
-    message: String,
-    last_timestamp: Option<Timestamp>,
-    event_time: Option<Timestamp>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct KubeletEventMeta {
-    creation_timestamp: Option<Timestamp>,
-}
-
-/// What was complained of last, since the pod has started if it has.
-fn latest(events: &[KubeletEvent], started: Option<Timestamp>) -> Option<Complaint> {
-    let at = |event: &KubeletEvent| {
-        event.last_timestamp.or(event.event_time).or(event.metadata.creation_timestamp)
-    };
-    let complaints =
-        events.iter().filter_map(|event| Some((at(event), complaint(&event.reason, &event.message)?)));
-    complaints.filter(|(at, _)| *at >= started).max_by_key(|(at, _)| *at).map(|(_, complaint)| complaint)
 }
 
 /// Wakes whoever wants to be scaled when KEDA's types come or go.
@@ -296,7 +232,6 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
         poller: poller.clone(),
         image: Arc::new(image),
         tried: Mutex::default(),
-        asked: Mutex::default(),
     };
     let controller = Controller::new(context, reconciler, objects.clone(), reads);
     let waker = controller.waker();

@@ -70,12 +70,6 @@ pub const RULES: &[Rule] = &[
         why: "The pods of consumers say why they are not ready.",
     },
     Rule {
-        group: "",
-        resources: &["events"],
-        verbs: &["list"],
-        why: "Where a pod does not say why, its kubelet's Events do: a Secret that is absent, an unreachable broker.",
-    },
-    Rule {
         group: "keda.sh",
         resources: &["scaledobjects", "triggerauthentications"],
         verbs: &["get", "list", "watch", "create", "patch", "delete"],

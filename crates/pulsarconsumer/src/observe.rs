@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::refusals::Refusals;
 
@@ -12,7 +11,6 @@ use crate::backlog::Reading;
 use crate::deployment::Image;
 use crate::keda::KedaObject;
 use crate::kept::AllTried;
-use crate::pods::Complaint;
 
 /// What a plan looks at besides the PulsarConsumer itself.
 #[derive(Debug, Default)]
@@ -23,8 +21,6 @@ pub struct World {
     pub owned: Option<Owned>,
     /// Its pods that are not ready, by name.
     pub unready: Vec<Arc<Pod>>,
-    /// What kubelets said of one of them, where they were asked.
-    pub asked: Option<Inquiry>,
     /// KEDA's objects of its name.
     pub keda: Keda,
     /// The last answer about its backlog; None before the first.
@@ -52,15 +48,4 @@ pub enum Keda {
         /// The TriggerAuthentication.
         trigger_authentication: Option<Arc<KedaObject>>,
     },
-}
-
-/// What kubelets were asked, and what they said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inquiry {
-    /// The pod's UID.
-    pub uid: Arc<str>,
-    /// When.
-    pub at: Timestamp,
-    /// What is wrong with it, where a kubelet has said so.
-    pub complaint: Option<Complaint>,
 }

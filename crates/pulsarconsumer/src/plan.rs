@@ -17,7 +17,6 @@ use crate::keda::{
 };
 use crate::kept::{FOLLOW_UP, Kept, LOOK_AGAIN, Standing, Target, Tried, in_future, is_of};
 use crate::observe::{Keda, World};
-use crate::pods::ask_next;
 use crate::status::{announce, is_current, status};
 
 /// How long the first status waits for the pods of a new Deployment to be counted, and for the first look at a backlog:
@@ -81,9 +80,6 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     }
     if let Some(again) = told.again {
         plan.look_again(again);
-    }
-    if let Some(at) = ask_next(&world.unready, world.asked.as_ref(), now) {
-        plan.look_again(at);
     }
     let after = status(consumer, world, &standing, &scaling, told, &before, now);
     plan.events = announce(&before, &after);

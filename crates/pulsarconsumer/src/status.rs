@@ -5,18 +5,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::Resource as _;
 use kube::core::Selector;
 use quintet_runtime::model::conditions::{self, Wanted};
-use quintet_runtime::model::core_types::{Deployment, Exit, Phase, Pod};
+use quintet_runtime::model::core_types::{Deployment, Exit, Pod};
 use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::Told;
-use crate::deployment::{NAME_LABEL, deployment_name, key_of, label_value, secret_of};
+use crate::deployment::{NAME_LABEL, deployment_name, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
 use crate::kept::{NOT_OWNED, OVERRULED, Standing};
-use crate::observe::{Inquiry, World};
+use crate::observe::World;
 use crate::plan::{Scaling, is_about};
-use crate::pods::Complaint;
 
 /// As many consumers are ready as are wanted.
 pub const AVAILABLE: &str = "Available";
@@ -165,19 +164,23 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
         };
         return Wanted { type_: AVAILABLE, status: Some(true), reason: "ConsumersReady", message };
     }
-    let of_pods = world.unready.iter().find_map(|pod| trouble(pod, world.asked.as_ref(), consumer));
+    let of_pods = world.unready.iter().find_map(|pod| trouble(pod));
     let of_deployment = || own.trouble.as_ref().map(|trouble| ("DeploymentTrouble", trouble.to_string()));
-    let (reason, message) = match of_pods.or_else(of_deployment) {
-        Some((reason, trouble)) => (reason, format!("{counts}: {trouble}")),
-        None => ("ConsumersNotReady", format!("{counts}.")),
+    let (reason, message) = if let Some((reason, trouble)) = of_pods.or_else(of_deployment) {
+        (reason, format!("{counts}: {trouble}"))
+    } else {
+        let describe = world.unready.first().map_or_else(String::new, |pod| {
+            let pod = &pod.meta.name;
+            format!(" To see why pod {pod} is not ready, run: kubectl describe pod {pod}")
+        });
+        ("ConsumersNotReady", format!("{counts}.{describe}"))
     };
     Wanted { type_: AVAILABLE, status: Some(false), reason, message }
 }
 
-/// What is wrong with a pod, as far as it or its kubelet says.
-///
-/// Nothing in it may come and go while nothing changes: kubelets alternate between words for the same trouble.
-fn trouble(pod: &Pod, asked: Option<&Inquiry>, consumer: &PulsarConsumer) -> Option<(&'static str, String)> {
+/// What is wrong with a pod, by its own status. Nothing in the answer may change while nothing changes: a kubelet alternates between
+/// words for the same trouble.
+fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
     let name = &pod.meta.name;
     if let Some(words) = &pod.unschedulable {
         return Some(("Unschedulable", format!("pod {name} fits no node: {words}")));
@@ -198,56 +201,8 @@ fn trouble(pod: &Pod, asked: Option<&Inquiry>, consumer: &PulsarConsumer) -> Opt
         }
         _ => {}
     }
-    let complaint =
-        asked.filter(|asked| asked.uid == pod.meta.uid).and_then(|asked| asked.complaint.as_ref());
-    let runs = pod.phase == Phase::Running;
-    // What kept it from starting is over once it runs; that it ended before is worth less than what it says now.
-    let Some(complaint) = complaint.filter(|complaint| complaint.is_of_a_start() != runs) else {
-        return pod.last_exit.as_ref().map(|exit| failed(exit));
-    };
-    Some(match complaint {
-        Complaint::Mount { volume, message } => match secret_of(&consumer.spec, volume) {
-            Some((secret, field)) => (
-                "SecretMissing",
-                format!(
-                    "pod {name} waits for key {} of Secret {}, which {field} names: {message}",
-                    key_of(secret, volume),
-                    secret.name
-                ),
-            ),
-            None => ("MountFailed", format!("pod {name} waits for its volume {volume}: {message}")),
-        },
-        Complaint::Unready { code } => {
-            let (reason, what) = unready(*code);
-            (
-                reason,
-                format!(
-                    "pod {name} {what} (readiness {code}); the server is {}",
-                    consumer.spec.server_address
-                ),
-            )
-        }
-    })
-}
-
-/// What a consumer says of itself by the status code of its /readyz.
-fn unready(code: u16) -> (&'static str, &'static str) {
-    match code {
-        401 => ("TokenRefused", "has a token that the broker refuses"),
-        403 => ("AccessDenied", "may not consume this topic with its token"),
-        404 => ("TopicNotFound", "finds no such topic or namespace"),
-        409 => (
-            "SubscriptionBusy",
-            "waits for other consumers to leave the subscription: it is Exclusive, or of another type",
-        ),
-        502 => ("BrokerUnreachable", "cannot reach the broker"),
-        525 => (
-            "TlsHandshakeFailed",
-            "does not trust the broker's certificate, or the broker does not speak TLS",
-        ),
-        503 => ("ConsumersNotReady", "is starting or ending"),
-        _ => ("ConsumersNotReady", "is not ready"),
-    }
+    // It ended before, whatever it does now.
+    pod.last_exit.as_deref().map(failed)
 }
 
 /// Whether the Deployment is as this object asks.

@@ -4,8 +4,7 @@ use super::*;
 use crate::api::Autoscaling;
 use crate::backlog::{Figures, Reading, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
-use crate::observe::{Inquiry, Keda};
-use crate::pods::Complaint;
+use crate::observe::Keda;
 use kube::CustomResourceExt as _;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
@@ -926,80 +925,32 @@ fn unready(status: &Value) -> Vec<Arc<Pod>> {
     vec![Arc::new(serde_json::from_value(pod).unwrap())]
 }
 
-fn asked(complaint: Option<Complaint>) -> Inquiry {
-    Inquiry { uid: "p".into(), at: now(), complaint }
-}
-
 fn waiting(reason: &str) -> Value {
     json!({ "phase": "Pending", "containerStatuses": [{ "name": "c", "state": { "waiting": { "reason": reason } } }] })
 }
 
 #[rstest]
 #[case::unschedulable(json!({ "phase": "Pending", "conditions": [
-    { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes" }] }), None,
+    { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes" }] }),
     "Unschedulable", "0/3 nodes")]
-#[case::no_image(waiting("ErrImagePull"), None, "ImagePullFailed", "pod-1")]
-#[case::still_no_image(waiting("ImagePullBackOff"), None, "ImagePullFailed", "pod-1")]
+#[case::no_image(waiting("ErrImagePull"), "ImagePullFailed", "pod-1")]
+#[case::still_no_image(waiting("ImagePullBackOff"), "ImagePullFailed", "pod-1")]
+#[case::no_container(waiting("CreateContainerConfigError"), "ContainerNotCreated", "pod-1")]
 #[case::crashed(json!({ "phase": "Running", "containerStatuses": [{ "name": "c",
     "state": { "waiting": { "reason": "CrashLoopBackOff" } },
     "lastState": { "terminated": { "exitCode": 2, "reason": "Error", "message": "log line\nthe broker refuses the token" } } }] }),
-    None, "ConsumerFailed", "exit code 2, with the words: the broker refuses the token")]
-#[case::absent_secret(waiting("ContainerCreating"),
-    Some(asked(Some(Complaint::Mount { volume: "pulsar-token".into(), message: "not found".into() }))),
-    "SecretMissing", "waits for key token of Secret credentials, which auth.tokenSecret names")]
-#[case::another_volume(waiting("ContainerCreating"),
-    Some(asked(Some(Complaint::Mount { volume: "data".into(), message: "not found".into() }))), "MountFailed", "volume data")]
-#[case::unreachable(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 502 }))),
-    "BrokerUnreachable", "pulsar://localhost:6650")]
-#[case::busy(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 409 }))), "SubscriptionBusy", "pod-1")]
-#[case::denied(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 403 }))), "AccessDenied", "pod-1")]
-#[case::certificate(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 525 }))), "TlsHandshakeFailed", "pod-1")]
-#[case::nothing_said(json!({ "phase": "Running" }), Some(asked(None)), "ConsumersNotReady", "0 of 1 consumers are ready.")]
-fn a_consumer_that_is_not_ready_says_why(
-    #[case] status: Value,
-    #[case] asked: Option<Inquiry>,
-    #[case] reason: &str,
-    #[case] words: &str,
-) {
-    let consumer = with(&json!({ "auth": { "tokenSecret": { "name": "credentials" } } }));
+    "ConsumerFailed", "exit code 2, with the words: the broker refuses the token")]
+#[case::starting(waiting("ContainerCreating"), "ConsumersNotReady", "run: kubectl describe pod pod-1")]
+#[case::not_ready(json!({ "phase": "Running" }), "ConsumersNotReady", "run: kubectl describe pod pod-1")]
+fn reports_why_a_consumer_is_not_ready(#[case] status: Value, #[case] reason: &str, #[case] words: &str) {
+    let consumer = consumer();
     let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
     world.unready = unready(&status);
-    world.asked = asked;
     let plan = plan(&consumer, &world, now());
     let (_, why, message) = condition(&plan, "Available");
     assert_eq!(why, reason, "{message}");
     assert!(message.contains(words), "{message}");
     assert_eq!(plan.events.len(), usize::from(reason != "ConsumersNotReady"));
-}
-
-#[test]
-fn a_kubelet_is_asked_when_a_pod_says_nothing_for_long() {
-    let consumer = consumer();
-    let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
-    world.unready = unready(&json!({ "phase": "Running" }));
-    let turn = now() + SignedDuration::from_secs(30);
-    assert_eq!(plan(&consumer, &world, now()).again, Some(turn));
-
-    // Another one that is silent waits for the same answer, and for no hot loop.
-    let mut other = (*world.unready[0]).clone();
-    (other.meta.name, other.meta.uid) = ("pod-2".into(), "q".into());
-    world.unready.push(Arc::new(other));
-    world.asked = Some(Inquiry { at: turn, ..asked(None) });
-    for later in [0, 10, 59] {
-        let at = turn + SignedDuration::from_secs(later);
-        let again = plan(&consumer, &world, at).again.unwrap();
-        assert!(again >= turn + SignedDuration::from_mins(1) && again > at, "{again} at {at}");
-    }
-}
-
-#[test]
-fn what_kept_a_pod_from_starting_is_over_when_it_runs() {
-    let consumer = with(&json!({ "auth": { "tokenSecret": { "name": "credentials" } } }));
-    let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
-    let mount = Complaint::Mount { volume: "pulsar-token".into(), message: "not found".into() };
-    world.asked = Some(asked(Some(mount)));
-    world.unready = unready(&json!({ "phase": "Running" }));
-    assert_eq!(condition(&plan(&consumer, &world, now()), "Available").1, "ConsumersNotReady");
 }
 
 #[test]
