@@ -6,11 +6,9 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_runtime::model::clock::whole_seconds;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use std::borrow::Cow;
-use std::fmt;
-use std::marker::PhantomData;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::collections::HashMap;
 
 use crate::api::PulsarConsumerStatus;
 use crate::kept::in_future;
@@ -61,75 +59,22 @@ pub struct Reading {
     pub partitioned: Option<bool>,
 }
 
-/// The figures of a subscription, by the broker's answer about its topic; None where there is none of this name. All else in
-/// the answer is skipped while it is read: whoever answers may have made it as large as it likes.
+/// The figures of a subscription in the broker's statistics of its topic; None where the topic has no such subscription. The
+/// caller limits the size of `answer`.
 pub fn figures(answer: &[u8], subscription: &str) -> Result<Option<Figures>, serde_json::Error> {
-    let mut reader = serde_json::Deserializer::from_slice(answer);
-    let found = Member { name: "subscriptions", of: Member { name: subscription, of: PhantomData } };
-    let stats: Option<Option<SubscriptionStats>> = found.deserialize(&mut reader)?;
-    reader.end()?;
-    Ok(stats.flatten().map(|stats| Figures {
+    let mut stats: TopicStats = serde_json::from_slice(answer)?;
+    Ok(stats.subscriptions.remove(subscription).map(|stats| Figures {
         backlog: stats.msg_backlog.max(0),
         unacked: stats.unacked_messages.max(0),
-        consumers: i32::try_from(stats.consumers).unwrap_or(i32::MAX),
+        consumers: i32::try_from(stats.consumers.len()).unwrap_or(i32::MAX),
         rate: stats.msg_rate_out,
     }))
 }
 
-/// Reads one member of a JSON object and skips the others.
-struct Member<'a, S> {
-    name: &'a str,
-    of: S,
-}
-
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Member<'_, S> {
-    type Value = Option<S::Value>;
-
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_map(self)
-    }
-}
-
-impl<'de, S: DeserializeSeed<'de>> Visitor<'de> for Member<'_, S> {
-    type Value = Option<S::Value>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-        let (mut of, mut found) = (Some(self.of), None);
-        while let Some(name) = members.next_key::<Cow<'de, str>>()? {
-            match of.take_if(|_| *name == *self.name) {
-                Some(of) => found = Some(members.next_value_seed(of)?),
-                None => {
-                    members.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// Counts the items of a JSON array.
-fn count<'de, D: Deserializer<'de>>(reader: D) -> Result<usize, D::Error> {
-    struct Count;
-    impl<'de> Visitor<'de> for Count {
-        type Value = usize;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an array")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<usize, A::Error> {
-            let mut count = 0;
-            while items.next_element::<IgnoredAny>()?.is_some() {
-                count += 1;
-            }
-            Ok(count)
-        }
-    }
-    reader.deserialize_seq(Count)
+#[derive(Deserialize)]
+struct TopicStats {
+    // Required, so that other JSON is an error.
+    subscriptions: HashMap<String, SubscriptionStats>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -138,8 +83,7 @@ struct SubscriptionStats {
     msg_backlog: i64,
     unacked_messages: i64,
     msg_rate_out: f64,
-    #[serde(deserialize_with = "count")]
-    consumers: usize,
+    consumers: Vec<IgnoredAny>,
 }
 
 /// What the status says of the backlog: the figures, when they were read, and when to look again because a change that is
@@ -259,8 +203,10 @@ mod tests {
         assert_eq!(read("s"), Some(Figures { backlog: 102, unacked: 3, consumers: 2, rate: 1.5 }));
         assert_eq!(read("ab"), Some(Figures::default()));
         assert_eq!(read("other"), None);
-        assert_eq!(figures(b"{}", "s").unwrap(), None);
-        for nonsense in [&b"[]"[..], b"{\"subscriptions\": 1}", b"{} x", b"<html>"] {
+        assert_eq!(figures(b"{\"subscriptions\": {}}", "s").unwrap(), None);
+        for nonsense in
+            [&b"[]"[..], b"{}", b"{\"subscriptions\": 1}", b"{\"subscriptions\": {}} x", b"<html>"]
+        {
             assert!(figures(nonsense, "s").is_err());
         }
     }
