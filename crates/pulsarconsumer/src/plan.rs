@@ -1,6 +1,6 @@
 //! What should be done for one PulsarConsumer: a pure function of what is observed and the time.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Action, Plan};
@@ -17,11 +17,7 @@ use crate::keda::{
 };
 use crate::kept::{FOLLOW_UP, Kept, LOOK_AGAIN, Standing, Target, Tried, in_future, is_of};
 use crate::observe::{Keda, World};
-use crate::status::{announce, is_current, status};
-
-/// How long the first status waits for the pods of a new Deployment to be counted, and for the first look at a backlog:
-/// usually a fraction of this.
-const SETTLING: SignedDuration = SignedDuration::from_secs(2);
+use crate::status::{announce, status};
 
 /// A plan of this kind.
 pub type ConsumerPlan = Plan<PulsarConsumerStatus, Tried>;
@@ -59,12 +55,6 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         plan.look_again(in_future(now, FOLLOW_UP));
         return plan;
     }
-    if let Some(own) = standing.own()
-        && let Some(until) = counting(own, world, now)
-    {
-        plan.look_again(until);
-        return plan;
-    }
     let figures = world.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
     let told = match &consumer.spec.admin_url {
         Some(_) if is_about(consumer, &before) => told(&before, figures, now),
@@ -72,12 +62,6 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         Some(_) => told(&PulsarConsumerStatus::default(), figures, now),
         None => Told::default(),
     };
-    if let Some(own) = standing.own()
-        && let Some(until) = settling(consumer, world, own, &before, now)
-    {
-        plan.look_again(until);
-        return plan;
-    }
     if let Some(again) = told.again {
         plan.look_again(again);
     }
@@ -85,12 +69,6 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     plan.events = announce(&before, &after);
     plan.status = Some(after);
     plan
-}
-
-/// Until when nothing is said, because the Deployment has just been applied and its figures are of the spec before.
-fn counting(own: &Deployment, world: &World, now: Timestamp) -> Option<Timestamp> {
-    let tried = world.tried.get(&DEPLOYMENTS).filter(|_| !is_current(own))?;
-    tried.is_fresh(SETTLING, now).then(|| in_future(tried.at, SETTLING))
 }
 
 /// What has to be done before an apply: taking over what the post's operator made, and taking away what could otherwise
@@ -153,7 +131,7 @@ impl Scaling<'_> {
             Self::Off | Self::NoKeda => None,
             // Its coming is told; a look that failed is not.
             Self::Unknown => Some(in_future(now, LOOK_AGAIN)),
-            Self::Waiting => Some(in_future(now, SETTLING)),
+            Self::Waiting => Some(in_future(now, FOLLOW_UP)),
             Self::On { authentication, scaled_object } => {
                 let standings = authentication.iter().chain([scaled_object]);
                 standings.filter_map(|standing| standing.look_again(now)).min()
@@ -224,23 +202,6 @@ pub fn is_about(consumer: &PulsarConsumer, before: &PulsarConsumerStatus) -> boo
     let spec = &consumer.spec;
     before.topic.as_ref() == Some(&spec.topic)
         && before.subscription.as_ref() == Some(&spec.subscription_name)
-}
-
-/// Until when the first status waits, because its Deployment is new and its pods are about to be counted, or because the
-/// backlog is about to be read: what would be said now would be said anew in a moment.
-fn settling(
-    consumer: &PulsarConsumer,
-    world: &World,
-    own: &Deployment,
-    before: &PulsarConsumerStatus,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    let counted = is_current(own) && own.replicas >= consumer.spec.replicas || own.trouble.is_some();
-    let looked = consumer.spec.admin_url.is_none() || world.backlog.is_some();
-    let until = in_future(own.meta.created?, SETTLING);
-    // A server's clock that is far ahead of ours must not keep the status away.
-    let near = now < until && until <= in_future(now, SETTLING * 2);
-    (before.observed_generation.is_none() && !(counted && looked) && near).then_some(until)
 }
 
 #[cfg(test)]

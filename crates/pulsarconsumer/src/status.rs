@@ -27,7 +27,7 @@ pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
 pub const AUTOSCALING_READY: &str = "AutoscalingReady";
 
 /// Whether the Deployment's figures are about its current spec.
-pub fn is_current(own: &Deployment) -> bool {
+fn is_current(own: &Deployment) -> bool {
     own.observed_generation >= own.meta.generation
 }
 

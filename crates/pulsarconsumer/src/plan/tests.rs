@@ -5,6 +5,7 @@ use crate::api::Autoscaling;
 use crate::backlog::{Figures, Reading, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
 use crate::observe::Keda;
+use jiff::SignedDuration;
 use kube::CustomResourceExt as _;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
@@ -173,50 +174,31 @@ fn the_objects_image_wins_over_the_managers() {
 }
 
 #[test]
-fn one_replica_takes_three_writes() {
+fn reports_each_step_until_it_is_ready() {
     let mut consumer = consumer();
     let first = plan(&consumer, &world(None), now());
     assert!(applies(&first).is_some() && first.status.is_none(), "one write: the apply alone");
 
-    let mut young = settled(&consumer);
-    young["metadata"]["creationTimestamp"] = json!(START);
+    let young = settled(&consumer);
     let at = |status: Value| {
         let mut raw = young.clone();
         raw["status"] = status;
         world(Some(decoded(raw)))
     };
-    for status in [json!({}), json!({"observedGeneration": 1})] {
-        let waiting = plan(&consumer, &at(status), now());
-        assert!(waiting.steps.is_empty() && waiting.status.is_none());
-        assert_eq!(waiting.again, Some(now() + SignedDuration::from_secs(2)));
+    for (status, words) in [
+        (json!({}), "0 of 1 consumers are ready."),
+        (json!({"observedGeneration": 1, "replicas": 1}), "0 of 1 consumers are ready."),
+        (json!({"observedGeneration": 1, "replicas": 1, "readyReplicas": 1}), "1 of 1 consumers are ready."),
+    ] {
+        let next = plan(&consumer, &at(status), now());
+        assert!(next.steps.is_empty() && next.status != consumer.status);
+        assert_eq!(condition(&next, "Available").2, words);
+        consumer.status = next.status;
     }
-    let counted = at(json!({"observedGeneration": 1, "replicas": 1}));
-    let second = plan(&consumer, &counted, now());
-    assert!(second.steps.is_empty());
-    assert_eq!(condition(&second, "Available").2, "0 of 1 consumers are ready.");
-    consumer.status = second.status;
-
     let ready = at(json!({"observedGeneration": 1, "replicas": 1, "readyReplicas": 1}));
-    let third = plan(&consumer, &ready, now());
-    assert!(third.steps.is_empty() && third.status != consumer.status);
-    consumer.status = third.status;
     let after = plan(&consumer, &ready, now() + SignedDuration::from_hours(1));
     assert!(after.steps.is_empty() && after.events.is_empty() && after.again.is_none());
     assert_eq!(after.status, consumer.status);
-}
-
-#[rstest]
-#[case::no_pods_in_time("2026-01-01T00:00:02Z", json!({"observedGeneration": 1}))]
-#[case::nobody_counts("2026-01-01T00:00:02Z", json!({}))]
-#[case::a_clock_far_behind("2025-12-31T23:00:00Z", json!({}))]
-#[case::trouble(START, json!({"observedGeneration": 1, "conditions": [
-    {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]}))]
-fn the_first_status_does_not_wait_for_ever(#[case] at: &str, #[case] status: Value) {
-    let mut raw = settled(&consumer());
-    raw["metadata"]["creationTimestamp"] = json!(START);
-    raw["status"] = status;
-    let plan = plan(&consumer(), &world(Some(decoded(raw))), at.parse().unwrap());
-    assert_eq!(condition(&plan, "Available").0, "False");
 }
 
 #[test]
@@ -731,17 +713,6 @@ fn the_backlog_is_told_and_a_restart_writes_nothing() {
     assert_eq!((fourth.backlog, fourth.consumers, fourth.conditions.len()), (None, None, 2));
 }
 
-#[test]
-fn the_first_status_waits_for_the_first_look_but_not_for_ever() {
-    let asks = with(&json!({ "adminURL": "http://broker:8080" }));
-    let mut raw = settled(&asks);
-    raw["metadata"]["creationTimestamp"] = json!(START);
-    let world = world(Some(decoded(raw)));
-    assert_eq!(plan(&asks, &world, now()).status, None);
-    let later = plan(&asks, &world, now() + SignedDuration::from_secs(2));
-    assert_eq!(condition(&later, "BacklogObserved").0, "Unknown");
-}
-
 /// A PulsarConsumer that is scaled.
 fn scaled() -> PulsarConsumer {
     with(&json!({
@@ -975,25 +946,15 @@ fn a_crash_loop_is_said_once_whatever_its_words() {
 }
 
 #[test]
-fn figures_of_the_spec_before_are_not_taken_for_those_of_this_one() {
+fn keeps_available_until_the_new_spec_is_counted() {
     let mut scaled = consumer();
     scaled.spec.replicas = 2;
-    let mut world = world(Some(decoded(settled(&scaled))));
-    scaled = told(scaled, &world, now());
-    let steps = {
-        scaled.spec.replicas = 1;
-        plan(&scaled, &world, now()).steps
-    };
-    let [_, effect] = &steps[..] else { panic!("{steps:?}") };
-    let [Action::Effect(tried)] = &effect[..] else { panic!("{effect:?}") };
-    world.tried.insert(DEPLOYMENTS, tried.clone());
+    scaled = told(scaled.clone(), &world(Some(decoded(settled(&scaled)))), now());
+    scaled.spec.replicas = 1;
     let mut raw = stored(wanted(&scaled), 2);
     raw["metadata"]["generation"] = json!(2);
-    world.deployment = Some(Arc::new(decoded(raw)));
-    let waits = plan(&scaled, &world, now());
-    assert_eq!((waits.status, waits.again), (None, Some(now() + SignedDuration::from_secs(2))));
-    let later = plan(&scaled, &world, now() + SignedDuration::from_secs(2));
-    assert_eq!(condition(&later, "Available").0, "True", "what was said stands");
+    let plan = plan(&scaled, &world(Some(decoded(raw))), now());
+    assert_eq!(condition(&plan, "Available").2, "2 of 2 consumers are ready.");
 }
 
 #[rstest]
