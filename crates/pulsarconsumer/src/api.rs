@@ -77,12 +77,8 @@ pub struct PulsarConsumerSpec {
     /// separated by commas. It is resolved in the consumer's pod: localhost is the pod itself.
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^pulsar(\+ssl)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(,(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?)*/?$')"
-        )
-        .message("serverAddress must look like pulsar://host:6650 or pulsar+ssl://host:6651"),
-        validation = Rule::new(in_brackets())
-            .message("a host in brackets must be an IPv6 address, as in pulsar://[2001:db8::1]:6650")
+        validation = Rule::new(is_address(r"pulsar(\+ssl)?", &format!("(,{HOST})*/?")))
+            .message("serverAddress must look like pulsar://host:6650 or pulsar+ssl://host:6651")
     )]
     pub server_address: String,
 
@@ -90,10 +86,8 @@ pub struct PulsarConsumerSpec {
     /// (tenant/namespace/my-topic) or a full one (persistent://tenant/namespace/my-topic).
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^((persistent|non-persistent)://)?([A-Za-z0-9_=:.-]+/[A-Za-z0-9_=:.-]+/[^/\s\pZ\p{Cc}]+)$|^[^/\s\pZ\p{Cc}]+$')"
-        )
-        .message("topic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
+        validation = Rule::new(is_topic())
+            .message("topic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
     pub topic: String,
 
@@ -188,10 +182,8 @@ pub struct PulsarConsumerSpec {
     #[serde(default, rename = "adminURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^https?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(/[A-Za-z0-9_./~-]*)?$')"
-        )
-        .message("adminURL must look like http://host:8080 or https://host:8443, without a query, a user or a password")
+        validation = Rule::new(is_address("https?", "(/[A-Za-z0-9_./~-]*)?"))
+            .message("adminURL must look like http://host:8080 or https://host:8443, without a query, a user or a password")
     )]
     pub admin_url: Option<String>,
 
@@ -224,19 +216,20 @@ fn another_topic() -> String {
     )
 }
 
-/// The rule that each host in brackets is an IPv6 address without a zone, as the consumer reads them: RFC 3986, section
-/// 3.2.2.
-fn in_brackets() -> String {
-    const GROUP: &str = "[0-9A-Fa-f]{1,4}";
-    const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-    let end = format!(r"({GROUP}:{GROUP}|{BYTE}(\.{BYTE}){{3}})");
-    let mut forms = vec![format!("({GROUP}:){{6}}{end}"), format!("::({GROUP}:){{5}}{end}")];
-    for (before, after) in [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)] {
-        forms.push(format!("(({GROUP}:){{0,{before}}}{GROUP})?::({GROUP}:){{{after}}}{end}"));
-    }
-    forms.push(format!("(({GROUP}:){{0,5}}{GROUP})?::{GROUP}"));
-    forms.push(format!("(({GROUP}:){{0,6}}{GROUP})?::"));
-    format!(r"self.matches(r'^[^\[]*(\[({})\][^\[]*)*$')", forms.join("|"))
+/// A host with or without a port, as a regular expression. Whoever connects checks that an IPv6 address and a port are valid.
+const HOST: &str =
+    r"(\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[1-9][0-9]{0,4})?";
+
+/// The rule that a field is a scheme, a host, and whatever `rest` matches.
+fn is_address(scheme: &str, rest: &str) -> String {
+    format!("self.matches(r'^{scheme}://{HOST}{rest}$')")
+}
+
+/// The rule that a field is a topic: a name, or a namespace and a name, or both with the kind of the topic.
+fn is_topic() -> String {
+    const NAME: &str = r"[^/\s\pZ\p{Cc}]+";
+    const PART: &str = "[A-Za-z0-9_=:.-]+";
+    format!("self.matches(r'^((persistent|non-persistent)://)?({PART}/{PART}/{NAME})$|^{NAME}$')")
 }
 
 /// How the messages of a subscription are shared among its consumers.
@@ -345,10 +338,8 @@ pub struct DeadLetterPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^((persistent|non-persistent)://)?([A-Za-z0-9_=:.-]+/[A-Za-z0-9_=:.-]+/[^/\s\pZ\p{Cc}]+)$|^[^/\s\pZ\p{Cc}]+$')"
-        )
-        .message("deadLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
+        validation = Rule::new(is_topic())
+            .message("deadLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
     pub dead_letter_topic: Option<String>,
 }
