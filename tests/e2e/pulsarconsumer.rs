@@ -237,9 +237,8 @@ fn a_scale_is_refused_for_an_exclusive_subscription_alone() {
     arena.kubectl(&["scale", "pcon", "many", "--replicas=2"]).unwrap();
 }
 
-/// A Deployment as the post's operator left it: written as a whole under the name of its program, its labels taken from the
-/// object's, and fields in it that we do not have.
-fn posts_deployment(name: &str, uid: &Value) -> Value {
+/// A Deployment that the tutorial's operator made for a PulsarConsumer.
+fn tutorials_deployment(name: &str, uid: &Value) -> Value {
     let labels = json!({ "app": "pulsarconsumer", "pulsarcrd": format!("{name}-pulsarcrd") });
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
@@ -252,58 +251,67 @@ fn posts_deployment(name: &str, uid: &Value) -> Value {
             "replicas": 1, "selector": { "matchLabels": labels },
             "template": {
                 "metadata": { "labels": labels },
-                "spec": { "containers": [{
-                    "name": "pulsarconsumer", "image": "krvarma/pulsarconsumer:latest",
-                    "env": [
-                        { "name": "PULSAR_SERVER", "value": "pulsar://broker:6650" },
-                        { "name": "PULSAR_TOPIC", "value": "t" },
-                        { "name": "PULSAR_SUBSCRIPTION_NAME", "value": "s" },
-                        { "name": "PULSAR_OLD", "value": "goes" },
-                    ],
-                }] },
+                "spec": { "containers": [{ "name": "pulsarconsumer", "image": "krvarma/pulsarconsumer:latest" }] },
             },
         },
     })
 }
 
 #[test]
-fn a_deployment_of_the_posts_operator_is_taken_over_with_one_rollout() {
-    let arena = Arena::new("pc-adopt");
-    for (name, fields) in [("shared", json!({})), ("exclusive", json!({ "subscriptionType": "Exclusive" }))] {
-        arena.apply(&consumer(name, &fields)).unwrap();
-        let uid = arena.get("pulsarconsumer", name).unwrap()["metadata"]["uid"].clone();
-        let file = arena.kube().log(&format!("{}-{name}.json", arena.namespace()));
-        fs::write(&file, posts_deployment(name, &uid).to_string()).unwrap();
-        arena.kubectl(&["create", "--field-manager=manager", "-f", file.to_str().unwrap()]).unwrap();
-        let deployment = format!("{name}-deployment");
-        arena.wait_for("deployment", &deployment, "it runs", |one| one["status"]["readyReplicas"] == 1);
-    }
+fn replaces_a_deployment_of_the_tutorial_when_it_is_deleted() {
+    let arena = Arena::new("pc-tutorial");
+    arena.apply(&consumer("one", &json!({}))).unwrap();
+    let uid = arena.get("pulsarconsumer", "one").unwrap()["metadata"]["uid"].clone();
+    let file = arena.kube().log(&format!("{}.json", arena.namespace()));
+    fs::write(&file, tutorials_deployment("one", &uid).to_string()).unwrap();
+    arena.kubectl(&["create", "--field-manager=manager", "-f", file.to_str().unwrap()]).unwrap();
+    let before = arena.get("deployment", "one-deployment").unwrap()["spec"].clone();
     let _manager = arena.manager("pulsarconsumer");
-    for name in ["shared", "exclusive"] {
-        arena.wait_for("pulsarconsumer", name, "it is taken over", is_available);
-        let deployment =
-            arena.wait_for("deployment", &format!("{name}-deployment"), "it was rolled", |one| {
-                one["status"]["updatedReplicas"] == 1
-                    && one["status"]["replicas"] == 1
-                    && revision(one) == "2"
-            });
-        let env = container(&deployment)["env"].as_array().unwrap().clone();
-        assert_eq!(env.iter().filter(|one| one["name"] == "PULSAR_OLD").count(), 0, "{env:?}");
-        assert_eq!(deployment["spec"]["selector"]["matchLabels"]["app"], "pulsarconsumer");
-        let managers = arena
-            .kubectl(&[
-                "get",
-                "deployment",
-                &format!("{name}-deployment"),
-                "-o",
-                "json",
-                "--show-managed-fields",
-            ])
-            .unwrap();
-        assert!(!managers.contains("\"manager\": \"manager\""), "{managers}");
-    }
-    let exclusive = arena.get("deployment", "exclusive-deployment").unwrap();
-    assert_eq!(exclusive["spec"]["strategy"], json!({ "type": "Recreate" }));
+    let consumer =
+        arena.wait_for("pulsarconsumer", "one", "the other operator's is left alone", |consumer| {
+            condition(consumer, "Applied") == ("False".into(), "NotOwned".into())
+        });
+    let words = consumer["status"]["conditions"].to_string();
+    assert!(words.contains("kubectl delete deployments one-deployment"), "{words}");
+    assert_eq!(arena.get("deployment", "one-deployment").unwrap()["spec"], before);
+    arena.kubectl(&["delete", "deployments", "one-deployment", "--wait=false"]).unwrap();
+    arena.wait_for("pulsarconsumer", "one", "the manager has made its own", is_available);
+    let deployment = arena.get("deployment", "one-deployment").unwrap();
+    assert_eq!(deployment["spec"]["selector"]["matchLabels"], json!({ "pulsarcrd": "one-pulsarcrd" }));
+}
+
+/// `kubectl scale` and an autoscaler write through the same subresource.
+#[test]
+fn leaves_replicas_that_the_scale_subresource_set() {
+    let arena = Arena::new("pc-scaled");
+    let _manager = arena.manager("pulsarconsumer");
+    arena.apply(&consumer("one", &json!({}))).unwrap();
+    arena.wait_for("pulsarconsumer", "one", "it is there", is_available);
+    let scale = |replicas: u32| {
+        arena.kubectl(&["scale", "deployment", "one-deployment", &format!("--replicas={replicas}")]).unwrap();
+    };
+    let comes_to = |reason: &str| {
+        arena.wait_for("pulsarconsumer", "one", reason, |one| condition(one, "Applied").1 == reason);
+    };
+    scale(3);
+    comes_to("ReplicasManagedElsewhere");
+    // Another change is repaired, and the replicas stay.
+    let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer","image":"evil"}]}}}}"#;
+    arena.kubectl(&["patch", "deployment", "one-deployment", "-p", patch]).unwrap();
+    let repaired = arena.wait_for("deployment", "one-deployment", "the image is repaired", |one| {
+        container(one)["image"] == image::name("pulsar-consumer")
+    });
+    assert_eq!(repaired["spec"]["replicas"], 3);
+    arena.writes_at_rest();
+    assert_eq!(arena.get("deployment", "one-deployment").unwrap()["spec"]["replicas"], 3);
+    scale(1);
+    comes_to("AsSpecified");
+    // The last change wins.
+    scale(3);
+    comes_to("ReplicasManagedElsewhere");
+    arena.kubectl(&["scale", "pcon", "one", "--replicas=2"]).unwrap();
+    arena.wait_for("deployment", "one-deployment", "it is scaled", |one| one["spec"]["replicas"] == 2);
+    comes_to("AsSpecified");
 }
 
 #[test]

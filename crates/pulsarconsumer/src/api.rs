@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use quintet_runtime::model::conditions::lenient;
+use quintet_runtime::model::object::Meta;
+use quintet_runtime::model::resource::Resource;
 use quintet_runtime::model::schema::{short_name, without_descriptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -428,6 +430,24 @@ pub struct Autoscaling {
     pub cooldown_seconds: Option<i32>,
 }
 
+/// An object as the last apply returned it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AppliedObject {
+    /// Its kind.
+    pub kind: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its generation.
+    pub generation: i64,
+}
+
+impl AppliedObject {
+    /// The object with this metadata.
+    pub fn of(resource: &Resource, meta: &Meta) -> Self {
+        Self { kind: resource.kind.to_owned(), uid: (*meta.uid).to_owned(), generation: meta.generation }
+    }
+}
+
 /// What is observed of a PulsarConsumer and its Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -466,6 +486,10 @@ pub struct PulsarConsumerStatus {
     /// When backlog, unacked and consumers were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog_time: Option<Time>,
+    /// What the manager applied: an object whose generation is another one is applied again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
+    pub applied: Vec<AppliedObject>,
     /// Available: as many consumers are ready as are wanted. Applied: the Deployment is as this object asks; where
     /// it is False, the reason says who stands against it, and the message in whose words. BacklogObserved, with adminURL:
     /// the backlog is known. AutoscalingReady, with autoscaling: KEDA scales this object.

@@ -16,16 +16,15 @@ use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
 use quintet_runtime::server::client::brief;
-use quintet_runtime::write::executor::{Error, Executor};
+use quintet_runtime::write::executor::{Error, Execution, Executor};
 
 use crate::CONTROLLER;
-use crate::adoption::Owned;
-use crate::api::{PulsarConsumer, PulsarConsumerStatus};
+use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
 use crate::deployment::{DEPLOYMENT_SUFFIX, Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
-use crate::kept::{APPLIED_ANNOTATION, AllTried, FOLLOW_UP, LOOK_AGAIN, Tried};
+use crate::kept::{Attempt, Attempts, FOLLOW_UP};
 use crate::metrics::Metrics;
 use crate::observe::{Keda, World};
 use crate::plan::plan;
@@ -42,8 +41,8 @@ struct PulsarConsumers {
     unready: Arc<Unready>,
     poller: Arc<Poller>,
     image: Arc<Image>,
-    /// By the PulsarConsumer's UID. Forgotten as soon as an apply has shown its effect.
-    tried: Mutex<HashMap<Arc<str>, AllTried>>,
+    /// By the PulsarConsumer's UID.
+    attempts: Mutex<HashMap<Arc<str>, Attempts>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -54,7 +53,7 @@ impl Reconciler for PulsarConsumers {
     type Object = PulsarConsumer;
     type Status = PulsarConsumerStatus;
     type World = World;
-    type Effect = Tried;
+    type Effect = Attempt;
 
     fn name(&self) -> &'static str {
         CONTROLLER
@@ -73,7 +72,7 @@ impl Reconciler for PulsarConsumers {
         let mut world = World {
             image: self.image.clone(),
             refusals,
-            tried: lock(&self.tried).get(&key.uid).cloned().unwrap_or_default(),
+            attempts: lock(&self.attempts).get(&key.uid).cloned().unwrap_or_default(),
             ..World::default()
         };
         if object.terminating() {
@@ -81,14 +80,7 @@ impl Reconciler for PulsarConsumers {
         }
         world.backlog = self.poller.reading(&key);
         world.deployment = self.deployment(object, &key).await?;
-        if let Some(own) = &world.deployment
-            && own.meta.is_controlled_by(&key)
-            && own.meta.annotations.get(APPLIED_ANNOTATION).is_none()
-        {
-            world.owned =
-                self.executor().reads.read::<Owned>(&DEPLOYMENTS, &key.namespace, &own.meta.name).await?;
-        }
-        world.keda = self.keda(object, &key, &world.tried).await;
+        world.keda = self.keda(object, &key, &world.attempts).await;
         world.unready = self.unready.of(&key);
         Ok(world)
     }
@@ -98,25 +90,27 @@ impl Reconciler for PulsarConsumers {
         object: &PulsarConsumer,
         world: &World,
         now: Timestamp,
-    ) -> Plan<PulsarConsumerStatus, Tried> {
-        let mut tried = lock(&self.tried);
-        if let Some(all) = tried.get_mut(&object.key().uid) {
-            all.retain(|_, tried| tried.is_fresh(LOOK_AGAIN, now));
-            if all.is_empty() {
-                tried.remove(&object.key().uid);
-            }
-        }
-        drop(tried);
+    ) -> Plan<PulsarConsumerStatus, Attempt> {
         plan(object, world, now)
     }
 
-    fn effect(&self, object: &PulsarConsumer, tried: Tried) -> Result<(), String> {
-        lock(&self.tried).entry(object.key().uid).or_default().insert(tried.resource, tried);
+    fn effect(&self, object: &PulsarConsumer, attempt: Attempt) -> Result<(), String> {
+        lock(&self.attempts).entry(object.key().uid).or_default().insert(attempt.resource, attempt);
         Ok(())
     }
 
+    fn executed(&self, key: &Key, execution: &Execution) {
+        let mut all = lock(&self.attempts);
+        let Some(attempts) = all.get_mut(&key.uid) else { return };
+        for (resource, meta) in &execution.applied {
+            if let Some(attempt) = attempts.get_mut(resource) {
+                attempt.after = Some(AppliedObject::of(resource, meta));
+            }
+        }
+    }
+
     fn forget(&self, key: &Key) {
-        lock(&self.tried).remove(&key.uid);
+        lock(&self.attempts).remove(&key.uid);
     }
 }
 
@@ -142,7 +136,7 @@ impl PulsarConsumers {
     }
 
     /// KEDA's objects of its name. What cannot be found out of them keeps nothing else from being done.
-    async fn keda(&self, object: &PulsarConsumer, key: &Key, tried: &AllTried) -> Keda {
+    async fn keda(&self, object: &PulsarConsumer, key: &Key, attempts: &Attempts) -> Keda {
         match presence(&self.keda) {
             Some(true) => {}
             Some(false) => return Keda::Absent,
@@ -157,7 +151,7 @@ impl PulsarConsumers {
             let cached = cache.find(&key.namespace, &name);
             // Nobody waits for these caches: one that shows nothing, or something that was just applied, may be behind.
             let now = self.context.clock.now();
-            let is_young = tried.get(&resource).is_some_and(|tried| tried.is_fresh(FOLLOW_UP * 2, now));
+            let is_young = attempts.get(&resource).is_some_and(|last| last.is_recent(FOLLOW_UP * 2, now));
             // What is to be deleted may be gone already.
             let is_doubtful = if wanted[at] { cached.is_none() || is_young } else { cached.is_some() };
             found[at] = if is_doubtful {
@@ -231,7 +225,7 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
         unready: unready.clone(),
         poller: poller.clone(),
         image: Arc::new(image),
-        tried: Mutex::default(),
+        attempts: Mutex::default(),
     };
     let controller = Controller::new(context, reconciler, objects.clone(), reads);
     let waker = controller.waker();

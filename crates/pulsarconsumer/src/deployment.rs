@@ -2,7 +2,6 @@
 
 use kube::Resource as _;
 use quintet_runtime::KIND_LABEL;
-use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::controller_reference;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
 use serde_json::{Map, Value, json};
@@ -74,19 +73,10 @@ pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
 }
 
 /// The Deployment.
-///
-/// A selector cannot be changed. One that another operator gave to our Deployment is kept, and its labels go onto the
-/// pods.
-pub fn deployment(consumer: &PulsarConsumer, own: Option<&Deployment>, default: &Image) -> Value {
+pub fn deployment(consumer: &PulsarConsumer, default: &Image) -> Value {
     let (meta, spec) = (consumer.meta(), &consumer.spec);
-    let selector = own
-        .and_then(|own| own.spec.get("selector").cloned())
-        .unwrap_or_else(|| json!({ "matchLabels": { NAME_LABEL: label_value(consumer) } }));
     let pod = spec.pod.clone().unwrap_or_default();
     let mut labels = json!(pod.labels);
-    for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
-        labels[key] = value.clone();
-    }
     labels[NAME_LABEL] = label_value(consumer).into();
     labels[KIND_LABEL] = "PulsarConsumer".into();
     labels[UID_LABEL] = json!(meta.uid);
@@ -109,7 +99,7 @@ pub fn deployment(consumer: &PulsarConsumer, own: Option<&Deployment>, default: 
         },
         "spec": {
             "replicas": spec.replicas,
-            "selector": selector,
+            "selector": { "matchLabels": { NAME_LABEL: label_value(consumer) } },
             "strategy": strategy(spec),
             "template": template,
         },

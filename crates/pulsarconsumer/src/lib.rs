@@ -1,11 +1,10 @@
 //! PulsarConsumer: keep a Deployment of consumers of a Pulsar topic.
 //!
 //! The Deployment is applied (server-side), never replaced: what others put into it survives, what they change of
-//! ours is repaired, and nothing is written while it is as it should be. A Deployment of the same name that belongs
-//! to somebody else is left alone. The status says what the Deployment reports, not what was wished for.
+//! ours is repaired, and nothing is written while it is as it should be. A Deployment of the same name that this kind did
+//! not make is left alone. The status says what the Deployment reports, not what was wished for.
 
 mod admin;
-mod adoption;
 pub mod api;
 pub mod backlog;
 pub mod controller;

@@ -6,19 +6,16 @@ use std::sync::Arc;
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::refusals::Refusals;
 
-use crate::adoption::Owned;
 use crate::backlog::Reading;
 use crate::deployment::Image;
 use crate::keda::KedaObject;
-use crate::kept::AllTried;
+use crate::kept::Attempts;
 
 /// What a plan looks at besides the PulsarConsumer itself.
 #[derive(Debug, Default)]
 pub struct World {
     /// The Deployment of its name, whoever it belongs to.
     pub deployment: Option<Arc<Deployment>>,
-    /// Who owns the Deployment's fields, where it is ours and was never applied by us.
-    pub owned: Option<Owned>,
     /// Its pods that are not ready, by name.
     pub unready: Vec<Arc<Pod>>,
     /// KEDA's objects of its name.
@@ -29,8 +26,8 @@ pub struct World {
     pub image: Arc<Image>,
     /// What the API server refused lately, by the object's name.
     pub refusals: Refusals,
-    /// The last apply of each type that went through, until the object was seen as it should be.
-    pub tried: AllTried,
+    /// The last apply of each type by this process.
+    pub attempts: Attempts,
 }
 
 /// What is known of KEDA.

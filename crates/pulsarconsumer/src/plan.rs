@@ -7,20 +7,19 @@ use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
-use crate::adoption::adoption;
-use crate::api::{PulsarConsumer, PulsarConsumerStatus};
+use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
 use crate::backlog::{Told, told};
 use crate::deployment::{deployment, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
 };
-use crate::kept::{FOLLOW_UP, Kept, LOOK_AGAIN, Standing, Target, Tried, in_future, is_of};
+use crate::kept::{Attempt, FOLLOW_UP, Kept, LOOK_AGAIN, Past, Standing, Target, in_future, is_of};
 use crate::observe::{Keda, World};
 use crate::status::{announce, status};
 
 /// A plan of this kind.
-pub type ConsumerPlan = Plan<PulsarConsumerStatus, Tried>;
+pub type ConsumerPlan = Plan<PulsarConsumerStatus, Attempt>;
 
 /// Makes the plan.
 pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> ConsumerPlan {
@@ -36,17 +35,18 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         resource: DEPLOYMENTS,
         owner: &key,
         name: deployment_name(consumer),
-        body: deployment(consumer, own, &world.image),
+        body: deployment(consumer, &world.image),
     };
     let recreate = target.body["spec"]["strategy"]["type"] == "Recreate";
-    let mut standing = Standing::of(target, world.deployment.as_deref(), &world.refusals, &world.tried, now);
-    let mut scaling = scaling(consumer, world, now);
+    let past = Past { told: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
+    let mut standing = Standing::of(target, world.deployment.as_deref(), past, now);
+    let mut scaling = scaling(consumer, world, past, now);
     plan.again = standing.look_again(now).into_iter().chain(scaling.look_again(now)).min();
     if let Some(due) = standing.take_due() {
-        prepare(&mut plan, world, own, recreate);
-        plan.steps.extend(due.steps(now));
+        prepare(&mut plan, own, recreate);
+        plan.steps.extend(due.steps());
     }
-    plan.steps.extend(scaling.steps(now));
+    plan.steps.extend(scaling.steps());
     plan.steps.extend(leftovers(consumer, world));
     // The status does not wait for a deletion that is refused: an Event has said so.
     plan.withhold(&world.refusals, now);
@@ -65,32 +65,25 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     if let Some(again) = told.again {
         plan.look_again(again);
     }
-    let after = status(consumer, world, &standing, &scaling, told, &before, now);
+    let mut after = status(consumer, world, &standing, &scaling, told, &before, now);
+    after.applied = applied(&standing, &scaling, past);
     plan.events = announce(&before, &after);
     plan.status = Some(after);
     plan
 }
 
-/// What has to be done before an apply: taking over what the post's operator made, and taking away what could otherwise
-/// not be taken away.
-fn prepare(plan: &mut ConsumerPlan, world: &World, own: Option<&Deployment>, recreate: bool) {
-    let Some(own) = own else { return };
+/// Removes what keeps the API server from accepting the strategy Recreate, before an apply.
+fn prepare(plan: &mut ConsumerPlan, own: Option<&Deployment>, recreate: bool) {
+    let Some(own) = own.filter(|own| recreate && !own.spec["strategy"]["rollingUpdate"].is_null()) else {
+        return;
+    };
+    // Another field manager may own it, so that an apply of ours would not remove it.
+    let body = json!({
+        "metadata": { "uid": own.meta.uid, "resourceVersion": own.meta.resource_version },
+        "spec": { "strategy": { "type": "Recreate", "rollingUpdate": Value::Null } },
+    });
     let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
-    let adoption = world.owned.as_ref().and_then(adoption);
-    let mut metadata = json!({ "uid": own.meta.uid });
-    if adoption.is_none() {
-        metadata["resourceVersion"] = (*own.meta.resource_version).into();
-    }
-    if let Some(operations) = adoption {
-        let (namespace, name) = (namespace.clone(), name.clone());
-        plan.steps.push(vec![Action::Patch { resource: DEPLOYMENTS, namespace, name, operations }]);
-    }
-    if recreate && !own.spec["strategy"]["rollingUpdate"].is_null() {
-        // Somebody else may own it, and Recreate is refused as long as it is there.
-        let strategy = json!({ "type": "Recreate", "rollingUpdate": Value::Null });
-        let body = json!({ "metadata": metadata, "spec": { "strategy": strategy } });
-        plan.steps.push(vec![Action::Merge { resource: DEPLOYMENTS, namespace, name, body }]);
-    }
+    plan.steps.push(vec![Action::Merge { resource: DEPLOYMENTS, namespace, name, body }]);
 }
 
 /// How things stand with the autoscaling.
@@ -115,12 +108,12 @@ pub enum Scaling<'a> {
 
 impl Scaling<'_> {
     /// What is due, in order: KEDA looks for the authentication as soon as it sees the ScaledObject.
-    fn steps(&mut self, now: Timestamp) -> Vec<Vec<Action<PulsarConsumerStatus, Tried>>> {
+    fn steps(&mut self) -> Vec<Vec<Action<PulsarConsumerStatus, Attempt>>> {
         let Self::On { authentication, scaled_object } = self else { return Vec::new() };
         let mut steps = Vec::new();
         for standing in authentication.iter_mut().chain([scaled_object]) {
             if let Some(due) = standing.take_due() {
-                steps.extend(due.steps(now));
+                steps.extend(due.steps());
             }
         }
         steps
@@ -140,7 +133,7 @@ impl Scaling<'_> {
     }
 }
 
-fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> Scaling<'a> {
+fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now: Timestamp) -> Scaling<'a> {
     let Some(autoscaling) = &consumer.spec.autoscaling else { return Scaling::Off };
     let (scaled, authentication) = match &world.keda {
         Keda::Unknown => return Scaling::Unknown,
@@ -156,7 +149,7 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> S
     };
     let standing = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
         let target = Target { resource, owner: &key, name, body };
-        Standing::of(target, found.as_deref(), &world.refusals, &world.tried, now)
+        Standing::of(target, found.as_deref(), past, now)
     };
     let name = trigger_authentication_name(consumer);
     Scaling::On {
@@ -171,8 +164,18 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> S
     }
 }
 
+/// What the status says of applies.
+fn applied(standing: &Standing<'_, Deployment>, scaling: &Scaling<'_>, past: Past<'_>) -> Vec<AppliedObject> {
+    let mut all = vec![standing.applied(&DEPLOYMENTS, past)];
+    if let Scaling::On { authentication, scaled_object } = scaling {
+        all.push(scaled_object.applied(&SCALED_OBJECTS, past));
+        all.extend(authentication.iter().map(|one| one.applied(&TRIGGER_AUTHENTICATIONS, past)));
+    }
+    all.into_iter().flatten().collect()
+}
+
 /// Deletes what was made for KEDA and is no longer wanted.
-fn leftovers(consumer: &PulsarConsumer, world: &World) -> Vec<Vec<Action<PulsarConsumerStatus, Tried>>> {
+fn leftovers(consumer: &PulsarConsumer, world: &World) -> Vec<Vec<Action<PulsarConsumerStatus, Attempt>>> {
     let Keda::There { scaled_object, trigger_authentication } = &world.keda else { return Vec::new() };
     let (key, spec) = (consumer.key(), &consumer.spec);
     let scales = spec.autoscaling.is_some();

@@ -1,9 +1,8 @@
 //! What is said of a PulsarConsumer: figures, and conditions with the reason that a person can act on.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource as _;
-use kube::core::Selector;
 use quintet_runtime::model::conditions::{self, Wanted};
 use quintet_runtime::model::core_types::{Deployment, Exit, Pod};
 use quintet_runtime::model::plan::{Event, EventType};
@@ -45,7 +44,7 @@ pub fn status(
     let own = standing.own();
     let applied = applied(consumer, standing);
     let available = match standing {
-        Standing::NotOwned(_) | Standing::Terminating(_) => {
+        Standing::NotOwned(..) | Standing::Terminating(_) => {
             Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
         }
         // Enough are ready, and of which spec is not known yet: what was said stands.
@@ -65,13 +64,12 @@ pub fn status(
         subscription: Some(spec.subscription_name.clone()),
         replicas: Some(own.map_or(0, |own| own.replicas)),
         ready_replicas: Some(own.map_or(0, |own| own.ready)),
-        selector: Some(
-            own.and_then(selector).unwrap_or_else(|| format!("{NAME_LABEL}={}", label_value(consumer))),
-        ),
+        selector: Some(format!("{NAME_LABEL}={}", label_value(consumer))),
         backlog: told.backlog.filter(|_| known),
         unacked: told.unacked.filter(|_| known),
         consumers: told.consumers.filter(|_| known),
         backlog_time: told.time.filter(|_| known),
+        applied: Vec::new(),
         conditions: next(&standing_conditions(consumer, before), wanted, meta.generation, now),
     }
 }
@@ -132,12 +130,6 @@ fn next(
         all.extend(conditions::next(before, [wanted], generation, now));
     }
     all
-}
-
-/// The Deployment's selector, as a query writes it.
-fn selector(own: &Deployment) -> Option<String> {
-    let selector: LabelSelector = serde_json::from_value(own.spec.get("selector")?.clone()).ok()?;
-    Some(Selector::try_from(selector).ok()?.to_string())
 }
 
 /// Whether as many consumers are ready as are wanted.
@@ -208,9 +200,20 @@ fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
 /// Whether the Deployment is as this object asks.
 fn applied(consumer: &PulsarConsumer, standing: &Standing<'_, Deployment>) -> Wanted {
     let name = deployment_name(consumer);
-    let (status, reason, message) = match standing.trouble(&DEPLOYMENTS, &name) {
-        None => (true, "AsSpecified", format!("Deployment {name} is as specified.")),
-        Some((reason, message)) => (false, reason, message),
+    let replicas = consumer.spec.replicas;
+    let scaled = standing.own().filter(|own| own.spec["replicas"] != replicas);
+    let scaled = scaled.and_then(|own| own.scaled_by.as_ref());
+    let (status, reason, message) = match (standing.trouble(&DEPLOYMENTS, &name), scaled) {
+        (Some((reason, message)), _) => (false, reason, message),
+        (None, Some(manager)) => (
+            false,
+            "ReplicasManagedElsewhere",
+            format!(
+                "{manager} scales Deployment {name}, and spec.replicas ({replicas}) is not applied. Let it scale the \
+                 PulsarConsumer instead, then run: kubectl scale deployment {name} --replicas={replicas}"
+            ),
+        ),
+        (None, None) => (true, "AsSpecified", format!("Deployment {name} is as specified.")),
     };
     Wanted { type_: APPLIED, status: Some(status), reason, message }
 }

@@ -30,8 +30,30 @@ fn consumer() -> PulsarConsumer {
     .unwrap()
 }
 
+/// A world in which this process applied the objects an hour ago, and each has the generation that the apply returned.
 fn world(deployment: Option<Deployment>) -> World {
-    World { deployment: deployment.map(Arc::new), image: image(), ..World::default() }
+    let mut world = World { deployment: deployment.map(Arc::new), image: image(), ..World::default() };
+    for (resource, uid) in [
+        (DEPLOYMENTS, "d"),
+        (SCALED_OBJECTS, "ScaledObject"),
+        (TRIGGER_AUTHENTICATIONS, "TriggerAuthentication"),
+    ] {
+        let after = AppliedObject { kind: resource.kind.to_owned(), uid: uid.to_owned(), generation: 1 };
+        let (hash, at) = (String::new(), now() - SignedDuration::from_hours(1));
+        let attempt = Attempt { resource, hash, at, repairs: 0, before: 0, after: Some(after) };
+        world.attempts.insert(resource, attempt);
+    }
+    world
+}
+
+/// The API server has carried out the plan's apply: this process knows that the object has the generation after it.
+fn answered(world: &mut World, plan: &ConsumerPlan, generation: i64) {
+    for action in plan.steps.iter().flatten() {
+        if let Action::Effect(attempt) = action {
+            let after = AppliedObject { kind: attempt.resource.kind.to_owned(), uid: "d".into(), generation };
+            world.attempts.insert(attempt.resource, Attempt { after: Some(after), ..attempt.clone() });
+        }
+    }
 }
 
 fn image() -> Arc<Image> {
@@ -79,7 +101,7 @@ fn told(mut consumer: PulsarConsumer, world: &World, at: Timestamp) -> PulsarCon
 }
 
 /// The body and the force of the one apply, if there is one.
-fn applies(plan: &Plan<PulsarConsumerStatus, Tried>) -> Option<(&Value, bool)> {
+fn applies(plan: &Plan<PulsarConsumerStatus, Attempt>) -> Option<(&Value, bool)> {
     let actions: Vec<_> =
         plan.steps.iter().flatten().filter(|action| !matches!(action, Action::Effect(_))).collect();
     match actions[..] {
@@ -93,7 +115,7 @@ fn applies(plan: &Plan<PulsarConsumerStatus, Tried>) -> Option<(&Value, bool)> {
     }
 }
 
-fn condition(plan: &Plan<PulsarConsumerStatus, Tried>, type_: &str) -> (String, String, String) {
+fn condition(plan: &Plan<PulsarConsumerStatus, Attempt>, type_: &str) -> (String, String, String) {
     let found = plan.status.as_ref().unwrap().conditions.iter().find(|one| one.type_ == type_).unwrap();
     (found.status.clone(), found.reason.clone(), found.message.clone())
 }
@@ -221,6 +243,7 @@ fn the_status_says_what_the_deployment_reports() {
             "observedGeneration": 1, "server": "pulsar://localhost:6650", "topic": "my-topic",
             "subscription": "first-subscription", "replicas": 3, "readyReplicas": 2,
             "selector": "pulsarcrd=sample-pulsarcrd",
+            "applied": [{"kind": "Deployment", "uid": "d", "generation": 1}],
         })
     );
 }
@@ -268,10 +291,11 @@ fn available_follows_readiness(
     assert_eq!(condition(&plan, "Available"), (status.into(), reason.into(), message.into()));
 }
 
-/// The consumer's settled Deployment with one member changed, or added.
+/// The consumer's settled Deployment with one member changed, or added. A change of the spec changes the generation.
 fn changed(consumer: &PulsarConsumer, parent: &str, member: &str, value: Value) -> World {
     let mut raw = settled(consumer);
     raw.pointer_mut(parent).unwrap()[member] = value;
+    raw["metadata"]["generation"] = json!(if parent.starts_with("/spec") { 2 } else { 1 });
     world(Some(decoded(raw)))
 }
 
@@ -315,11 +339,16 @@ fn drift_is_repaired(#[case] parent: &str, #[case] member: &str, #[case] value: 
 #[case::label("/metadata/labels", "team", json!("a"))]
 #[case::restarted("/spec/template/metadata", "annotations", json!({"kubectl.kubernetes.io/restartedAt": "x"}))]
 #[case::paused("/spec", "paused", json!(true))]
-fn what_others_add_is_theirs(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
+fn keeps_what_others_add(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
     let consumer = consumer();
-    let plan = plan(&consumer, &changed(&consumer, parent, member, value), now());
-    assert!(plan.steps.is_empty(), "{:?}", plan.steps);
-    assert_eq!(condition(&plan, "Applied").0, "True");
+    let mut world = changed(&consumer, parent, member, value);
+    let first = plan(&consumer, &world, now());
+    // Of the spec nothing is known but that somebody changed it. The apply changes nothing.
+    assert_eq!(applies(&first).is_some(), parent.starts_with("/spec"));
+    answered(&mut world, &first, 2);
+    let second = plan(&consumer, &world, now());
+    assert!(second.steps.is_empty(), "{:?}", second.steps);
+    assert_eq!(condition(&second, "Applied").0, "True");
 }
 
 #[rstest]
@@ -373,30 +402,17 @@ fn a_strangers_deployment_is_left_alone(#[case] owner: Option<(&str, &str, &str)
 }
 
 #[test]
-fn our_own_with_another_selector_is_adopted() {
+fn leaves_a_deployment_of_another_operator_alone() {
     let consumer = consumer();
     let mut raw = settled(&consumer);
-    let old = json!({"app": "pulsarconsumer", "pulsarcrd": "sample-pulsarcrd"});
-    raw["metadata"]["labels"] = old.clone();
     raw["metadata"]["annotations"] = json!({"deployment.kubernetes.io/revision": "1"});
-    raw["spec"]["selector"] = json!({"matchLabels": old});
-    raw["spec"]["template"]["metadata"] = json!({"labels": old});
-    let found = world(Some(decoded(raw)));
-    let first = plan(&consumer, &found, now());
-    let (body, force) = applies(&first).unwrap();
-    assert!(force);
-    assert_eq!(body["spec"]["selector"], json!({"matchLabels": old}));
-    assert_eq!(
-        body["spec"]["template"]["metadata"]["labels"],
-        json!({
-            "app": "pulsarconsumer", "pulsarcrd": "sample-pulsarcrd", "quintet.dev/kind": "PulsarConsumer",
-            "pulsar.pulsarconsumer.krvarma.com/uid": "me"})
-    );
-    let adopted = world(Some(decoded(stored(body.clone(), 1))));
-    let second = plan(&consumer, &adopted, now());
-    assert!(second.steps.is_empty(), "{:?}", second.steps);
-    let selector = second.status.unwrap().selector.unwrap();
-    assert_eq!(selector, "app=pulsarconsumer,pulsarcrd=sample-pulsarcrd");
+    raw["metadata"]["uid"] = json!("another");
+    let world = world(Some(decoded(raw)));
+    let plan = plan(&consumer, &world, now());
+    assert!(plan.steps.is_empty(), "{:?}", plan.steps);
+    let (status, reason, message) = condition(&plan, "Applied");
+    assert_eq!((&*status, &*reason), ("False", "NotOwned"));
+    assert!(message.ends_with("kubectl delete deployments sample-deployment"), "{message}");
 }
 
 #[test]
@@ -435,42 +451,260 @@ fn a_refusal_waits_and_is_said_in_the_servers_words() {
     assert_eq!(condition(&plan(&consumer, &world, now()), "Applied").0, "True");
 }
 
+/// The settled Deployment at a generation, with another image where `is_changed`.
+fn at_generation(consumer: &PulsarConsumer, generation: i64, is_changed: bool) -> Arc<Deployment> {
+    let mut raw = settled(consumer);
+    raw["metadata"]["generation"] = json!(generation);
+    raw["status"]["observedGeneration"] = json!(generation);
+    if is_changed {
+        raw["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mirror/pulsarconsumer:latest");
+    }
+    Arc::new(decoded(raw))
+}
+
 #[test]
-fn who_overrules_us_is_not_fought() {
+fn repairs_three_times_and_then_ever_more_seldom() {
     let consumer = consumer();
-    let mut raw = settled(&consumer);
-    raw["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mirror/pulsarconsumer:latest");
-    let mut world = world(Some(decoded(raw.clone())));
-    let first = plan(&consumer, &world, now());
-    let [apply, after] = &first.steps[..] else { panic!("{:?}", first.steps) };
-    assert!(matches!(apply[..], [Action::Apply { .. }]));
-    let [Action::Effect(tried)] = &after[..] else { panic!("{after:?}") };
+    let mut world = world(None);
+    let create = plan(&consumer, &world, now());
+    answered(&mut world, &create, 1);
+    let (mut at, mut generation) = (now(), 1);
+    // Another controller changes the image within a second, whatever we do.
+    for wait in [0, 0, 0, 60, 120, 240, 480, 960, 1_920, 3_600, 3_600] {
+        world.deployment = Some(at_generation(&consumer, generation + 1, true));
+        if wait > 0 {
+            let overruled = plan(&consumer, &world, at + SignedDuration::from_secs(wait - 1));
+            assert!(overruled.steps.is_empty(), "{:?}", overruled.steps);
+            assert_eq!(overruled.again, Some(at + SignedDuration::from_secs(wait)));
+            let (status, reason, _) = condition(&overruled, "Applied");
+            assert_eq!((&*status, &*reason), ("False", "Overruled"));
+            assert_eq!(condition(&overruled, "Available").0, "True");
+            assert_eq!(overruled.events.len(), 1);
+        }
+        at += SignedDuration::from_secs(wait);
+        let repair = plan(&consumer, &world, at);
+        assert!(applies(&repair).is_some(), "after {wait} s");
+        generation += 2;
+        answered(&mut world, &repair, generation);
+    }
 
-    // The apply went through and nothing came of it.
-    world.tried.insert(tried.resource, tried.clone());
-    let second = plan(&consumer, &world, now() + SignedDuration::from_secs(5));
-    assert!(second.steps.is_empty(), "{:?}", second.steps);
-    assert!(second.again.is_some());
-    let (status, reason, message) = condition(&second, "Applied");
-    assert_eq!((&*status, &*reason), ("False", "Overruled"));
-    assert!(message.contains("spec.template.spec.containers[pulsarconsumer].image"), "{message}");
-    assert_eq!(condition(&second, "Available").0, "True");
-    assert_eq!(second.events.len(), 1);
-
-    // It is tried again after a while, and at once where anything has changed.
-    assert!(applies(&plan(&consumer, &world, now() + SignedDuration::from_mins(1))).is_some());
+    // A change of the PulsarConsumer is applied at once.
+    world.deployment = Some(at_generation(&consumer, generation + 1, true));
     let mut asked = consumer.clone();
     asked.spec.topic = "other".into();
-    assert!(applies(&plan(&asked, &world, now())).is_some());
-    raw["spec"]["replicas"] = json!(4);
-    world.deployment = Some(Arc::new(decoded(raw)));
+    assert!(applies(&plan(&asked, &world, at)).is_some());
+
+    // What held for long is repaired at once when it changes.
+    let late = at + SignedDuration::from_hours(3);
+    let repair = plan(&consumer, &world, late);
+    assert!(applies(&repair).is_some());
+    answered(&mut world, &repair, generation + 2);
+    world.deployment = Some(at_generation(&consumer, generation + 3, true));
+    assert!(applies(&plan(&consumer, &world, late)).is_some());
+}
+
+#[rstest]
+#[case::before_the_apply(1, None, true)]
+#[case::between_apply_and_status(2, Some(1), true)]
+#[case::after_the_status(2, Some(2), false)]
+fn a_new_manager_repeats_an_apply_that_no_status_tells_of(
+    #[case] generation: i64,
+    #[case] told: Option<i64>,
+    #[case] is_applied: bool,
+) {
+    let mut consumer = consumer();
+    let applied =
+        told.map(|generation| AppliedObject { kind: "Deployment".into(), uid: "d".into(), generation });
+    consumer.status = Some(PulsarConsumerStatus {
+        applied: applied.into_iter().collect(),
+        ..PulsarConsumerStatus::default()
+    });
+    let mut world = world(None);
+    world.attempts.clear();
+    world.deployment = Some(at_generation(&consumer, generation, false));
+    let first = plan(&consumer, &world, now());
+    assert_eq!(applies(&first).is_some(), is_applied);
+    // It changes nothing, the watch shows nothing, and it is recorded.
+    answered(&mut world, &first, generation);
+    assert!(!is_applied || first.again == Some(now() + FOLLOW_UP));
+    let second = plan(&consumer, &world, now() + FOLLOW_UP);
+    assert!(second.steps.is_empty());
+    let status = second.status.unwrap();
+    assert_eq!(status.applied, [AppliedObject { kind: "Deployment".into(), uid: "d".into(), generation }]);
+    // The next manager has nothing to do.
+    consumer.status = Some(status);
+    world.attempts.clear();
+    let third = plan(&consumer, &world, now());
+    assert!(third.steps.is_empty() && third.status == consumer.status);
+}
+
+#[test]
+fn repairs_a_change_that_came_before_the_answer_was_seen() {
+    let consumer = consumer();
+    let mut world = changed(&consumer, CONTAINER_ZERO, "image", json!("evil"));
+    let first = plan(&consumer, &world, now());
+    // The apply returned generation 3. Before the cache showed it, another client made it 4.
+    answered(&mut world, &first, 3);
+    world.deployment = Some(at_generation(&consumer, 4, true));
     assert!(applies(&plan(&consumer, &world, now())).is_some());
 }
 
 #[test]
-fn a_first_apply_leaves_no_trace_that_could_keep_a_second_away() {
-    let first = plan(&consumer(), &world(None), now());
-    assert_eq!(first.steps.len(), 1);
+fn repeats_an_apply_after_a_stale_cache_or_a_lost_answer() {
+    let consumer = consumer();
+    let mut world = world(None);
+    // The answer is lost: it is not known which generation the apply made.
+    world.deployment = Some(at_generation(&consumer, 2, false));
+    assert!(applies(&plan(&consumer, &world, now())).is_some());
+    // The cache is behind the answer. KEDA's caches may be; a repetition changes nothing.
+    let first = plan(&consumer, &world, now());
+    answered(&mut world, &first, 2);
+    world.deployment = Some(at_generation(&consumer, 1, false));
+    assert!(applies(&plan(&consumer, &world, now())).is_some());
+    world.deployment = Some(at_generation(&consumer, 2, false));
+    assert!(plan(&consumer, &world, now()).steps.is_empty());
+}
+
+#[test]
+fn another_object_of_the_same_name_and_generation_is_applied() {
+    let consumer = consumer();
+    let mut raw = settled(&consumer);
+    raw["metadata"]["uid"] = json!("restored");
+    assert!(applies(&plan(&consumer, &world(Some(decoded(raw))), now())).is_some());
+}
+
+#[test]
+fn accepts_what_another_manager_applied_meanwhile() {
+    let mut consumer = consumer();
+    let mut world = world(None);
+    world.deployment = Some(at_generation(&consumer, 5, false));
+    let applied = vec![AppliedObject { kind: "Deployment".into(), uid: "d".into(), generation: 5 }];
+    consumer.status = Some(PulsarConsumerStatus { applied, ..PulsarConsumerStatus::default() });
+    assert!(plan(&consumer, &world, now()).steps.is_empty());
+}
+
+#[test]
+fn new_defaults_of_the_api_server_are_no_change() {
+    let consumer = consumer();
+    let mut raw = settled(&consumer);
+    raw["spec"]["template"]["spec"]["newDefault"] = json!("x");
+    raw["spec"]["strategy"]["rollingUpdate"]["maxSurge"] = json!("26%");
+    assert!(plan(&consumer, &world(Some(decoded(raw))), now()).steps.is_empty());
+}
+
+#[test]
+fn a_webhook_that_changes_every_apply_is_the_servers_answer() {
+    let consumer = consumer();
+    // The same change each time: the second apply changes nothing.
+    let mut world = world(None);
+    let create = plan(&consumer, &world, now());
+    answered(&mut world, &create, 1);
+    world.deployment = Some(at_generation(&consumer, 1, true));
+    assert!(plan(&consumer, &world, now()).steps.is_empty());
+
+    // Another change each time, also when the Deployment controller writes: each apply returns a new generation, and is the last.
+    let mut generation = 1;
+    for _ in 0..3 {
+        world.deployment = Some(at_generation(&consumer, generation + 1, true));
+        let repair = plan(&consumer, &world, now());
+        assert!(applies(&repair).is_some());
+        generation += 2;
+        answered(&mut world, &repair, generation);
+        world.deployment = Some(at_generation(&consumer, generation, true));
+        assert!(plan(&consumer, &world, now()).steps.is_empty());
+    }
+    world.deployment = Some(at_generation(&consumer, generation + 1, true));
+    assert_eq!(condition(&plan(&consumer, &world, now()), "Applied").1, "Overruled");
+}
+
+#[rstest]
+#[case::annotation("annotations", json!({}))]
+#[case::label("labels", json!({}))]
+fn a_webhook_that_removes_metadata_is_not_fought(#[case] member: &str, #[case] value: Value) {
+    let consumer = consumer();
+    // Of metadata the generation tells nothing.
+    let mut world = changed(&consumer, "/metadata", member, value);
+    for _ in 0..4 {
+        let repair = plan(&consumer, &world, now());
+        assert!(applies(&repair).is_some());
+        answered(&mut world, &repair, 1);
+    }
+    let overruled = plan(&consumer, &world, now());
+    assert_eq!(condition(&overruled, "Applied").1, "Overruled");
+    // A new manager knows by the UID that it is ours.
+    let mut told = consumer;
+    told.status = overruled.status;
+    world.attempts.clear();
+    assert!(applies(&plan(&told, &world, now())).is_some());
+}
+
+/// The settled Deployment, scaled by a HorizontalPodAutoscaler.
+fn autoscaled(consumer: &PulsarConsumer, generation: i64, replicas: i32) -> Arc<Deployment> {
+    let mut raw = settled(consumer);
+    raw["metadata"]["generation"] = json!(generation);
+    raw["metadata"]["managedFields"] = json!([{
+        "manager": "kube-controller-manager", "operation": "Update", "subresource": "scale",
+        "fieldsV1": { "f:spec": { "f:replicas": {} } },
+    }]);
+    raw["spec"]["replicas"] = json!(replicas);
+    Arc::new(decoded(raw))
+}
+
+#[test]
+fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
+    let mut consumer = consumer();
+    let mut world = world(None);
+    let create = plan(&consumer, &world, now());
+    answered(&mut world, &create, 1);
+    for generation in 2..20 {
+        let replicas = i32::try_from(generation).unwrap();
+        world.deployment = Some(autoscaled(&consumer, generation, replicas));
+        let left = plan(&consumer, &world, now());
+        let (body, _) = applies(&left).unwrap();
+        assert!(body["spec"]["replicas"].is_null(), "{body}");
+        assert_eq!(body["metadata"]["annotations"], wanted(&consumer)["metadata"]["annotations"]);
+        answered(&mut world, &left, generation);
+        // Not once a minute either, and it is said.
+        for minute in 0..3 {
+            let quiet = plan(&consumer, &world, now() + SignedDuration::from_mins(minute));
+            assert!(quiet.steps.is_empty() && quiet.again.is_none());
+            let (status, reason, message) = condition(&quiet, "Applied");
+            assert_eq!((&*status, &*reason), ("False", "ReplicasManagedElsewhere"));
+            assert!(message.starts_with("kube-controller-manager scales Deployment"), "{message}");
+        }
+    }
+    // The last change wins: one of the PulsarConsumer is applied, once.
+    consumer.spec.replicas = 3;
+    let asked = plan(&consumer, &world, now());
+    assert_eq!(applies(&asked).unwrap().0["spec"]["replicas"], 3);
+    answered(&mut world, &asked, 20);
+    world.deployment = Some(autoscaled(&consumer, 21, 7));
+    let left = plan(&consumer, &world, now());
+    assert!(applies(&left).unwrap().0["spec"]["replicas"].is_null());
+    // Scaled by hand to what is asked for, it is as specified.
+    answered(&mut world, &left, 21);
+    world.deployment = Some(autoscaled(&consumer, 22, 3));
+    let applied = plan(&consumer, &world, now());
+    answered(&mut world, &applied, 22);
+    assert_eq!(condition(&plan(&consumer, &world, now()), "Applied").1, "AsSpecified");
+}
+
+#[test]
+fn repairs_what_else_changed_while_an_autoscaler_scales() {
+    let consumer = consumer();
+    let mut world = world(None);
+    let mut scaled = (*autoscaled(&consumer, 2, 5)).clone();
+    scaled.spec["template"]["spec"]["containers"][0]["image"] = json!("evil");
+    world.deployment = Some(Arc::new(scaled));
+    let repair = plan(&consumer, &world, now());
+    let spec = &applies(&repair).unwrap().0["spec"];
+    assert!(spec["replicas"].is_null());
+    assert_eq!(spec["template"]["spec"]["containers"][0]["image"], IMAGE);
+}
+
+#[test]
+fn a_first_apply_does_not_force() {
+    assert!(!applies(&plan(&consumer(), &world(None), now())).unwrap().1);
 }
 
 #[test]
@@ -659,21 +893,6 @@ fn an_exclusive_subscription_is_recreated_and_a_foreign_rolling_update_goes_firs
     assert!(matches!(second[..], [Action::Apply { .. }]));
 }
 
-#[test]
-fn what_the_posts_operator_owned_is_made_ours_before_the_first_apply() {
-    let mut world = changed(&consumer(), "/metadata", "annotations", json!({}));
-    world.owned = serde_json::from_value(json!({ "metadata": {
-        "resourceVersion": "7",
-        "managedFields": [{ "manager": "manager", "operation": "Update", "fieldsV1": { "f:spec": {} } }],
-    } }))
-    .unwrap();
-    let plan = plan(&consumer(), &world, now());
-    let [first, second, _] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
-    let [Action::Patch { operations, .. }] = &first[..] else { panic!("{first:?}") };
-    assert_eq!(operations[1]["value"][0]["manager"], "quintet");
-    assert!(matches!(second[..], [Action::Apply { force: true, .. }]));
-}
-
 fn figures(backlog: i64) -> Reading {
     let figures = Figures { backlog, unacked: 0, consumers: 1, rate: 0.5 };
     Reading { figures: Ok(figures), partitioned: Some(false) }
@@ -801,6 +1020,7 @@ fn keda_is_told_of_partitions_once_they_are_known() {
 /// A KEDA object as the server stores it.
 fn keda_object(mut body: Value) -> KedaObject {
     body["metadata"]["uid"] = json!(body["kind"]);
+    body["metadata"]["generation"] = json!(1);
     serde_json::from_value(body).unwrap()
 }
 
@@ -951,17 +1171,16 @@ fn keeps_available_until_the_new_spec_is_counted() {
     scaled.spec.replicas = 2;
     scaled = told(scaled.clone(), &world(Some(decoded(settled(&scaled)))), now());
     scaled.spec.replicas = 1;
+    scaled.status.as_mut().unwrap().applied[0].generation = 2;
     let mut raw = stored(wanted(&scaled), 2);
     raw["metadata"]["generation"] = json!(2);
     let plan = plan(&scaled, &world(Some(decoded(raw))), now());
     assert_eq!(condition(&plan, "Available").2, "2 of 2 consumers are ready.");
 }
 
-#[rstest]
-#[case(Verb::MergePatch, json!({ "subscriptionType": "Exclusive" }))]
-#[case(Verb::JsonPatch, json!({}))]
-fn what_is_refused_before_an_apply_is_said_too(#[case] verb: Verb, #[case] fields: Value) {
-    let consumer = with(&fields);
+#[test]
+fn what_is_refused_before_an_apply_is_said_too() {
+    let (verb, consumer) = (Verb::MergePatch, with(&json!({ "subscriptionType": "Exclusive" })));
     let mut world = changed(&super::tests::consumer(), "/metadata", "annotations", json!({}));
     let until = now() + SignedDuration::from_secs(10);
     let refusal = Refusal { verb, reason: RefusalReason::Other, message: "no".into(), times: 1, until };
