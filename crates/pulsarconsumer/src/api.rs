@@ -249,18 +249,6 @@ pub enum SubscriptionType {
     KeyShared,
 }
 
-impl SubscriptionType {
-    /// As Pulsar, and the consumer's environment, write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shared => "Shared",
-            Self::Exclusive => "Exclusive",
-            Self::Failover => "Failover",
-            Self::KeyShared => "Key_Shared",
-        }
-    }
-}
-
 /// Where a new subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum InitialPosition {
@@ -268,16 +256,6 @@ pub enum InitialPosition {
     Earliest,
     /// With messages that are sent from then on.
     Latest,
-}
-
-impl InitialPosition {
-    /// As the consumer's environment has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Earliest => "Earliest",
-            Self::Latest => "Latest",
-        }
-    }
 }
 
 /// When an image is pulled.

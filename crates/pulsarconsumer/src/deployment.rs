@@ -49,15 +49,6 @@ fn name_of(consumer: &PulsarConsumer) -> &str {
     consumer.meta().name.as_deref().unwrap_or_default()
 }
 
-/// The Secret behind a volume of ours, and the field that names it.
-pub fn secret_of<'a>(spec: &'a PulsarConsumerSpec, volume: &str) -> Option<(&'a SecretKey, &'static str)> {
-    match volume {
-        _ if volume == TOKEN.0 => spec.auth.as_ref().map(|auth| (&auth.token_secret, "auth.tokenSecret")),
-        _ if volume == AUTHORITIES.0 => spec.tls.as_ref().map(|tls| (&tls.ca_secret, "tls.caSecret")),
-        _ => None,
-    }
-}
-
 /// The key of a Secret that a volume shows.
 pub fn key_of<'a>(secret: &'a SecretKey, volume: &str) -> &'a str {
     secret.key.as_deref().unwrap_or(if volume == TOKEN.0 { "token" } else { "ca.crt" })
@@ -237,8 +228,12 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
         text("PULSAR_TOPIC", &spec.topic),
         text("PULSAR_SUBSCRIPTION_NAME", &spec.subscription_name),
     ];
-    env.extend(spec.subscription_type.map(|type_| text("PULSAR_SUBSCRIPTION_TYPE", type_.name())));
-    env.extend(spec.initial_position.map(|position| text("PULSAR_INITIAL_POSITION", position.name())));
+    env.extend(
+        spec.subscription_type.map(|type_| json!({ "name": "PULSAR_SUBSCRIPTION_TYPE", "value": type_ })),
+    );
+    env.extend(
+        spec.initial_position.map(|begin| json!({ "name": "PULSAR_INITIAL_POSITION", "value": begin })),
+    );
     if spec.auth.is_some() {
         env.push(text("PULSAR_TOKEN_FILE", &format!("{}/token", TOKEN.1)));
     }

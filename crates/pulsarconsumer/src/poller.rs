@@ -21,9 +21,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::admin::{Access, Admin, Asked};
 use crate::api::{PulsarConsumer, PulsarConsumerSpec};
 use crate::backlog::{Reading, Unknown};
-use crate::deployment::{AUTHORITIES, TOKEN};
 use crate::metrics::Metrics;
-use crate::secrets::Mounted;
+use crate::secrets;
 use crate::topic::Topic;
 
 /// The time between two looks at a backlog where the object names none.
@@ -52,8 +51,12 @@ impl Order {
         };
         let interval = spec.backlog_poll_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         // Of the rest only where to find the Secrets matters.
-        let spec =
-            PulsarConsumerSpec { auth: spec.auth.clone(), tls: spec.tls.clone(), ..Default::default() };
+        let spec = PulsarConsumerSpec {
+            auth: spec.auth.clone(),
+            tls: spec.tls.clone(),
+            admin_url: spec.admin_url.clone(),
+            ..Default::default()
+        };
         Some(Self { asked, interval: interval.map_or(POLL, Duration::from_secs), spec: spec.into() })
     }
 }
@@ -170,7 +173,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         Duration::from_nanos(random.hash_one(looks) % nanos)
     };
     let mut gate = tools.context.gate.watch();
-    let mut mounted: Option<(Instant, Result<Mounted, Unknown>)> = None;
+    let mut read: Option<(Instant, Result<Access, Unknown>)> = None;
     let mut failures = 0_u32;
     sleep(jitter(SPREAD)).await;
     loop {
@@ -178,7 +181,7 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             // The leader exports the figures, and this process's own are old when it leads again.
             tools.metrics.forget(key);
             poller.learn(key, None);
-            mounted = None;
+            read = None;
             if gate.wait_for(Option::is_some).await.is_err() {
                 return;
             }
@@ -186,16 +189,17 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
             continue;
         }
         let now = Instant::now();
-        if mounted.as_ref().is_none_or(|(at, _)| now >= *at + SECRETS) {
-            mounted = Some((now, Mounted::read(&tools.context.executor, &key.namespace, &order.spec).await));
-        }
+        let (read_at, access) = match read.take().filter(|(at, _)| now < *at + SECRETS) {
+            Some(read) => read,
+            None => (now, secrets::access(&tools.context.executor, &key.namespace, &order.spec).await),
+        };
         let before = poller.reading(key);
         let partitioned = before.as_ref().and_then(|reading| reading.partitioned);
-        let access = access(&order.asked, &order.spec, mounted.as_ref().map(|(_, read)| read));
-        let mut reading = match access {
-            Ok(access) => tools.admin.read(&order.asked, &access, partitioned).await,
-            Err(unknown) => Reading { figures: Err(unknown), partitioned: None },
+        let mut reading = match &access {
+            Ok(access) => tools.admin.read(&order.asked, access, partitioned).await,
+            Err(unknown) => Reading { figures: Err(unknown.clone()), partitioned: None },
         };
+        read = Some((read_at, access));
         // A topic that cannot be read for a while has not lost its partitions.
         reading.partitioned = reading.partitioned.or(partitioned);
         tools.metrics.read(key, &reading);
@@ -221,28 +225,6 @@ fn next(before: Option<Reading>, mut reading: Reading) -> Reading {
         (Err(_), _) => {}
     }
     reading
-}
-
-/// How the admin API is talked to. Where it is encrypted, the authorities of `tls.caSecret` are trusted as they are for the
-/// broker; the token is sent wherever the object has one.
-fn access(
-    asked: &Asked,
-    spec: &PulsarConsumerSpec,
-    mounted: Option<&Result<Mounted, Unknown>>,
-) -> Result<Access, Unknown> {
-    let wants_authorities = spec.tls.is_some() && asked.url.starts_with("https://");
-    if spec.auth.is_none() && !wants_authorities {
-        return Ok(Access::default());
-    }
-    let mounted = match mounted {
-        Some(Ok(mounted)) => mounted,
-        Some(Err(unknown)) => return Err(unknown.clone()),
-        None => return Ok(Access::default()),
-    };
-    Ok(Access {
-        token: mounted.of(TOKEN.0).cloned(),
-        authorities: mounted.of(AUTHORITIES.0).filter(|_| wants_authorities).map(|pem| pem.bytes().to_vec()),
-    })
 }
 
 #[cfg(test)]

@@ -5,16 +5,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use futures::future::BoxFuture;
 use http::HeaderValue;
 use k8s_openapi::ByteString;
 use quintet_runtime::model::resource::Resource;
 use quintet_runtime::write::executor::Executor;
 use serde::Deserialize;
 
+use crate::admin::Access;
 use crate::api::{PulsarConsumerSpec, SecretKey};
 use crate::backlog::Unknown;
-use crate::deployment::{AUTHORITIES, TOKEN, key_of, secret_of};
+use crate::deployment::{AUTHORITIES, TOKEN, key_of};
 
 /// Secrets.
 const SECRETS: Resource =
@@ -49,11 +49,6 @@ impl Sensitive {
         header.set_sensitive(true);
         Ok(header)
     }
-
-    /// The value.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 #[derive(Deserialize)]
@@ -62,32 +57,24 @@ struct Secret {
     data: BTreeMap<String, ByteString>,
 }
 
-/// The values that an object's volumes show, by volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mounted(BTreeMap<&'static str, Sensitive>);
-
-impl Mounted {
-    /// Reads them from the API server. A value that is not there is a reason, and so is a Secret that may not be read.
-    pub fn read<'a>(
-        executor: &'a Executor,
-        namespace: &'a str,
-        spec: &'a PulsarConsumerSpec,
-    ) -> BoxFuture<'a, Result<Self, Unknown>> {
-        Box::pin(async move {
-            let mut mounted = BTreeMap::new();
-            for volume in [TOKEN.0, AUTHORITIES.0] {
-                if let Some((secret, field)) = secret_of(spec, volume) {
-                    mounted.insert(volume, read(executor, namespace, secret, volume, field).await?);
-                }
-            }
-            Ok(Self(mounted))
-        })
+/// Reads what the admin API of an object asks for: the token, and for an `https://` address the authorities of `tls.caSecret`. A
+/// value that does not exist is a reason, and so is a Secret that the manager may not read.
+pub async fn access(
+    executor: &Executor,
+    namespace: &str,
+    spec: &PulsarConsumerSpec,
+) -> Result<Access, Unknown> {
+    let mut access = Access::default();
+    if let Some(auth) = &spec.auth {
+        let field = "auth.tokenSecret";
+        access.token = Some(read(executor, namespace, &auth.token_secret, TOKEN.0, field).await?);
     }
-
-    /// The value that a volume shows.
-    pub fn of(&self, volume: &str) -> Option<&Sensitive> {
-        self.0.get(volume)
+    let is_encrypted = spec.admin_url.as_ref().is_some_and(|url| url.starts_with("https://"));
+    if let Some(tls) = spec.tls.as_ref().filter(|_| is_encrypted) {
+        let pem = read(executor, namespace, &tls.ca_secret, AUTHORITIES.0, "tls.caSecret").await?;
+        access.authorities = Some(pem.0);
     }
+    Ok(access)
 }
 
 async fn read(
