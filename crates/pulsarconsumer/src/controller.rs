@@ -1,7 +1,6 @@
 //! Wires PulsarConsumers, their Deployments and pods, KEDA's objects and what is polled to the queue and the plan.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -9,14 +8,12 @@ use quintet_runtime::cache::informer::{Change, Health, Informer, any_changed};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
-use quintet_runtime::log_repeated;
 use quintet_runtime::model::core_types::Deployment;
-use quintet_runtime::model::object::{Key, Object as _};
+use quintet_runtime::model::object::{Key, Object};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
-use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
-use quintet_runtime::server::client::brief;
-use quintet_runtime::write::executor::{Error, Execution, Executor};
+use quintet_runtime::model::resource::Resource;
+use quintet_runtime::write::executor::{Error, Execution};
 
 use crate::CONTROLLER;
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
@@ -36,8 +33,6 @@ struct PulsarConsumers {
     deployments: Informer<Deployment>,
     /// Its ScaledObjects and its TriggerAuthentications.
     keda: [Informer<KedaObject>; 2],
-    /// How often in a row an object of theirs could not be read.
-    unread: AtomicU64,
     unready: Arc<Unready>,
     poller: Arc<Poller>,
     image: Arc<Image>,
@@ -79,7 +74,8 @@ impl Reconciler for PulsarConsumers {
             return Ok(world);
         }
         world.backlog = self.poller.reading(&key);
-        world.deployment = self.deployment(object, &key).await?;
+        let name = deployment_name(object);
+        world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
         world.keda = self.keda(object, &key, &world.attempts).await;
         world.unready = self.unready.of(&key);
         Ok(world)
@@ -115,27 +111,27 @@ impl Reconciler for PulsarConsumers {
 }
 
 impl PulsarConsumers {
-    fn executor(&self) -> &Executor {
-        &self.context.executor
-    }
-
-    /// The Deployment of its name.
+    /// The object of a name.
     ///
-    /// The cache holds only Deployments with the label `pulsarcrd`. One that it does not hold may be a stranger's, which
-    /// must not be touched, or ours without its label: the server is asked once, before anything is made.
-    async fn deployment(&self, object: &PulsarConsumer, key: &Key) -> Result<Option<Arc<Deployment>>, Error> {
-        let name = deployment_name(object);
-        match self.deployments.find(&key.namespace, &name) {
-            None => {
-                let found =
-                    self.executor().reads.read::<Deployment>(&DEPLOYMENTS, &key.namespace, &name).await?;
-                Ok(found.map(Arc::new))
-            }
-            cached => Ok(cached),
+    /// The caches hold only objects with the label `pulsarcrd`. One that a cache does not hold may be somebody else's, which
+    /// must not be touched, or ours without the label, or newer than the cache: the API server is asked. So it is where the
+    /// cache may be behind.
+    async fn find<T: Object>(
+        &self,
+        cache: &Informer<T>,
+        namespace: &str,
+        name: &str,
+        is_behind: bool,
+    ) -> Result<Option<Arc<T>>, Error> {
+        let cached = cache.find(namespace, name).filter(|_| !is_behind);
+        if cached.is_some() {
+            return Ok(cached);
         }
+        let found = self.context.executor.reads.read(&cache.resource(), namespace, name).await?;
+        Ok(found.map(Arc::new))
     }
 
-    /// KEDA's objects of its name. What cannot be found out of them keeps nothing else from being done.
+    /// KEDA's objects of its name. If they cannot be read, the rest of the plan goes on.
     async fn keda(&self, object: &PulsarConsumer, key: &Key, attempts: &Attempts) -> Keda {
         match presence(&self.keda) {
             Some(true) => {}
@@ -147,28 +143,20 @@ impl PulsarConsumers {
         let names = [scaled_object_name(object), trigger_authentication_name(object)];
         let mut found = [None, None];
         for (at, (cache, name)) in self.keda.iter().zip(names).enumerate() {
-            let resource = cache.resource();
-            let cached = cache.find(&key.namespace, &name);
-            // Nobody waits for these caches: one that shows nothing, or something that was just applied, may be behind.
-            let now = self.context.clock.now();
-            let is_young = attempts.get(&resource).is_some_and(|last| last.is_recent(FOLLOW_UP * 2, now));
-            // What is to be deleted may be gone already.
-            let is_doubtful = if wanted[at] { cached.is_none() || is_young } else { cached.is_some() };
-            found[at] = if is_doubtful {
-                match self.executor().reads.read::<KedaObject>(&resource, &key.namespace, &name).await {
-                    Ok(read) => {
-                        self.unread.store(0, Ordering::Relaxed);
-                        read.map(Arc::new)
-                    }
+            found[at] = if wanted[at] {
+                // No pass waits for these caches to show what was just applied.
+                let now = self.context.clock.now();
+                let last = attempts.get(&cache.resource());
+                let is_behind = last.is_some_and(|last| last.is_recent(FOLLOW_UP * 2, now));
+                match self.find(cache, &key.namespace, &name, is_behind).await {
+                    Ok(found) => found,
                     Err(error) => {
-                        let times = self.unread.fetch_add(1, Ordering::Relaxed) + 1;
-                        let error = brief(&error);
-                        log_repeated!(warn, times, object = %key, error, "an object of KEDA's cannot be read");
+                        tracing::warn!(object = %key, %error, "cannot read an object of KEDA");
                         return Keda::Unknown;
                     }
                 }
             } else {
-                cached
+                cache.find(&key.namespace, &name)
             };
         }
         let [scaled_object, trigger_authentication] = found;
@@ -221,7 +209,6 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
         context: context.clone(),
         deployments: deployments.clone(),
         keda: keda.clone(),
-        unread: AtomicU64::new(0),
         unready: unready.clone(),
         poller: poller.clone(),
         image: Arc::new(image),

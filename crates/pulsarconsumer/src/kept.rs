@@ -129,13 +129,16 @@ impl<'a> Past<'a> {
     }
 }
 
+/// Steps of a plan of this kind.
+pub type Steps = Vec<Vec<Action<PulsarConsumerStatus, Attempt>>>;
+
 /// How things stand with an object.
 #[derive(Debug)]
 pub enum Standing<'a, T> {
     /// It is as it should be.
     Settled(&'a T),
-    /// It is to be applied, now.
-    Due(Box<Due>),
+    /// It is to be applied now, by these steps.
+    Due(Steps),
     /// It is being applied.
     Applying,
     /// The API server has refused it lately.
@@ -146,26 +149,6 @@ pub enum Standing<'a, T> {
     Terminating(&'a T),
     /// Its name is taken. Whether the object names this PulsarConsumer as its owner, and another operator made it.
     NotOwned(&'a T, bool),
-}
-
-/// An apply that is due.
-#[derive(Debug)]
-pub struct Due {
-    namespace: std::sync::Arc<str>,
-    name: String,
-    body: Value,
-    attempt: Attempt,
-}
-
-impl Due {
-    /// The steps of it.
-    pub fn steps(self) -> Vec<Vec<Action<PulsarConsumerStatus, Attempt>>> {
-        let Self { namespace, name, body, attempt } = self;
-        // An object that is not there yet may be somebody else's by the time it is applied.
-        let (resource, force) = (attempt.resource, attempt.before > 0);
-        let apply = Action::Apply { resource, namespace, name, body, force };
-        vec![vec![apply], vec![Action::Effect(attempt)]]
-    }
 }
 
 impl<'a, T: Kept> Standing<'a, T> {
@@ -194,7 +177,7 @@ impl<'a, T: Kept> Standing<'a, T> {
             return Self::Refused(refusal, own);
         }
         if let Some(own) = own {
-            attempt.before = own.meta().generation.max(1);
+            attempt.before = own.meta().generation;
             if let Some(last) = past.attempts.get(&resource).filter(|last| last.hash == attempt.hash) {
                 let wait = last.wait();
                 if last.is_recent(wait, now) {
@@ -216,18 +199,18 @@ impl<'a, T: Kept> Standing<'a, T> {
                 spec.remove("replicas");
             }
         }
-        Self::Due(Box::new(Due { namespace: owner.namespace.clone(), name, body, attempt }))
+        // An object that is not there yet may be somebody else's by the time it is applied.
+        let (namespace, force) = (owner.namespace.clone(), own.is_some());
+        let apply = Action::Apply { resource, namespace, name, body, force };
+        Self::Due(vec![vec![apply], vec![Action::Effect(attempt)]])
     }
 
-    /// Takes what is due.
-    pub fn take_due(&mut self) -> Option<Due> {
-        match std::mem::replace(self, Self::Applying) {
-            Self::Due(due) => Some(*due),
-            other => {
-                *self = other;
-                None
-            }
-        }
+    /// Takes the steps that are due.
+    pub fn take_due(&mut self) -> Steps {
+        let Self::Due(steps) = self else { return Vec::new() };
+        let steps = std::mem::take(steps);
+        *self = Self::Applying;
+        steps
     }
 
     /// The object, if it is ours.

@@ -8,13 +8,12 @@ use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
 use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
-use crate::backlog::{Told, told};
 use crate::deployment::{deployment, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
 };
-use crate::kept::{Attempt, FOLLOW_UP, Kept, LOOK_AGAIN, Past, Standing, Target, in_future, is_of};
+use crate::kept::{Attempt, FOLLOW_UP, Kept, LOOK_AGAIN, Past, Standing, Steps, Target, in_future, is_of};
 use crate::observe::{Keda, World};
 use crate::status::{announce, status};
 
@@ -42,10 +41,11 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let mut standing = Standing::of(target, world.deployment.as_deref(), past, now);
     let mut scaling = scaling(consumer, world, past, now);
     plan.again = standing.look_again(now).into_iter().chain(scaling.look_again(now)).min();
-    if let Some(due) = standing.take_due() {
+    let due = standing.take_due();
+    if !due.is_empty() {
         prepare(&mut plan, own, recreate);
-        plan.steps.extend(due.steps());
     }
+    plan.steps.extend(due);
     plan.steps.extend(scaling.steps());
     plan.steps.extend(leftovers(consumer, world));
     // The status does not wait for a deletion that is refused: an Event has said so.
@@ -55,17 +55,7 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         plan.look_again(in_future(now, FOLLOW_UP));
         return plan;
     }
-    let figures = world.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
-    let told = match &consumer.spec.admin_url {
-        Some(_) if is_about(consumer, &before) => told(&before, figures, now),
-        // Another topic's backlog is not this one's.
-        Some(_) => told(&PulsarConsumerStatus::default(), figures, now),
-        None => Told::default(),
-    };
-    if let Some(again) = told.again {
-        plan.look_again(again);
-    }
-    let mut after = status(consumer, world, &standing, &scaling, told, &before, now);
+    let mut after = status(consumer, world, &standing, &scaling, &before, now);
     after.applied = applied(&standing, &scaling, past);
     plan.events = announce(&before, &after);
     plan.status = Some(after);
@@ -108,15 +98,9 @@ pub enum Scaling<'a> {
 
 impl Scaling<'_> {
     /// What is due, in order: KEDA looks for the authentication as soon as it sees the ScaledObject.
-    fn steps(&mut self) -> Vec<Vec<Action<PulsarConsumerStatus, Attempt>>> {
+    fn steps(&mut self) -> Steps {
         let Self::On { authentication, scaled_object } = self else { return Vec::new() };
-        let mut steps = Vec::new();
-        for standing in authentication.iter_mut().chain([scaled_object]) {
-            if let Some(due) = standing.take_due() {
-                steps.extend(due.steps());
-            }
-        }
-        steps
+        authentication.iter_mut().chain([scaled_object]).flat_map(Standing::take_due).collect()
     }
 
     fn look_again(&self, now: Timestamp) -> Option<Timestamp> {
@@ -175,7 +159,7 @@ fn applied(standing: &Standing<'_, Deployment>, scaling: &Scaling<'_>, past: Pas
 }
 
 /// Deletes what was made for KEDA and is no longer wanted.
-fn leftovers(consumer: &PulsarConsumer, world: &World) -> Vec<Vec<Action<PulsarConsumerStatus, Attempt>>> {
+fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
     let Keda::There { scaled_object, trigger_authentication } = &world.keda else { return Vec::new() };
     let (key, spec) = (consumer.key(), &consumer.spec);
     let scales = spec.autoscaling.is_some();

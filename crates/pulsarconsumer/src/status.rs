@@ -9,7 +9,7 @@ use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
-use crate::backlog::Told;
+use crate::backlog::told;
 use crate::deployment::{NAME_LABEL, deployment_name, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
 use crate::kept::{NOT_OWNED, OVERRULED, Standing};
@@ -36,7 +36,6 @@ pub fn status(
     world: &World,
     standing: &Standing<'_, Deployment>,
     scaling: &Scaling<'_>,
-    told: Told,
     before: &PulsarConsumerStatus,
     now: Timestamp,
 ) -> PulsarConsumerStatus {
@@ -56,7 +55,13 @@ pub fn status(
         wanted.push(backlog_observed(world));
     }
     wanted.extend(autoscaling_ready(consumer, scaling));
-    let known = spec.admin_url.is_some();
+    let figures = world.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
+    let backlog = match spec.admin_url {
+        Some(_) if is_about(consumer, before) => told(before, figures, now),
+        // The backlog of another topic is not the one of this topic.
+        Some(_) => told(&PulsarConsumerStatus::default(), figures, now),
+        None => PulsarConsumerStatus::default(),
+    };
     PulsarConsumerStatus {
         observed_generation: meta.generation,
         server: Some(spec.server_address.clone()),
@@ -65,12 +70,8 @@ pub fn status(
         replicas: Some(own.map_or(0, |own| own.replicas)),
         ready_replicas: Some(own.map_or(0, |own| own.ready)),
         selector: Some(format!("{NAME_LABEL}={}", label_value(consumer))),
-        backlog: told.backlog.filter(|_| known),
-        unacked: told.unacked.filter(|_| known),
-        consumers: told.consumers.filter(|_| known),
-        backlog_time: told.time.filter(|_| known),
-        applied: Vec::new(),
         conditions: next(&standing_conditions(consumer, before), wanted, meta.generation, now),
+        ..backlog
     }
 }
 
