@@ -74,9 +74,12 @@ fn a_consumer_in_a_pod_consumes_from_a_real_broker() {
     let images: Vec<&Value> = pods.iter().map(|pod| &pod["spec"]["containers"][0]["image"]).collect();
     assert_eq!(images, [&json!(image::name("pulsar-consumer"))]);
 
-    // A broker that goes is told.
+    // A consumer without its broker is not ready, and the kubelet's event has the status code of its probe.
     broker.kill().unwrap();
     site.wait("the broker is missed", || {
-        condition(&site.get("pulsarconsumer", "c"), "Available").1 == "BrokerUnreachable"
+        condition(&site.get("pulsarconsumer", "c"), "Available").1 == "ConsumersNotReady"
+    });
+    site.wait("the event says why", || {
+        site.kubectl(&["describe", "pods"]).unwrap_or_default().contains("statuscode: 502")
     });
 }

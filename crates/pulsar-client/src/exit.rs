@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::notes;
+use crate::notes::note;
 
 /// Why a program ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,12 +56,9 @@ impl Failure {
 /// Says how a program ended.
 pub fn conclude(ended: Result<(), Failure>) -> ExitCode {
     match ended {
-        Ok(()) => {
-            notes::conclude(None);
-            ExitCode::SUCCESS
-        }
+        Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            notes::conclude(Some(&format!("error: {failure}")));
+            note(&format!("error: {failure}"));
             ExitCode::from(failure.exit.code())
         }
     }

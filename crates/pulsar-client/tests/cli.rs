@@ -2,17 +2,9 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
-use std::io::{PipeWriter, Write as _, pipe};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
-use quintet_localcluster::cluster::ports;
-use quintet_localcluster::http;
 use rstest::rstest;
-use rustix::process::{Pid, Signal, kill_process};
 
 const CONSUMER: &str = env!("CARGO_BIN_EXE_pulsar-consumer");
 const PRODUCER: &str = env!("CARGO_BIN_EXE_pulsar-producer");
@@ -74,73 +66,4 @@ fn a_producer_gives_up_in_time_and_says_how_far_it_came() {
     let line = last_line(&output);
     assert_eq!(output.status.code(), Some(1), "{line}");
     assert!(line.contains("cannot connect") && line.contains("0 of 1 messages were confirmed"), "{line}");
-}
-
-/// How long anything may take on a busy machine.
-const LIMIT: Duration = Duration::from_mins(2);
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
-        thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// Fills a pipe: who writes to it from now on waits for its reader.
-fn fill(pipe: &PipeWriter) {
-    let mut pipe = pipe.try_clone().unwrap();
-    let written = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&written);
-    thread::spawn(move || {
-        while pipe.write_all(&[b'.'; 512]).is_ok() {
-            count.fetch_add(1, Ordering::SeqCst);
-        }
-    });
-    let mut before = 0;
-    until("the pipe is full", || {
-        thread::sleep(Duration::from_millis(200));
-        let now = written.load(Ordering::SeqCst);
-        let full = now > 0 && now == before;
-        before = now;
-        full.then_some(())
-    });
-}
-
-/// A program that runs no longer than its test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-#[test]
-fn a_consumer_whose_stderr_nobody_reads_answers_and_ends() {
-    let (reader, writer) = pipe().unwrap();
-    fill(&writer);
-    let (nobody, port) = (ports::one().unwrap(), ports::one().unwrap());
-    let mut consumer = Running(
-        Command::new(CONSUMER)
-            .env_clear()
-            .env("PULSAR_SERVER", format!("pulsar://127.0.0.1:{nobody}"))
-            .env("PULSAR_HTTP_BIND_ADDRESS", format!("127.0.0.1:{port}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(writer)
-            .spawn()
-            .unwrap(),
-    );
-    for (path, expected) in [("/healthz", 200), ("/readyz", 502)] {
-        until(path, || http::get(port, path).filter(|(status, _)| *status == expected));
-    }
-    kill_process(Pid::from_child(&consumer.0), Signal::TERM).unwrap();
-    let status = until("the consumer ends", || consumer.0.try_wait().unwrap());
-    assert_eq!(status.code(), Some(0));
-    drop(reader);
 }

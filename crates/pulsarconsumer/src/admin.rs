@@ -354,7 +354,7 @@ mod tests {
 
     #[rstest]
     #[case::known(200, r#"{"subscriptions":{"s":{"msgBacklog":3}}}"#, Ok(3))]
-    #[case::no_subscription(200, "{}", Err("SubscriptionNotFound"))]
+    #[case::no_subscription(200, r#"{"subscriptions":{}}"#, Err("SubscriptionNotFound"))]
     #[case::no_topic(404, "", Err("TopicNotFound"))]
     #[case::refused(401, "", Err("AdminRefused"))]
     #[case::forbidden(403, "", Err("AdminRefused"))]

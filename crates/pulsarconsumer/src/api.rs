@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use quintet_runtime::model::conditions::lenient;
+use quintet_runtime::model::object::Meta;
+use quintet_runtime::model::resource::Resource;
 use quintet_runtime::model::schema::{short_name, without_descriptions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -77,12 +79,8 @@ pub struct PulsarConsumerSpec {
     /// separated by commas. It is resolved in the consumer's pod: localhost is the pod itself.
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^pulsar(\+ssl)?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(,(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?)*/?$')"
-        )
-        .message("serverAddress must look like pulsar://host:6650 or pulsar+ssl://host:6651"),
-        validation = Rule::new(in_brackets())
-            .message("a host in brackets must be an IPv6 address, as in pulsar://[2001:db8::1]:6650")
+        validation = Rule::new(is_address(r"pulsar(\+ssl)?", &format!("(,{HOST})*/?")))
+            .message("serverAddress must look like pulsar://host:6650 or pulsar+ssl://host:6651")
     )]
     pub server_address: String,
 
@@ -90,10 +88,8 @@ pub struct PulsarConsumerSpec {
     /// (tenant/namespace/my-topic) or a full one (persistent://tenant/namespace/my-topic).
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^((persistent|non-persistent)://)?([A-Za-z0-9_=:.-]+/[A-Za-z0-9_=:.-]+/[^/\s\pZ\p{Cc}]+)$|^[^/\s\pZ\p{Cc}]+$')"
-        )
-        .message("topic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
+        validation = Rule::new(is_topic())
+            .message("topic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
     pub topic: String,
 
@@ -188,10 +184,8 @@ pub struct PulsarConsumerSpec {
     #[serde(default, rename = "adminURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^https?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?(/[A-Za-z0-9_./~-]*)?$')"
-        )
-        .message("adminURL must look like http://host:8080 or https://host:8443, without a query, a user or a password")
+        validation = Rule::new(is_address("https?", "(/[A-Za-z0-9_./~-]*)?"))
+            .message("adminURL must look like http://host:8080 or https://host:8443, without a query, a user or a password")
     )]
     pub admin_url: Option<String>,
 
@@ -203,11 +197,6 @@ pub struct PulsarConsumerSpec {
     /// Scales with the backlog, by KEDA. Default: it is not scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
-
-    /// Replaces the pods when the Secrets that they mount have changed. The consumer reads changed files by itself when it
-    /// connects anew: this is for images that do not. The manager needs the right to read Secrets for it. Default false.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rollout_on_secret_change: Option<bool>,
 }
 
 const fn one() -> i32 {
@@ -229,19 +218,20 @@ fn another_topic() -> String {
     )
 }
 
-/// The rule that each host in brackets is an IPv6 address without a zone, as the consumer reads them: RFC 3986, section
-/// 3.2.2.
-fn in_brackets() -> String {
-    const GROUP: &str = "[0-9A-Fa-f]{1,4}";
-    const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-    let end = format!(r"({GROUP}:{GROUP}|{BYTE}(\.{BYTE}){{3}})");
-    let mut forms = vec![format!("({GROUP}:){{6}}{end}"), format!("::({GROUP}:){{5}}{end}")];
-    for (before, after) in [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)] {
-        forms.push(format!("(({GROUP}:){{0,{before}}}{GROUP})?::({GROUP}:){{{after}}}{end}"));
-    }
-    forms.push(format!("(({GROUP}:){{0,5}}{GROUP})?::{GROUP}"));
-    forms.push(format!("(({GROUP}:){{0,6}}{GROUP})?::"));
-    format!(r"self.matches(r'^[^\[]*(\[({})\][^\[]*)*$')", forms.join("|"))
+/// A host with or without a port, as a regular expression. Whoever connects checks that an IPv6 address and a port are valid.
+const HOST: &str =
+    r"(\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[1-9][0-9]{0,4})?";
+
+/// The rule that a field is a scheme, a host, and whatever `rest` matches.
+fn is_address(scheme: &str, rest: &str) -> String {
+    format!("self.matches(r'^{scheme}://{HOST}{rest}$')")
+}
+
+/// The rule that a field is a topic: a name, or a namespace and a name, or both with the kind of the topic.
+fn is_topic() -> String {
+    const NAME: &str = r"[^/\s\pZ\p{Cc}]+";
+    const PART: &str = "[A-Za-z0-9_=:.-]+";
+    format!("self.matches(r'^((persistent|non-persistent)://)?({PART}/{PART}/{NAME})$|^{NAME}$')")
 }
 
 /// How the messages of a subscription are shared among its consumers.
@@ -259,18 +249,6 @@ pub enum SubscriptionType {
     KeyShared,
 }
 
-impl SubscriptionType {
-    /// As Pulsar, and the consumer's environment, write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shared => "Shared",
-            Self::Exclusive => "Exclusive",
-            Self::Failover => "Failover",
-            Self::KeyShared => "Key_Shared",
-        }
-    }
-}
-
 /// Where a new subscription begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum InitialPosition {
@@ -278,16 +256,6 @@ pub enum InitialPosition {
     Earliest,
     /// With messages that are sent from then on.
     Latest,
-}
-
-impl InitialPosition {
-    /// As the consumer's environment has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Earliest => "Earliest",
-            Self::Latest => "Latest",
-        }
-    }
 }
 
 /// When an image is pulled.
@@ -350,10 +318,8 @@ pub struct DeadLetterPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^((persistent|non-persistent)://)?([A-Za-z0-9_=:.-]+/[A-Za-z0-9_=:.-]+/[^/\s\pZ\p{Cc}]+)$|^[^/\s\pZ\p{Cc}]+$')"
-        )
-        .message("deadLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
+        validation = Rule::new(is_topic())
+            .message("deadLetterTopic must be my-topic, tenant/namespace/my-topic or persistent://tenant/namespace/my-topic")
     )]
     pub dead_letter_topic: Option<String>,
 }
@@ -442,6 +408,24 @@ pub struct Autoscaling {
     pub cooldown_seconds: Option<i32>,
 }
 
+/// An object as the last apply returned it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AppliedObject {
+    /// Its kind.
+    pub kind: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its generation.
+    pub generation: i64,
+}
+
+impl AppliedObject {
+    /// The object with this metadata.
+    pub fn of(resource: &Resource, meta: &Meta) -> Self {
+        Self { kind: resource.kind.to_owned(), uid: (*meta.uid).to_owned(), generation: meta.generation }
+    }
+}
+
 /// What is observed of a PulsarConsumer and its Deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -480,10 +464,13 @@ pub struct PulsarConsumerStatus {
     /// When backlog, unacked and consumers were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog_time: Option<Time>,
+    /// What the manager applied: an object whose generation is another one is applied again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
+    pub applied: Vec<AppliedObject>,
     /// Available: as many consumers are ready as are wanted. Applied: the Deployment is as this object asks; where
     /// it is False, the reason says who stands against it, and the message in whose words. BacklogObserved, with adminURL:
-    /// the backlog is known. AutoscalingReady, with autoscaling: KEDA scales this object. SecretsObserved, with
-    /// rolloutOnSecretChange: changes of the Secrets are seen.
+    /// the backlog is known. AutoscalingReady, with autoscaling: KEDA scales this object.
     // Another operator's conditions may lack what ours have.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "lenient")]
     pub conditions: Vec<Condition>,

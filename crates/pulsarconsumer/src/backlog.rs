@@ -1,22 +1,16 @@
 //! What the broker says of a subscription, and how much of it is written into the status.
 //!
 //! Exact figures are metrics. The status is for people: it is written when a figure comes from or to 0, or has changed by
-//! more than a tenth and the last write is a while ago, so that a busy topic costs no write every half minute.
+//! more than a tenth.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use quintet_runtime::model::clock::whole_seconds;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use std::borrow::Cow;
-use std::fmt;
-use std::marker::PhantomData;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::collections::HashMap;
 
 use crate::api::PulsarConsumerStatus;
-use crate::kept::in_future;
-
-/// How long a figure stands at least, unless it comes from or to 0.
-const LONG_ENOUGH: SignedDuration = SignedDuration::from_secs(60);
 
 /// The figures of a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -61,75 +55,22 @@ pub struct Reading {
     pub partitioned: Option<bool>,
 }
 
-/// The figures of a subscription, by the broker's answer about its topic; None where there is none of this name. All else in
-/// the answer is skipped while it is read: whoever answers may have made it as large as it likes.
+/// The figures of a subscription in the broker's statistics of its topic; None where the topic has no such subscription. The
+/// caller limits the size of `answer`.
 pub fn figures(answer: &[u8], subscription: &str) -> Result<Option<Figures>, serde_json::Error> {
-    let mut reader = serde_json::Deserializer::from_slice(answer);
-    let found = Member { name: "subscriptions", of: Member { name: subscription, of: PhantomData } };
-    let stats: Option<Option<SubscriptionStats>> = found.deserialize(&mut reader)?;
-    reader.end()?;
-    Ok(stats.flatten().map(|stats| Figures {
+    let mut stats: TopicStats = serde_json::from_slice(answer)?;
+    Ok(stats.subscriptions.remove(subscription).map(|stats| Figures {
         backlog: stats.msg_backlog.max(0),
         unacked: stats.unacked_messages.max(0),
-        consumers: i32::try_from(stats.consumers).unwrap_or(i32::MAX),
+        consumers: i32::try_from(stats.consumers.len()).unwrap_or(i32::MAX),
         rate: stats.msg_rate_out,
     }))
 }
 
-/// Reads one member of a JSON object and skips the others.
-struct Member<'a, S> {
-    name: &'a str,
-    of: S,
-}
-
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Member<'_, S> {
-    type Value = Option<S::Value>;
-
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_map(self)
-    }
-}
-
-impl<'de, S: DeserializeSeed<'de>> Visitor<'de> for Member<'_, S> {
-    type Value = Option<S::Value>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-        let (mut of, mut found) = (Some(self.of), None);
-        while let Some(name) = members.next_key::<Cow<'de, str>>()? {
-            match of.take_if(|_| *name == *self.name) {
-                Some(of) => found = Some(members.next_value_seed(of)?),
-                None => {
-                    members.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// Counts the items of a JSON array.
-fn count<'de, D: Deserializer<'de>>(reader: D) -> Result<usize, D::Error> {
-    struct Count;
-    impl<'de> Visitor<'de> for Count {
-        type Value = usize;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an array")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<usize, A::Error> {
-            let mut count = 0;
-            while items.next_element::<IgnoredAny>()?.is_some() {
-                count += 1;
-            }
-            Ok(count)
-        }
-    }
-    reader.deserialize_seq(Count)
+#[derive(Deserialize)]
+struct TopicStats {
+    // Required, so that other JSON is an error.
+    subscriptions: HashMap<String, SubscriptionStats>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -138,54 +79,30 @@ struct SubscriptionStats {
     msg_backlog: i64,
     unacked_messages: i64,
     msg_rate_out: f64,
-    #[serde(deserialize_with = "count")]
-    consumers: usize,
+    consumers: Vec<IgnoredAny>,
 }
 
-/// What the status says of the backlog: the figures, when they were read, and when to look again because a change that is
-/// not told yet may be by then.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
-    /// See [`PulsarConsumerStatus::backlog`].
-    pub backlog: Option<i64>,
-    /// See [`PulsarConsumerStatus::unacked`].
-    pub unacked: Option<i64>,
-    /// See [`PulsarConsumerStatus::consumers`].
-    pub consumers: Option<i32>,
-    /// See [`PulsarConsumerStatus::backlog_time`].
-    pub time: Option<Time>,
-    /// When to look again.
-    pub again: Option<Timestamp>,
-}
-
-/// What to tell of the figures after `before` was told.
-pub fn told(before: &PulsarConsumerStatus, figures: Option<&Figures>, now: Timestamp) -> Told {
-    let stays = Told {
-        backlog: before.backlog,
-        unacked: before.unacked,
-        consumers: before.consumers,
-        time: before.backlog_time.clone(),
-        again: None,
+/// The figures as the status says them after `before`, and nothing else.
+pub fn told(
+    before: &PulsarConsumerStatus,
+    figures: Option<&Figures>,
+    now: Timestamp,
+) -> PulsarConsumerStatus {
+    let is_news = |figures: &&Figures| {
+        let pairs = [(before.backlog, figures.backlog), (before.unacked, figures.unacked)];
+        before.consumers != Some(figures.consumers)
+            || pairs.into_iter().any(|(old, new)| {
+                old.is_none_or(|old| (old == 0) != (new == 0) || (new - old).abs() * 10 > old)
+            })
     };
     // Figures that cannot be read any more are old and not wrong: they stay, with their time, and the condition tells.
-    let Some(figures) = figures else { return stays };
-    let pairs = [(before.backlog, figures.backlog), (before.unacked, figures.unacked)];
-    let at_once = before.consumers != Some(figures.consumers)
-        || pairs.iter().any(|(old, new)| old.is_none_or(|old| (old == 0) != (*new == 0)));
-    let notable = pairs.iter().any(|(old, new)| old.is_some_and(|old| (new - old).abs() * 10 > old));
-    let due = before.backlog_time.as_ref().map(|time| in_future(time.0, LONG_ENOUGH));
-    // A time that is far ahead of our clock must not silence the figures.
-    let waits = due.filter(|due| now < *due && *due <= in_future(now, LONG_ENOUGH * 2));
-    if at_once || notable && waits.is_none() {
-        return Told {
-            backlog: Some(figures.backlog),
-            unacked: Some(figures.unacked),
-            consumers: Some(figures.consumers),
-            time: Some(Time(whole_seconds(now))),
-            again: None,
-        };
-    }
-    Told { again: waits.filter(|_| notable), ..stays }
+    let (backlog, unacked, consumers, backlog_time) = match figures.filter(is_news) {
+        None => (before.backlog, before.unacked, before.consumers, before.backlog_time.clone()),
+        Some(Figures { backlog, unacked, consumers, .. }) => {
+            (Some(*backlog), Some(*unacked), Some(*consumers), Some(Time(whole_seconds(now))))
+        }
+    };
+    PulsarConsumerStatus { backlog, unacked, consumers, backlog_time, ..PulsarConsumerStatus::default() }
 }
 
 #[cfg(test)]
@@ -208,17 +125,16 @@ mod tests {
     }
 
     #[rstest]
-    // From and to 0: at once.
+    // From and to 0.
     #[case(0, 1, 1, 1, Some(1))]
     #[case(500, 0, 1, 1, Some(0))]
-    // More than a tenth: after a minute.
-    #[case(100, 111, 1, 59, None)]
-    #[case(100, 111, 1, 60, Some(111))]
-    #[case(100, 89, 1, 61, Some(89))]
-    // A tenth or less: never.
+    // More than a tenth.
+    #[case(100, 111, 1, 1, Some(111))]
+    #[case(100, 89, 1, 1, Some(89))]
+    // A tenth or less.
     #[case(100, 110, 1, 3_600, None)]
     #[case(100, 90, 1, 3_600, None)]
-    // Another number of consumers: at once, with everything.
+    // Another number of consumers, with everything.
     #[case(100, 101, 2, 1, Some(101))]
     fn figures_are_told_when_they_tell_something(
         #[case] before: i64,
@@ -230,17 +146,7 @@ mod tests {
         let figures = Figures { backlog, unacked: 0, consumers, rate: 0.0 };
         let told = told(&status(before, 1), Some(&figures), at(second));
         assert_eq!(told.backlog, Some(expected.unwrap_or(before)));
-        assert_eq!(told.time.is_some_and(|time| time.0 == at(second)), expected.is_some());
-    }
-
-    #[test]
-    fn a_change_that_waits_is_told_in_time() {
-        let figures = Figures { backlog: 200, unacked: 0, consumers: 1, rate: 0.0 };
-        let waits = told(&status(100, 1), Some(&figures), at(10));
-        assert_eq!((waits.backlog, waits.again), (Some(100), Some(at(60))));
-        assert_eq!(told(&status(100, 1), Some(&figures), at(60)).backlog, Some(200));
-        // Our clock is an hour behind the one that wrote the time.
-        assert_eq!(told(&status(100, 1), Some(&figures), at(-3_600)).backlog, Some(200));
+        assert_eq!(told.backlog_time.is_some_and(|time| time.0 == at(second)), expected.is_some());
     }
 
     #[test]
@@ -259,8 +165,10 @@ mod tests {
         assert_eq!(read("s"), Some(Figures { backlog: 102, unacked: 3, consumers: 2, rate: 1.5 }));
         assert_eq!(read("ab"), Some(Figures::default()));
         assert_eq!(read("other"), None);
-        assert_eq!(figures(b"{}", "s").unwrap(), None);
-        for nonsense in [&b"[]"[..], b"{\"subscriptions\": 1}", b"{} x", b"<html>"] {
+        assert_eq!(figures(b"{\"subscriptions\": {}}", "s").unwrap(), None);
+        for nonsense in
+            [&b"[]"[..], b"{}", b"{\"subscriptions\": 1}", b"{\"subscriptions\": {}} x", b"<html>"]
+        {
             assert!(figures(nonsense, "s").is_err());
         }
     }

@@ -1,7 +1,6 @@
 //! Wires PulsarConsumers, their Deployments and pods, KEDA's objects and what is polled to the queue and the plan.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
@@ -9,48 +8,36 @@ use quintet_runtime::cache::informer::{Change, Health, Informer, any_changed};
 use quintet_runtime::control::context::Context;
 use quintet_runtime::control::controller::Controller;
 use quintet_runtime::control::reconciler::Reconciler;
-use quintet_runtime::log_repeated;
-use quintet_runtime::model::core_types::{Deployment, Pod};
-use quintet_runtime::model::object::{Key, Object as _};
+use quintet_runtime::model::core_types::Deployment;
+use quintet_runtime::model::object::{Key, Object};
 use quintet_runtime::model::plan::Plan;
 use quintet_runtime::model::refusals::Refusals;
-use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
-use quintet_runtime::server::client::brief;
-use quintet_runtime::write::executor::{Error, Executor};
-use serde::Deserialize;
+use quintet_runtime::model::resource::Resource;
+use quintet_runtime::write::executor::{Error, Execution};
 
 use crate::CONTROLLER;
-use crate::adoption::Owned;
-use crate::api::{PulsarConsumer, PulsarConsumerStatus};
+use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
 use crate::deployment::{DEPLOYMENT_SUFFIX, Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
-use crate::kept::{APPLIED_ANNOTATION, AllTried, FOLLOW_UP, LOOK_AGAIN, Tried};
+use crate::kept::{Attempt, Attempts, FOLLOW_UP};
 use crate::metrics::Metrics;
-use crate::observe::{Inquiry, Keda, World};
+use crate::observe::{Keda, World};
 use crate::plan::plan;
-use crate::pods::{Complaint, Unready, complaint, whom_to_ask};
+use crate::pods::Unready;
 use crate::poller::Poller;
-
-/// Events, as kubelets write them.
-const CORE_EVENTS: Resource =
-    Resource { group: "", version: "v1", kind: "Event", plural: "events", namespaced: true, custom: false };
 
 struct PulsarConsumers {
     context: Context,
     deployments: Informer<Deployment>,
     /// Its ScaledObjects and its TriggerAuthentications.
     keda: [Informer<KedaObject>; 2],
-    /// How often in a row an object of theirs could not be read.
-    unread: AtomicU64,
     unready: Arc<Unready>,
     poller: Arc<Poller>,
     image: Arc<Image>,
-    /// By the PulsarConsumer's UID. Forgotten as soon as an apply has shown its effect.
-    tried: Mutex<HashMap<Arc<str>, AllTried>>,
     /// By the PulsarConsumer's UID.
-    asked: Mutex<HashMap<Arc<str>, Inquiry>>,
+    attempts: Mutex<HashMap<Arc<str>, Attempts>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,7 +48,7 @@ impl Reconciler for PulsarConsumers {
     type Object = PulsarConsumer;
     type Status = PulsarConsumerStatus;
     type World = World;
-    type Effect = Tried;
+    type Effect = Attempt;
 
     fn name(&self) -> &'static str {
         CONTROLLER
@@ -80,24 +67,17 @@ impl Reconciler for PulsarConsumers {
         let mut world = World {
             image: self.image.clone(),
             refusals,
-            tried: lock(&self.tried).get(&key.uid).cloned().unwrap_or_default(),
+            attempts: lock(&self.attempts).get(&key.uid).cloned().unwrap_or_default(),
             ..World::default()
         };
         if object.terminating() {
             return Ok(world);
         }
-        world.known = self.poller.known(&key);
-        world.deployment = self.deployment(object, &key).await?;
-        if let Some(own) = &world.deployment
-            && own.meta.is_controlled_by(&key)
-            && own.meta.annotations.get(APPLIED_ANNOTATION).is_none()
-        {
-            world.owned =
-                self.executor().reads.read::<Owned>(&DEPLOYMENTS, &key.namespace, &own.meta.name).await?;
-        }
-        world.keda = self.keda(object, &key, &world.tried).await;
+        world.backlog = self.poller.reading(&key);
+        let name = deployment_name(object);
+        world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
+        world.keda = self.keda(object, &key, &world.attempts).await;
         world.unready = self.unready.of(&key);
-        world.asked = self.ask(&key, &world.unready).await;
         Ok(world)
     }
 
@@ -106,52 +86,53 @@ impl Reconciler for PulsarConsumers {
         object: &PulsarConsumer,
         world: &World,
         now: Timestamp,
-    ) -> Plan<PulsarConsumerStatus, Tried> {
-        let mut tried = lock(&self.tried);
-        if let Some(all) = tried.get_mut(&object.key().uid) {
-            all.retain(|_, tried| tried.is_fresh(LOOK_AGAIN, now));
-            if all.is_empty() {
-                tried.remove(&object.key().uid);
-            }
-        }
-        drop(tried);
+    ) -> Plan<PulsarConsumerStatus, Attempt> {
         plan(object, world, now)
     }
 
-    fn effect(&self, object: &PulsarConsumer, tried: Tried) -> Result<(), String> {
-        lock(&self.tried).entry(object.key().uid).or_default().insert(tried.resource, tried);
+    fn effect(&self, object: &PulsarConsumer, attempt: Attempt) -> Result<(), String> {
+        lock(&self.attempts).entry(object.key().uid).or_default().insert(attempt.resource, attempt);
         Ok(())
     }
 
+    fn executed(&self, key: &Key, execution: &Execution) {
+        let mut all = lock(&self.attempts);
+        let Some(attempts) = all.get_mut(&key.uid) else { return };
+        for (resource, meta) in &execution.applied {
+            if let Some(attempt) = attempts.get_mut(resource) {
+                attempt.after = Some(AppliedObject::of(resource, meta));
+            }
+        }
+    }
+
     fn forget(&self, key: &Key) {
-        lock(&self.tried).remove(&key.uid);
-        lock(&self.asked).remove(&key.uid);
+        lock(&self.attempts).remove(&key.uid);
     }
 }
 
 impl PulsarConsumers {
-    fn executor(&self) -> &Executor {
-        &self.context.executor
-    }
-
-    /// The Deployment of its name.
+    /// The object of a name.
     ///
-    /// The cache holds only Deployments with the label `pulsarcrd`. One that it does not hold may be a stranger's, which
-    /// must not be touched, or ours without its label: the server is asked once, before anything is made.
-    async fn deployment(&self, object: &PulsarConsumer, key: &Key) -> Result<Option<Arc<Deployment>>, Error> {
-        let name = deployment_name(object);
-        match self.deployments.find(&key.namespace, &name) {
-            None => {
-                let found =
-                    self.executor().reads.read::<Deployment>(&DEPLOYMENTS, &key.namespace, &name).await?;
-                Ok(found.map(Arc::new))
-            }
-            cached => Ok(cached),
+    /// The caches hold only objects with the label `pulsarcrd`. One that a cache does not hold may be somebody else's, which
+    /// must not be touched, or ours without the label, or newer than the cache: the API server is asked. So it is where the
+    /// cache may be behind.
+    async fn find<T: Object>(
+        &self,
+        cache: &Informer<T>,
+        namespace: &str,
+        name: &str,
+        is_behind: bool,
+    ) -> Result<Option<Arc<T>>, Error> {
+        let cached = cache.find(namespace, name).filter(|_| !is_behind);
+        if cached.is_some() {
+            return Ok(cached);
         }
+        let found = self.context.executor.reads.read(&cache.resource(), namespace, name).await?;
+        Ok(found.map(Arc::new))
     }
 
-    /// KEDA's objects of its name. What cannot be found out of them keeps nothing else from being done.
-    async fn keda(&self, object: &PulsarConsumer, key: &Key, tried: &AllTried) -> Keda {
+    /// KEDA's objects of its name. If they cannot be read, the rest of the plan goes on.
+    async fn keda(&self, object: &PulsarConsumer, key: &Key, attempts: &Attempts) -> Keda {
         match presence(&self.keda) {
             Some(true) => {}
             Some(false) => return Keda::Absent,
@@ -162,88 +143,25 @@ impl PulsarConsumers {
         let names = [scaled_object_name(object), trigger_authentication_name(object)];
         let mut found = [None, None];
         for (at, (cache, name)) in self.keda.iter().zip(names).enumerate() {
-            let resource = cache.resource();
-            let cached = cache.find(&key.namespace, &name);
-            // Nobody waits for these caches: one that shows nothing, or something that was just applied, may be behind.
-            let now = self.context.clock.now();
-            let is_young = tried.get(&resource).is_some_and(|tried| tried.is_fresh(FOLLOW_UP * 2, now));
-            // What is to be deleted may be gone already.
-            let is_doubtful = if wanted[at] { cached.is_none() || is_young } else { cached.is_some() };
-            found[at] = if is_doubtful {
-                match self.executor().reads.read::<KedaObject>(&resource, &key.namespace, &name).await {
-                    Ok(read) => {
-                        self.unread.store(0, Ordering::Relaxed);
-                        read.map(Arc::new)
-                    }
+            found[at] = if wanted[at] {
+                // No pass waits for these caches to show what was just applied.
+                let now = self.context.clock.now();
+                let last = attempts.get(&cache.resource());
+                let is_behind = last.is_some_and(|last| last.is_recent(FOLLOW_UP * 2, now));
+                match self.find(cache, &key.namespace, &name, is_behind).await {
+                    Ok(found) => found,
                     Err(error) => {
-                        let times = self.unread.fetch_add(1, Ordering::Relaxed) + 1;
-                        let error = brief(&error);
-                        log_repeated!(warn, times, object = %key, error, "an object of KEDA's cannot be read");
+                        tracing::warn!(object = %key, %error, "cannot read an object of KEDA");
                         return Keda::Unknown;
                     }
                 }
             } else {
-                cached
+                cache.find(&key.namespace, &name)
             };
         }
         let [scaled_object, trigger_authentication] = found;
         Keda::There { scaled_object, trigger_authentication }
     }
-
-    /// Asks kubelets' Events about a pod that is not ready for long and does not say why.
-    async fn ask(&self, key: &Key, unready: &[Arc<Pod>]) -> Option<Inquiry> {
-        let last = lock(&self.asked).get(&key.uid).cloned();
-        let now = self.context.clock.now();
-        let Some(pod) = whom_to_ask(unready, last.as_ref(), now) else {
-            let still = last.filter(|last| unready.iter().any(|pod| pod.meta.uid == last.uid));
-            if still.is_none() {
-                lock(&self.asked).remove(&key.uid);
-            }
-            return still;
-        };
-        let fields = format!("involvedObject.uid={},type=Warning", pod.meta.uid);
-        let events =
-            self.executor().reads.list_fields::<KubeletEvent>(&CORE_EVENTS, &key.namespace, &fields).await;
-        let complaint = match events {
-            Ok(events) => latest(&events, pod.started),
-            // Without Events their words are missing, and nothing else: what was said of this pod stands.
-            Err(error) => {
-                tracing::debug!(object = %key, error = brief(&error), "the Events of a pod cannot be read");
-                last.filter(|last| last.uid == pod.meta.uid).and_then(|last| last.complaint)
-            }
-        };
-        let uid = pod.meta.uid.clone();
-        let inquiry = Inquiry { uid, at: now, complaint };
-        lock(&self.asked).insert(key.uid.clone(), inquiry.clone());
-        Some(inquiry)
-    }
-}
-
-/// An Event about a pod, as far as it is read.
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct KubeletEvent {
-    metadata: KubeletEventMeta,
-    reason: String,
-    message: String,
-    last_timestamp: Option<Timestamp>,
-    event_time: Option<Timestamp>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct KubeletEventMeta {
-    creation_timestamp: Option<Timestamp>,
-}
-
-/// What was complained of last, since the pod has started if it has.
-fn latest(events: &[KubeletEvent], started: Option<Timestamp>) -> Option<Complaint> {
-    let at = |event: &KubeletEvent| {
-        event.last_timestamp.or(event.event_time).or(event.metadata.creation_timestamp)
-    };
-    let complaints =
-        events.iter().filter_map(|event| Some((at(event), complaint(&event.reason, &event.message)?)));
-    complaints.filter(|(at, _)| *at >= started).max_by_key(|(at, _)| *at).map(|(_, complaint)| complaint)
 }
 
 /// Wakes whoever wants to be scaled when KEDA's types come or go.
@@ -291,12 +209,10 @@ pub fn register(context: &Context, image: Image) -> Result<(), prometheus::Error
         context: context.clone(),
         deployments: deployments.clone(),
         keda: keda.clone(),
-        unread: AtomicU64::new(0),
         unready: unready.clone(),
         poller: poller.clone(),
         image: Arc::new(image),
-        tried: Mutex::default(),
-        asked: Mutex::default(),
+        attempts: Mutex::default(),
     };
     let controller = Controller::new(context, reconciler, objects.clone(), reads);
     let waker = controller.waker();

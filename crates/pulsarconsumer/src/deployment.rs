@@ -2,7 +2,6 @@
 
 use kube::Resource as _;
 use quintet_runtime::KIND_LABEL;
-use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::controller_reference;
 use quintet_runtime::model::resource::{DEPLOYMENTS, Resource};
 use serde_json::{Map, Value, json};
@@ -17,8 +16,6 @@ pub const DEPLOYMENT_SUFFIX: &str = "-deployment";
 pub const NAME_LABEL: &str = "pulsarcrd";
 /// Label of the pods: the PulsarConsumer's UID.
 pub const UID_LABEL: &str = "pulsar.pulsarconsumer.krvarma.com/uid";
-/// Annotation of the pods: stands for the content of the Secrets that they mount.
-pub const SECRETS_ANNOTATION: &str = "pulsar.pulsarconsumer.krvarma.com/secrets";
 /// The name of the container, as in the post.
 pub const CONTAINER: &str = "pulsarconsumer";
 /// The volume of the token, and the folder that it is mounted at.
@@ -52,15 +49,6 @@ fn name_of(consumer: &PulsarConsumer) -> &str {
     consumer.meta().name.as_deref().unwrap_or_default()
 }
 
-/// The Secret behind a volume of ours, and the field that names it.
-pub fn secret_of<'a>(spec: &'a PulsarConsumerSpec, volume: &str) -> Option<(&'a SecretKey, &'static str)> {
-    match volume {
-        _ if volume == TOKEN.0 => spec.auth.as_ref().map(|auth| (&auth.token_secret, "auth.tokenSecret")),
-        _ if volume == AUTHORITIES.0 => spec.tls.as_ref().map(|tls| (&tls.ca_secret, "tls.caSecret")),
-        _ => None,
-    }
-}
-
 /// The key of a Secret that a volume shows.
 pub fn key_of<'a>(secret: &'a SecretKey, volume: &str) -> &'a str {
     secret.key.as_deref().unwrap_or(if volume == TOKEN.0 { "token" } else { "ca.crt" })
@@ -76,32 +64,16 @@ pub fn health_port(spec: &PulsarConsumerSpec, default: &Image) -> Option<u16> {
 }
 
 /// The Deployment.
-///
-/// A selector cannot be changed. One that another operator gave to our Deployment is kept, and its labels go onto the
-/// pods. `secrets` stands for the content of the Secrets that the pods mount, where pods are replaced for it.
-pub fn deployment(
-    consumer: &PulsarConsumer,
-    own: Option<&Deployment>,
-    default: &Image,
-    secrets: Option<&str>,
-) -> Value {
+pub fn deployment(consumer: &PulsarConsumer, default: &Image) -> Value {
     let (meta, spec) = (consumer.meta(), &consumer.spec);
-    let selector = own
-        .and_then(|own| own.spec.get("selector").cloned())
-        .unwrap_or_else(|| json!({ "matchLabels": { NAME_LABEL: label_value(consumer) } }));
     let pod = spec.pod.clone().unwrap_or_default();
     let mut labels = json!(pod.labels);
-    for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
-        labels[key] = value.clone();
-    }
     labels[NAME_LABEL] = label_value(consumer).into();
     labels[KIND_LABEL] = "PulsarConsumer".into();
     labels[UID_LABEL] = json!(meta.uid);
     let mut template = json!({ "metadata": { "labels": labels } });
-    let mut annotations = pod.annotations.clone();
-    annotations.extend(secrets.map(|secrets| (SECRETS_ANNOTATION.to_owned(), secrets.to_owned())));
-    if !annotations.is_empty() {
-        template["metadata"]["annotations"] = json!(annotations);
+    if !pod.annotations.is_empty() {
+        template["metadata"]["annotations"] = json!(pod.annotations);
     }
     template["spec"] = pod_spec(spec, default);
     // The object's own labels are for finding the Deployment, as in the post; they select nothing.
@@ -118,7 +90,7 @@ pub fn deployment(
         },
         "spec": {
             "replicas": spec.replicas,
-            "selector": selector,
+            "selector": { "matchLabels": { NAME_LABEL: label_value(consumer) } },
             "strategy": strategy(spec),
             "template": template,
         },
@@ -247,19 +219,6 @@ fn pull_policy(image: &str) -> ImagePullPolicy {
     }
 }
 
-/// What the volumes of ours in a pod's spec show: volume, Secret and key.
-pub fn mounted(pod: &Value) -> Vec<(&str, &str, &str)> {
-    let ours = |name: &&Value| [TOKEN.0, AUTHORITIES.0].iter().any(|one| name["name"] == *one);
-    let volumes = pod["volumes"].as_array().into_iter().flatten().filter(ours);
-    volumes
-        .filter_map(|volume| {
-            let secret = &volume["secret"];
-            let key = secret["items"][0]["key"].as_str()?;
-            Some((volume["name"].as_str()?, secret["secretName"].as_str()?, key))
-        })
-        .collect()
-}
-
 /// The environment: the post's three variables, then one for each further field that is set. No secret is among them.
 fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
     // A kubelet would expand $(NAME); what it finds doubled it leaves single.
@@ -269,8 +228,12 @@ fn env(spec: &PulsarConsumerSpec, port: Option<u16>) -> Vec<Value> {
         text("PULSAR_TOPIC", &spec.topic),
         text("PULSAR_SUBSCRIPTION_NAME", &spec.subscription_name),
     ];
-    env.extend(spec.subscription_type.map(|type_| text("PULSAR_SUBSCRIPTION_TYPE", type_.name())));
-    env.extend(spec.initial_position.map(|position| text("PULSAR_INITIAL_POSITION", position.name())));
+    env.extend(
+        spec.subscription_type.map(|type_| json!({ "name": "PULSAR_SUBSCRIPTION_TYPE", "value": type_ })),
+    );
+    env.extend(
+        spec.initial_position.map(|begin| json!({ "name": "PULSAR_INITIAL_POSITION", "value": begin })),
+    );
     if spec.auth.is_some() {
         env.push(text("PULSAR_TOKEN_FILE", &format!("{}/token", TOKEN.1)));
     }

@@ -1,11 +1,10 @@
 //! PulsarConsumer: keep a Deployment of consumers of a Pulsar topic.
 //!
 //! The Deployment is applied (server-side), never replaced: what others put into it survives, what they change of
-//! ours is repaired, and nothing is written while it is as it should be. A Deployment of the same name that belongs
-//! to somebody else is left alone. The status says what the Deployment reports, not what was wished for.
+//! ours is repaired, and nothing is written while it is as it should be. A Deployment of the same name that this kind did
+//! not make is left alone. The status says what the Deployment reports, not what was wished for.
 
 mod admin;
-mod adoption;
 pub mod api;
 pub mod backlog;
 pub mod controller;
@@ -34,7 +33,7 @@ pub const SECRET_RULES: &[Rule] = &[Rule {
     group: "",
     resources: &["secrets"],
     verbs: &["get"],
-    why: "Token and authorities of PulsarConsumers with adminURL, and Secrets with rolloutOnSecretChange, are read.",
+    why: "The token and the authorities of PulsarConsumers with adminURL are read.",
 }];
 
 /// What this kind may do.
@@ -68,12 +67,6 @@ pub const RULES: &[Rule] = &[
         resources: &["pods"],
         verbs: &["get", "list", "watch"],
         why: "The pods of consumers say why they are not ready.",
-    },
-    Rule {
-        group: "",
-        resources: &["events"],
-        verbs: &["list"],
-        why: "Where a pod does not say why, its kubelet's Events do: a Secret that is absent, an unreachable broker.",
     },
     Rule {
         group: "keda.sh",

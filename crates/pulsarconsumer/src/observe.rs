@@ -3,38 +3,31 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use quintet_runtime::model::core_types::{Deployment, Pod};
 use quintet_runtime::model::refusals::Refusals;
 
-use crate::adoption::Owned;
+use crate::backlog::Reading;
 use crate::deployment::Image;
 use crate::keda::KedaObject;
-use crate::kept::AllTried;
-use crate::pods::Complaint;
-use crate::poller::Known;
+use crate::kept::Attempts;
 
 /// What a plan looks at besides the PulsarConsumer itself.
 #[derive(Debug, Default)]
 pub struct World {
     /// The Deployment of its name, whoever it belongs to.
     pub deployment: Option<Arc<Deployment>>,
-    /// Who owns the Deployment's fields, where it is ours and was never applied by us.
-    pub owned: Option<Owned>,
     /// Its pods that are not ready, by name.
     pub unready: Vec<Arc<Pod>>,
-    /// What kubelets said of one of them, where they were asked.
-    pub asked: Option<Inquiry>,
     /// KEDA's objects of its name.
     pub keda: Keda,
-    /// What its backlog is, and what stands for the content of its Secrets.
-    pub known: Known,
+    /// The last answer about its backlog; None before the first.
+    pub backlog: Option<Reading>,
     /// The image where the object names none, and its port.
     pub image: Arc<Image>,
     /// What the API server refused lately, by the object's name.
     pub refusals: Refusals,
-    /// The last apply of each type that went through, until the object was seen as it should be.
-    pub tried: AllTried,
+    /// The last apply of each type by this process.
+    pub attempts: Attempts,
 }
 
 /// What is known of KEDA.
@@ -52,15 +45,4 @@ pub enum Keda {
         /// The TriggerAuthentication.
         trigger_authentication: Option<Arc<KedaObject>>,
     },
-}
-
-/// What kubelets were asked, and what they said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inquiry {
-    /// The pod's UID.
-    pub uid: Arc<str>,
-    /// When.
-    pub at: Timestamp,
-    /// What is wrong with it, where a kubelet has said so.
-    pub complaint: Option<Complaint>,
 }

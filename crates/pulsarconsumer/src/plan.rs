@@ -1,31 +1,24 @@
 //! What should be done for one PulsarConsumer: a pure function of what is observed and the time.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use quintet_runtime::model::core_types::Deployment;
 use quintet_runtime::model::object::Object as _;
 use quintet_runtime::model::plan::{Action, Plan};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 use serde_json::{Value, json};
 
-use crate::adoption::adoption;
-use crate::api::{PulsarConsumer, PulsarConsumerStatus};
-use crate::backlog::{Told, told};
-use crate::deployment::{Image, SECRETS_ANNOTATION, deployment, deployment_name, mounted};
+use crate::api::{AppliedObject, PulsarConsumer, PulsarConsumerStatus};
+use crate::deployment::{deployment, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, is_partitioned, scaled_object, scaled_object_name,
     trigger_authentication, trigger_authentication_name,
 };
-use crate::kept::{FOLLOW_UP, Kept, LOOK_AGAIN, Standing, Target, Tried, in_future, is_of};
+use crate::kept::{Attempt, FOLLOW_UP, Kept, LOOK_AGAIN, Past, Standing, Steps, Target, in_future, is_of};
 use crate::observe::{Keda, World};
-use crate::pods::ask_next;
-use crate::status::{announce, is_current, status};
-
-/// How long the first status waits for the pods of a new Deployment to be counted, and for the first look at a backlog:
-/// usually a fraction of this.
-const SETTLING: SignedDuration = SignedDuration::from_secs(2);
+use crate::status::{announce, status};
 
 /// A plan of this kind.
-pub type ConsumerPlan = Plan<PulsarConsumerStatus, Tried>;
+pub type ConsumerPlan = Plan<PulsarConsumerStatus, Attempt>;
 
 /// Makes the plan.
 pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> ConsumerPlan {
@@ -37,26 +30,23 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
     let before = consumer.status.clone().unwrap_or_default();
     let key = consumer.key();
     let own = world.deployment.as_deref().filter(|found| is_of(*found, &key));
-    let Ok(secrets) = secrets(consumer, world, own) else {
-        // What the pods are made with is known in a moment: pods that were made before would be replaced at once.
-        plan.look_again(in_future(now, SETTLING));
-        return plan;
-    };
     let target = Target {
         resource: DEPLOYMENTS,
         owner: &key,
         name: deployment_name(consumer),
-        body: deployment(consumer, own, &world.image, secrets.as_deref()),
+        body: deployment(consumer, &world.image),
     };
     let recreate = target.body["spec"]["strategy"]["type"] == "Recreate";
-    let mut standing = Standing::of(target, world.deployment.as_deref(), &world.refusals, &world.tried, now);
-    let mut scaling = scaling(consumer, world, now);
+    let past = Past { told: &before.applied, attempts: &world.attempts, refusals: &world.refusals };
+    let mut standing = Standing::of(target, world.deployment.as_deref(), past, now);
+    let mut scaling = scaling(consumer, world, past, now);
     plan.again = standing.look_again(now).into_iter().chain(scaling.look_again(now)).min();
-    if let Some(due) = standing.take_due() {
-        prepare(&mut plan, world, own, recreate);
-        plan.steps.extend(due.steps(now));
+    let due = standing.take_due();
+    if !due.is_empty() {
+        prepare(&mut plan, own, recreate);
     }
-    plan.steps.extend(scaling.steps(now));
+    plan.steps.extend(due);
+    plan.steps.extend(scaling.steps());
     plan.steps.extend(leftovers(consumer, world));
     // The status does not wait for a deletion that is refused: an Event has said so.
     plan.withhold(&world.refusals, now);
@@ -65,94 +55,25 @@ pub fn plan(consumer: &PulsarConsumer, world: &World, now: Timestamp) -> Consume
         plan.look_again(in_future(now, FOLLOW_UP));
         return plan;
     }
-    if let Some(own) = standing.own()
-        && let Some(until) = counting(own, world, now)
-    {
-        plan.look_again(until);
-        return plan;
-    }
-    let figures = world.known.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
-    let told = match &consumer.spec.admin_url {
-        Some(_) if is_about(consumer, &before) => told(&before, figures, now),
-        // Another topic's backlog is not this one's.
-        Some(_) => told(&PulsarConsumerStatus::default(), figures, now),
-        None => Told::default(),
-    };
-    if let Some(own) = standing.own()
-        && let Some(until) = settling(consumer, world, own, &before, now)
-    {
-        plan.look_again(until);
-        return plan;
-    }
-    if let Some(again) = told.again {
-        plan.look_again(again);
-    }
-    if let Some(at) = ask_next(&world.unready, world.asked.as_ref(), now) {
-        plan.look_again(at);
-    }
-    let after = status(consumer, world, &standing, &scaling, told, &before, now);
+    let mut after = status(consumer, world, &standing, &scaling, &before, now);
+    after.applied = applied(&standing, &scaling, past);
     plan.events = announce(&before, &after);
     plan.status = Some(after);
     plan
 }
 
-/// Until when nothing is said, because the Deployment has just been applied and its figures are of the spec before.
-fn counting(own: &Deployment, world: &World, now: Timestamp) -> Option<Timestamp> {
-    let tried = world.tried.get(&DEPLOYMENTS).filter(|_| !is_current(own))?;
-    tried.is_fresh(SETTLING, now).then(|| in_future(tried.at, SETTLING))
-}
-
-/// What is not known yet, and will be in a moment.
-struct NotYet;
-
-/// What stands for the Secrets in the pods' annotation, if pods are replaced when those change.
-fn secrets(
-    consumer: &PulsarConsumer,
-    world: &World,
-    own: Option<&Deployment>,
-) -> Result<Option<String>, NotYet> {
-    if consumer.spec.rollout_on_secret_change != Some(true) {
-        return Ok(None);
-    }
-    let annotation = format!("/template/metadata/annotations/{}", SECRETS_ANNOTATION.replace('/', "~1"));
-    let has = || own.and_then(|own| own.spec.pointer(&annotation)?.as_str().map(str::to_owned));
-    match &world.known.secrets {
-        Some(Ok(fingerprint)) => Ok(Some(fingerprint.clone())),
-        // What cannot be read has not changed.
-        Some(Err(_)) => Ok(has()),
-        // Another Secret has another content: what stands for the old one would be replaced at once.
-        None if own.is_some_and(|own| mounts_the_same(consumer, own, &world.image)) => Ok(has()),
-        None => Err(NotYet),
-    }
-}
-
-/// Whether the pods of a Deployment mount the Secrets that they should.
-fn mounts_the_same(consumer: &PulsarConsumer, own: &Deployment, image: &Image) -> bool {
-    let wanted = deployment(consumer, Some(own), image, None);
-    let pod = |spec: &Value| spec["template"]["spec"].clone();
-    mounted(&pod(&wanted["spec"])) == mounted(&pod(&own.spec))
-}
-
-/// What has to be done before an apply: taking over what the post's operator made, and taking away what could otherwise
-/// not be taken away.
-fn prepare(plan: &mut ConsumerPlan, world: &World, own: Option<&Deployment>, recreate: bool) {
-    let Some(own) = own else { return };
+/// Removes what keeps the API server from accepting the strategy Recreate, before an apply.
+fn prepare(plan: &mut ConsumerPlan, own: Option<&Deployment>, recreate: bool) {
+    let Some(own) = own.filter(|own| recreate && !own.spec["strategy"]["rollingUpdate"].is_null()) else {
+        return;
+    };
+    // Another field manager may own it, so that an apply of ours would not remove it.
+    let body = json!({
+        "metadata": { "uid": own.meta.uid, "resourceVersion": own.meta.resource_version },
+        "spec": { "strategy": { "type": "Recreate", "rollingUpdate": Value::Null } },
+    });
     let (namespace, name) = (own.meta.namespace.clone(), own.meta.name.clone());
-    let adoption = world.owned.as_ref().and_then(adoption);
-    let mut metadata = json!({ "uid": own.meta.uid });
-    if adoption.is_none() {
-        metadata["resourceVersion"] = (*own.meta.resource_version).into();
-    }
-    if let Some(operations) = adoption {
-        let (namespace, name) = (namespace.clone(), name.clone());
-        plan.steps.push(vec![Action::Patch { resource: DEPLOYMENTS, namespace, name, operations }]);
-    }
-    if recreate && !own.spec["strategy"]["rollingUpdate"].is_null() {
-        // Somebody else may own it, and Recreate is refused as long as it is there.
-        let strategy = json!({ "type": "Recreate", "rollingUpdate": Value::Null });
-        let body = json!({ "metadata": metadata, "spec": { "strategy": strategy } });
-        plan.steps.push(vec![Action::Merge { resource: DEPLOYMENTS, namespace, name, body }]);
-    }
+    plan.steps.push(vec![Action::Merge { resource: DEPLOYMENTS, namespace, name, body }]);
 }
 
 /// How things stand with the autoscaling.
@@ -177,15 +98,9 @@ pub enum Scaling<'a> {
 
 impl Scaling<'_> {
     /// What is due, in order: KEDA looks for the authentication as soon as it sees the ScaledObject.
-    fn steps(&mut self, now: Timestamp) -> Vec<Vec<Action<PulsarConsumerStatus, Tried>>> {
+    fn steps(&mut self) -> Steps {
         let Self::On { authentication, scaled_object } = self else { return Vec::new() };
-        let mut steps = Vec::new();
-        for standing in authentication.iter_mut().chain([scaled_object]) {
-            if let Some(due) = standing.take_due() {
-                steps.extend(due.steps(now));
-            }
-        }
-        steps
+        authentication.iter_mut().chain([scaled_object]).flat_map(Standing::take_due).collect()
     }
 
     fn look_again(&self, now: Timestamp) -> Option<Timestamp> {
@@ -193,7 +108,7 @@ impl Scaling<'_> {
             Self::Off | Self::NoKeda => None,
             // Its coming is told; a look that failed is not.
             Self::Unknown => Some(in_future(now, LOOK_AGAIN)),
-            Self::Waiting => Some(in_future(now, SETTLING)),
+            Self::Waiting => Some(in_future(now, FOLLOW_UP)),
             Self::On { authentication, scaled_object } => {
                 let standings = authentication.iter().chain([scaled_object]);
                 standings.filter_map(|standing| standing.look_again(now)).min()
@@ -202,7 +117,7 @@ impl Scaling<'_> {
     }
 }
 
-fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> Scaling<'a> {
+fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, past: Past<'a>, now: Timestamp) -> Scaling<'a> {
     let Some(autoscaling) = &consumer.spec.autoscaling else { return Scaling::Off };
     let (scaled, authentication) = match &world.keda {
         Keda::Unknown => return Scaling::Unknown,
@@ -211,14 +126,14 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> S
     };
     let key = consumer.key();
     let said = scaled.as_deref().filter(|scaled| is_of(*scaled, &key)).and_then(is_partitioned);
-    let partitioned = match (autoscaling.partitioned, &world.known.backlog, said) {
+    let partitioned = match (autoscaling.partitioned, &world.backlog, said) {
         (Some(partitioned), ..) | (None, None, Some(partitioned)) => partitioned,
         (None, Some(reading), said) => reading.partitioned.or(said).unwrap_or_default(),
         (None, None, None) => return Scaling::Waiting,
     };
     let standing = |resource, name, body, found: &'a Option<std::sync::Arc<KedaObject>>| {
         let target = Target { resource, owner: &key, name, body };
-        Standing::of(target, found.as_deref(), &world.refusals, &world.tried, now)
+        Standing::of(target, found.as_deref(), past, now)
     };
     let name = trigger_authentication_name(consumer);
     Scaling::On {
@@ -233,8 +148,18 @@ fn scaling<'a>(consumer: &PulsarConsumer, world: &'a World, now: Timestamp) -> S
     }
 }
 
+/// What the status says of applies.
+fn applied(standing: &Standing<'_, Deployment>, scaling: &Scaling<'_>, past: Past<'_>) -> Vec<AppliedObject> {
+    let mut all = vec![standing.applied(&DEPLOYMENTS, past)];
+    if let Scaling::On { authentication, scaled_object } = scaling {
+        all.push(scaled_object.applied(&SCALED_OBJECTS, past));
+        all.extend(authentication.iter().map(|one| one.applied(&TRIGGER_AUTHENTICATIONS, past)));
+    }
+    all.into_iter().flatten().collect()
+}
+
 /// Deletes what was made for KEDA and is no longer wanted.
-fn leftovers(consumer: &PulsarConsumer, world: &World) -> Vec<Vec<Action<PulsarConsumerStatus, Tried>>> {
+fn leftovers(consumer: &PulsarConsumer, world: &World) -> Steps {
     let Keda::There { scaled_object, trigger_authentication } = &world.keda else { return Vec::new() };
     let (key, spec) = (consumer.key(), &consumer.spec);
     let scales = spec.autoscaling.is_some();
@@ -264,23 +189,6 @@ pub fn is_about(consumer: &PulsarConsumer, before: &PulsarConsumerStatus) -> boo
     let spec = &consumer.spec;
     before.topic.as_ref() == Some(&spec.topic)
         && before.subscription.as_ref() == Some(&spec.subscription_name)
-}
-
-/// Until when the first status waits, because its Deployment is new and its pods are about to be counted, or because the
-/// backlog is about to be read: what would be said now would be said anew in a moment.
-fn settling(
-    consumer: &PulsarConsumer,
-    world: &World,
-    own: &Deployment,
-    before: &PulsarConsumerStatus,
-    now: Timestamp,
-) -> Option<Timestamp> {
-    let counted = is_current(own) && own.replicas >= consumer.spec.replicas || own.trouble.is_some();
-    let looked = consumer.spec.admin_url.is_none() || world.known.backlog.is_some();
-    let until = in_future(own.meta.created?, SETTLING);
-    // A server's clock that is far ahead of ours must not keep the status away.
-    let near = now < until && until <= in_future(now, SETTLING * 2);
-    (before.observed_generation.is_none() && !(counted && looked) && near).then_some(until)
 }
 
 #[cfg(test)]

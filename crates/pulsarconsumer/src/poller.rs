@@ -1,8 +1,8 @@
-//! What nobody reports and has to be asked for, object by object: the backlog, and whether Secrets have changed.
+//! Polls the backlog of each PulsarConsumer that has an `adminURL`.
 //!
-//! Each object that wants it has a task of its own, so that an admin API that does not answer keeps nobody else waiting.
-//! A task asks only while this process leads, at intervals that are spread by jitter, and wakes its object when the answer
-//! is another one. What it knows is kept here and goes with the object.
+//! Each object has its own task, so that an admin API that does not answer delays no other object. A task polls only while
+//! this process leads, at intervals with jitter, and wakes its object when the answer changes. The last answer is kept here
+//! and goes with the object.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -21,63 +21,51 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::admin::{Access, Admin, Asked};
 use crate::api::{PulsarConsumer, PulsarConsumerSpec};
 use crate::backlog::{Reading, Unknown};
-use crate::deployment::{AUTHORITIES, TOKEN};
 use crate::metrics::Metrics;
-use crate::secrets::{self, Mounted};
+use crate::secrets;
 use crate::topic::Topic;
 
 /// The time between two looks at a backlog where the object names none.
 const POLL: Duration = Duration::from_secs(30);
-/// The time between two looks at Secrets.
+/// How long the Secrets of an object are kept before they are read again, and the wait after a panic.
 const SECRETS: Duration = Duration::from_mins(1);
 /// The first look is this late at most, so that a new leader does not ask about everything in one moment.
 const SPREAD: Duration = Duration::from_secs(1);
 
-/// What is asked for an object: a change of it begins anew.
+/// What to poll for an object. When it changes, the task starts over.
 #[derive(Clone, Debug, PartialEq)]
 struct Order {
-    backlog: Option<Asked>,
+    asked: Asked,
     interval: Duration,
-    secrets: bool,
     spec: Arc<PulsarConsumerSpec>,
 }
 
 impl Order {
-    /// What an object wants; None where it wants nothing.
+    /// What to poll for an object; None without `adminURL`.
     fn of(consumer: &PulsarConsumer) -> Option<Self> {
         let spec = &consumer.spec;
-        let backlog = spec.admin_url.as_ref().map(|url| Asked {
-            url: url.clone(),
+        let asked = Asked {
+            url: spec.admin_url.clone()?,
             topic: Topic::of(&spec.topic),
             subscription: spec.subscription_name.clone(),
-        });
-        let secrets = spec.rollout_on_secret_change == Some(true);
+        };
         let interval = spec.backlog_poll_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         // Of the rest only where to find the Secrets matters.
-        let spec =
-            PulsarConsumerSpec { auth: spec.auth.clone(), tls: spec.tls.clone(), ..Default::default() };
-        (backlog.is_some() || secrets).then(|| Self {
-            backlog,
-            interval: interval.map_or(POLL, Duration::from_secs),
-            secrets,
-            spec: spec.into(),
-        })
+        let spec = PulsarConsumerSpec {
+            auth: spec.auth.clone(),
+            tls: spec.tls.clone(),
+            admin_url: spec.admin_url.clone(),
+            ..Default::default()
+        };
+        Some(Self { asked, interval: interval.map_or(POLL, Duration::from_secs), spec: spec.into() })
     }
-}
-
-/// What is known of an object.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
-    /// What was read of its backlog last; none where nothing was yet.
-    pub backlog: Option<Reading>,
-    /// What stands for the content of its Secrets, or why that is not known; none where nothing was read yet.
-    pub secrets: Option<Result<String, Unknown>>,
 }
 
 struct Running {
     order: Order,
     task: JoinHandle<()>,
-    known: Known,
+    /// The last answer; None before the first.
+    reading: Option<Reading>,
 }
 
 impl Drop for Running {
@@ -131,20 +119,16 @@ impl Poller {
         if running.get(&key.uid).is_some_and(|running| running.order == order) {
             return;
         }
-        let mut known = Known::default();
+        let mut reading = None;
         if let Some(before) = running.get(&key.uid) {
-            // What is known of another topic is not known of this one, nor of another Secret.
-            if before.order.backlog == order.backlog {
-                known.backlog.clone_from(&before.known.backlog);
+            if before.order.asked == order.asked {
+                reading.clone_from(&before.reading);
             } else {
                 tools.metrics.forget(&key);
             }
-            if before.order.secrets && before.order.spec == order.spec {
-                known.secrets.clone_from(&before.known.secrets);
-            }
         }
         let task = tokio::spawn(keep_polling(self.clone(), key.clone(), order.clone(), tools.clone()));
-        running.insert(key.uid, Running { order, task, known });
+        running.insert(key.uid, Running { order, task, reading });
     }
 
     fn end(&self, key: &Key, tools: &Tools) {
@@ -153,18 +137,18 @@ impl Poller {
         }
     }
 
-    /// What is known of an object.
-    pub fn known(&self, key: &Key) -> Known {
-        self.lock().get(&key.uid).map(|running| running.known.clone()).unwrap_or_default()
+    /// The last answer for an object; None before the first.
+    pub fn reading(&self, key: &Key) -> Option<Reading> {
+        self.lock().get(&key.uid)?.reading.clone()
     }
 
-    /// Takes note of an answer; true where it is another one than before.
-    fn learn(&self, key: &Key, change: impl FnOnce(&mut Known)) -> bool {
+    /// Stores an answer. Returns whether it differs from the last one.
+    fn learn(&self, key: &Key, reading: Option<Reading>) -> bool {
         let mut running = self.lock();
         let Some(running) = running.get_mut(&key.uid) else { return false };
-        let before = running.known.clone();
-        change(&mut running.known);
-        running.known != before
+        let is_news = running.reading != reading;
+        running.reading = reading;
+        is_news
     }
 }
 
@@ -189,73 +173,44 @@ async fn poll(poller: &Poller, key: &Key, order: &Order, tools: &Tools) {
         Duration::from_nanos(random.hash_one(looks) % nanos)
     };
     let mut gate = tools.context.gate.watch();
-    let mut mounted: Option<(Instant, Result<Mounted, Unknown>)> = None;
+    let mut read: Option<(Instant, Result<Access, Unknown>)> = None;
     let mut failures = 0_u32;
     sleep(jitter(SPREAD)).await;
-    let (mut backlog_due, mut secrets_due) = (Instant::now(), Instant::now());
     loop {
         if tools.context.gate.term().is_none() {
-            // Whoever leads tells the figures, and what was known before is old by the time that this process leads again.
+            // The leader exports the figures, and this process's own are old when it leads again.
             tools.metrics.forget(key);
-            poller.learn(key, |known| *known = Known::default());
-            mounted = None;
+            poller.learn(key, None);
+            read = None;
             if gate.wait_for(Option::is_some).await.is_err() {
                 return;
             }
             sleep(jitter(SPREAD)).await;
-            (backlog_due, secrets_due) = (Instant::now(), Instant::now());
             continue;
         }
         let now = Instant::now();
-        let is_known = mounted.as_ref().is_some_and(|(at, _)| now < *at + SECRETS);
-        let wants_secrets = order.spec.auth.is_some() || order.spec.tls.is_some();
-        let looks_at_backlog = order.backlog.is_some() && backlog_due <= now;
-        let looks_at_secrets = order.secrets && secrets_due <= now;
-        if wants_secrets && (looks_at_secrets || looks_at_backlog && !is_known) {
-            let read = Mounted::read(&tools.context.executor, &key.namespace, &order.spec).await;
-            mounted = Some((now, read));
-        }
-        if looks_at_secrets {
-            let read = mounted.as_ref().map_or_else(|| Ok(Mounted::default()), |(_, read)| read.clone());
-            let fingerprint = read.map(|mounted| mounted.fingerprint(&key.uid));
-            if poller.learn(key, |known| known.secrets = Some(soften(known.secrets.take(), fingerprint))) {
-                tools.waker.wake(key.clone());
-            }
-            secrets_due = now + SECRETS - jitter(SECRETS / 8);
-        }
-        if let Some(asked) = &order.backlog
-            && looks_at_backlog
-        {
-            let partitioned = poller.known(key).backlog.and_then(|reading| reading.partitioned);
-            let access = access(asked, &order.spec, mounted.as_ref().map(|(_, read)| read));
-            let mut reading = match access {
-                Ok(access) => tools.admin.read(asked, &access, partitioned).await,
-                Err(unknown) => Reading { figures: Err(unknown), partitioned: None },
-            };
-            // A topic that cannot be read for a while has not lost its partitions.
-            reading.partitioned = reading.partitioned.or(partitioned);
-            tools.metrics.read(key, &reading);
-            failures = if reading.figures.is_err() { failures + 1 } else { 0 };
-            let learnt = poller.learn(key, |known| {
-                // One answer that does not come is no news; the next one may be.
-                let is_first =
-                    failures == 1 && known.backlog.as_ref().is_some_and(|before| before.figures.is_ok());
-                if !is_first {
-                    known.backlog = Some(next(known.backlog.take(), reading));
-                }
-            });
-            if learnt {
-                tools.waker.wake(key.clone());
-            }
-            backlog_due = now + order.interval - jitter(order.interval / 8);
-        }
-        let next = match (&order.backlog, order.secrets) {
-            (Some(_), true) => backlog_due.min(secrets_due),
-            (Some(_), false) => backlog_due,
-            (None, _) => secrets_due,
+        let (read_at, access) = match read.take().filter(|(at, _)| now < *at + SECRETS) {
+            Some(read) => read,
+            None => (now, secrets::access(&tools.context.executor, &key.namespace, &order.spec).await),
         };
+        let before = poller.reading(key);
+        let partitioned = before.as_ref().and_then(|reading| reading.partitioned);
+        let mut reading = match &access {
+            Ok(access) => tools.admin.read(&order.asked, access, partitioned).await,
+            Err(unknown) => Reading { figures: Err(unknown.clone()), partitioned: None },
+        };
+        read = Some((read_at, access));
+        // A topic that cannot be read for a while has not lost its partitions.
+        reading.partitioned = reading.partitioned.or(partitioned);
+        tools.metrics.read(key, &reading);
+        failures = if reading.figures.is_err() { failures + 1 } else { 0 };
+        // One failure after a success is not reported: the next poll may succeed.
+        let is_first = failures == 1 && before.as_ref().is_some_and(|before| before.figures.is_ok());
+        if !is_first && poller.learn(key, Some(next(before, reading))) {
+            tools.waker.wake(key.clone());
+        }
         tokio::select! {
-            () = sleep_until(next) => {}
+            () = sleep_until(now + order.interval - jitter(order.interval / 8)) => {}
             _ = gate.wait_for(Option::is_none) => {}
         }
     }
@@ -270,36 +225,6 @@ fn next(before: Option<Reading>, mut reading: Reading) -> Reading {
         (Err(_), _) => {}
     }
     reading
-}
-
-/// What is known after another look at Secrets: an answer that does not come takes nothing away from what was seen.
-fn soften(before: Option<Result<String, Unknown>>, now: Result<String, Unknown>) -> Result<String, Unknown> {
-    match (before, now) {
-        (Some(before), Err(unknown)) if unknown.reason == secrets::UNKNOWN => before,
-        (_, now) => now,
-    }
-}
-
-/// How the admin API is talked to. Where it is encrypted, the authorities of `tls.caSecret` are trusted as they are for the
-/// broker; the token is sent wherever the object has one.
-fn access(
-    asked: &Asked,
-    spec: &PulsarConsumerSpec,
-    mounted: Option<&Result<Mounted, Unknown>>,
-) -> Result<Access, Unknown> {
-    let wants_authorities = spec.tls.is_some() && asked.url.starts_with("https://");
-    if spec.auth.is_none() && !wants_authorities {
-        return Ok(Access::default());
-    }
-    let mounted = match mounted {
-        Some(Ok(mounted)) => mounted,
-        Some(Err(unknown)) => return Err(unknown.clone()),
-        None => return Ok(Access::default()),
-    };
-    Ok(Access {
-        token: mounted.of(TOKEN.0).cloned(),
-        authorities: mounted.of(AUTHORITIES.0).filter(|_| wants_authorities).map(|pem| pem.bytes().to_vec()),
-    })
 }
 
 #[cfg(test)]
@@ -327,21 +252,9 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_that_is_away_takes_nothing_back() {
-        let seen = Ok("v1-a".to_owned());
-        let away = Err(unknown(secrets::UNKNOWN, "timeout"));
-        assert_eq!(soften(Some(seen.clone()), away.clone()), seen);
-        assert_eq!(soften(None, away.clone()), away);
-        let gone = Err(unknown("SecretNotFound", "gone"));
-        assert_eq!(soften(Some(seen), gone.clone()), gone);
-    }
-
-    #[test]
     fn only_what_is_asked_for_makes_an_order() {
         let mut consumer = PulsarConsumer::default();
         assert!(Order::of(&consumer).is_none());
-        consumer.spec.rollout_on_secret_change = Some(true);
-        assert!(Order::of(&consumer).is_some_and(|order| order.secrets && order.backlog.is_none()));
         consumer.spec.admin_url = Some("http://broker".to_owned());
         let before = Order::of(&consumer).unwrap();
         assert_eq!(before.interval, POLL);

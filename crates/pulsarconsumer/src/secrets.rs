@@ -1,32 +1,27 @@
-//! Secrets that an object names, where the manager may read them: for the token of the admin API, and for replacing pods
-//! when what they mount has changed.
+//! Reads the token and the authorities that a PulsarConsumer names, where the manager may read Secrets.
 //!
-//! A value never leaves this process but to the admin API that the object names. What stands for it in the pods' annotation
-//! is keyed by the object's UID: a plain hash of a token could be tried out by whoever sees it.
+//! A value leaves this process only in a request to the `adminURL` of the same object.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use futures::future::BoxFuture;
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::HeaderValue;
 use k8s_openapi::ByteString;
-use quintet_runtime::model::digest;
 use quintet_runtime::model::resource::Resource;
 use quintet_runtime::write::executor::Executor;
 use serde::Deserialize;
-use sha2::Sha256;
 
+use crate::admin::Access;
 use crate::api::{PulsarConsumerSpec, SecretKey};
 use crate::backlog::Unknown;
-use crate::deployment::{AUTHORITIES, TOKEN, key_of, secret_of};
+use crate::deployment::{AUTHORITIES, TOKEN, key_of};
 
 /// Secrets.
 const SECRETS: Resource =
     Resource { group: "", version: "v1", kind: "Secret", plural: "secrets", namespaced: true, custom: false };
 
 /// The reason where nobody can say what is in a Secret.
-pub const UNKNOWN: &str = "SecretUnknown";
+const UNKNOWN: &str = "SecretUnknown";
 
 /// A value that no log and no message shows.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,11 +49,6 @@ impl Sensitive {
         header.set_sensitive(true);
         Ok(header)
     }
-
-    /// The value.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 #[derive(Deserialize)]
@@ -67,44 +57,24 @@ struct Secret {
     data: BTreeMap<String, ByteString>,
 }
 
-/// The values that an object's volumes show, by volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mounted(BTreeMap<&'static str, Sensitive>);
-
-impl Mounted {
-    /// Reads them from the API server. A value that is not there is a reason, and so is a Secret that may not be read.
-    pub fn read<'a>(
-        executor: &'a Executor,
-        namespace: &'a str,
-        spec: &'a PulsarConsumerSpec,
-    ) -> BoxFuture<'a, Result<Self, Unknown>> {
-        Box::pin(async move {
-            let mut mounted = BTreeMap::new();
-            for volume in [TOKEN.0, AUTHORITIES.0] {
-                if let Some((secret, field)) = secret_of(spec, volume) {
-                    mounted.insert(volume, read(executor, namespace, secret, volume, field).await?);
-                }
-            }
-            Ok(Self(mounted))
-        })
+/// Reads what the admin API of an object asks for: the token, and for an `https://` address the authorities of `tls.caSecret`. A
+/// value that does not exist is a reason, and so is a Secret that the manager may not read.
+pub async fn access(
+    executor: &Executor,
+    namespace: &str,
+    spec: &PulsarConsumerSpec,
+) -> Result<Access, Unknown> {
+    let mut access = Access::default();
+    if let Some(auth) = &spec.auth {
+        let field = "auth.tokenSecret";
+        access.token = Some(read(executor, namespace, &auth.token_secret, TOKEN.0, field).await?);
     }
-
-    /// The value that a volume shows.
-    pub fn of(&self, volume: &str) -> Option<&Sensitive> {
-        self.0.get(volume)
+    let is_encrypted = spec.admin_url.as_ref().is_some_and(|url| url.starts_with("https://"));
+    if let Some(tls) = spec.tls.as_ref().filter(|_| is_encrypted) {
+        let pem = read(executor, namespace, &tls.ca_secret, AUTHORITIES.0, "tls.caSecret").await?;
+        access.authorities = Some(pem.0);
     }
-
-    /// Stands for all of them, and tells nothing about them to whoever does not know them.
-    pub fn fingerprint(&self, uid: &str) -> String {
-        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(uid.as_bytes()) else { return String::new() };
-        for (volume, value) in &self.0 {
-            for part in [volume.as_bytes(), value.bytes()] {
-                mac.update(&part.len().to_be_bytes());
-                mac.update(part);
-            }
-        }
-        format!("v1-{}", digest::base32(&mac.finalize().into_bytes(), 26))
-    }
+    Ok(access)
 }
 
 async fn read(
@@ -150,15 +120,5 @@ mod tests {
         assert_eq!(header, "Bearer hunter2");
         assert!(!format!("{header:?}").contains("hunter2"));
         assert!(Sensitive(b"a\0b".to_vec()).bearer().is_err());
-    }
-
-    #[test]
-    fn a_fingerprint_depends_on_the_values_and_on_the_object() {
-        let mounted = |token: &str| Mounted(BTreeMap::from([(TOKEN.0, Sensitive(token.into()))]));
-        let one = mounted("a").fingerprint("uid-1");
-        assert_eq!(one, mounted("a").fingerprint("uid-1"));
-        assert_ne!(one, mounted("b").fingerprint("uid-1"));
-        assert_ne!(one, mounted("a").fingerprint("uid-2"));
-        assert_eq!(one.len(), 29);
     }
 }

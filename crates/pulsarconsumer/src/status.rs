@@ -1,22 +1,20 @@
 //! What is said of a PulsarConsumer: figures, and conditions with the reason that a person can act on.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource as _;
-use kube::core::Selector;
 use quintet_runtime::model::conditions::{self, Wanted};
-use quintet_runtime::model::core_types::{Deployment, Exit, Phase, Pod};
+use quintet_runtime::model::core_types::{Deployment, Exit, Pod};
 use quintet_runtime::model::plan::{Event, EventType};
 use quintet_runtime::model::resource::DEPLOYMENTS;
 
 use crate::api::{PulsarConsumer, PulsarConsumerStatus};
-use crate::backlog::Told;
-use crate::deployment::{NAME_LABEL, deployment_name, key_of, label_value, secret_of};
+use crate::backlog::told;
+use crate::deployment::{NAME_LABEL, deployment_name, label_value};
 use crate::keda::{SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name};
 use crate::kept::{NOT_OWNED, OVERRULED, Standing};
-use crate::observe::{Inquiry, World};
+use crate::observe::World;
 use crate::plan::{Scaling, is_about};
-use crate::pods::Complaint;
 
 /// As many consumers are ready as are wanted.
 pub const AVAILABLE: &str = "Available";
@@ -26,11 +24,9 @@ pub const APPLIED: &str = "Applied";
 pub const BACKLOG_OBSERVED: &str = "BacklogObserved";
 /// KEDA scales the object.
 pub const AUTOSCALING_READY: &str = "AutoscalingReady";
-/// Changes of the Secrets are seen.
-pub const SECRETS_OBSERVED: &str = "SecretsObserved";
 
 /// Whether the Deployment's figures are about its current spec.
-pub fn is_current(own: &Deployment) -> bool {
+fn is_current(own: &Deployment) -> bool {
     own.observed_generation >= own.meta.generation
 }
 
@@ -40,7 +36,6 @@ pub fn status(
     world: &World,
     standing: &Standing<'_, Deployment>,
     scaling: &Scaling<'_>,
-    told: Told,
     before: &PulsarConsumerStatus,
     now: Timestamp,
 ) -> PulsarConsumerStatus {
@@ -48,7 +43,7 @@ pub fn status(
     let own = standing.own();
     let applied = applied(consumer, standing);
     let available = match standing {
-        Standing::NotOwned(_) | Standing::Terminating(_) => {
+        Standing::NotOwned(..) | Standing::Terminating(_) => {
             Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
         }
         // Enough are ready, and of which spec is not known yet: what was said stands.
@@ -60,10 +55,13 @@ pub fn status(
         wanted.push(backlog_observed(world));
     }
     wanted.extend(autoscaling_ready(consumer, scaling));
-    if spec.rollout_on_secret_change == Some(true) {
-        wanted.push(secrets_observed(world));
-    }
-    let known = spec.admin_url.is_some();
+    let figures = world.backlog.as_ref().and_then(|reading| reading.figures.as_ref().ok());
+    let backlog = match spec.admin_url {
+        Some(_) if is_about(consumer, before) => told(before, figures, now),
+        // The backlog of another topic is not the one of this topic.
+        Some(_) => told(&PulsarConsumerStatus::default(), figures, now),
+        None => PulsarConsumerStatus::default(),
+    };
     PulsarConsumerStatus {
         observed_generation: meta.generation,
         server: Some(spec.server_address.clone()),
@@ -71,14 +69,9 @@ pub fn status(
         subscription: Some(spec.subscription_name.clone()),
         replicas: Some(own.map_or(0, |own| own.replicas)),
         ready_replicas: Some(own.map_or(0, |own| own.ready)),
-        selector: Some(
-            own.and_then(selector).unwrap_or_else(|| format!("{NAME_LABEL}={}", label_value(consumer))),
-        ),
-        backlog: told.backlog.filter(|_| known),
-        unacked: told.unacked.filter(|_| known),
-        consumers: told.consumers.filter(|_| known),
-        backlog_time: told.time.filter(|_| known),
+        selector: Some(format!("{NAME_LABEL}={}", label_value(consumer))),
         conditions: next(&standing_conditions(consumer, before), wanted, meta.generation, now),
+        ..backlog
     }
 }
 
@@ -140,12 +133,6 @@ fn next(
     all
 }
 
-/// The Deployment's selector, as a query writes it.
-fn selector(own: &Deployment) -> Option<String> {
-    let selector: LabelSelector = serde_json::from_value(own.spec.get("selector")?.clone()).ok()?;
-    Some(Selector::try_from(selector).ok()?.to_string())
-}
-
 /// Whether as many consumers are ready as are wanted.
 fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>) -> Wanted {
     let wanted = consumer.spec.replicas;
@@ -170,19 +157,23 @@ fn available(consumer: &PulsarConsumer, world: &World, own: Option<&Deployment>)
         };
         return Wanted { type_: AVAILABLE, status: Some(true), reason: "ConsumersReady", message };
     }
-    let of_pods = world.unready.iter().find_map(|pod| trouble(pod, world.asked.as_ref(), consumer));
+    let of_pods = world.unready.iter().find_map(|pod| trouble(pod));
     let of_deployment = || own.trouble.as_ref().map(|trouble| ("DeploymentTrouble", trouble.to_string()));
-    let (reason, message) = match of_pods.or_else(of_deployment) {
-        Some((reason, trouble)) => (reason, format!("{counts}: {trouble}")),
-        None => ("ConsumersNotReady", format!("{counts}.")),
+    let (reason, message) = if let Some((reason, trouble)) = of_pods.or_else(of_deployment) {
+        (reason, format!("{counts}: {trouble}"))
+    } else {
+        let describe = world.unready.first().map_or_else(String::new, |pod| {
+            let pod = &pod.meta.name;
+            format!(" To see why pod {pod} is not ready, run: kubectl describe pod {pod}")
+        });
+        ("ConsumersNotReady", format!("{counts}.{describe}"))
     };
     Wanted { type_: AVAILABLE, status: Some(false), reason, message }
 }
 
-/// What is wrong with a pod, as far as it or its kubelet says.
-///
-/// Nothing in it may come and go while nothing changes: kubelets alternate between words for the same trouble.
-fn trouble(pod: &Pod, asked: Option<&Inquiry>, consumer: &PulsarConsumer) -> Option<(&'static str, String)> {
+/// What is wrong with a pod, by its own status. Nothing in the answer may change while nothing changes: a kubelet alternates between
+/// words for the same trouble.
+fn trouble(pod: &Pod) -> Option<(&'static str, String)> {
     let name = &pod.meta.name;
     if let Some(words) = &pod.unschedulable {
         return Some(("Unschedulable", format!("pod {name} fits no node: {words}")));
@@ -203,86 +194,38 @@ fn trouble(pod: &Pod, asked: Option<&Inquiry>, consumer: &PulsarConsumer) -> Opt
         }
         _ => {}
     }
-    let complaint =
-        asked.filter(|asked| asked.uid == pod.meta.uid).and_then(|asked| asked.complaint.as_ref());
-    let runs = pod.phase == Phase::Running;
-    // What kept it from starting is over once it runs; that it ended before is worth less than what it says now.
-    let Some(complaint) = complaint.filter(|complaint| complaint.is_of_a_start() != runs) else {
-        return pod.last_exit.as_ref().map(|exit| failed(exit));
-    };
-    Some(match complaint {
-        Complaint::Mount { volume, message } => match secret_of(&consumer.spec, volume) {
-            Some((secret, field)) => (
-                "SecretMissing",
-                format!(
-                    "pod {name} waits for key {} of Secret {}, which {field} names: {message}",
-                    key_of(secret, volume),
-                    secret.name
-                ),
-            ),
-            None => ("MountFailed", format!("pod {name} waits for its volume {volume}: {message}")),
-        },
-        Complaint::Unready { code } => {
-            let (reason, what) = unready(*code);
-            (
-                reason,
-                format!(
-                    "pod {name} {what} (readiness {code}); the server is {}",
-                    consumer.spec.server_address
-                ),
-            )
-        }
-    })
-}
-
-/// What a consumer says of itself by the status code of its /readyz.
-fn unready(code: u16) -> (&'static str, &'static str) {
-    match code {
-        401 => ("TokenRefused", "has a token that the broker refuses"),
-        403 => ("AccessDenied", "may not consume this topic with its token"),
-        404 => ("TopicNotFound", "finds no such topic or namespace"),
-        409 => (
-            "SubscriptionBusy",
-            "waits for other consumers to leave the subscription: it is Exclusive, or of another type",
-        ),
-        502 => ("BrokerUnreachable", "cannot reach the broker"),
-        525 => (
-            "TlsHandshakeFailed",
-            "does not trust the broker's certificate, or the broker does not speak TLS",
-        ),
-        503 => ("ConsumersNotReady", "is starting or ending"),
-        _ => ("ConsumersNotReady", "is not ready"),
-    }
+    // It ended before, whatever it does now.
+    pod.last_exit.as_deref().map(failed)
 }
 
 /// Whether the Deployment is as this object asks.
 fn applied(consumer: &PulsarConsumer, standing: &Standing<'_, Deployment>) -> Wanted {
     let name = deployment_name(consumer);
-    let (status, reason, message) = match standing.trouble(&DEPLOYMENTS, &name) {
-        None => (true, "AsSpecified", format!("Deployment {name} is as specified.")),
-        Some((reason, message)) => (false, reason, message),
+    let replicas = consumer.spec.replicas;
+    let scaled = standing.own().filter(|own| own.spec["replicas"] != replicas);
+    let scaled = scaled.and_then(|own| own.scaled_by.as_ref());
+    let (status, reason, message) = match (standing.trouble(&DEPLOYMENTS, &name), scaled) {
+        (Some((reason, message)), _) => (false, reason, message),
+        (None, Some(manager)) => (
+            false,
+            "ReplicasManagedElsewhere",
+            format!(
+                "{manager} scales Deployment {name}, and spec.replicas ({replicas}) is not applied. Let it scale the \
+                 PulsarConsumer instead, then run: kubectl scale deployment {name} --replicas={replicas}"
+            ),
+        ),
+        (None, None) => (true, "AsSpecified", format!("Deployment {name} is as specified.")),
     };
     Wanted { type_: APPLIED, status: Some(status), reason, message }
 }
 
 fn backlog_observed(world: &World) -> Result<Wanted, Unlooked> {
-    let reading = world.known.backlog.as_ref().ok_or(BACKLOG_OBSERVED)?;
+    let reading = world.backlog.as_ref().ok_or(BACKLOG_OBSERVED)?;
     let (status, reason, message) = match &reading.figures {
         Ok(_) => (true, "Observed", "The backlog is read from the admin API.".to_owned()),
         Err(unknown) => (false, unknown.reason, unknown.message.clone()),
     };
     Ok(Wanted { type_: BACKLOG_OBSERVED, status: Some(status), reason, message })
-}
-
-fn secrets_observed(world: &World) -> Result<Wanted, Unlooked> {
-    let secrets = world.known.secrets.as_ref().ok_or(SECRETS_OBSERVED)?;
-    let (status, reason, message) = match secrets {
-        Ok(_) => {
-            (true, "Observed", "Pods are replaced when a Secret that they mount has changed.".to_owned())
-        }
-        Err(unknown) => (false, unknown.reason, unknown.message.clone()),
-    };
-    Ok(Wanted { type_: SECRETS_OBSERVED, status: Some(status), reason, message })
 }
 
 fn autoscaling_ready(consumer: &PulsarConsumer, scaling: &Scaling<'_>) -> Option<Result<Wanted, Unlooked>> {
@@ -345,7 +288,6 @@ pub fn announce(before: &PulsarConsumerStatus, after: &PulsarConsumerStatus) -> 
             }
             BACKLOG_OBSERVED => ("BacklogUnknown", "ObserveBacklog"),
             AUTOSCALING_READY => ("AutoscalingNotReady", "Autoscale"),
-            SECRETS_OBSERVED => ("SecretsUnknown", "ObserveSecrets"),
             _ => continue,
         };
         let note = format!("{}: {}", now.reason, now.message);

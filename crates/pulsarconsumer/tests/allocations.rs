@@ -62,11 +62,14 @@ fn a_plan_allocates_little() {
     let new = consumer(&Value::Null);
     let (made, first) = allocations(|| plan(&new, &world, now()));
     let mut actions = first.steps.into_iter().flatten();
-    let (Some(Action::Apply { body, .. }), None) = (actions.next(), actions.next()) else {
+    let (Some(Action::Apply { body, .. }), Some(Action::Effect(_)), None) =
+        (actions.next(), actions.next(), actions.next())
+    else {
         panic!("one apply makes the Deployment")
     };
     world.deployment = Some(Arc::new(ready(body)));
-    let told = consumer(&json!(plan(&new, &world, now()).status));
+    let applied = json!({ "applied": [{ "kind": "Deployment", "uid": "uid-0", "generation": 1 }] });
+    let told = consumer(&json!(plan(&consumer(&applied), &world, now()).status));
     let later = now() + SignedDuration::from_hours(1);
     let (looked, second) = allocations(|| plan(&told, &world, later));
     assert!(second.steps.is_empty() && second.events.is_empty() && second.again.is_none(), "{second:?}");

@@ -36,7 +36,7 @@ struct Subject {
 /// Why the last spec does without these: `partition`, `OnDelete` and `paused` leave older pods as they are, and `podsToDelete`
 /// chooses among them; `suspend`, `paused`, a `parallelism` of 0 and a `failurePolicy` stop a DaemonJob where it is, deadlines
 /// count from its beginning, `lateNodes` and `rerunOn` ask what was done before, and a `podFailurePolicy` and a `backoffLimit`
-/// judge what has failed already; with `rolloutOnSecretChange` what was known of Secrets stays while they cannot be read.
+/// judge what has failed already.
 const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "podset",
@@ -76,7 +76,7 @@ const SUBJECTS: [Subject; 5] = [
         plural: "pulsarconsumers",
         collection: CONSUMERS,
         values: consumer,
-        history: &["rolloutOnSecretChange"],
+        history: &[],
     },
     Subject {
         name: "greeting",

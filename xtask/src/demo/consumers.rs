@@ -131,14 +131,15 @@ impl Consumers {
     }
 }
 
-/// Waits until the post's own sample says why it does not consume: its localhost is the pod itself.
+/// Waits until the tutorial's sample reports that its consumer is not ready: its localhost is the pod itself.
 pub(super) fn unreachable(kube: &Kube) -> Result<()> {
-    let step =
-        Step::start("PulsarConsumer pulsarconsumer-sample-1: its broker is unreachable, and that is said");
+    let step = Step::start(
+        "PulsarConsumer pulsarconsumer-sample-1: its broker is unreachable, and its consumer is not ready",
+    );
     until(kube, chart::DEFINITIONS[2], "pulsarconsumer-sample-1", |object| {
         let conditions = object["status"]["conditions"].as_array();
         conditions.is_some_and(|all| {
-            all.iter().any(|one| one["type"] == "Available" && one["reason"] == "BrokerUnreachable")
+            all.iter().any(|one| one["type"] == "Available" && one["reason"] == "ConsumersNotReady")
         })
     })?;
     step.done();

@@ -4,9 +4,8 @@ use super::*;
 use crate::api::Autoscaling;
 use crate::backlog::{Figures, Reading, Unknown};
 use crate::deployment::{Image, NAME_LABEL};
-use crate::observe::{Inquiry, Keda};
-use crate::pods::Complaint;
-use crate::poller::Known;
+use crate::observe::Keda;
+use jiff::SignedDuration;
 use kube::CustomResourceExt as _;
 use quintet_runtime::model::core_types::Pod;
 use quintet_runtime::model::refusals::{Refusal, RefusalReason, Verb};
@@ -31,8 +30,30 @@ fn consumer() -> PulsarConsumer {
     .unwrap()
 }
 
+/// A world in which this process applied the objects an hour ago, and each has the generation that the apply returned.
 fn world(deployment: Option<Deployment>) -> World {
-    World { deployment: deployment.map(Arc::new), image: image(), ..World::default() }
+    let mut world = World { deployment: deployment.map(Arc::new), image: image(), ..World::default() };
+    for (resource, uid) in [
+        (DEPLOYMENTS, "d"),
+        (SCALED_OBJECTS, "ScaledObject"),
+        (TRIGGER_AUTHENTICATIONS, "TriggerAuthentication"),
+    ] {
+        let after = AppliedObject { kind: resource.kind.to_owned(), uid: uid.to_owned(), generation: 1 };
+        let (hash, at) = (String::new(), now() - SignedDuration::from_hours(1));
+        let attempt = Attempt { resource, hash, at, repairs: 0, before: 0, after: Some(after) };
+        world.attempts.insert(resource, attempt);
+    }
+    world
+}
+
+/// The API server has carried out the plan's apply: this process knows that the object has the generation after it.
+fn answered(world: &mut World, plan: &ConsumerPlan, generation: i64) {
+    for action in plan.steps.iter().flatten() {
+        if let Action::Effect(attempt) = action {
+            let after = AppliedObject { kind: attempt.resource.kind.to_owned(), uid: "d".into(), generation };
+            world.attempts.insert(attempt.resource, Attempt { after: Some(after), ..attempt.clone() });
+        }
+    }
 }
 
 fn image() -> Arc<Image> {
@@ -80,7 +101,7 @@ fn told(mut consumer: PulsarConsumer, world: &World, at: Timestamp) -> PulsarCon
 }
 
 /// The body and the force of the one apply, if there is one.
-fn applies(plan: &Plan<PulsarConsumerStatus, Tried>) -> Option<(&Value, bool)> {
+fn applies(plan: &Plan<PulsarConsumerStatus, Attempt>) -> Option<(&Value, bool)> {
     let actions: Vec<_> =
         plan.steps.iter().flatten().filter(|action| !matches!(action, Action::Effect(_))).collect();
     match actions[..] {
@@ -94,7 +115,7 @@ fn applies(plan: &Plan<PulsarConsumerStatus, Tried>) -> Option<(&Value, bool)> {
     }
 }
 
-fn condition(plan: &Plan<PulsarConsumerStatus, Tried>, type_: &str) -> (String, String, String) {
+fn condition(plan: &Plan<PulsarConsumerStatus, Attempt>, type_: &str) -> (String, String, String) {
     let found = plan.status.as_ref().unwrap().conditions.iter().find(|one| one.type_ == type_).unwrap();
     (found.status.clone(), found.reason.clone(), found.message.clone())
 }
@@ -175,50 +196,31 @@ fn the_objects_image_wins_over_the_managers() {
 }
 
 #[test]
-fn one_replica_takes_three_writes() {
+fn reports_each_step_until_it_is_ready() {
     let mut consumer = consumer();
     let first = plan(&consumer, &world(None), now());
     assert!(applies(&first).is_some() && first.status.is_none(), "one write: the apply alone");
 
-    let mut young = settled(&consumer);
-    young["metadata"]["creationTimestamp"] = json!(START);
+    let young = settled(&consumer);
     let at = |status: Value| {
         let mut raw = young.clone();
         raw["status"] = status;
         world(Some(decoded(raw)))
     };
-    for status in [json!({}), json!({"observedGeneration": 1})] {
-        let waiting = plan(&consumer, &at(status), now());
-        assert!(waiting.steps.is_empty() && waiting.status.is_none());
-        assert_eq!(waiting.again, Some(now() + SignedDuration::from_secs(2)));
+    for (status, words) in [
+        (json!({}), "0 of 1 consumers are ready."),
+        (json!({"observedGeneration": 1, "replicas": 1}), "0 of 1 consumers are ready."),
+        (json!({"observedGeneration": 1, "replicas": 1, "readyReplicas": 1}), "1 of 1 consumers are ready."),
+    ] {
+        let next = plan(&consumer, &at(status), now());
+        assert!(next.steps.is_empty() && next.status != consumer.status);
+        assert_eq!(condition(&next, "Available").2, words);
+        consumer.status = next.status;
     }
-    let counted = at(json!({"observedGeneration": 1, "replicas": 1}));
-    let second = plan(&consumer, &counted, now());
-    assert!(second.steps.is_empty());
-    assert_eq!(condition(&second, "Available").2, "0 of 1 consumers are ready.");
-    consumer.status = second.status;
-
     let ready = at(json!({"observedGeneration": 1, "replicas": 1, "readyReplicas": 1}));
-    let third = plan(&consumer, &ready, now());
-    assert!(third.steps.is_empty() && third.status != consumer.status);
-    consumer.status = third.status;
     let after = plan(&consumer, &ready, now() + SignedDuration::from_hours(1));
     assert!(after.steps.is_empty() && after.events.is_empty() && after.again.is_none());
     assert_eq!(after.status, consumer.status);
-}
-
-#[rstest]
-#[case::no_pods_in_time("2026-01-01T00:00:02Z", json!({"observedGeneration": 1}))]
-#[case::nobody_counts("2026-01-01T00:00:02Z", json!({}))]
-#[case::a_clock_far_behind("2025-12-31T23:00:00Z", json!({}))]
-#[case::trouble(START, json!({"observedGeneration": 1, "conditions": [
-    {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]}))]
-fn the_first_status_does_not_wait_for_ever(#[case] at: &str, #[case] status: Value) {
-    let mut raw = settled(&consumer());
-    raw["metadata"]["creationTimestamp"] = json!(START);
-    raw["status"] = status;
-    let plan = plan(&consumer(), &world(Some(decoded(raw))), at.parse().unwrap());
-    assert_eq!(condition(&plan, "Available").0, "False");
 }
 
 #[test]
@@ -241,6 +243,7 @@ fn the_status_says_what_the_deployment_reports() {
             "observedGeneration": 1, "server": "pulsar://localhost:6650", "topic": "my-topic",
             "subscription": "first-subscription", "replicas": 3, "readyReplicas": 2,
             "selector": "pulsarcrd=sample-pulsarcrd",
+            "applied": [{"kind": "Deployment", "uid": "d", "generation": 1}],
         })
     );
 }
@@ -288,10 +291,11 @@ fn available_follows_readiness(
     assert_eq!(condition(&plan, "Available"), (status.into(), reason.into(), message.into()));
 }
 
-/// The consumer's settled Deployment with one member changed, or added.
+/// The consumer's settled Deployment with one member changed, or added. A change of the spec changes the generation.
 fn changed(consumer: &PulsarConsumer, parent: &str, member: &str, value: Value) -> World {
     let mut raw = settled(consumer);
     raw.pointer_mut(parent).unwrap()[member] = value;
+    raw["metadata"]["generation"] = json!(if parent.starts_with("/spec") { 2 } else { 1 });
     world(Some(decoded(raw)))
 }
 
@@ -335,11 +339,16 @@ fn drift_is_repaired(#[case] parent: &str, #[case] member: &str, #[case] value: 
 #[case::label("/metadata/labels", "team", json!("a"))]
 #[case::restarted("/spec/template/metadata", "annotations", json!({"kubectl.kubernetes.io/restartedAt": "x"}))]
 #[case::paused("/spec", "paused", json!(true))]
-fn what_others_add_is_theirs(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
+fn keeps_what_others_add(#[case] parent: &str, #[case] member: &str, #[case] value: Value) {
     let consumer = consumer();
-    let plan = plan(&consumer, &changed(&consumer, parent, member, value), now());
-    assert!(plan.steps.is_empty(), "{:?}", plan.steps);
-    assert_eq!(condition(&plan, "Applied").0, "True");
+    let mut world = changed(&consumer, parent, member, value);
+    let first = plan(&consumer, &world, now());
+    // Of the spec nothing is known but that somebody changed it. The apply changes nothing.
+    assert_eq!(applies(&first).is_some(), parent.starts_with("/spec"));
+    answered(&mut world, &first, 2);
+    let second = plan(&consumer, &world, now());
+    assert!(second.steps.is_empty(), "{:?}", second.steps);
+    assert_eq!(condition(&second, "Applied").0, "True");
 }
 
 #[rstest]
@@ -393,30 +402,17 @@ fn a_strangers_deployment_is_left_alone(#[case] owner: Option<(&str, &str, &str)
 }
 
 #[test]
-fn our_own_with_another_selector_is_adopted() {
+fn leaves_a_deployment_of_another_operator_alone() {
     let consumer = consumer();
     let mut raw = settled(&consumer);
-    let old = json!({"app": "pulsarconsumer", "pulsarcrd": "sample-pulsarcrd"});
-    raw["metadata"]["labels"] = old.clone();
     raw["metadata"]["annotations"] = json!({"deployment.kubernetes.io/revision": "1"});
-    raw["spec"]["selector"] = json!({"matchLabels": old});
-    raw["spec"]["template"]["metadata"] = json!({"labels": old});
-    let found = world(Some(decoded(raw)));
-    let first = plan(&consumer, &found, now());
-    let (body, force) = applies(&first).unwrap();
-    assert!(force);
-    assert_eq!(body["spec"]["selector"], json!({"matchLabels": old}));
-    assert_eq!(
-        body["spec"]["template"]["metadata"]["labels"],
-        json!({
-            "app": "pulsarconsumer", "pulsarcrd": "sample-pulsarcrd", "quintet.dev/kind": "PulsarConsumer",
-            "pulsar.pulsarconsumer.krvarma.com/uid": "me"})
-    );
-    let adopted = world(Some(decoded(stored(body.clone(), 1))));
-    let second = plan(&consumer, &adopted, now());
-    assert!(second.steps.is_empty(), "{:?}", second.steps);
-    let selector = second.status.unwrap().selector.unwrap();
-    assert_eq!(selector, "app=pulsarconsumer,pulsarcrd=sample-pulsarcrd");
+    raw["metadata"]["uid"] = json!("another");
+    let world = world(Some(decoded(raw)));
+    let plan = plan(&consumer, &world, now());
+    assert!(plan.steps.is_empty(), "{:?}", plan.steps);
+    let (status, reason, message) = condition(&plan, "Applied");
+    assert_eq!((&*status, &*reason), ("False", "NotOwned"));
+    assert!(message.ends_with("kubectl delete deployments sample-deployment"), "{message}");
 }
 
 #[test]
@@ -455,42 +451,260 @@ fn a_refusal_waits_and_is_said_in_the_servers_words() {
     assert_eq!(condition(&plan(&consumer, &world, now()), "Applied").0, "True");
 }
 
+/// The settled Deployment at a generation, with another image where `is_changed`.
+fn at_generation(consumer: &PulsarConsumer, generation: i64, is_changed: bool) -> Arc<Deployment> {
+    let mut raw = settled(consumer);
+    raw["metadata"]["generation"] = json!(generation);
+    raw["status"]["observedGeneration"] = json!(generation);
+    if is_changed {
+        raw["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mirror/pulsarconsumer:latest");
+    }
+    Arc::new(decoded(raw))
+}
+
 #[test]
-fn who_overrules_us_is_not_fought() {
+fn repairs_three_times_and_then_ever_more_seldom() {
     let consumer = consumer();
-    let mut raw = settled(&consumer);
-    raw["spec"]["template"]["spec"]["containers"][0]["image"] = json!("mirror/pulsarconsumer:latest");
-    let mut world = world(Some(decoded(raw.clone())));
-    let first = plan(&consumer, &world, now());
-    let [apply, after] = &first.steps[..] else { panic!("{:?}", first.steps) };
-    assert!(matches!(apply[..], [Action::Apply { .. }]));
-    let [Action::Effect(tried)] = &after[..] else { panic!("{after:?}") };
+    let mut world = world(None);
+    let create = plan(&consumer, &world, now());
+    answered(&mut world, &create, 1);
+    let (mut at, mut generation) = (now(), 1);
+    // Another controller changes the image within a second, whatever we do.
+    for wait in [0, 0, 0, 60, 120, 240, 480, 960, 1_920, 3_600, 3_600] {
+        world.deployment = Some(at_generation(&consumer, generation + 1, true));
+        if wait > 0 {
+            let overruled = plan(&consumer, &world, at + SignedDuration::from_secs(wait - 1));
+            assert!(overruled.steps.is_empty(), "{:?}", overruled.steps);
+            assert_eq!(overruled.again, Some(at + SignedDuration::from_secs(wait)));
+            let (status, reason, _) = condition(&overruled, "Applied");
+            assert_eq!((&*status, &*reason), ("False", "Overruled"));
+            assert_eq!(condition(&overruled, "Available").0, "True");
+            assert_eq!(overruled.events.len(), 1);
+        }
+        at += SignedDuration::from_secs(wait);
+        let repair = plan(&consumer, &world, at);
+        assert!(applies(&repair).is_some(), "after {wait} s");
+        generation += 2;
+        answered(&mut world, &repair, generation);
+    }
 
-    // The apply went through and nothing came of it.
-    world.tried.insert(tried.resource, tried.clone());
-    let second = plan(&consumer, &world, now() + SignedDuration::from_secs(5));
-    assert!(second.steps.is_empty(), "{:?}", second.steps);
-    assert!(second.again.is_some());
-    let (status, reason, message) = condition(&second, "Applied");
-    assert_eq!((&*status, &*reason), ("False", "Overruled"));
-    assert!(message.contains("spec.template.spec.containers[pulsarconsumer].image"), "{message}");
-    assert_eq!(condition(&second, "Available").0, "True");
-    assert_eq!(second.events.len(), 1);
-
-    // It is tried again after a while, and at once where anything has changed.
-    assert!(applies(&plan(&consumer, &world, now() + SignedDuration::from_mins(1))).is_some());
+    // A change of the PulsarConsumer is applied at once.
+    world.deployment = Some(at_generation(&consumer, generation + 1, true));
     let mut asked = consumer.clone();
     asked.spec.topic = "other".into();
-    assert!(applies(&plan(&asked, &world, now())).is_some());
-    raw["spec"]["replicas"] = json!(4);
-    world.deployment = Some(Arc::new(decoded(raw)));
+    assert!(applies(&plan(&asked, &world, at)).is_some());
+
+    // What held for long is repaired at once when it changes.
+    let late = at + SignedDuration::from_hours(3);
+    let repair = plan(&consumer, &world, late);
+    assert!(applies(&repair).is_some());
+    answered(&mut world, &repair, generation + 2);
+    world.deployment = Some(at_generation(&consumer, generation + 3, true));
+    assert!(applies(&plan(&consumer, &world, late)).is_some());
+}
+
+#[rstest]
+#[case::before_the_apply(1, None, true)]
+#[case::between_apply_and_status(2, Some(1), true)]
+#[case::after_the_status(2, Some(2), false)]
+fn a_new_manager_repeats_an_apply_that_no_status_tells_of(
+    #[case] generation: i64,
+    #[case] told: Option<i64>,
+    #[case] is_applied: bool,
+) {
+    let mut consumer = consumer();
+    let applied =
+        told.map(|generation| AppliedObject { kind: "Deployment".into(), uid: "d".into(), generation });
+    consumer.status = Some(PulsarConsumerStatus {
+        applied: applied.into_iter().collect(),
+        ..PulsarConsumerStatus::default()
+    });
+    let mut world = world(None);
+    world.attempts.clear();
+    world.deployment = Some(at_generation(&consumer, generation, false));
+    let first = plan(&consumer, &world, now());
+    assert_eq!(applies(&first).is_some(), is_applied);
+    // It changes nothing, the watch shows nothing, and it is recorded.
+    answered(&mut world, &first, generation);
+    assert!(!is_applied || first.again == Some(now() + FOLLOW_UP));
+    let second = plan(&consumer, &world, now() + FOLLOW_UP);
+    assert!(second.steps.is_empty());
+    let status = second.status.unwrap();
+    assert_eq!(status.applied, [AppliedObject { kind: "Deployment".into(), uid: "d".into(), generation }]);
+    // The next manager has nothing to do.
+    consumer.status = Some(status);
+    world.attempts.clear();
+    let third = plan(&consumer, &world, now());
+    assert!(third.steps.is_empty() && third.status == consumer.status);
+}
+
+#[test]
+fn repairs_a_change_that_came_before_the_answer_was_seen() {
+    let consumer = consumer();
+    let mut world = changed(&consumer, CONTAINER_ZERO, "image", json!("evil"));
+    let first = plan(&consumer, &world, now());
+    // The apply returned generation 3. Before the cache showed it, another client made it 4.
+    answered(&mut world, &first, 3);
+    world.deployment = Some(at_generation(&consumer, 4, true));
     assert!(applies(&plan(&consumer, &world, now())).is_some());
 }
 
 #[test]
-fn a_first_apply_leaves_no_trace_that_could_keep_a_second_away() {
-    let first = plan(&consumer(), &world(None), now());
-    assert_eq!(first.steps.len(), 1);
+fn repeats_an_apply_after_a_stale_cache_or_a_lost_answer() {
+    let consumer = consumer();
+    let mut world = world(None);
+    // The answer is lost: it is not known which generation the apply made.
+    world.deployment = Some(at_generation(&consumer, 2, false));
+    assert!(applies(&plan(&consumer, &world, now())).is_some());
+    // The cache is behind the answer. KEDA's caches may be; a repetition changes nothing.
+    let first = plan(&consumer, &world, now());
+    answered(&mut world, &first, 2);
+    world.deployment = Some(at_generation(&consumer, 1, false));
+    assert!(applies(&plan(&consumer, &world, now())).is_some());
+    world.deployment = Some(at_generation(&consumer, 2, false));
+    assert!(plan(&consumer, &world, now()).steps.is_empty());
+}
+
+#[test]
+fn another_object_of_the_same_name_and_generation_is_applied() {
+    let consumer = consumer();
+    let mut raw = settled(&consumer);
+    raw["metadata"]["uid"] = json!("restored");
+    assert!(applies(&plan(&consumer, &world(Some(decoded(raw))), now())).is_some());
+}
+
+#[test]
+fn accepts_what_another_manager_applied_meanwhile() {
+    let mut consumer = consumer();
+    let mut world = world(None);
+    world.deployment = Some(at_generation(&consumer, 5, false));
+    let applied = vec![AppliedObject { kind: "Deployment".into(), uid: "d".into(), generation: 5 }];
+    consumer.status = Some(PulsarConsumerStatus { applied, ..PulsarConsumerStatus::default() });
+    assert!(plan(&consumer, &world, now()).steps.is_empty());
+}
+
+#[test]
+fn new_defaults_of_the_api_server_are_no_change() {
+    let consumer = consumer();
+    let mut raw = settled(&consumer);
+    raw["spec"]["template"]["spec"]["newDefault"] = json!("x");
+    raw["spec"]["strategy"]["rollingUpdate"]["maxSurge"] = json!("26%");
+    assert!(plan(&consumer, &world(Some(decoded(raw))), now()).steps.is_empty());
+}
+
+#[test]
+fn a_webhook_that_changes_every_apply_is_the_servers_answer() {
+    let consumer = consumer();
+    // The same change each time: the second apply changes nothing.
+    let mut world = world(None);
+    let create = plan(&consumer, &world, now());
+    answered(&mut world, &create, 1);
+    world.deployment = Some(at_generation(&consumer, 1, true));
+    assert!(plan(&consumer, &world, now()).steps.is_empty());
+
+    // Another change each time, also when the Deployment controller writes: each apply returns a new generation, and is the last.
+    let mut generation = 1;
+    for _ in 0..3 {
+        world.deployment = Some(at_generation(&consumer, generation + 1, true));
+        let repair = plan(&consumer, &world, now());
+        assert!(applies(&repair).is_some());
+        generation += 2;
+        answered(&mut world, &repair, generation);
+        world.deployment = Some(at_generation(&consumer, generation, true));
+        assert!(plan(&consumer, &world, now()).steps.is_empty());
+    }
+    world.deployment = Some(at_generation(&consumer, generation + 1, true));
+    assert_eq!(condition(&plan(&consumer, &world, now()), "Applied").1, "Overruled");
+}
+
+#[rstest]
+#[case::annotation("annotations", json!({}))]
+#[case::label("labels", json!({}))]
+fn a_webhook_that_removes_metadata_is_not_fought(#[case] member: &str, #[case] value: Value) {
+    let consumer = consumer();
+    // Of metadata the generation tells nothing.
+    let mut world = changed(&consumer, "/metadata", member, value);
+    for _ in 0..4 {
+        let repair = plan(&consumer, &world, now());
+        assert!(applies(&repair).is_some());
+        answered(&mut world, &repair, 1);
+    }
+    let overruled = plan(&consumer, &world, now());
+    assert_eq!(condition(&overruled, "Applied").1, "Overruled");
+    // A new manager knows by the UID that it is ours.
+    let mut told = consumer;
+    told.status = overruled.status;
+    world.attempts.clear();
+    assert!(applies(&plan(&told, &world, now())).is_some());
+}
+
+/// The settled Deployment, scaled by a HorizontalPodAutoscaler.
+fn autoscaled(consumer: &PulsarConsumer, generation: i64, replicas: i32) -> Arc<Deployment> {
+    let mut raw = settled(consumer);
+    raw["metadata"]["generation"] = json!(generation);
+    raw["metadata"]["managedFields"] = json!([{
+        "manager": "kube-controller-manager", "operation": "Update", "subresource": "scale",
+        "fieldsV1": { "f:spec": { "f:replicas": {} } },
+    }]);
+    raw["spec"]["replicas"] = json!(replicas);
+    Arc::new(decoded(raw))
+}
+
+#[test]
+fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
+    let mut consumer = consumer();
+    let mut world = world(None);
+    let create = plan(&consumer, &world, now());
+    answered(&mut world, &create, 1);
+    for generation in 2..20 {
+        let replicas = i32::try_from(generation).unwrap();
+        world.deployment = Some(autoscaled(&consumer, generation, replicas));
+        let left = plan(&consumer, &world, now());
+        let (body, _) = applies(&left).unwrap();
+        assert!(body["spec"]["replicas"].is_null(), "{body}");
+        assert_eq!(body["metadata"]["annotations"], wanted(&consumer)["metadata"]["annotations"]);
+        answered(&mut world, &left, generation);
+        // Not once a minute either, and it is said.
+        for minute in 0..3 {
+            let quiet = plan(&consumer, &world, now() + SignedDuration::from_mins(minute));
+            assert!(quiet.steps.is_empty() && quiet.again.is_none());
+            let (status, reason, message) = condition(&quiet, "Applied");
+            assert_eq!((&*status, &*reason), ("False", "ReplicasManagedElsewhere"));
+            assert!(message.starts_with("kube-controller-manager scales Deployment"), "{message}");
+        }
+    }
+    // The last change wins: one of the PulsarConsumer is applied, once.
+    consumer.spec.replicas = 3;
+    let asked = plan(&consumer, &world, now());
+    assert_eq!(applies(&asked).unwrap().0["spec"]["replicas"], 3);
+    answered(&mut world, &asked, 20);
+    world.deployment = Some(autoscaled(&consumer, 21, 7));
+    let left = plan(&consumer, &world, now());
+    assert!(applies(&left).unwrap().0["spec"]["replicas"].is_null());
+    // Scaled by hand to what is asked for, it is as specified.
+    answered(&mut world, &left, 21);
+    world.deployment = Some(autoscaled(&consumer, 22, 3));
+    let applied = plan(&consumer, &world, now());
+    answered(&mut world, &applied, 22);
+    assert_eq!(condition(&plan(&consumer, &world, now()), "Applied").1, "AsSpecified");
+}
+
+#[test]
+fn repairs_what_else_changed_while_an_autoscaler_scales() {
+    let consumer = consumer();
+    let mut world = world(None);
+    let mut scaled = (*autoscaled(&consumer, 2, 5)).clone();
+    scaled.spec["template"]["spec"]["containers"][0]["image"] = json!("evil");
+    world.deployment = Some(Arc::new(scaled));
+    let repair = plan(&consumer, &world, now());
+    let spec = &applies(&repair).unwrap().0["spec"];
+    assert!(spec["replicas"].is_null());
+    assert_eq!(spec["template"]["spec"]["containers"][0]["image"], IMAGE);
+}
+
+#[test]
+fn a_first_apply_does_not_force() {
+    assert!(!applies(&plan(&consumer(), &world(None), now())).unwrap().1);
 }
 
 #[test]
@@ -679,21 +893,6 @@ fn an_exclusive_subscription_is_recreated_and_a_foreign_rolling_update_goes_firs
     assert!(matches!(second[..], [Action::Apply { .. }]));
 }
 
-#[test]
-fn what_the_posts_operator_owned_is_made_ours_before_the_first_apply() {
-    let mut world = changed(&consumer(), "/metadata", "annotations", json!({}));
-    world.owned = serde_json::from_value(json!({ "metadata": {
-        "resourceVersion": "7",
-        "managedFields": [{ "manager": "manager", "operation": "Update", "fieldsV1": { "f:spec": {} } }],
-    } }))
-    .unwrap();
-    let plan = plan(&consumer(), &world, now());
-    let [first, second, _] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
-    let [Action::Patch { operations, .. }] = &first[..] else { panic!("{first:?}") };
-    assert_eq!(operations[1]["value"][0]["manager"], "quintet");
-    assert!(matches!(second[..], [Action::Apply { force: true, .. }]));
-}
-
 fn figures(backlog: i64) -> Reading {
     let figures = Figures { backlog, unacked: 0, consumers: 1, rate: 0.5 };
     Reading { figures: Ok(figures), partitioned: Some(false) }
@@ -708,7 +907,7 @@ fn unknown() -> Reading {
 fn the_backlog_is_told_and_a_restart_writes_nothing() {
     let asks = with(&json!({ "adminURL": "http://broker:8080" }));
     let mut world = world(Some(decoded(settled(&asks))));
-    world.known.backlog = Some(figures(7));
+    world.backlog = Some(figures(7));
     let first = plan(&asks, &world, now());
     let status = first.status.clone().unwrap();
     assert_eq!((status.backlog, status.unacked, status.consumers), (Some(7), Some(0), Some(1)));
@@ -716,11 +915,11 @@ fn the_backlog_is_told_and_a_restart_writes_nothing() {
 
     // A new process has not looked yet.
     let asks = told(asks, &world, now());
-    world.known = Known::default();
+    world.backlog = None;
     let second = plan(&asks, &world, now() + SignedDuration::from_mins(5));
     assert_eq!(second.status, asks.status);
 
-    world.known.backlog = Some(unknown());
+    world.backlog = Some(unknown());
     let third = plan(&asks, &world, now());
     assert_eq!(condition(&third, "BacklogObserved").1, "TopicNotFound");
     assert_eq!(third.status.unwrap().backlog, Some(7));
@@ -731,17 +930,6 @@ fn the_backlog_is_told_and_a_restart_writes_nothing() {
     quiet.spec.admin_url = None;
     let fourth = plan(&quiet, &world, now()).status.unwrap();
     assert_eq!((fourth.backlog, fourth.consumers, fourth.conditions.len()), (None, None, 2));
-}
-
-#[test]
-fn the_first_status_waits_for_the_first_look_but_not_for_ever() {
-    let asks = with(&json!({ "adminURL": "http://broker:8080" }));
-    let mut raw = settled(&asks);
-    raw["metadata"]["creationTimestamp"] = json!(START);
-    let world = world(Some(decoded(raw)));
-    assert_eq!(plan(&asks, &world, now()).status, None);
-    let later = plan(&asks, &world, now() + SignedDuration::from_secs(2));
-    assert_eq!(condition(&later, "BacklogObserved").0, "Unknown");
 }
 
 /// A PulsarConsumer that is scaled.
@@ -763,7 +951,7 @@ fn nothing_of_keda() -> Keda {
 fn keda_applies(consumer: &PulsarConsumer, keda: Keda, known: Option<Reading>) -> Vec<Value> {
     let mut world = world(Some(decoded(settled(consumer))));
     world.keda = keda;
-    world.known.backlog = known;
+    world.backlog = known;
     let steps = plan(consumer, &world, now()).steps.into_iter().flatten();
     steps
         .filter_map(|action| match action {
@@ -832,6 +1020,7 @@ fn keda_is_told_of_partitions_once_they_are_known() {
 /// A KEDA object as the server stores it.
 fn keda_object(mut body: Value) -> KedaObject {
     body["metadata"]["uid"] = json!(body["kind"]);
+    body["metadata"]["generation"] = json!(1);
     serde_json::from_value(body).unwrap()
 }
 
@@ -847,7 +1036,7 @@ fn autoscaling_says_what_keda_says(
 ) {
     let consumer = scaled();
     let mut world = world(Some(decoded(settled(&consumer))));
-    world.known.backlog = Some(figures(0));
+    world.backlog = Some(figures(0));
     world.keda = conditions.map_or(Keda::Absent, |conditions| {
         let mut bodies = keda_applies(&consumer, nothing_of_keda(), Some(figures(0)));
         bodies[1]["status"] = json!({ "conditions": conditions });
@@ -886,7 +1075,7 @@ fn what_is_no_longer_scaled_leaves_nothing_and_a_strangers_stays() {
     let mut asked = scaled();
     asked.spec.auth = None;
     world.deployment = Some(Arc::new(decoded(settled(&asked))));
-    world.known.backlog = Some(figures(0));
+    world.backlog = Some(figures(0));
     let plan = super::plan(&asked, &world, now());
     assert!(plan.steps.is_empty());
     assert_eq!(condition(&plan, "AutoscalingReady").1, "NotOwned");
@@ -927,80 +1116,32 @@ fn unready(status: &Value) -> Vec<Arc<Pod>> {
     vec![Arc::new(serde_json::from_value(pod).unwrap())]
 }
 
-fn asked(complaint: Option<Complaint>) -> Inquiry {
-    Inquiry { uid: "p".into(), at: now(), complaint }
-}
-
 fn waiting(reason: &str) -> Value {
     json!({ "phase": "Pending", "containerStatuses": [{ "name": "c", "state": { "waiting": { "reason": reason } } }] })
 }
 
 #[rstest]
 #[case::unschedulable(json!({ "phase": "Pending", "conditions": [
-    { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes" }] }), None,
+    { "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes" }] }),
     "Unschedulable", "0/3 nodes")]
-#[case::no_image(waiting("ErrImagePull"), None, "ImagePullFailed", "pod-1")]
-#[case::still_no_image(waiting("ImagePullBackOff"), None, "ImagePullFailed", "pod-1")]
+#[case::no_image(waiting("ErrImagePull"), "ImagePullFailed", "pod-1")]
+#[case::still_no_image(waiting("ImagePullBackOff"), "ImagePullFailed", "pod-1")]
+#[case::no_container(waiting("CreateContainerConfigError"), "ContainerNotCreated", "pod-1")]
 #[case::crashed(json!({ "phase": "Running", "containerStatuses": [{ "name": "c",
     "state": { "waiting": { "reason": "CrashLoopBackOff" } },
     "lastState": { "terminated": { "exitCode": 2, "reason": "Error", "message": "log line\nthe broker refuses the token" } } }] }),
-    None, "ConsumerFailed", "exit code 2, with the words: the broker refuses the token")]
-#[case::absent_secret(waiting("ContainerCreating"),
-    Some(asked(Some(Complaint::Mount { volume: "pulsar-token".into(), message: "not found".into() }))),
-    "SecretMissing", "waits for key token of Secret credentials, which auth.tokenSecret names")]
-#[case::another_volume(waiting("ContainerCreating"),
-    Some(asked(Some(Complaint::Mount { volume: "data".into(), message: "not found".into() }))), "MountFailed", "volume data")]
-#[case::unreachable(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 502 }))),
-    "BrokerUnreachable", "pulsar://localhost:6650")]
-#[case::busy(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 409 }))), "SubscriptionBusy", "pod-1")]
-#[case::denied(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 403 }))), "AccessDenied", "pod-1")]
-#[case::certificate(json!({ "phase": "Running" }), Some(asked(Some(Complaint::Unready { code: 525 }))), "TlsHandshakeFailed", "pod-1")]
-#[case::nothing_said(json!({ "phase": "Running" }), Some(asked(None)), "ConsumersNotReady", "0 of 1 consumers are ready.")]
-fn a_consumer_that_is_not_ready_says_why(
-    #[case] status: Value,
-    #[case] asked: Option<Inquiry>,
-    #[case] reason: &str,
-    #[case] words: &str,
-) {
-    let consumer = with(&json!({ "auth": { "tokenSecret": { "name": "credentials" } } }));
+    "ConsumerFailed", "exit code 2, with the words: the broker refuses the token")]
+#[case::starting(waiting("ContainerCreating"), "ConsumersNotReady", "run: kubectl describe pod pod-1")]
+#[case::not_ready(json!({ "phase": "Running" }), "ConsumersNotReady", "run: kubectl describe pod pod-1")]
+fn reports_why_a_consumer_is_not_ready(#[case] status: Value, #[case] reason: &str, #[case] words: &str) {
+    let consumer = consumer();
     let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
     world.unready = unready(&status);
-    world.asked = asked;
     let plan = plan(&consumer, &world, now());
     let (_, why, message) = condition(&plan, "Available");
     assert_eq!(why, reason, "{message}");
     assert!(message.contains(words), "{message}");
     assert_eq!(plan.events.len(), usize::from(reason != "ConsumersNotReady"));
-}
-
-#[test]
-fn a_kubelet_is_asked_when_a_pod_says_nothing_for_long() {
-    let consumer = consumer();
-    let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
-    world.unready = unready(&json!({ "phase": "Running" }));
-    let turn = now() + SignedDuration::from_secs(30);
-    assert_eq!(plan(&consumer, &world, now()).again, Some(turn));
-
-    // Another one that is silent waits for the same answer, and for no hot loop.
-    let mut other = (*world.unready[0]).clone();
-    (other.meta.name, other.meta.uid) = ("pod-2".into(), "q".into());
-    world.unready.push(Arc::new(other));
-    world.asked = Some(Inquiry { at: turn, ..asked(None) });
-    for later in [0, 10, 59] {
-        let at = turn + SignedDuration::from_secs(later);
-        let again = plan(&consumer, &world, at).again.unwrap();
-        assert!(again >= turn + SignedDuration::from_mins(1) && again > at, "{again} at {at}");
-    }
-}
-
-#[test]
-fn what_kept_a_pod_from_starting_is_over_when_it_runs() {
-    let consumer = with(&json!({ "auth": { "tokenSecret": { "name": "credentials" } } }));
-    let mut world = world(Some(decoded(stored(wanted(&consumer), 0))));
-    let mount = Complaint::Mount { volume: "pulsar-token".into(), message: "not found".into() };
-    world.asked = Some(asked(Some(mount)));
-    world.unready = unready(&json!({ "phase": "Running" }));
-    assert_eq!(condition(&plan(&consumer, &world, now()), "Available").1, "ConsumersNotReady");
 }
 
 #[test]
@@ -1025,32 +1166,21 @@ fn a_crash_loop_is_said_once_whatever_its_words() {
 }
 
 #[test]
-fn figures_of_the_spec_before_are_not_taken_for_those_of_this_one() {
+fn keeps_available_until_the_new_spec_is_counted() {
     let mut scaled = consumer();
     scaled.spec.replicas = 2;
-    let mut world = world(Some(decoded(settled(&scaled))));
-    scaled = told(scaled, &world, now());
-    let steps = {
-        scaled.spec.replicas = 1;
-        plan(&scaled, &world, now()).steps
-    };
-    let [_, effect] = &steps[..] else { panic!("{steps:?}") };
-    let [Action::Effect(tried)] = &effect[..] else { panic!("{effect:?}") };
-    world.tried.insert(DEPLOYMENTS, tried.clone());
+    scaled = told(scaled.clone(), &world(Some(decoded(settled(&scaled)))), now());
+    scaled.spec.replicas = 1;
+    scaled.status.as_mut().unwrap().applied[0].generation = 2;
     let mut raw = stored(wanted(&scaled), 2);
     raw["metadata"]["generation"] = json!(2);
-    world.deployment = Some(Arc::new(decoded(raw)));
-    let waits = plan(&scaled, &world, now());
-    assert_eq!((waits.status, waits.again), (None, Some(now() + SignedDuration::from_secs(2))));
-    let later = plan(&scaled, &world, now() + SignedDuration::from_secs(2));
-    assert_eq!(condition(&later, "Available").0, "True", "what was said stands");
+    let plan = plan(&scaled, &world(Some(decoded(raw))), now());
+    assert_eq!(condition(&plan, "Available").2, "2 of 2 consumers are ready.");
 }
 
-#[rstest]
-#[case(Verb::MergePatch, json!({ "subscriptionType": "Exclusive" }))]
-#[case(Verb::JsonPatch, json!({}))]
-fn what_is_refused_before_an_apply_is_said_too(#[case] verb: Verb, #[case] fields: Value) {
-    let consumer = with(&fields);
+#[test]
+fn what_is_refused_before_an_apply_is_said_too() {
+    let (verb, consumer) = (Verb::MergePatch, with(&json!({ "subscriptionType": "Exclusive" })));
     let mut world = changed(&super::tests::consumer(), "/metadata", "annotations", json!({}));
     let until = now() + SignedDuration::from_secs(10);
     let refusal = Refusal { verb, reason: RefusalReason::Other, message: "no".into(), times: 1, until };
@@ -1063,12 +1193,12 @@ fn what_is_refused_before_an_apply_is_said_too(#[case] verb: Verb, #[case] field
 fn another_topic_has_another_backlog() {
     let mut asks = with(&json!({ "adminURL": "http://broker:8080" }));
     let mut world = world(Some(decoded(settled(&asks))));
-    world.known.backlog = Some(figures(5_000));
+    world.backlog = Some(figures(5_000));
     asks = told(asks, &world, now());
     asks.spec.topic = "other".into();
     world.deployment = Some(Arc::new(decoded(settled(&asks))));
     for (known, reason) in [(None, "NotObservedYet"), (Some(unknown()), "TopicNotFound")] {
-        world.known.backlog = known;
+        world.backlog = known;
         let plan = plan(&asks, &world, now());
         assert_eq!(condition(&plan, "BacklogObserved").1, reason);
         let status = plan.status.unwrap();
@@ -1077,25 +1207,10 @@ fn another_topic_has_another_backlog() {
 }
 
 #[test]
-fn another_secret_is_read_before_the_pods_are_replaced_for_it() {
-    let fields =
-        |name: &str| json!({ "auth": { "tokenSecret": { "name": name } }, "rolloutOnSecretChange": true });
-    let mut none = world(None);
-    none.known.secrets = Some(Ok("v1-a".into()));
-    let first = plan(&with(&fields("one")), &none, now());
-    let mut there = world(Some(decoded(stored(applies(&first).unwrap().0.clone(), 1))));
-    there.known.secrets = None;
-    let waits = plan(&with(&fields("two")), &there, now());
-    assert!(waits.steps.is_empty() && waits.status.is_none() && waits.again.is_some());
-    there.known.secrets = Some(Ok("v1-b".into()));
-    assert!(applies(&plan(&with(&fields("two")), &there, now())).is_some());
-}
-
-#[test]
 fn nothing_is_known_of_keda_and_nothing_is_written() {
     let consumer = scaled();
     let mut world = world(Some(decoded(settled(&consumer))));
-    world.known.backlog = Some(figures(0));
+    world.backlog = Some(figures(0));
     world.keda = Keda::Absent;
     let before = told(consumer, &world, now());
     world.keda = Keda::Unknown;
@@ -1125,35 +1240,4 @@ fn images_are_pulled_as_for_every_pod(#[case] image: &str, #[case] policy: &str)
 fn what_a_kubelet_would_expand_stays_as_it_is() {
     let container = container(&with(&json!({ "topic": "a$(PULSAR_SERVER)" })));
     assert_eq!(variable(&container, "PULSAR_TOPIC").as_deref(), Some("a$$(PULSAR_SERVER)"));
-}
-
-#[test]
-fn pods_are_replaced_for_their_secrets_only_where_asked_for() {
-    let consumer =
-        with(&json!({ "auth": { "tokenSecret": { "name": "s" } }, "rolloutOnSecretChange": true }));
-    let annotation = |plan: &ConsumerPlan| {
-        let body = applies(plan).unwrap().0;
-        body["spec"]["template"]["metadata"]["annotations"]["pulsar.pulsarconsumer.krvarma.com/secrets"]
-            .clone()
-    };
-    let mut none = world(None);
-    let waits = plan(&consumer, &none, now());
-    assert!(waits.steps.is_empty() && waits.again.is_some());
-    none.known.secrets = Some(Ok("v1-a".into()));
-    let first = plan(&consumer, &none, now());
-    assert_eq!(annotation(&first), "v1-a");
-
-    let mut there = world(Some(decoded(stored(applies(&first).unwrap().0.clone(), 1))));
-    // A new process has not read them yet; one that may not read them takes nothing back.
-    let forbidden = Unknown { reason: "SecretForbidden", message: "No.".into() };
-    for secrets in [None, Some(Err(forbidden.clone())), Some(Ok("v1-a".to_owned()))] {
-        there.known.secrets = secrets;
-        assert!(plan(&consumer, &there, now()).steps.is_empty());
-    }
-    there.known.secrets = Some(Ok("v1-b".into()));
-    assert_eq!(annotation(&plan(&consumer, &there, now())), "v1-b");
-    none.known.secrets = Some(Err(forbidden));
-    assert!(annotation(&plan(&consumer, &none, now())).is_null());
-    there.known.secrets = Some(Ok("v1-a".into()));
-    assert_eq!(condition(&plan(&consumer, &there, now()), "SecretsObserved").0, "True");
 }

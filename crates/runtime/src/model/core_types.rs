@@ -76,6 +76,21 @@ mod tests {
     }
 
     #[test]
+    fn reads_who_scales_a_deployment() {
+        let read = |subresource: &str, fields: &Value| -> Option<Box<str>> {
+            let entry = json!({"manager": "hpa", "operation": "Update", "subresource": subresource, "fieldsV1": fields});
+            let raw = json!({"metadata": {"name": "d", "generation": 3, "managedFields": [{"manager": "x"}, entry]}});
+            let deployment: Deployment = serde_json::from_value(raw).unwrap();
+            assert_eq!((&*deployment.meta.name, deployment.meta.generation), ("d", 3));
+            deployment.scaled_by
+        };
+        let replicas = json!({"f:spec": {"f:replicas": {}}});
+        assert_eq!(read("scale", &replicas).as_deref(), Some("hpa"));
+        assert_eq!(read("", &replicas), None);
+        assert_eq!(read("scale", &json!({"f:spec": {}})), None);
+    }
+
+    #[test]
     fn a_heartbeat_changes_nothing_that_is_read() {
         let node = |version: &str, beat: &str| -> Node {
             serde_json::from_value(json!({

@@ -59,7 +59,7 @@ fn feed(value: &Value, hasher: &mut Sha256) {
 }
 
 /// The first `characters` of the base32 form of some bytes, in lower case.
-pub fn base32(bytes: &[u8], characters: usize) -> String {
+fn base32(bytes: &[u8], characters: usize) -> String {
     let mut text = String::with_capacity(characters);
     for index in 0..characters {
         let bit = index * 5;

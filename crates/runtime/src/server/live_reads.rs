@@ -107,16 +107,6 @@ impl LiveReads {
         self.list_where(resource, namespace, &selected, "").await
     }
 
-    /// The objects of a namespace that a field selector selects, read past the caches.
-    pub async fn list_fields<T: DeserializeOwned>(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        selector: &str,
-    ) -> Result<Vec<T>, kube::Error> {
-        self.list_where(resource, namespace, &format!("fieldSelector={}", escape(selector)), "").await
-    }
-
     async fn list_where<T: DeserializeOwned>(
         &self,
         resource: &Resource,

@@ -1,11 +1,12 @@
 //! What an answer of the API server to a write means for the plan.
 
+use crate::model::object::Meta;
 use crate::model::refusals::{RefusalReason, Verb};
 
 /// The answer to one write.
 pub(super) enum Answer {
-    /// Done.
-    Done,
+    /// Done, with the object's metadata after the write; None for a deletion, a claim and an effect.
+    Done(Option<Box<Meta>>),
     /// Nothing to do: it is there already, gone already, or has changed. The cache will show it.
     Stale,
     /// Refused.

@@ -79,6 +79,8 @@ pub struct Execution {
     pub news: bool,
     /// What was done, for the log and the events: verb and object, as in `created pod a`.
     pub done: Vec<(Verb, &'static str, String)>,
+    /// The metadata of each object that was applied, as the API server answered it.
+    pub applied: Vec<(Resource, Meta)>,
     /// What was refused: verb, object, the server's words.
     pub refusals: Vec<(Verb, String, String)>,
     /// What ended it: nothing was begun after that.
@@ -190,13 +192,16 @@ impl Executor {
         refused_in_a_row: &mut usize,
         execution: &mut Execution,
     ) -> bool {
-        execution.complete &= matches!(answer, Ok(Answer::Done));
+        execution.complete &= matches!(answer, Ok(Answer::Done(_)));
         match answer {
-            Ok(Answer::Done) => {
+            Ok(Answer::Done(meta)) => {
                 *refused_in_a_row = 0;
                 if verb != Verb::Effect {
                     execution.writes += 1;
                     self.memory.accepted(owner, verb, &resource, &name);
+                    if let (Verb::Apply, Some(meta)) = (verb, meta) {
+                        execution.applied.push((resource, *meta));
+                    }
                     execution.done.push((verb, resource.kind, name));
                 }
                 false
@@ -268,7 +273,7 @@ impl Executor {
                 if !claimed && self.gate.deadline().is_none() {
                     return Err(Error::NotLeading);
                 }
-                return effect(own).map(|()| Answer::Done).map_err(Error::Effect);
+                return effect(own).map(|()| Answer::Done(None)).map_err(Error::Effect);
             }
         };
         let (verb, resource, namespace, name) =
@@ -332,14 +337,19 @@ impl Executor {
         let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, term, CALL, request).await {
             None => Sorted::Ambiguous("the lease was lost, or not renewed in time".to_owned()),
             Some(Ok(Ok(only))) => {
-                match deletes {
-                    None => self.memory.wrote(owner, resource, &Meta::from(only.metadata)),
+                let meta = match deletes {
+                    None => {
+                        let meta = Meta::from(only.metadata);
+                        self.memory.wrote(owner, resource, &meta);
+                        Some(Box::new(meta))
+                    }
                     Some(uid) => {
                         let key = Key { namespace, name: name.as_str().into(), uid };
                         self.memory.deleted(owner, resource, key);
+                        None
                     }
-                }
-                Sorted::Answer(Answer::Done)
+                };
+                Sorted::Answer(Answer::Done(meta))
             }
             Some(Ok(Err(kube::Error::Api(status)))) => {
                 // As where a webhook fails. What its store says goes without a reason: such a server is not asked for more.

@@ -30,7 +30,7 @@ impl Executor {
             answer = self.write(owner, request::untyped_status(owner, *resource, status, version)).await?;
         }
         match answer {
-            Answer::Done => {
+            Answer::Done(_) => {
                 self.memory.wrote_status(owner);
                 Ok(())
             }
@@ -55,13 +55,17 @@ impl Executor {
         token: &str,
     ) -> Result<Answer, Error> {
         match self.write_status(owner, resource, status, version).await {
-            Ok(()) => Ok(Answer::Done),
+            Ok(()) => Ok(Answer::Done(None)),
             Err(Error::Stale(_)) => Ok(Answer::Stale),
             Err(error @ Error::Unanswered { .. }) => {
                 // Did it commit? The object itself knows.
                 let found = self.reads.read::<Claimed>(resource, &owner.namespace, &owner.name).await?;
                 let claim = found.and_then(|found| found.status.claim);
-                if claim.is_some_and(|claim| claim.token == token) { Ok(Answer::Done) } else { Err(error) }
+                if claim.is_some_and(|claim| claim.token == token) {
+                    Ok(Answer::Done(None))
+                } else {
+                    Err(error)
+                }
             }
             Err(error) => Err(error),
         }
