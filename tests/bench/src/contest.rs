@@ -33,7 +33,7 @@ pub struct Round {
 impl Round {
     /// Says on stderr what is run now. `unit` is what there are `size` of.
     pub fn start(self, size: usize, unit: &str, what: &str) -> Step {
-        let size = count(u64::try_from(size).unwrap_or(u64::MAX));
+        let size = count(size);
         let Self { setting, number, of } = self;
         Step::start_long(format!("{size} {unit}, {}, round {number} of {of}: {what}", setting.name()))
     }

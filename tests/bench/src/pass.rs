@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::stats::{self, float};
-use super::table::{Table, decimals};
+use super::table::Table;
 
 /// `cargo xtask bench pass`.
 #[derive(Debug, clap::Args)]
@@ -62,16 +62,16 @@ pub fn run(args: &Args) -> Result<()> {
         by_size.push((*nodes, measure(*nodes, args.passes, || step.tick())?));
         step.done();
     }
-    let sizes: Vec<String> = args.nodes.iter().map(|nodes| format!("{nodes} nodes")).collect();
-    let header: Vec<&str> =
-        ["ms a pass"].into_iter().chain(sizes.iter().map(String::as_str)).chain(["exponent"]).collect();
-    let mut table = Table::new("One pass of a DaemonJob: median (worst)", &header);
+    let header = args.nodes.iter().map(|nodes| format!("{nodes} nodes")).chain(["exponent".to_owned()]);
+    let mut table = Table::new("One pass of a DaemonJob: median (worst)", header);
+    table.header[0] = "ms a pass".into();
     let states = by_size.first().map_or(0, |(_, (measured, _))| measured.len());
     for at in 0..states {
         let of_size = |(_, (measured, _)): &(usize, (Vec<Measured>, Sizes))| {
             stats::spread(measured[at].milliseconds.iter().copied())
         };
-        let cells = by_size.iter().map(|one| super::table::spread(of_size(one), decimals(1)));
+        let cells =
+            by_size.iter().map(|one| super::table::spread(one.1.0[at].milliseconds.iter().copied(), 1));
         let points: Vec<(f64, f64)> =
             by_size.iter().filter_map(|one| Some((float(one.0), of_size(one)?.median))).collect();
         let growth = stats::exponent(&points).map_or_else(String::new, |grows| format!("{grows:.2}"));

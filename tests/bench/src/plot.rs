@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use super::goals::Curve;
+use super::growth::Curve;
 
 /// The size of a plot in pixels.
 const SIZE: (u32, u32) = (640, 400);

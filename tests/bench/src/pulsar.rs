@@ -397,8 +397,8 @@ impl Results {
     }
 
     fn table(&self, kind: &str) -> Table {
-        let header = ["", "messages/s", "second half, messages/s", "peak MiB", "PSS MiB", "CPU s"];
-        let mut table = Table::new(format!("{kind} subscription"), &header);
+        let header = ["messages/s", "second half, messages/s", "peak MiB", "PSS MiB", "CPU s"];
+        let mut table = Table::new(format!("{kind} subscription"), header);
         let figures: [Figure; 5] = [
             (0, |run| run.messages_per_second),
             (0, |run| run.second_half_per_second),

@@ -105,6 +105,20 @@ fn parse<M: DeserializeOwned>(text: &str) -> serde_json::Result<Vec<Run<M>>> {
     runs.into_iter().map(serde_json::from_value).collect()
 }
 
+/// Prose without its line breaks: a paragraph or an item of a list is one line, as in the pages.
+pub fn unwrapped(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match lines.last_mut().filter(|last| !last.is_empty()) {
+            Some(last) if !line.is_empty() && !line.starts_with("- ") => {
+                last.extend([" ", line.trim()]);
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
 /// Writes a file of a document.
 pub fn write_file(file: &Path, text: &str) -> Result<()> {
     file.parent()
@@ -163,7 +177,7 @@ impl<M: Measurements> Report<M> {
             parts.extend(run.verdict());
             parts.extend(run.remarks());
             let tables = run.measurements.tables();
-            parts.extend(tables.iter().map(|table| table.markdown().trim_end().to_owned()));
+            parts.extend(tables.iter().map(Table::markdown));
         }
         parts.join("\n\n") + "\n"
     }
@@ -217,7 +231,7 @@ mod tests {
 
     impl Measurements for Rain {
         fn tables(&self) -> Vec<Table> {
-            let mut table = Table::new("Times", &["", "s"]);
+            let mut table = Table::new("Times", ["s"]);
             table.row(&self.place, [self.hours.len().to_string()]);
             vec![table]
         }

@@ -333,8 +333,7 @@ impl Rig {
     }
 
     fn make_nodes(&self) -> Result<()> {
-        let mut step =
-            Step::start_long(format!("making {} simulated nodes", table::count(u64::try_from(self.nodes)?)));
+        let mut step = Step::start_long(format!("making {} simulated nodes", table::count(self.nodes)));
         let bodies = (1..=self.nodes)
             .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
             .collect::<Result<Vec<_>, _>>()?;

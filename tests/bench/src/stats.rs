@@ -4,7 +4,7 @@ use quintet_localcluster::chance::Chance;
 use serde::{Deserialize, Serialize};
 
 /// The middle and the far end of some measurements, of which less is better.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// Half of the measurements are not above it.
     pub median: f64,
@@ -29,7 +29,7 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
 }
 
 /// The middle of the ratios of some pairs, and where it lies.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// Half of the ratios are not above it.
     pub median: f64,

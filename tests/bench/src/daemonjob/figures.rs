@@ -8,8 +8,8 @@ use super::kruise;
 use crate::process::Memory;
 use crate::report::Measurements;
 use crate::rig::Setting;
-use crate::stats::{self, float, kibibytes, mebibytes, ratio, signed, spread};
-use crate::table::{self, Figure, Table, decimals};
+use crate::stats::{self, float, kibibytes, mebibytes, ratio, signed};
+use crate::table::{self, Figure, Table};
 
 /// The most writes per pod that a DaemonJob may cost until it is complete.
 const WRITES_PER_POD: f64 = 1.03;
@@ -92,12 +92,6 @@ impl Completion {
     /// What was written, over the pods that were made.
     pub fn writes_per_pod(&self) -> f64 {
         ratio(float(self.writes.writes()), float(self.writes.pods)).unwrap_or_default()
-    }
-
-    /// The same without those of the status, as far as they are one for each second that it took: so often it may be written.
-    pub fn writes_per_pod_besides_one_a_second(&self) -> f64 {
-        let paced = float(self.writes.status_requests()).min(self.done_seconds);
-        ratio(float(self.writes.writes()) - paced, float(self.writes.pods)).unwrap_or_default()
     }
 
     fn cpu_seconds_per_thousand(&self) -> f64 {
@@ -265,10 +259,8 @@ impl Results {
             let flags = if flags.is_empty() { "its defaults".to_owned() } else { flags };
             table.note(format!("The BroadcastJob: {kruise}, with {flags}."));
         }
-        if setting == self.life_setting
-            && let Some(spread) = spread(self.kubelets.iter().copied())
-        {
-            let seconds = table::spread(Some(spread), decimals(1));
+        if setting == self.life_setting && !self.kubelets.is_empty() {
+            let seconds = table::spread(self.kubelets.iter().copied(), 1);
             table.note(format!(
                 "The simulated kubelets alone, with all pods on their nodes and nothing else to do: {seconds} s."
             ));
@@ -309,14 +301,14 @@ impl Results {
     fn ratio_table(&self, setting: Setting) -> Table {
         let mut table = Table::new(
             format!("DaemonJob / others, {}", setting.name()),
-            &["", "creating", "last created", "done", "writes", "CPU", "peak RSS"],
+            ["creating", "last created", "done", "writes", "CPU", "peak RSS"],
         );
         for other in Contender::ALL.into_iter().filter(|other| *other != Contender::DaemonJob) {
             if self.of(setting, other).next().is_none() {
                 continue;
             }
             let show = |figure: &dyn Fn(&Completion) -> f64| {
-                table::interval(stats::interval(self.pairs(setting, other, figure)), decimals(2))
+                table::interval(stats::interval(self.pairs(setting, other, figure)), 2)
             };
             let cells = [
                 show(&|one| one.creating_seconds),
@@ -335,7 +327,7 @@ impl Results {
         let setting = self.life_setting;
         let mut table = Table::new(
             format!("Writes by verb and resource, {}, first round", setting.name()),
-            &["", "to completion", "whole life", "whole life, ttl 0"],
+            ["to completion", "whole life", "whole life, ttl 0"],
         );
         for contender in Contender::ALL.into_iter().filter(|one| *one != Contender::Bare) {
             let Some(completion) = self.of(setting, contender).find(|one| one.round == 1) else { continue };
@@ -348,13 +340,11 @@ impl Results {
     }
 
     fn life_table(&self) -> Table {
-        let mut table = Table::new(
-            format!("The rest of a DaemonJob's life, {}", self.life_setting.name()),
-            &["", "measured"],
-        );
+        let mut table =
+            Table::new(format!("The rest of a DaemonJob's life, {}", self.life_setting.name()), ["measured"]);
         let nodes = float(self.nodes);
         let mut show = |what: &str, places: usize, values: Vec<f64>| {
-            table.row(what, [table::spread(spread(values), decimals(places))]);
+            table.row(what, [table::spread(values, places)]);
         };
         let lives = |figure: fn(&Life) -> f64| self.lives.iter().map(figure).collect::<Vec<f64>>();
         show("size of the DaemonJob, KiB", 1, lives(|life| kibibytes(life.sizes.daemonjob_bytes)));
@@ -567,8 +557,6 @@ mod tests {
         };
         let one = Completion { writes: refused, ..completion(Contender::DaemonJob, 1, 1.0, 0) };
         assert!((one.writes_per_pod() - 1.001).abs() < f64::EPSILON, "nothing was changed by the two");
-        let besides = one.writes_per_pod_besides_one_a_second();
-        assert!((besides - 1.0).abs() < f64::EPSILON, "of two seconds one had a status");
         assert_eq!(
             results(1_000, vec![one]).failures(),
             ["round 1 tuned: 2 writes were refused, by code 429: 2"]

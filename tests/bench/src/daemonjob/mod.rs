@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> Result<()> {
         let machine = Machine::now();
         let (results, versions) = measure(nodes, &plan, &program)?;
         runs.push(Run {
-            about: format!("{} nodes", count(u64::try_from(nodes)?)),
+            about: format!("{} nodes", count(nodes)),
             size: nodes,
             command: args.command(),
             machine,

@@ -296,7 +296,7 @@ impl Results {
     fn writes_table(&self) -> Table {
         let mut table = Table::new(
             "Writes by verb and resource, without a restart, first round",
-            &["", "create", "change", "delete"],
+            ["create", "change", "delete"],
         );
         for contender in Contender::ALL {
             if let Some(first) = self.of(contender, Mode::Undisturbed).first() {
@@ -310,7 +310,7 @@ impl Results {
     /// Counts that are too high, a sentence each.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
-        let count = |count: usize| table::count(u64::try_from(count).unwrap_or(u64::MAX));
+        let count = |count: usize| table::count(count);
         for one in self.cycles.iter().filter(|one| one.contender == Contender::Greeting) {
             let (mode, round) = (one.mode.name(), one.round);
             let mut check = |wrong: bool, what: String| {

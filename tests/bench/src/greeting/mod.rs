@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<()> {
     let machine = Machine::now();
     let (results, versions) = measure(kopf.as_ref(), &plan, &program)?;
     let runs = vec![Run {
-        about: format!("{} Greetings", count(u64::try_from(plan.greetings)?)),
+        about: format!("{} Greetings", count(plan.greetings)),
         size: plan.greetings,
         command: args.command(),
         machine,
@@ -132,7 +132,7 @@ fn measure(kopf: Option<&Kopf>, plan: &Plan, program: &Path) -> Result<(Results,
         timers: Vec::new(),
     };
     let contenders = if kopf.is_some() { &Contender::ALL[..] } else { &Contender::ALL[..1] };
-    let all = count(u64::try_from(plan.greetings)?);
+    let all = count(plan.greetings);
     for round in 1..=plan.rounds {
         let rig = up()?;
         versions = Versions::of(&rig, program)?;
@@ -154,7 +154,7 @@ fn measure(kopf: Option<&Kopf>, plan: &Plan, program: &Path) -> Result<(Results,
         let rig = up()?;
         // kopf is the last one: it looks at its own namespace alone, and what it leaves is nobody's.
         for &contender in contenders {
-            let many = count(u64::try_from(plan.timers)?);
+            let many = count(plan.timers);
             let mut step = Step::start_long(format!("{many} Greetings with a timer: {}", contender.name()));
             results.timers.push(runs::timers(&rig, contender, kopf, plan.timers, &mut step)?);
             step.done();

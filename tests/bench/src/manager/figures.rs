@@ -155,7 +155,7 @@ impl Results {
             return decimals(row.places)(row.part.of(all));
         }
         let of_pairs = self.of_pairs(row.key, row.part, contender);
-        spread(stats::spread(of_pairs.into_iter().map(|(_, value)| value)), decimals(row.places))
+        spread(of_pairs.into_iter().map(|(_, value)| value), row.places)
     }
 
     /// Quintet's and another's, for each pair that has both.
@@ -196,16 +196,13 @@ impl Results {
         let others = || contenders.iter().filter(|contender| **contender != Contender::Quintet);
         let names = contenders.iter().map(|contender| contender.name().to_owned());
         let ratios = others().map(|other| format!("{} / {}", Contender::Quintet.name(), other.name()));
-        let header: Vec<String> =
-            [String::new()].into_iter().chain(names).chain(ratios).chain(["goal".to_owned()]).collect();
-        let header: Vec<&str> = header.iter().map(String::as_str).collect();
-        let mut table = Table::new(&self.title, &header);
+        let mut table = Table::new(&self.title, names.chain(ratios).chain(["goal".to_owned()]));
         // Older runs lack some figures.
         let has = |row: &&Row| contenders.iter().any(|contender| self.attempts(row.key, *contender) > 0);
         for row in rows.iter().filter(has) {
             let cells = contenders.iter().map(|contender| self.cell(row, *contender));
-            let ratios = others()
-                .map(|other| interval(stats::interval(self.ratios(row.key, row.part, *other)), decimals(2)));
+            let ratios =
+                others().map(|other| interval(stats::interval(self.ratios(row.key, row.part, *other)), 2));
             table.row(row.label, cells.chain(ratios).chain([row.goal.to_owned()]));
         }
         let attempts = contenders.iter().map(|contender| {

@@ -48,7 +48,7 @@ const HAND_OVER: [Row; 7] = [
 
 impl Measure {
     fn title(self, sizes: &Sizes) -> String {
-        let many = super::table::count(u64::try_from(sizes.many).unwrap_or(u64::MAX));
+        let many = super::table::count(sizes.many);
         match self {
             Self::Size => "Size of the program".to_owned(),
             Self::Idle => "Idle".to_owned(),

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::process::Memory;
 use crate::report::Measurements;
 use crate::rig::Setting;
-use crate::stats::{self, float, mebibytes, ratio, signed, spread};
-use crate::table::{self, Figure, Table, decimals};
+use crate::stats::{self, float, mebibytes, ratio, signed};
+use crate::table::{self, Figure, Table};
 
 /// The statuses that a PodSet may write besides one a second: at the beginning, at the end, and once between.
 pub const FIXED_WRITES: u16 = 3;
@@ -273,11 +273,10 @@ impl Results {
     fn ratio_table(&self, setting: Setting) -> Table {
         let mut table = Table::new(
             format!("PodSet / ReplicaSet, {}", setting.name()),
-            &["", "last request", "done", "writes", "CPU", "peak RSS"],
+            ["last request", "done", "writes", "CPU", "peak RSS"],
         );
-        let show = |figure: &dyn Fn(&Cycle) -> f64| {
-            table::interval(stats::interval(self.pairs(setting, figure)), decimals(2))
-        };
+        let show =
+            |figure: &dyn Fn(&Cycle) -> f64| table::interval(stats::interval(self.pairs(setting, figure)), 2);
         for (name, phase) in [("up", (|one| &one.up) as fn(&Cycle) -> &Phase), ("down", |one| &one.down)] {
             let cells = [
                 show(&|one| phase(one).last_seconds),
@@ -293,9 +292,8 @@ impl Results {
 
     fn restart_table(&self) -> Table {
         let settings = self.settings();
-        let mut header = vec![""];
-        header.extend(settings.iter().map(|setting| setting.name()));
-        let mut table = Table::new("A restart of the PodSet's manager with all pods ready", &header);
+        let header = settings.iter().map(|setting| setting.name());
+        let mut table = Table::new("A restart of the PodSet's manager with all pods ready", header);
         let figures: [Figure<Restart>; 5] = [
             ("writes", 0, |restart| Some(float(restart.writes.writes()))),
             ("passes", 0, |restart| Some(float(restart.passes))),
@@ -307,7 +305,7 @@ impl Results {
             let cells = settings.iter().map(|&setting| {
                 let restarts =
                     self.of(setting, Contender::PodSet).filter_map(|one| figure(one.restart.as_ref()?));
-                table::spread(spread(restarts), decimals(places))
+                table::spread(restarts, places)
             });
             table.row(name, cells);
         }
@@ -318,7 +316,7 @@ impl Results {
         let setting = self.settings().last().copied().unwrap_or(Setting::Tuned);
         let mut table = Table::new(
             format!("Writes by verb and resource, {}, first round", setting.name()),
-            &["", "up", "restart", "down", "halfway"],
+            ["up", "restart", "down", "halfway"],
         );
         for contender in Contender::ALL {
             let Some(one) = self.of(setting, contender).find(|one| one.round == 1) else { continue };

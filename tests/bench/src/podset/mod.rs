@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> Result<()> {
         let machine = Machine::now();
         let (results, versions) = measure(pods, &plan, &program)?;
         runs.push(Run {
-            about: format!("{} pods", count(u64::try_from(pods)?)),
+            about: format!("{} pods", count(pods)),
             size: pods,
             command: args.command(),
             machine,

@@ -174,9 +174,8 @@ fn is_settled(object: &Value, replicas: usize) -> bool {
 }
 
 pub(super) fn table(written: &[Written]) -> Table {
-    let names: Vec<String> = written.iter().map(|one| one.case.name()).collect();
-    let header: Vec<&str> = std::iter::once("").chain(names.iter().map(String::as_str)).collect();
-    let mut table = Table::new("From an object to its settled status", &header);
+    let header = written.iter().map(|one| one.case.name());
+    let mut table = Table::new("From an object to its settled status", header);
     let slowest =
         |one: &Written| one.settled_in.map_or_else(|| NONE.to_owned(), |found| decimals(1)(found.max));
     table.row("seconds, of the slowest object", written.iter().map(slowest));

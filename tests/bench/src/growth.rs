@@ -1,0 +1,244 @@
+//! How figures grow with the number of nodes and of pods: the tables and the curves of docs/bench/README.md.
+
+use super::kept::{Kept, KeptRun};
+use super::stats::{self, float, ratio};
+use super::table::{NONE, Table, count, decimals};
+
+/// What has a curve: a word for its file, its label, and the path of the figure.
+type Figure = (&'static str, &'static str, &'static str);
+
+const DAEMONJOBS: [(&str, &str); 5] = [
+    ("bare", "bare creation"),
+    ("daemon-job", "DaemonJob"),
+    ("broadcast-job", "BroadcastJob"),
+    ("job", "Job"),
+    ("daemon-set", "DaemonSet"),
+];
+
+const OF_DAEMONJOBS: [Figure; 3] = [
+    ("done", "s until all is done", "done_seconds"),
+    ("cpu", "CPU s", "cpu_seconds"),
+    ("writes", "writes", "writes.writes"),
+];
+
+const PODSETS: [(&str, &str); 2] = [("pod-set", "PodSet"), ("replica-set", "ReplicaSet")];
+
+const OF_PODSETS: [Figure; 3] = [
+    ("up", "s until all are ready", "up.done_seconds"),
+    ("cpu", "CPU s on the way up", "up.cpu_seconds"),
+    ("down", "s until all are gone", "down.done_seconds"),
+];
+
+const MANAGERS: [(&str, &str); 3] = [("quintet", "Quintet"), ("twin", "twin"), ("twin-tuned", "twin, tuned")];
+
+/// The numbers of pods of a manager, and the figures of its memory with them.
+const MEMORY: [(f64, &str); 3] =
+    [(1_000.0, "figures.rss-tenth"), (5_000.0, "figures.rss-half"), (10_000.0, "figures.rss")];
+
+/// Figures that grow with the same size.
+pub struct Growth {
+    pub title: &'static str,
+    unit: &'static str,
+    pub curves: Vec<Curve>,
+    notes: Vec<String>,
+    /// The processor that each size was measured on. Empty if one run has all sizes.
+    processors: Vec<(f64, String)>,
+}
+
+/// One figure of several contenders, by size.
+pub struct Curve {
+    name: String,
+    /// What the size counts.
+    pub size: &'static str,
+    /// The figure, with its unit.
+    pub label: &'static str,
+    pub lines: Vec<Line>,
+}
+
+/// A contender's figure, by size.
+pub struct Line {
+    pub name: &'static str,
+    /// Sizes and figures.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Everything that was measured with more than one size.
+pub fn growths(kept: &Kept) -> Vec<Growth> {
+    let daemonjobs = ("daemonjob", "DaemonJob and others, tuned", "nodes");
+    let podsets = ("podset", "PodSet and ReplicaSet, tuned", "pods");
+    let mut growths = vec![
+        of_sizes(kept, daemonjobs, &DAEMONJOBS, &OF_DAEMONJOBS),
+        of_sizes(kept, podsets, &PODSETS, &OF_PODSETS),
+        of_memory(kept),
+    ];
+    growths[0].notes.extend(kubelets(kept));
+    for growth in &mut growths {
+        growth.curves.retain(Curve::has_several_sizes);
+    }
+    growths.retain(|growth| !growth.curves.is_empty());
+    growths
+}
+
+/// What the runs of a bench with different sizes say about the same contenders.
+fn of_sizes(
+    kept: &Kept,
+    (bench, title, unit): (&'static str, &'static str, &'static str),
+    contenders: &[(&str, &'static str)],
+    figures: &[Figure],
+) -> Growth {
+    let curve = |(word, label, path): &Figure| {
+        let lines = contenders.iter().map(|(contender, name)| {
+            let point =
+                |one: &KeptRun| Some((float(one.run.size), one.median(Some("tuned"), contender, path)?));
+            Line { name, points: kept.of(bench).filter_map(point).collect() }
+        });
+        let lines = lines.filter(|line| !line.points.is_empty()).collect();
+        Curve { name: format!("{bench}-{word}"), size: unit, label, lines }
+    };
+    let processors = kept.of(bench).map(|one| (float(one.run.size), one.run.machine.processor.clone()));
+    Growth {
+        title,
+        unit,
+        curves: figures.iter().map(curve).collect(),
+        notes: machines(kept, bench, unit).into_iter().collect(),
+        processors: processors.collect(),
+    }
+}
+
+/// How memory grows with the pods of a manager.
+fn of_memory(kept: &Kept) -> Growth {
+    let median =
+        |contender: &str, path: &str| kept.find("manager", Some("own"))?.median(None, contender, path);
+    let lines = MANAGERS.map(|(contender, name)| {
+        let point = |(pods, path): (f64, &str)| {
+            Some((pods, median(contender, path)? - median(contender, "figures.rss-none")?))
+        };
+        Line { name, points: MEMORY.into_iter().filter_map(point).collect() }
+    });
+    let curve = Curve {
+        name: "manager-memory".to_owned(),
+        size: "pods",
+        label: "MiB of RSS more than without pods",
+        lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
+    };
+    let unit = "pods of their own";
+    Growth { title: "Managers", unit, curves: vec![curve], notes: Vec::new(), processors: Vec::new() }
+}
+
+/// The machines of the runs: figures of different machines do not belong to one line.
+fn machines(kept: &Kept, bench: &str, unit: &str) -> Option<String> {
+    let of = |KeptRun { run, .. }: &KeptRun| {
+        let (processor, checkout) = (&run.machine.processor, &run.versions.checkout);
+        format!("{} {unit} on {processor}, {checkout}", count(run.size))
+    };
+    let made: Vec<String> = kept.of(bench).map(of).collect();
+    (!made.is_empty()).then(|| {
+        format!(
+            "Measured with {}. Between runs on different processors no exponent is given; between runs of different days \
+             it says something of these as well.",
+            made.join("; ")
+        )
+    })
+}
+
+/// How long the simulated kubelets take alone, and the share of that in the time of contenders whose pods end.
+fn kubelets(kept: &Kept) -> Option<String> {
+    let of = |one: &KeptRun| {
+        let measurements = &one.run.measurements;
+        let seconds = measurements["kubelets"].as_array()?.iter().filter_map(serde_json::Value::as_f64);
+        let alone = stats::spread(seconds)?.median;
+        let under = measurements["life_setting"].as_str();
+        let bare = one.median(under, "bare", "last_created_seconds")?;
+        let with_ends = ["bare", "daemon-job", "broadcast-job", "job"];
+        let done = with_ends.into_iter().filter_map(|contender| one.median(under, contender, "done_seconds"));
+        let shares: Vec<f64> = done.filter_map(|done| ratio(100.0 * alone, done)).collect();
+        let (least, most) = (stats::quantile(&shares, 0.0)?, stats::quantile(&shares, 1.0)?);
+        Some(format!(
+            "{alone:.1} s with {} nodes, where bare creation makes the pods in {bare:.1} s, and {least:.0} to {most:.0} % \
+             of what all take whose pods end",
+            count(one.run.size)
+        ))
+    };
+    let alone: Vec<String> = kept.of("daemonjob").filter_map(of).collect();
+    (!alone.is_empty()).then(|| {
+        format!(
+            "The simulated kubelets share the processors with the API server. Pods that are on their nodes already take them \
+             {}. So they take longer than pods need to be made, and with 5,000 nodes they are not fast enough: when all is \
+             done there says as much of them as of who makes the pods. Only a DaemonSet does not wait for the end of pods. \
+             When the last pod is made waits for no kubelet, but shares the processors with them.",
+            alone.join("; ")
+        )
+    })
+}
+
+impl Growth {
+    /// The exponent of the last step of a line, where what does not grow weighs least. Nothing if the step is between two
+    /// processors, or if one of them is not known.
+    fn exponent(&self, line: &Line) -> Option<f64> {
+        let last = &line.points[line.points.len().saturating_sub(2)..];
+        let on = |(size, _): &(f64, f64)| {
+            let at = self.processors.iter().find(|(of, _)| rounded(*of) == rounded(*size));
+            at.map(|(_, processor)| processor.as_str()).filter(|processor| !processor.is_empty())
+        };
+        let is_one = self.processors.is_empty()
+            || last.windows(2).all(|step| on(&step[0]).is_some() && on(&step[0]) == on(&step[1]));
+        stats::exponent(last).filter(|_| is_one)
+    }
+
+    /// The points, and the exponent of each line's last step.
+    pub fn table(&self) -> Table {
+        let points = self.curves.iter().flat_map(|curve| &curve.lines).flat_map(|line| &line.points);
+        let mut sizes: Vec<u64> = points.map(|(size, _)| rounded(*size)).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let header = sizes.iter().map(|size| format!("{} {}", count(*size), self.unit));
+        let mut table = Table::new(
+            format!("{}: how figures grow", self.title),
+            header.chain(["exponent of the last step".to_owned()]),
+        );
+        for curve in &self.curves {
+            for line in &curve.lines {
+                let at = |size: &u64| line.points.iter().find(|(x, _)| rounded(*x) == *size).map(|(_, y)| *y);
+                let cells = sizes.iter().map(at).chain([self.exponent(line)]);
+                let cells = cells.map(|value| value.map_or_else(|| NONE.to_owned(), decimals(2)));
+                table.row(format!("{}: {}", line.name, curve.label), cells);
+            }
+        }
+        table.note(
+            "The exponent is the slope between the logarithms of the last two sizes: 1 is proportional.",
+        );
+        table.notes.extend_from_slice(&self.notes);
+        table
+    }
+}
+
+impl Curve {
+    pub fn file(&self) -> String {
+        format!("{}.svg", self.name)
+    }
+
+    fn has_several_sizes(&self) -> bool {
+        self.lines.iter().any(|line| line.points.len() > 1)
+    }
+}
+
+fn rounded(size: f64) -> u64 {
+    format!("{size:.0}").parse().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn has_no_exponent_between_processors() {
+        let exponent = |processors: &[&str]| {
+            let line = Line { name: "A", points: vec![(1.0, 1.0), (10.0, 10.0), (100.0, 1_000.0)] };
+            let of = |(size, name): (&(f64, f64), &&str)| (size.0, (*name).to_owned());
+            let processors = line.points.iter().zip(processors).map(of).collect();
+            Growth { title: "", unit: "", curves: Vec::new(), notes: Vec::new(), processors }.exponent(&line)
+        };
+        assert!(exponent(&[]).is_some() && exponent(&["X", "Y", "Y"]).is_some());
+        assert_eq!([exponent(&["X", "X", "Y"]), exponent(&["X", "", ""])], [None, None]);
+    }
+}
