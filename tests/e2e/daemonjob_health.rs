@@ -49,8 +49,8 @@ const FAILED: [&str; 6] = [
 const HELD: [&str; 3] = ["paused by the user", "suspended", "the template is invalid"];
 const NODES: [&str; 4] = [
     "complete before nodes joined",
-    "failed, failed nodes can heal",
-    "paused by failed nodes that can heal",
+    "failed, failed nodes can recover",
+    "paused by failed nodes that can recover",
     "paused by an unhealthy fleet",
 ];
 const DEFINITION: [&str; 1] = ["the definition is outdated"];
@@ -359,9 +359,9 @@ fn nodes_join_and_break() {
     running(&arena, "fleet", a, 1);
     hold_down(&arena, c, true);
     end(&arena, &[&pods[0], &pods[1], &pods[3]], 0);
-    let job = judge.wait("failed, failed nodes can heal", "loses", has_failed);
+    let job = judge.wait("failed, failed nodes can recover", "loses", has_failed);
     assert_eq!(word(&job, "failedNodes", c), "NodeLost");
-    judge.wait("paused by failed nodes that can heal", "pauses", |job| {
+    judge.wait("paused by failed nodes that can recover", "pauses", |job| {
         is_true(job, "Paused", "MaxFailedNodesExceeded")
     });
 
