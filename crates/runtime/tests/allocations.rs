@@ -1,4 +1,4 @@
-//! What a cached pod and a pass cost, exactly: bytes that stay allocated and allocations, as the allocator counts them.
+//! The exact memory cost of a cached pod and of a reconcile: bytes that stay allocated, and allocations.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
@@ -36,17 +36,17 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 const PODS_LISTED: usize = 1_000;
 
-/// The most bytes that a pod of ours may keep in the cache: what `cargo xtask bench manager --only own` measures from outside, less
-/// what the allocator itself adds.
+/// The limit of bytes that the cache keeps per pod. `cargo xtask bench manager --only own` measures the same from
+/// outside, including the overhead of the allocator.
 const LIMIT: usize = 744;
 
-/// The most bytes there may be at once while pods are listed, or listed again, in tenths of what is kept.
+/// The limit of bytes at one time during a list or relist, in tenths of the bytes that the cache keeps.
 const PEAK: usize = 12;
 
-/// The most allocations of a pass that finds nothing to do, besides those of its plan.
+/// The limit of allocations of a reconcile without a write, except those of its plan.
 const A_PASS: u64 = 15;
 
-/// A pod as the API server lists it, with everything that nobody reads.
+/// A pod as the API server lists it, with all fields that no plan reads.
 fn pod(number: usize) -> Value {
     let name = format!("sample-{number:05}");
     json!({ "metadata": {
@@ -75,7 +75,7 @@ fn listed() -> String {
     events.map(|event| event.to_string() + "\n").collect()
 }
 
-/// An answer that comes after a while, in parts, as over a connection, and does not end.
+/// An answer that arrives after a delay and in parts, as over a connection, and does not end.
 struct Parts {
     begin: Pin<Box<Sleep>>,
     parts: VecDeque<Bytes>,
@@ -96,8 +96,8 @@ impl hyper::body::Body for Parts {
     }
 }
 
-/// An API server that answers with the list, does not know its version any more after ten minutes of watching, and answers
-/// with the list once more.
+/// An API server that answers with the list. After ten minutes of watching its resourceVersion is too old, and the
+/// API server answers with the list again.
 fn server() -> Client {
     let parts = |text: String| text.into_bytes().chunks(16 * 1_024).map(Bytes::copy_from_slice).collect();
     let expired = json!({ "type": "ERROR", "object": { "kind": "Status", "code": 410, "reason": "Expired", "status": "Failure" } });
@@ -122,7 +122,7 @@ fn server() -> Client {
     Client::new(service, "default")
 }
 
-/// Allocations are those of the whole process: one test at a time.
+/// dhat counts the allocations of the whole process, so only one test may run at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -130,7 +130,7 @@ fn a_cached_pod_keeps_few_bytes() {
     alone(async {
         let informer: Informer<Pod> = Informer::new(PODS, &[], Some("quintet.dev/kind"));
         let client = server();
-        // The lists themselves were allocated before, and are not counted.
+        // The lists were allocated before, so they do not count.
         let _profiler = dhat::Profiler::builder().testing().build();
         let task = tokio::spawn(informer.clone().run(client, Link::default()));
         sleep(Duration::from_secs(1)).await;
@@ -144,7 +144,7 @@ fn a_cached_pod_keeps_few_bytes() {
         assert!(bytes <= LIMIT, "{bytes} bytes for each pod");
         assert!(first.max_bytes * 10 <= first.curr_bytes * PEAK, "{first:?}");
 
-        // The list comes a second time, and nothing has changed.
+        // The second list arrives, without a change.
         sleep(Duration::from_mins(15)).await;
         let again = dhat::HeapStats::get();
         assert!(
@@ -158,7 +158,7 @@ fn a_cached_pod_keeps_few_bytes() {
     });
 }
 
-/// Finds everything as it should be, and looks again ten seconds later.
+/// A kind that never writes, and requeues after ten seconds.
 struct Content;
 
 impl Reconciler for Content {
@@ -190,9 +190,9 @@ impl Reconciler for Content {
     }
 }
 
-/// What is around a kind's own plan: taking the key off the queue, reading the cache, measuring, and putting it back.
+/// The cost around a kind's plan: the queue, the read of the cache, and the metrics.
 #[test]
-fn a_pass_that_finds_nothing_to_do_allocates_little() {
+fn a_reconcile_without_a_write_allocates_little() {
     alone(async {
         let metrics = Metrics::new().unwrap();
         let (_stop, stopped) = watch::channel(false);

@@ -1,4 +1,4 @@
-//! The controller's loop: a panic, a pass that hangs and a failure concern one object each.
+//! The loop of a controller: a panic, a hanging reconcile and a failure each affect one object only.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, sleep};
 
-/// Counts the passes over each object, and does to some what its name says.
+/// Counts the reconciles of each object, and misbehaves as the name of the object demands.
 #[derive(Clone, Default)]
 struct Odd {
     passes: Arc<Mutex<BTreeMap<String, u32>>>,
@@ -102,7 +102,7 @@ impl Reconciler for Odd {
     }
 }
 
-/// A controller that runs.
+/// A running controller.
 struct Started {
     odd: Odd,
     objects: Informer<Pod>,
@@ -110,7 +110,7 @@ struct Started {
     running: JoinHandle<()>,
 }
 
-/// Starts a controller of the pods of these namespaces, or of all.
+/// Starts a controller for the pods of these namespaces; empty means all namespaces.
 fn start(client: Client, gate: &Gate, metrics: &Metrics, namespaces: Vec<String>) -> Started {
     start_by(Clock::System, client, gate, metrics, namespaces)
 }
@@ -138,7 +138,7 @@ fn start_by(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_wrong_with_one_object_stops_no_other() {
+async fn a_fault_of_one_object_stops_no_other_object() {
     let metrics = Metrics::new().unwrap();
     let Started { odd, objects, stop, running } =
         start(once(listed(&["panics", "hangs", "fails", "good"])), &Gate::open(), &metrics, Vec::new());
@@ -170,9 +170,9 @@ async fn what_goes_wrong_with_one_object_stops_no_other() {
     assert!(objects.all().iter().all(|pod| !pod.terminating()));
 }
 
-/// The machine's clock jumps, back and then ahead: every object is looked at as often as before.
+/// If the machine's clock jumps back and ahead, every object is reconciled as often as before.
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_jumps_stops_no_passes() {
+async fn a_clock_jump_stops_no_reconciles() {
     static SET: AtomicI64 = AtomicI64::new(0);
     let clock = Clock::tokio_that_is_set("2026-01-02T00:00:00Z".parse().unwrap(), &SET);
     let metrics = Metrics::new().unwrap();
@@ -187,10 +187,10 @@ async fn a_clock_that_jumps_stops_no_passes() {
     }
 }
 
-/// A webhook that fails makes the API server answer 500 for as long as it does: what is true is told all the same. Where nobody
-/// answers, nothing is.
+/// While a webhook fails, the API server answers 500 with InternalError, and the status is still written. After other
+/// failures it is not.
 #[tokio::test(start_paused = true)]
-async fn a_status_is_written_also_where_a_write_fails() {
+async fn writes_the_status_while_a_webhook_fails() {
     for (code, reason, told) in
         [(500, "InternalError", 1), (500, "", 0), (503, "ServiceUnavailable", 0), (429, "TooManyRequests", 0)]
     {
@@ -238,7 +238,7 @@ async fn a_status_is_written_also_where_a_write_fails() {
     }
 }
 
-/// An API server that answers once, and says nothing more.
+/// An API server that answers once and then never again.
 fn once(list: String) -> Client {
     let list = Arc::new(Mutex::new(Some(list)));
     let service = tower::service_fn(move |_request: Request<Body>| {
@@ -253,7 +253,7 @@ fn once(list: String) -> Client {
     Client::new(service, "n")
 }
 
-/// The lines of a streaming list of pods, complete.
+/// The lines of a complete streaming list of pods.
 fn listed(names: &[&str]) -> String {
     let pods = names.iter().map(|name| {
         let metadata = json!({ "name": name, "namespace": "n", "uid": name, "resourceVersion": "1" });
@@ -264,9 +264,9 @@ fn listed(names: &[&str]) -> String {
     events.map(|event| event.to_string() + "\n").collect()
 }
 
-/// A cache whose word is final is listed anew whenever this process takes over, and nothing is planned before.
+/// A new leader lists the caches of its plans again, and plans nothing before.
 #[tokio::test(start_paused = true)]
-async fn who_takes_over_lists_anew_what_it_relies_on() {
+async fn a_new_leader_lists_its_caches_again() {
     let lists = Arc::new(Mutex::new(0));
     let counted = lists.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -310,7 +310,7 @@ async fn who_takes_over_lists_anew_what_it_relies_on() {
     sleep(Duration::from_secs(10)).await;
     assert_eq!((odd.passes("a"), *lists.lock().unwrap()), (2, 3));
 
-    // A predecessor that left in good order says what it had seen: who has seen as much begins at once.
+    // After an orderly release, a cache that has seen as much as the predecessor needs no relist.
     for (seen, lists_then) in [(5, 3), (6, 4)] {
         gate.close();
         sleep(Duration::from_secs(1)).await;
@@ -327,9 +327,9 @@ async fn who_takes_over_lists_anew_what_it_relies_on() {
     assert_eq!((odd.passes("a"), odd.passes("foreign")), (5, 0));
 }
 
-/// One of two namespaces cannot be watched for a while, and then for a while again: the other one's objects do not wait.
+/// The watch of one of two namespaces fails twice for a while. The objects of the other namespace do not wait.
 #[tokio::test(start_paused = true)]
-async fn a_namespace_that_cannot_be_watched_keeps_only_its_own_objects_waiting() {
+async fn a_failing_watch_delays_only_its_own_namespace() {
     let refused = Arc::new(Mutex::new(true));
     let asked = refused.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -365,7 +365,7 @@ async fn a_namespace_that_cannot_be_watched_keeps_only_its_own_objects_waiting()
     *refused.lock().unwrap() = false;
     sleep(Duration::from_mins(1)).await;
     assert_eq!((odd.passes("a"), odd.passes("b")), (1, 1), "what is there already is not looked at again");
-    // A new term looks at all of them.
+    // A new term reconciles all objects.
     gate.close();
     sleep(Duration::from_secs(1)).await;
     gate.open_until(tokio::time::Instant::now() + Duration::from_hours(1));

@@ -1,6 +1,6 @@
-//! Informer and executor against scripted answers of an API server.
+//! Informer, executor and election against scripted answers of an API server.
 //!
-//! The script is only a list of answers; that the real server answers like this is what the end-to-end tests show.
+//! The end-to-end tests show that a real API server answers like the scripts.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
@@ -33,12 +33,12 @@ use tokio::time::{Duration, Instant, sleep};
 type Answers = Arc<Mutex<VecDeque<(u16, String)>>>;
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A client that gets these answers, one after the other, and then none at all; and what it asked.
+/// A client that gets these answers in order and then none, and its log of requests.
 fn scripted(answers: &[(u16, String)]) -> (Client, Asked) {
     scripted_slowly(answers, Duration::ZERO)
 }
 
-/// The same, where what is no GET takes a while.
+/// Like `scripted`, with a delay for every request except GET.
 fn scripted_slowly(answers: &[(u16, String)], takes: Duration) -> (Client, Asked) {
     let answers: Answers = Arc::new(Mutex::new(answers.iter().cloned().collect()));
     let asked = Asked::default();
@@ -89,7 +89,7 @@ fn owner() -> Key {
     Key { namespace: "ns".into(), name: "owner".into(), uid: "owner".into() }
 }
 
-/// Runs an informer over a script and returns it with what it told its subscribers.
+/// Runs an informer over a script. Returns the informer, the changes that its subscribers received, and the requests.
 async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked) {
     let (client, asked) = scripted(answers);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], Some("quintet.dev/kind"));
@@ -115,7 +115,7 @@ async fn follow(answers: &[(u16, String)]) -> (Informer<Pod>, Vec<String>, Asked
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_streamed_list_is_followed_by_a_watch_from_where_it_ended() {
+async fn watches_from_the_end_of_a_streamed_list() {
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("b", 2)) + &bookmark(5, true);
     let mut changed = pod("a", 6);
     changed["status"]["phase"] = json!("Running");
@@ -140,7 +140,7 @@ async fn a_streamed_list_is_followed_by_a_watch_from_where_it_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_streaming_lists_is_listed_by_pages() {
+async fn lists_by_pages_without_streaming_lists() {
     let refused = failure(422, "Invalid", "sendInitialEvents is forbidden");
     let one = json!({ "metadata": { "resourceVersion": "9", "continue": "t/1" }, "items": [pod("a", 1)] });
     let two = json!({ "metadata": { "resourceVersion": "9" }, "items": [pod("b", 2)] });
@@ -153,7 +153,7 @@ async fn a_server_without_streaming_lists_is_listed_by_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_relist_sweeps_what_is_gone_and_wakes_only_what_changed() {
+async fn a_relist_drops_deleted_and_reports_only_changed_objects() {
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("b", 2)) + &bookmark(5, true);
     let expired =
         event("ERROR", &json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old" }));
@@ -174,7 +174,7 @@ async fn a_core_type_is_never_absent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plan_about_an_object_that_has_changed_is_dropped() {
+async fn drops_a_plan_for_an_object_that_has_changed() {
     let (executor, asked) = executor(&[]);
     let execution =
         executor.execute(&owner(), &PODS, "1", vec![vec![create("a")]], &|| false, |_| Ok(())).await;
@@ -183,8 +183,8 @@ async fn a_plan_about_an_object_that_has_changed_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_was_not_answered_is_looked_up() {
-    // The cache shows a pod that is gone at the server already.
+async fn looks_up_a_deletion_without_an_answer() {
+    // The cache shows a pod that is already deleted in the API server.
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
     let (client, _) = scripted(&[(200, event("ADDED", &pod("a", 1)) + &bookmark(5, true))]);
     let task = tokio::spawn(informer.clone().run(client, Link::default()));
@@ -204,7 +204,7 @@ async fn a_deletion_that_was_not_answered_is_looked_up() {
     task.abort();
 }
 
-/// An owner reference from another namespace is forged, and hides nothing.
+/// An owner reference from another namespace is not valid and must hide no pod.
 #[tokio::test(start_paused = true)]
 async fn a_forged_owner_hides_no_pod() {
     let mut forged = pod("a", 3);
@@ -222,9 +222,9 @@ async fn a_forged_owner_hides_no_pod() {
     task.abort();
 }
 
-/// A status that meets another object, or none, is how a stale cache is noticed first.
+/// A status write to a replaced or deleted object is the first sign of a stale cache.
 #[tokio::test(start_paused = true)]
-async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
+async fn waits_for_the_cache_after_a_stale_status_write() {
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
     let (client, _) = scripted(&[(200, event("ADDED", &pod("owner", 1)) + &bookmark(5, true))]);
     let task = tokio::spawn(informer.clone().run(client, Link::default()));
@@ -248,7 +248,7 @@ async fn who_was_told_that_the_cache_is_behind_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poisoned_object_concerns_itself_alone() {
+async fn an_undecodable_object_affects_no_other_object() {
     let mut poisoned = pod("bad", 2);
     poisoned["spec"]["nodeName"] = json!(5);
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &poisoned) + &bookmark(5, true);
@@ -261,7 +261,7 @@ async fn a_poisoned_object_concerns_itself_alone() {
 
 /// A panic over one object ends neither the cache nor the process.
 #[tokio::test(start_paused = true)]
-async fn an_object_over_which_somebody_stumbles_concerns_itself_alone() {
+async fn a_panic_over_one_object_affects_no_other_object() {
     let list = event("ADDED", &pod("a", 1)) + &event("ADDED", &pod("stumble", 2)) + &bookmark(5, true);
     let watch = event("ADDED", &pod("c", 6));
     let (informer, told, _) = follow(&[(200, list), (200, watch)]).await;
@@ -269,9 +269,9 @@ async fn an_object_over_which_somebody_stumbles_concerns_itself_alone() {
     assert!(informer.undecodable()[0].1.contains("panic"), "{:?}", informer.undecodable());
 }
 
-/// After a restore the numbers begin anew, below those of what was written before.
+/// After a restore of etcd, resourceVersions start below those of earlier writes.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_was_restored_is_believed() {
+async fn accepts_lower_versions_after_a_restore_of_etcd() {
     let list = event("ADDED", &pod("a", 900)) + &bookmark(1_000, true);
     let expired = failure(410, "Expired", "too new");
     let again = event("ADDED", &pod("a", 400)) + &bookmark(500, true);
@@ -279,9 +279,9 @@ async fn a_store_that_was_restored_is_believed() {
     assert_eq!(informer.position("ns"), 500);
 }
 
-/// What cannot be read is forgotten also when nobody was told that it went.
+/// The informer drops an undecodable object even if no watch reported its deletion.
 #[tokio::test(start_paused = true)]
-async fn a_poisoned_object_that_a_list_does_not_show_is_gone() {
+async fn a_relist_drops_undecodable_objects() {
     let mut poisoned = pod("bad", 2);
     poisoned["spec"]["nodeName"] = json!(5);
     let list = event("ADDED", &poisoned) + &bookmark(5, true);
@@ -293,7 +293,7 @@ async fn a_poisoned_object_that_a_list_does_not_show_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_under_an_old_name_is_another_one() {
+async fn an_object_with_an_old_name_replaces_the_old_object() {
     let mut again = pod("a", 6);
     again["metadata"]["uid"] = json!("other");
     let list = event("ADDED", &pod("a", 1)) + &bookmark(5, true);
@@ -312,7 +312,7 @@ fn executor(answers: &[(u16, String)]) -> (Executor, Asked) {
     (Executor::new(client, Gate::open(), clock), asked)
 }
 
-/// A plan of one step as it is carried out; what was withheld of it is looked at again at the returned time.
+/// Executes a plan of one step. Returns when to retry the actions that were withheld.
 async fn carry_or_wait(
     executor: &Executor,
     step: Vec<Action<Value>>,
@@ -327,10 +327,10 @@ async fn carry(executor: &Executor, step: Vec<Action<Value>>) -> Result<Executio
     execution.failure.take().map_or(Ok(execution), Err)
 }
 
-/// A list of a state and newer says so for its first page; a server that has not come so far, and perhaps never will, is asked
-/// for what is now.
+/// The first page of a list names the oldest accepted resourceVersion. If the API server has not reached it, the list
+/// is repeated without it.
 #[tokio::test(start_paused = true)]
-async fn a_list_may_be_of_a_state_and_newer() {
+async fn lists_at_a_version_or_later() {
     let page = |name: &str, next: &str| {
         (200, json!({ "metadata": { "continue": next }, "items": [pod(name, 1)] }).to_string())
     };
@@ -353,7 +353,7 @@ async fn a_list_may_be_of_a_state_and_newer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_sent_while_the_gate_is_closed() {
+async fn sends_no_write_while_the_gate_is_closed() {
     let (client, asked) = scripted(&[]);
     let executor = Executor::new(client, Gate::closed(), Clock::System);
     assert!(matches!(carry(&executor, vec![create("a")]).await, Err(Error::NotLeading)));
@@ -361,7 +361,7 @@ async fn nothing_is_sent_while_the_gate_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_under_way_is_cancelled_when_the_lease_is_lost() {
+async fn cancels_a_running_write_when_the_lease_is_lost() {
     let (client, asked) = scripted(&[]);
     let gate = Gate::closed();
     gate.open_until(Instant::now() + Duration::from_secs(10));
@@ -376,7 +376,7 @@ async fn a_write_that_is_under_way_is_cancelled_when_the_lease_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_ends_at_the_gates_deadline() {
+async fn a_write_ends_at_the_deadline_of_the_gate() {
     let (client, _) = scripted(&[]);
     let gate = Gate::closed();
     gate.open_until(Instant::now() + Duration::from_secs(3));
@@ -386,9 +386,9 @@ async fn a_write_ends_at_the_gates_deadline() {
     assert_eq!(began.elapsed().as_secs(), 3);
 }
 
-/// A webhook may take 10 s, as long as a term: renewals give the write more time, as far as any call has it.
+/// A webhook may take 10 s, as long as a term. Renewals give the write more time, up to the limit of a call.
 #[tokio::test(start_paused = true)]
-async fn a_slow_write_gets_the_time_that_renewals_give() {
+async fn renewals_give_a_slow_write_more_time() {
     for (takes, is_done, ends) in [(12, true, 12), (60, false, 20)] {
         let metrics = Metrics::new().unwrap();
         let answers = Arc::new(Mutex::new(VecDeque::from([(201, pod("a", 7).to_string())])));
@@ -421,7 +421,7 @@ async fn a_slow_write_gets_the_time_that_renewals_give() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_went_through_is_told_also_where_the_rest_did_not() {
+async fn reports_successful_writes_beside_a_failure() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string()), failure(504, "Timeout", "later")]);
     let steps = vec![vec![create("a"), create("b")], vec![create("c")]];
     let execution = executor.execute::<Value, _>(&owner(), &PODS, "1", steps, &|| true, |_| Ok(())).await;
@@ -430,7 +430,7 @@ async fn what_went_through_is_told_also_where_the_rest_did_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_caches_must_show_what_was_written() {
+async fn the_caches_must_show_all_writes() {
     let (executor, _) = executor(&[(201, pod("a", 7).to_string())]);
     let informer: Informer<Pod> = Informer::new(PODS, &["ns".to_owned()], None);
     let caches = informer.tracked();
@@ -446,9 +446,9 @@ async fn the_caches_must_show_what_was_written() {
     task.abort();
 }
 
-/// What a proxy says of a path is nothing about the namespace; what the API server says holds for a while.
+/// A proxy's 404 says nothing about the namespace. A 404 of the API server counts for ten minutes.
 #[tokio::test(start_paused = true)]
-async fn a_namespace_is_being_deleted_where_the_api_server_says_so() {
+async fn only_the_api_server_reports_a_deleted_namespace() {
     let proxy = failure(404, "NotFound", "The requested URL /api/v1/namespaces/ns/pods was not found");
     let gone = failure(404, "NotFound", "namespaces \"ns\" not found");
     let (executor, _) = executor(&[proxy, gone.clone(), gone, (201, pod("a", 7).to_string())]);
@@ -465,16 +465,16 @@ async fn a_namespace_is_being_deleted_where_the_api_server_says_so() {
     assert!(executor.memory.terminating_until(&owner()).is_none());
 }
 
-/// Who was away for long is asked once a second, also where a proxy answers in its place.
+/// After a long outage, the informer retries once a second, even if a proxy answers for the API server.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_gone_is_used_again_soon_after_it_is_back() {
+async fn retries_soon_after_an_outage() {
     for code in [502, 503, 504] {
         let mut answers: Vec<_> = (0..60).map(|_| failure(code, "", "no server is available")).collect();
         answers.push((200, event("ADDED", &pod("a", 1)) + &bookmark(5, true)));
         let (informer, _, _) = follow(&answers).await;
         assert_eq!(informer.all().len(), 1, "{code}");
     }
-    // The first refusal of one that starts is no reason to wait for long either.
+    // The first rejection by a starting API server must not cause a long backoff either.
     let mut answers: Vec<_> = (0..60).map(|_| failure(503, "", "no server is available")).collect();
     answers.push(failure(403, "Forbidden", "no role is known yet"));
     answers.push((200, event("ADDED", &pod("a", 1)) + &bookmark(5, true)));
@@ -482,9 +482,9 @@ async fn a_server_that_is_gone_is_used_again_soon_after_it_is_back() {
     assert_eq!(informer.all().len(), 1);
 }
 
-/// A connection that is cut and opened again is no news for the others.
+/// A connection that was cut and opened again is not reported as a recovery.
 #[tokio::test(start_paused = true)]
-async fn only_a_server_that_was_gone_is_back() {
+async fn reports_a_recovery_only_after_an_outage() {
     for (times, is_news) in [(1, false), (8, true)] {
         let mut answers = vec![(200, bookmark(5, true))];
         answers.extend((0..times).map(|_| failure(503, "", "no server is available")));
@@ -500,7 +500,7 @@ async fn only_a_server_that_was_gone_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
+async fn an_existing_name_is_stale_if_owned_and_else_refused() {
     let exists = failure(409, "AlreadyExists", "exists");
     let mut theirs = pod("b", 3);
     theirs["metadata"]["ownerReferences"][0]["uid"] = json!("somebody");
@@ -522,7 +522,7 @@ async fn a_name_that_exists_is_news_if_ours_and_a_refusal_if_not() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unclear_answer_costs_one_get_before_the_next_plan() {
-    // Somebody between may answer too, in JSON that is no Status.
+    // A proxy may answer too, in JSON that is not a Status.
     let between = (504, json!({ "message": "upstream timed out" }).to_string());
     for unclear in [failure(504, "Timeout", "later"), between] {
         let (executor, asked) = executor(&[unclear, (200, pod("a", 7).to_string())]);
@@ -552,7 +552,7 @@ async fn a_quota_ends_the_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_after_an_unclear_answer_is_looked_up() {
+async fn looks_up_a_claim_after_an_unclear_answer() {
     for (stored, won) in [("me", true), ("other", false)] {
         let lookup = json!({ "status": { "claim": { "token": stored } } });
         let (executor, _) = executor(&[failure(504, "Timeout", "later"), (200, lookup.to_string())]);
@@ -563,7 +563,7 @@ async fn a_claim_after_an_unclear_answer_is_looked_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_ends_and_an_owner_is_forgotten() {
+async fn drops_a_refusal_after_success_and_a_deleted_owner() {
     let invalid = failure(422, "Invalid", "no");
     let (executor, _) = executor(&[invalid, (201, pod("a", 7).to_string())]);
     assert!(carry(&executor, vec![create("a")]).await.unwrap().refused);
@@ -575,9 +575,9 @@ async fn a_refusal_ends_and_an_owner_is_forgotten() {
     assert!(executor.memory.caught_up(&owner(), &[]));
 }
 
-/// The machine's clock goes back by a day while something waits for its turn: it does not wait for a day.
+/// If the clock is set back by a day, a refusal does not wait for a day.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_ends_although_the_clock_is_set_back() {
+async fn a_refusal_ends_even_if_the_clock_is_set_back() {
     static SET: AtomicI64 = AtomicI64::new(0);
     let clock = Clock::tokio_that_is_set("2026-01-02T00:00:00Z".parse().unwrap(), &SET);
     let (client, asked) = scripted(&[failure(422, "Invalid", "no"), (201, pod("a", 7).to_string())]);
@@ -593,7 +593,7 @@ async fn a_refusal_ends_although_the_clock_is_set_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_cannot_be_applied_is_patched() {
+async fn patches_a_status_that_cannot_be_applied() {
     let untyped =
         failure(500, "InternalError", "failed to create typed live object: .spec.author: expected string");
     let (executor, asked) = executor(&[untyped, (200, pod("owner", 9).to_string())]);
@@ -602,7 +602,7 @@ async fn a_status_that_cannot_be_applied_is_patched() {
     assert!(executor.memory.refusals(&owner()).is_empty());
 }
 
-/// A Lease as the server has it.
+/// A Lease as the API server returns it.
 fn lease(holder: &str, version: u64, renewed: u64) -> String {
     json!({ "metadata": { "name": "quintet-manager", "namespace": "ns", "resourceVersion": version.to_string() },
         "spec": { "holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 1,
@@ -610,7 +610,7 @@ fn lease(holder: &str, version: u64, renewed: u64) -> String {
     .to_string()
 }
 
-/// Runs an election over a script for `seconds` and returns what it asked and the gate.
+/// Runs an election over a script for `seconds`. Returns the verbs of the requests, and the gate.
 async fn elect(answers: &[(u16, String)], seconds: u64) -> (Vec<String>, Gate) {
     elect_by(scripted(answers), seconds).await
 }
@@ -621,12 +621,12 @@ async fn elect_by((client, asked): (Client, Asked), seconds: u64) -> (Vec<String
     (verbs(&asked), gate)
 }
 
-/// How an election over a script ends, if it does within `seconds`.
+/// The result of an election over a script, if it returns within `seconds`.
 async fn elect_with(gate: &Gate, client: Client, seconds: u64) -> Option<Result<(), election::Error>> {
     elect_counting(gate, client, seconds, &Metrics::new().unwrap()).await
 }
 
-/// The same, with the metrics that it counts in.
+/// Like `elect_with`, with the metrics in which the election counts.
 async fn elect_counting(
     gate: &Gate,
     client: Client,
@@ -647,7 +647,7 @@ fn verbs(asked: &Asked) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_renews_without_reading_and_looks_when_the_lease_was_changed() {
+async fn a_holder_reads_the_lease_only_after_a_conflict() {
     let answers = [
         failure(404, "NotFound", "none"),
         (201, lease("me", 1, 0)),
@@ -664,9 +664,9 @@ async fn a_holder_renews_without_reading_and_looks_when_the_lease_was_changed() 
     assert!(text.contains("leader_election_slowpath_total{name=\"quintet-manager\"} 1"), "{text}");
 }
 
-/// An answer that comes late makes no term longer: whoever waits for its end began to wait when the request arrived.
+/// A late answer must not extend a term, because other processes measure from the arrival of the request.
 #[tokio::test(start_paused = true)]
-async fn a_term_is_counted_from_before_the_request() {
+async fn a_term_counts_from_before_the_request() {
     let began = Instant::now();
     let answers = [failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
     let (_, gate) = elect_by(scripted_slowly(&answers, Duration::from_secs(2)), 3).await;
@@ -674,9 +674,9 @@ async fn a_term_is_counted_from_before_the_request() {
     assert!(ends <= Settings::new("ns".into(), "me".into()).renew_deadline, "{ends:?}");
 }
 
-/// An API server that takes seconds for each write: client-go's holders keep their lease, and so does this one.
+/// If each write takes seconds, the holder keeps the Lease, as in client-go.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_slow_does_not_cost_the_lease() {
+async fn keeps_the_lease_with_a_slow_api_server() {
     for takes in [2_200, 3_000, 4_500] {
         let mut answers = vec![failure(404, "NotFound", "none")];
         answers.extend((0..30).map(|at| (if at == 0 { 201 } else { 200 }, lease("me", at + 1, at))));
@@ -690,9 +690,9 @@ async fn a_server_that_is_slow_does_not_cost_the_lease() {
     }
 }
 
-/// The election has a thread of its own. It must not keep the lease for passes that hang.
+/// The election has its own thread. It must not keep the Lease while reconciles hang.
 #[tokio::test(start_paused = true)]
-async fn who_hangs_does_not_keep_the_lease() {
+async fn a_hanging_process_loses_the_lease() {
     let mut answers = vec![failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
     answers.extend((0..9).map(|at| (200, lease("me", 2, at))));
     let (client, asked) = scripted(&answers);
@@ -703,7 +703,7 @@ async fn who_hangs_does_not_keep_the_lease() {
     let asked = verbs(&asked);
     assert_eq!(asked[..4], ["GET", "POST", "PUT", "GET"]);
     assert!(asked[4..].iter().all(|verb| verb == "GET"), "{asked:?}");
-    // Who goes on again may have it again.
+    // After a new heartbeat, the process may acquire the Lease again.
     gate.heartbeat();
     let (client, asked) = scripted(&[(200, lease("", 3, 9)), (200, lease("me", 4, 9))]);
     assert!(elect_with(&gate, client, 1).await.is_none());
@@ -711,7 +711,7 @@ async fn who_hangs_does_not_keep_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_cannot_cancel_its_writes_ends_when_another_holds_the_lease() {
+async fn exits_if_a_write_outlives_the_lease() {
     let answers = [
         failure(404, "NotFound", "none"),
         (201, lease("me", 1, 0)),
@@ -727,9 +727,9 @@ async fn who_cannot_cancel_its_writes_ends_when_another_holds_the_lease() {
     assert!(elect_with(&gate, scripted(&answers).0, 10).await.is_none(), "it stands by");
 }
 
-/// The right to look is not the right to hold it: who may not write it must not seem to stand by.
+/// A process that may read the Lease but not write it must not seem to stand by.
 #[tokio::test(start_paused = true)]
-async fn who_may_only_read_the_lease_gives_up_when_it_could_be_had() {
+async fn gives_up_a_free_lease_that_it_may_only_read() {
     let released: Value = serde_json::from_str(&lease("", 2, 0)).unwrap();
     let mut answers = vec![(200, lease("other", 1, 0)), (200, event("MODIFIED", &released))];
     for _ in 0..40 {
@@ -741,15 +741,15 @@ async fn who_may_only_read_the_lease_gives_up_when_it_could_be_had() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_holder_is_waited_for_by_this_process_s_own_clock() {
-    // The record says that it was renewed long ago; only what is seen counts. The watch shows nothing.
+async fn a_silent_holder_expires_by_the_candidates_own_clock() {
+    // The renew time in the Lease is long ago and must not matter. The watch shows no change.
     let answers = [(200, lease("other", 1, 0))];
     let (asked, gate) = elect(&answers, 14).await;
     assert_eq!((asked.len(), gate.deadline()), (2, None), "a look and a watch");
     let (asked, _) = elect(&answers, 16).await;
     assert_eq!(asked.len(), 3, "the next look is at the expiry");
 
-    // Without the right to watch, it is asked for, and had at the expiry.
+    // Without the permission to watch, the candidate polls, and acquires the Lease when it expires.
     let mut answers = Vec::new();
     for _ in 0..8 {
         answers.push((200, lease("other", 1, 0)));
@@ -767,7 +767,7 @@ async fn a_silent_holder_is_waited_for_by_this_process_s_own_clock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_released_lease_is_taken_at_once_with_what_was_handed_over() {
+async fn takes_a_released_lease_at_once_with_its_record() {
     let mut released: Value = serde_json::from_str(&lease("", 3, 7)).unwrap();
     released["metadata"]["annotations"] =
         json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 41}}"# });
@@ -784,9 +784,9 @@ async fn a_released_lease_is_taken_at_once_with_what_was_handed_over() {
     assert_eq!(gate.handed("pods."), Some(41));
 }
 
-/// Its holder does not know that somebody has deleted the Lease, and writes until it does.
+/// If the Lease is deleted, its holder writes until it notices.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_deleted_is_made_anew_at_its_expiry() {
+async fn re_creates_a_deleted_lease_at_its_expiry() {
     let gone: Value = serde_json::from_str(&lease("other", 2, 5)).unwrap();
     let answers = [
         (200, lease("other", 1, 0)),
@@ -801,9 +801,9 @@ async fn a_lease_that_is_deleted_is_made_anew_at_its_expiry() {
     assert!(gate.deadline().is_some());
 }
 
-/// Whoever finds that the lease was somebody else's meanwhile begins a new term, and catches up.
+/// If another process held the Lease meanwhile, a new term starts, and the caches must catch up.
 #[tokio::test(start_paused = true)]
-async fn a_term_that_was_interrupted_unseen_begins_anew() {
+async fn starts_a_new_term_after_an_unseen_interruption() {
     let mut released: Value = serde_json::from_str(&lease("", 4, 4)).unwrap();
     released["metadata"]["annotations"] =
         json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 7}}"# });
@@ -823,9 +823,9 @@ async fn a_term_that_was_interrupted_unseen_begins_anew() {
     assert_eq!(gate.handed("pods."), Some(7));
 }
 
-/// The same where the PUT that took it anew was not answered, and went through.
+/// The same, if the PUT that acquired the Lease again succeeded without an answer.
 #[tokio::test(start_paused = true)]
-async fn a_term_that_was_interrupted_and_taken_anew_without_an_answer_begins_anew() {
+async fn starts_a_new_term_after_an_unanswered_takeover() {
     let answers = [
         failure(404, "NotFound", "none"),
         (201, lease("me", 1, 0)),
@@ -842,9 +842,9 @@ async fn a_term_that_was_interrupted_and_taken_anew_without_an_answer_begins_ane
     assert!(since.duration_since(begun) >= Duration::from_secs(5), "a term of its own");
 }
 
-/// An API server that starts, and a role that is replaced, refuse for a while what they have granted before.
+/// A starting API server rejects requests that it granted before, and so does one whose roles are being replaced.
 #[tokio::test(start_paused = true)]
-async fn who_stands_by_does_not_give_up_for_a_refusal() {
+async fn a_standby_does_not_give_up_after_a_rejection() {
     let mut answers = vec![(200, lease("other", 1, 0)), failure(403, "Forbidden", "no watch")];
     answers.extend((0..30).map(|_| failure(403, "Forbidden", "no role is known yet")));
     answers.extend([(200, lease("other", 1, 0)), (200, lease("me", 2, 59))]);
@@ -852,19 +852,19 @@ async fn who_stands_by_does_not_give_up_for_a_refusal() {
     assert!(asked.len() >= answers.len() && gate.deadline().is_some(), "{asked:?}");
 }
 
-/// Whose PUT went through without an answer does not know whose term came before.
+/// If the PUT succeeded without an answer, the predecessor of the term is unknown.
 #[tokio::test(start_paused = true)]
-async fn what_was_handed_over_once_is_not_believed_in_a_term_that_began_unanswered() {
+async fn ignores_an_old_record_after_an_unanswered_takeover() {
     let mut released: Value = serde_json::from_str(&lease("", 4, 0)).unwrap();
     released["metadata"]["annotations"] =
         json!({ "quintet.dev/written": r#"{"leaseTransitions": 1, "seen": {"pods.": 41}}"# });
     let answers = [
         (200, released.to_string()),
         (200, lease("me", 5, 0)),
-        // Another one has taken it meanwhile.
+        // Another process has acquired the Lease.
         failure(409, "Conflict", "changed"),
         (200, lease("other", 9, 6)),
-        // Nothing is shown by the watch until its lease has expired; then the PUT goes through without an answer.
+        // The watch shows nothing until the Lease expires; then the PUT succeeds without an answer.
         (200, String::new()),
     ];
     let (_, gate) = elect(&answers, 4).await;
@@ -882,7 +882,7 @@ async fn what_was_handed_over_once_is_not_believed_in_a_term_that_began_unanswer
 }
 
 #[test]
-fn only_who_has_caught_up_can_say_what_was_seen() {
+fn only_a_caught_up_cache_counts_as_seen() {
     let gate = Gate::closed();
     let at = |position, listed| Progress { position, seen: position, listed };
     let before = Instant::now();
@@ -897,7 +897,7 @@ fn only_who_has_caught_up_can_say_what_was_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_gate_closes_at_the_renew_deadline_although_no_answer_comes() {
+async fn closes_the_gate_at_the_deadline_without_an_answer() {
     let answers = [failure(404, "NotFound", "none"), (201, lease("me", 1, 0))];
     let (asked, gate) = elect(&answers, 9).await;
     assert!(gate.deadline().is_some());
@@ -906,9 +906,9 @@ async fn the_gate_closes_at_the_renew_deadline_although_no_answer_comes() {
     assert!(gate.deadline().is_none());
 }
 
-/// What leaves a watch without being seen to be deleted is remembered, for as long as its owner lives.
+/// The informer's departed objects are kept as long as their owner exists.
 #[tokio::test(start_paused = true)]
-async fn what_departs_is_remembered_while_its_owner_lives() {
+async fn keeps_departed_objects_while_their_owner_exists() {
     let owner_list =
         event("ADDED", &json!({ "metadata": { "name": "owner", "namespace": "ns", "uid": "owner" } }))
             + &bookmark(5, true);
@@ -941,9 +941,9 @@ async fn what_departs_is_remembered_while_its_owner_lives() {
     assert!(names(&departed).is_empty());
 }
 
-/// What is wrong with every object, and said of each in words of its own, is not tried on all of them in one go.
+/// A fault that affects every object, with another message for each, is not tried on all objects at once.
 #[tokio::test(start_paused = true)]
-async fn creations_that_are_refused_one_after_the_other_stop_all_of_them_for_a_while() {
+async fn refusals_in_a_row_pause_all_creations() {
     let refusals: Vec<_> =
         (0..1_000).map(|number| failure(422, "Invalid", &format!("p-{number} is not valid"))).collect();
     let (executor, asked) = executor(&refusals);
@@ -964,9 +964,9 @@ async fn creations_that_are_refused_one_after_the_other_stop_all_of_them_for_a_w
     assert_eq!(sent(), second, "the wait is doubled");
 }
 
-/// Of two poisoned objects that had the same name one after the other, the first is gone.
+/// If two undecodable objects had the same name in turn, the first is gone.
 #[tokio::test(start_paused = true)]
-async fn a_poisoned_object_that_takes_the_name_of_another_ends_it() {
+async fn an_undecodable_successor_replaces_its_predecessor() {
     let mut poisoned = pod("bad", 2);
     poisoned["spec"]["nodeName"] = json!(5);
     let mut successor = poisoned.clone();

@@ -1,4 +1,4 @@
-//! Gauges that are sums over all objects of a kind: what people alert on, without a label for each object.
+//! Gauges that sum over all objects of a kind, for alerts without a label for each object.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use prometheus::{IntGaugeVec, Opts, Registry};
 use crate::cache::informer::{Change, Informer};
 use crate::model::object::{Key, Object};
 
-/// A gauge with one series for each of some states, each a sum over what the objects of a kind say.
+/// A gauge with one series per state; each series is a sum over the objects of a kind.
 #[derive(Clone, Debug)]
 pub struct Sums<const N: usize> {
     gauge: IntGaugeVec,
@@ -17,7 +17,7 @@ pub struct Sums<const N: usize> {
 }
 
 impl<const N: usize> Sums<N> {
-    /// Makes and registers the gauge, with the label `state`.
+    /// Creates and registers the gauge, with the label `state`.
     pub fn new(
         registry: &Registry,
         name: &str,
@@ -32,13 +32,13 @@ impl<const N: usize> Sums<N> {
         Ok(Self { gauge, states, told: Arc::default() })
     }
 
-    /// Sums up what `counts` says of each object in a cache, in the order of the states.
+    /// Sums up `counts` of each object in a cache, in the order of the states.
     pub fn follow<T: Object>(&self, objects: &Informer<T>, counts: fn(&T) -> [i64; N]) {
         let sums = self.clone();
         objects.subscribe(move |change| match change {
             Change::Applied { new, .. } => sums.tell(new.key(), Some(counts(new))),
             Change::Deleted { old } => sums.tell(old.key(), None),
-            // What cannot be read is not summed up.
+            // An object that cannot be decoded does not count.
             Change::Undecodable { key, .. } | Change::Vanished { key } => sums.tell((*key).clone(), None),
         });
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_come_change_and_go() {
+    fn sums_follow_added_changed_and_deleted_objects() {
         let sums = Sums::new(&Registry::new(), "pods", "Pods.", ["wanted", "ready"]).unwrap();
         let key = |name: &str| Key { namespace: "ns".into(), name: name.into(), uid: name.into() };
         sums.tell(key("a"), Some([3, 1]));

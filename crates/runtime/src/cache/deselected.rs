@@ -1,7 +1,7 @@
-//! Objects that left a watch although nobody was seen deleting them.
+//! Objects that left a watch, perhaps without having been deleted.
 //!
-//! A watch that selects by label reports an object that loses the label as deleted. Whether it is gone or has only
-//! left the selection is known by one GET; until then nobody may act as if it were gone.
+//! A watch with a label selector reports an object that loses the label as deleted. Only a GET shows whether the
+//! object is gone. Until then no plan may treat the object as gone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,13 @@ use crate::model::object::{Key, Object};
 
 type ByOwner<T> = HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<T>>>;
 
-/// What has left the selection of one informer, by the UIDs of its owner and of itself.
+/// The objects that left the selection of one informer, by the UID of the owner and of the object.
 pub struct Departed<T> {
     objects: Mutex<ByOwner<T>>,
 }
 
 impl<T: Object> Departed<T> {
-    /// Follows an informer, as far as its objects belong to `owners` and are `missed`.
+    /// Follows the objects of an informer that belong to `owners` and for which `missed` returns true.
     pub fn from<O: Object>(
         informer: &Informer<T>,
         owners: &Informer<O>,
@@ -30,14 +30,14 @@ impl<T: Object> Departed<T> {
                 let Key { namespace, .. } = old.key();
                 if let Some(owner) = old.owner()
                     && let (name, uid) = (owner.name.clone(), owner.uid.clone())
-                    // Nobody misses what belongs to an owner that is gone or going.
+                    // If the owner is gone or terminating, no plan needs the object.
                     && owners.get(&Key { namespace, name, uid }).is_some_and(|owner| !owner.terminating())
                 {
                     let mut objects = follower.lock();
                     objects.entry(owner.uid.clone()).or_default().insert(old.key().uid, Arc::clone(old));
                 }
             }
-            // It is back, or was never away.
+            // The object is back, or it never left.
             Change::Applied { new, .. } => follower.settle(new),
             _ => {}
         });
@@ -48,14 +48,14 @@ impl<T: Object> Departed<T> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has departed from an owner, as it was last seen.
+    /// The last known versions of an owner's objects that left the selection.
     pub fn owned_by(&self, owner: &Key) -> Vec<Arc<T>> {
         let objects = self.lock();
         let departed = objects.get(&owner.uid).into_iter().flat_map(BTreeMap::values);
         departed.filter(|object| object.key().namespace == owner.namespace).cloned().collect()
     }
 
-    /// An object is known to be gone, or is back.
+    /// Drops an object that is known to be gone, or that is back.
     pub fn settle(&self, object: &T) {
         let Some(owner) = object.owner() else { return };
         let mut objects = self.lock();
@@ -67,7 +67,7 @@ impl<T: Object> Departed<T> {
         }
     }
 
-    /// The owner is gone.
+    /// Drops the objects of a deleted owner.
     pub fn forget(&self, owner: &Key) {
         self.lock().remove(&owner.uid);
     }

@@ -1,11 +1,11 @@
-//! One watch per type for the whole process, and the cache that it keeps.
+//! One watch per type for the whole process, and its cache.
 //!
-//! Differences from a reflector of kube-runtime, and why:
-//! - objects are decoded one by one from the line they came in, so a poisoned object concerns itself alone;
+//! Differences from the reflector of kube-runtime, and why:
+//! - objects are decoded one by one from their lines, so a malformed object affects no other object;
 //! - deletions are delivered, with the last known object;
-//! - a relist marks and sweeps: the cache is never empty in between, and what did not change wakes nobody;
-//! - the position of the watch is known (events and bookmarks), which is what reading one's own writes needs;
-//! - pods and nodes come in protobuf, which costs the API server less ([`crate::model::protobuf`]);
+//! - a relist marks and sweeps: the cache is never empty in between, and unchanged objects cause no event;
+//! - the position of the watch is known (events and bookmarks), so that plans can wait for their own writes;
+//! - pods and nodes arrive in protobuf, which costs the API server less ([`crate::model::protobuf`]);
 //! - objects are indexed by the UID of their controller.
 
 use std::collections::BTreeMap;
@@ -28,43 +28,43 @@ use crate::model::progress::Progress;
 use crate::model::resource::Resource;
 use crate::server::connectivity::Link;
 
-/// Bytes of an error that are kept of an object that cannot be decoded.
+/// Bytes kept of the error for an object that cannot be decoded.
 const LONGEST_ERROR: usize = 512;
-/// A watch without event or bookmark for this long is taken for dead. Bookmarks come about once a minute.
+/// A watch without an event or bookmark for this long counts as dead. Bookmarks arrive about once a minute.
 pub const SILENCE: Duration = Duration::from_secs(150);
-/// What happened to an object.
+/// A change of an object.
 #[derive(Debug)]
 pub enum Change<'a, T> {
-    /// It is new or differs from the old one in something that is read.
+    /// The object is new, or a field that plans read has changed.
     Applied {
-        /// As it is now.
+        /// The current version.
         new: &'a Arc<T>,
-        /// As it was.
+        /// The previous version.
         old: Option<&'a Arc<T>>,
-        /// Whether the watch has shown it come: it was not there when the list was made.
+        /// Whether the watch reported the object as added, after the list was complete.
         came: bool,
     },
-    /// It is gone, or has left the selection.
+    /// The object is gone, or has left the selection.
     Deleted {
-        /// As it was last seen.
+        /// The last known version.
         old: &'a Arc<T>,
     },
-    /// It cannot be decoded. Its previous version has left the cache.
+    /// The object cannot be decoded. The cache drops a custom resource, and keeps the last version of other types.
     Undecodable {
-        /// Which object.
+        /// The key of the object.
         key: &'a Key,
-        /// Why.
+        /// The error of the decoder.
         error: &'a str,
     },
-    /// It could not be decoded, and is gone.
+    /// An object that could not be decoded is gone.
     Vanished {
-        /// Which object.
+        /// The key of the object.
         key: &'a Key,
     },
 }
 
 impl<T: Object> Change<'_, T> {
-    /// The object that it concerns: as it is now, else as it was.
+    /// The changed object: the current version, or the last known version after a deletion.
     pub fn object(&self) -> Option<&Arc<T>> {
         match self {
             Self::Applied { new, .. } => Some(new),
@@ -76,9 +76,9 @@ impl<T: Object> Change<'_, T> {
 
 type Subscriber<T> = Arc<dyn Fn(&Change<'_, T>) + Send + Sync>;
 
-/// The cache of one type of object, and the task that keeps it. Cheap to clone.
+/// The cache of one type of object, and the task that fills it. Cheap to clone.
 ///
-/// It has one part for each namespace that the process watches, or one for all of them: each has a watch of its own.
+/// The cache has one part with its own watch for each namespace that the process watches, or one for all namespaces.
 pub struct Informer<T> {
     parts: Arc<[NamespaceInformer<T>]>,
 }
@@ -89,7 +89,7 @@ impl<T> Clone for Informer<T> {
     }
 }
 
-/// What one watch keeps: the objects of a namespace, or all.
+/// The cache of one watch: the objects of one namespace, or of all namespaces.
 pub struct NamespaceInformer<T> {
     pub(super) inner: Arc<Inner<T>>,
 }
@@ -110,9 +110,9 @@ pub(super) struct Inner<T> {
     pub(super) progress: watch::Sender<Progress>,
     health: watch::Sender<Health>,
     pub(super) streaming: AtomicBool,
-    /// Whether protobuf is asked for where it can be read.
+    /// Whether to ask for protobuf, for types that [`crate::model::protobuf`] can read.
     pub(super) protobuf: AtomicBool,
-    /// Since when a list is asked for.
+    /// The start time that the next list must reach; None if no list is requested.
     pub(super) relist: watch::Sender<Option<Instant>>,
     patient: AtomicBool,
 }
@@ -120,25 +120,25 @@ pub(super) struct Inner<T> {
 /// Whether a cache can be relied on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Its first list is not complete.
+    /// The first list is not complete.
     Unsynced,
-    /// The type does not exist in this cluster (yet).
+    /// The API server does not serve the type.
     Absent {
-        /// Since when that is known.
+        /// When this was first known.
         since: Instant,
     },
-    /// It follows its watch.
+    /// The cache follows its watch.
     Synced {
-        /// When the watch last said anything.
+        /// When the watch last delivered an event or bookmark.
         heard: Instant,
     },
 }
 
-/// The resourceVersions that the server has shown during one list.
+/// The namespaces and names of the objects in one list.
 pub(super) type Seen = std::collections::HashSet<(Arc<str>, Arc<str>)>;
 
 impl<T: Object> Informer<T> {
-    /// A cache of `resource` in `namespaces` (all where there are none), of the objects that `selector` selects.
+    /// A cache of `resource` in `namespaces` (empty: all), limited to the objects that `selector` selects.
     pub fn new(resource: Resource, namespaces: &[String], selector: Option<&'static str>) -> Self {
         let everywhere = [String::new()];
         let namespaces = if namespaces.is_empty() || !resource.namespaced { &everywhere } else { namespaces };
@@ -146,7 +146,7 @@ impl<T: Object> Informer<T> {
         Self { parts: parts.collect() }
     }
 
-    /// Asks rarely for a type that is absent.
+    /// Lets the informer retry an absent type less often.
     #[must_use]
     pub fn patient(self) -> Self {
         for part in &*self.parts {
@@ -155,32 +155,32 @@ impl<T: Object> Informer<T> {
         self
     }
 
-    /// What it caches.
+    /// The cached type.
     pub fn resource(&self) -> Resource {
         self.parts[0].inner.resource
     }
 
-    /// Its parts.
+    /// The parts, one per watched namespace.
     pub fn parts(&self) -> &[NamespaceInformer<T>] {
         &self.parts
     }
 
-    /// Which of its parts objects of this namespace are in, if they are cached at all.
+    /// The index of the part for this namespace; None if the namespace is not watched.
     pub fn part_of(&self, namespace: &str) -> Option<usize> {
         self.parts.iter().position(|part| part.covers(namespace))
     }
 
-    /// The highest resourceVersion that the watch or list of the objects of this namespace has shown; 0 before the first.
+    /// The highest resourceVersion that the list or watch of this namespace has shown; 0 before the first.
     pub fn position(&self, namespace: &str) -> u64 {
         self.part(namespace).map_or(0, |part| part.progress().borrow().position)
     }
 
-    /// The part that objects of this namespace are in, if they are cached at all.
+    /// The part for this namespace; None if the namespace is not watched.
     fn part(&self, namespace: &str) -> Option<&NamespaceInformer<T>> {
         self.parts.iter().find(|part| part.covers(namespace))
     }
 
-    /// Calls `subscriber` for every change, in order, from the watch's own task: it must be quick.
+    /// Calls `subscriber` for every change, in order, from the task of the watch. The subscriber must not block.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
         let subscriber: Subscriber<T> = Arc::new(subscriber);
         for part in &*self.parts {
@@ -188,19 +188,19 @@ impl<T: Object> Informer<T> {
         }
     }
 
-    /// The cached object of this key; None where it is gone or another object has its name.
+    /// The cached object with this key; None if the object is gone or another object has its name.
     pub fn get(&self, key: &Key) -> Option<Arc<T>> {
         self.find(&key.namespace, &key.name).filter(|object| object.key().uid == key.uid)
     }
 
-    /// The cached object of this name.
+    /// The cached object with this name.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
         let place = (Arc::from(namespace), Arc::from(name));
         self.part(namespace)?.read().objects.get(&place).cloned()
     }
 
-    /// The objects in the owner's namespace whose controller is `owner`, by name. An owner reference that crosses
-    /// namespaces is forged.
+    /// The objects in the owner's namespace whose controller is `owner`, by name. An owner reference across
+    /// namespaces is not valid and is ignored.
     pub fn owned_by(&self, owner: &Key) -> Vec<Arc<T>> {
         let Some(part) = self.part(&owner.namespace) else { return Vec::new() };
         let cache = part.read();
@@ -213,12 +213,12 @@ impl<T: Object> Informer<T> {
         self.parts.iter().flat_map(NamespaceInformer::all).collect()
     }
 
-    /// The objects that cannot be decoded now, and why.
+    /// The objects that cannot be decoded, with the errors.
     pub fn undecodable(&self) -> Vec<(Key, String)> {
         self.parts.iter().flat_map(NamespaceInformer::undecodable).collect()
     }
 
-    /// The names in a namespace that begin so, in order, of objects that are `wanted`.
+    /// The names in a namespace with this prefix, in order, of objects for which `wanted` returns true.
     pub fn names(&self, namespace: &str, prefix: &str, wanted: impl Fn(&T) -> bool) -> Vec<Arc<str>> {
         let Some(part) = self.part(namespace) else { return Vec::new() };
         let from: (Arc<str>, Arc<str>) = (namespace.into(), prefix.into());
@@ -228,7 +228,7 @@ impl<T: Object> Informer<T> {
         named.filter(|(_, object)| wanted(object)).map(|((_, name), _)| name.clone()).collect()
     }
 
-    /// Whether the cache can be relied on: as far as the worst of its parts can.
+    /// The health of the least healthy part.
     pub fn health(&self) -> Health {
         let worse = |one: Health, other: Health| match (one, other) {
             (Health::Unsynced, _) | (_, Health::Unsynced) => Health::Unsynced,
@@ -241,12 +241,12 @@ impl<T: Object> Informer<T> {
         parts.reduce(worse).unwrap_or(Health::Unsynced)
     }
 
-    /// Wakes whenever one of its parts can be relied on more or less than before.
+    /// Receivers that wake when the health of a part changes.
     pub fn watch_health(&self) -> Vec<watch::Receiver<Health>> {
         self.parts.iter().map(NamespaceInformer::health).collect()
     }
 
-    /// Lists and watches for ever. Ends only with the future that it is.
+    /// Lists and watches until the future is dropped.
     pub async fn run(self, client: Client, link: Link) {
         let parts = self.parts.iter().cloned();
         join_all(parts.map(|part| list_watch::run(part, client.clone(), link.clone()))).await;
@@ -273,70 +273,69 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    /// What it caches.
+    /// The cached type.
     pub fn resource(&self) -> Resource {
         self.inner.resource
     }
 
-    /// Whether its type may well be absent.
+    /// Whether the type may be absent.
     pub fn is_patient(&self) -> bool {
         self.inner.patient.load(Ordering::Relaxed)
     }
 
-    /// The namespace that it is narrowed to; empty where it is not.
+    /// The namespace that the cache is limited to; empty means all namespaces.
     pub fn namespace(&self) -> &str {
         &self.inner.namespace
     }
 
-    /// Whether objects of this namespace are in it.
+    /// Whether the cache holds objects of this namespace.
     pub fn covers(&self, namespace: &str) -> bool {
         self.inner.namespace.is_empty() || self.inner.namespace == namespace
     }
 
-    /// What it caches, in a word that another process has for the same: the type, and the namespace if it is narrowed to
-    /// one.
+    /// The type, and the namespace if the cache is limited to one. The hand-over identifies caches by this value.
     pub fn scope(&self) -> String {
         let (namespace, name) = (&self.inner.namespace, self.inner.resource.crd_name());
         if namespace.is_empty() { name } else { format!("{namespace}/{name}") }
     }
 
-    /// How many objects it holds.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.read().objects.len()
     }
 
-    /// All objects that it holds, by namespace and name.
+    /// All objects, by namespace and name.
     pub fn all(&self) -> Vec<Arc<T>> {
         self.read().objects.values().cloned().collect()
     }
 
-    /// Whether it holds none.
+    /// Whether the cache holds no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The objects that cannot be decoded now, and why.
+    /// The objects that cannot be decoded, with the errors.
     pub fn undecodable(&self) -> Vec<(Key, String)> {
         lock(&self.inner.undecodable).iter().map(|(key, error)| (key.clone(), error.clone())).collect()
     }
 
-    /// How far it has come; changes wake the receiver.
+    /// How far the cache has come; changes wake the receiver.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.inner.progress.subscribe()
     }
 
-    /// Asks for a list that is begun at `since` or later, if there is none yet: [`Progress::listed`] tells when it is
-    /// complete.
+    /// Requests a list that starts at `since` or later, if there is none yet. [`Progress::listed`] shows when the
+    /// list is complete.
     pub fn relist(&self, since: Instant) {
         self.inner.relist.send_modify(|asked| *asked = (*asked).max(Some(since)));
     }
 
-    /// Whether it can be relied on; changes wake the receiver.
+    /// The health of the cache; changes wake the receiver.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.inner.health.subscribe()
     }
 
-    /// Whether an object that was deleted is gone from it, or shown as terminating.
+    /// Whether the cache shows a deleted object as gone or terminating.
     pub fn shows_deletion(&self, key: &Key) -> bool {
         let place = (key.namespace.clone(), key.name.clone());
         self.read()
@@ -355,9 +354,9 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    /// Takes in one object as the server sent it; whether it `came` is for the subscribers.
+    /// Stores one object as the API server sent it, and passes `came` to the subscribers.
     pub(super) fn apply(&self, raw: &RawValue, came: bool) -> Result<(Key, String), serde_json::Error> {
-        // One object over which somebody stumbles must not take the cache of all others along, and the process with it.
+        // A panic over one object must end neither the cache of all other objects nor the process.
         let taken = catch_unwind(AssertUnwindSafe(|| self.take_in(raw, came)));
         match taken.unwrap_or_else(|_| Err("it led to a panic, of which the log has more".to_owned())) {
             Ok(taken) => Ok(taken),
@@ -365,7 +364,7 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    /// Takes in one object that can be decoded.
+    /// Decodes and stores one object.
     fn take_in(&self, raw: &RawValue, came: bool) -> Result<(Key, String), String> {
         let mut object = serde_json::from_str::<T>(raw.get()).map_err(|error| error.to_string())?;
         object.slim();
@@ -382,7 +381,7 @@ impl<T: Object> NamespaceInformer<T> {
         let object = Arc::new(object);
         let old = self.write().insert(&key, object.clone());
         match &old {
-            // The name lives on with another object: the old one is gone for its owner.
+            // The name now belongs to another object: for its owner, the old one is deleted.
             Some(before) if before.key().uid != key.uid => {
                 self.tell(&Change::Deleted { old: before });
                 self.tell(&Change::Applied { new: &object, old: None, came });
@@ -393,13 +392,13 @@ impl<T: Object> NamespaceInformer<T> {
         Ok((key, version))
     }
 
-    /// Takes note of an object that cannot be decoded.
+    /// Records an object that cannot be decoded.
     fn set_aside(&self, raw: &RawValue, error: String) -> Result<(Key, String), serde_json::Error> {
-        // Not even metadata: this answer is broken, not this object.
+        // If not even the metadata can be decoded, the whole answer is malformed, not only this object.
         let meta = Meta::from(serde_json::from_str::<MetaOnly>(raw.get())?.metadata);
         let key = meta.key();
         let resource = self.inner.resource;
-        // A node or pod that cannot be read is still there: what was last known of it stands.
+        // A node or pod that cannot be decoded still exists, so the cache keeps its last known version.
         if resource.custom {
             let old = self.write().remove(&key);
             if let Some(before) = old.filter(|before| before.key().uid != key.uid) {
@@ -410,7 +409,7 @@ impl<T: Object> NamespaceInformer<T> {
         if let Some(before) = self.decodes(&key).filter(|before| before.uid != key.uid) {
             self.tell(&Change::Vanished { key: &before });
         }
-        // It may quote a value in full, and it is kept for as long as the object is.
+        // The error may quote a value in full, and it is kept as long as the object exists.
         let error = shorten(error, LONGEST_ERROR);
         lock(&self.inner.undecodable).insert(key.clone(), error.clone());
         if known.as_ref() != Some(&error) {
@@ -431,7 +430,8 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    /// What has this name can be decoded, or is gone. Returns what could not be until now.
+    /// Records that the object with this name can be decoded or is gone. Returns the key of an earlier undecodable
+    /// object.
     fn decodes(&self, key: &Key) -> Option<Key> {
         let mut undecodable = lock(&self.inner.undecodable);
         let known =
@@ -458,7 +458,7 @@ impl<T: Object> NamespaceInformer<T> {
         }
     }
 
-    /// Ends a list: what it did not show is gone, and the cache is complete as of `version`.
+    /// Completes a list: drops the objects that it did not show, and sets the position to `version`.
     pub(super) fn sweep(&self, seen: &Seen, version: &str, began: Instant) {
         let mut gone: Vec<Key> = self
             .read()
@@ -474,9 +474,9 @@ impl<T: Object> NamespaceInformer<T> {
         }
         let version = version.parse::<u64>().ok().filter(|version| *version > 0);
         self.inner.progress.send_modify(|progress| {
-            // A list is of what is now: one that is behind is of a store that was restored, whose numbers begin anew.
+            // A list that is behind the position means that etcd was restored and counts from an earlier version.
             progress.position = version.unwrap_or(progress.position);
-            // What a list does not show has gone at some time before it.
+            // An object that the list does not show was deleted before the list.
             progress.seen = version.unwrap_or(progress.seen);
             progress.listed = Some(began);
         });
@@ -487,8 +487,8 @@ impl<T: Object> NamespaceInformer<T> {
         self.inner.health.send_replace(Health::Synced { heard: Instant::now() });
     }
 
-    /// The type is not there. Its objects are kept until a list says otherwise: nobody plans for them meanwhile, and
-    /// one wrong answer of a proxy must not look like their deletion.
+    /// Records that the API server does not serve the type. The cache keeps its objects until the next list, because
+    /// one wrong answer of a proxy must not look like a deletion. Until then no plan uses them.
     pub(super) fn absent(&self) {
         let newly = self.inner.health.send_if_modified(|health| {
             let newly = !matches!(health, Health::Absent { .. });
@@ -504,7 +504,7 @@ impl<T: Object> NamespaceInformer<T> {
     }
 }
 
-/// Waits until one of several has changed.
+/// Waits until one of several receivers has a change.
 pub async fn any_changed<T>(watched: &mut [watch::Receiver<T>]) {
     let changes = watched.iter_mut().map(|watched| Box::pin(watched.changed()));
     let _ = futures::future::select_all(changes).await;

@@ -1,4 +1,4 @@
-//! Keeps a cache: lists, follows the watch from there, and waits where something is wrong.
+//! Fills a cache: lists, follows the watch from there, and backs off after errors.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,27 +23,27 @@ use crate::model::resource::{Resource, escape};
 use crate::server::client::{CALL, brief, brief_causes};
 use crate::server::connectivity::Link;
 
-/// A page of a list where the server cannot stream it: small, because the decoded page is what memory peaks by.
+/// The page size if the API server cannot stream lists; small, because a decoded page determines the peak memory.
 const PAGE: usize = 100;
-/// Bytes of an answer that is an error which are read.
+/// Bytes that are read of an error answer.
 const LONGEST_REFUSAL: usize = 64 * 1024;
 /// Bytes of a buffer that is kept for the next event.
 const BUFFER: usize = 64 * 1024;
-/// Bytes that an event may have: many times what etcd takes.
+/// The largest event in bytes: many times the limit of etcd.
 const LARGEST_EVENT: usize = 32 * 1024 * 1024;
-/// How long the server may keep one watch open; it is then continued where it was. client-go takes 5 to 10 minutes.
+/// How long the API server may keep one watch open; the next one continues there. client-go takes 5 to 10 minutes.
 const WATCH: Duration = Duration::from_secs(590);
-/// How long a watch must last until what went wrong before it is over.
+/// A watch that lasted this long resets the backoff and the count of interruptions.
 const LASTED: Duration = Duration::from_mins(2);
-/// How long nothing must have worked until that it works again is news for the others: a connection that is cut is none.
+/// After an outage of this length, a recovery is reported to the other tasks. A cut connection is not an outage.
 const OUTAGE: Duration = Duration::from_secs(3);
-/// How often an absent custom resource definition is asked for again.
+/// The pause between requests for an absent type, and the longest pause for a busy API server.
 const ABSENT: Duration = Duration::from_secs(2);
-/// The same for one that may stay absent.
+/// The pause between requests for a type that may stay absent.
 const PATIENTLY: Duration = Duration::from_secs(75);
-/// A list or watch that took this long was answered well: the next failure does not wait for long.
+/// A list or watch that lasted this long resets the backoff.
 const GOOD: Duration = Duration::from_secs(5);
-/// The longest wait before a server that does not answer at all is asked again: it costs nobody anything.
+/// The longest pause if the API server does not answer at all: such a request costs it nothing.
 const GONE: Duration = Duration::from_secs(1);
 
 /// Why a list or watch ended.
@@ -65,14 +65,14 @@ enum Interrupted {
     Request(#[from] http::Error),
 }
 
-/// Tells of one of so many interruptions that are nothing unusual, ever more rarely.
+/// Logs ordinary interruptions, less and less often.
 fn tell(times: u64, resource: Resource, interrupted: &Interrupted, next: &str) {
     let (resource, reason) = (resource.plural, interrupted);
     log_repeated!(info, times, resource, %reason, "{next}");
 }
 
 impl Interrupted {
-    /// Whether there was no answer of the API server at all: none, or that of a proxy before it.
+    /// Whether the API server did not answer: no response, or only a response of a proxy.
     fn is_silence(&self) -> bool {
         matches!(
             self,
@@ -89,13 +89,13 @@ impl Interrupted {
         }
     }
 
-    /// Whether JSON may be answered better: what came in protobuf cannot be read, or came as something else, or the server, or
-    /// a proxy, does not want to be asked for it.
+    /// Whether JSON may work instead: the protobuf is malformed, the answer has another format, or the API server or
+    /// a proxy answers 406.
     fn is_misunderstanding(&self) -> bool {
         matches!(self, Self::Protobuf(_) | Self::Json(_)) || self.code() == Some(406)
     }
 
-    /// The version that was asked for is too old (or too new, after a restore): only a fresh list helps.
+    /// Whether only a new list helps: the resourceVersion is too old, or too new after a restore of etcd.
     fn needs_list(&self) -> bool {
         self.code() == Some(410)
             || matches!(self, Self::Watch(status) if status.reason == "Expired" || status.reason == "Gone")
@@ -127,21 +127,21 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-/// What is done next.
+/// The next step of the loop.
 enum Next {
     List,
     /// Follow the watch from this resourceVersion.
     Follow(String),
-    /// Wait, and go on from this resourceVersion, or with a list.
+    /// Wait, then continue from this resourceVersion, or list if there is none.
     Wait {
         pause: Duration,
-        /// Whether news about the server, or that a list is wanted, ends it.
+        /// Whether a recovery of the API server or a request for a list ends the pause.
         until_news: bool,
         from: Option<String>,
     },
 }
 
-/// Lists and watches for ever.
+/// Lists and watches until the future is dropped.
 pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, link: Link) {
     let mut keeper = Keeper {
         backoff: DefaultBackoff::default(),
@@ -167,7 +167,7 @@ pub(super) async fn run<T: Object>(part: NamespaceInformer<T>, client: Client, l
     }
 }
 
-/// What keeps one cache.
+/// The state of the loop of one cache.
 struct Keeper<T> {
     part: NamespaceInformer<T>,
     client: Client,
@@ -176,13 +176,13 @@ struct Keeper<T> {
     doubts: watch::Receiver<u64>,
     returns: watch::Receiver<Option<Instant>>,
     relists: watch::Receiver<Option<Instant>>,
-    /// Since when nothing works.
+    /// The time of the first failure in a row.
     failing: Option<Instant>,
-    /// Interruptions since a watch has last lasted.
+    /// The number of interruptions since a watch last lasted.
     interruptions: u64,
 }
 
-/// The server answers: that is news for the others, if it did not for a while.
+/// Reports a recovery to the other tasks if the outage was long enough.
 fn is_back(failing: &mut Option<Instant>, link: &Link) {
     if failing.take().is_some_and(|since| since.elapsed() >= OUTAGE) {
         link.is_back();
@@ -215,7 +215,7 @@ impl<T: Object> Keeper<T> {
         let ended = tokio::select! {
             ended = part.follow(client, &mut at, || is_back(failing, link)) => ended,
             _ = relist.wait_for(|since| *since > listed) => return Next::List,
-            // It may be connected to nobody: it goes on where it was, by another connection.
+            // The peer of this connection may be gone: continue at the same position on another connection.
             _ = doubts.changed() => Ok(()),
         };
         if began.elapsed() >= LASTED {
@@ -223,7 +223,7 @@ impl<T: Object> Keeper<T> {
             self.interruptions = 0;
         }
         match ended {
-            // A server, or a proxy, that ends watches at once must not be asked in a circle.
+            // An API server or proxy that ends watches at once must not be asked in a tight loop.
             Ok(()) if began.elapsed() < Duration::from_secs(1) => self.pause(ABSENT, Some(at)),
             Ok(()) => {
                 if began.elapsed() >= GOOD {
@@ -238,7 +238,7 @@ impl<T: Object> Keeper<T> {
         }
     }
 
-    /// Waits as the backoff says, for so long at most.
+    /// Waits for the backoff, up to `longest`.
     fn pause(&mut self, longest: Duration, from: Option<String>) -> Next {
         let pause = self.backoff.next().unwrap_or(longest).min(longest);
         Next::Wait { pause, until_news: false, from }
@@ -260,11 +260,11 @@ impl<T: Object> Keeper<T> {
             return self.pause(Duration::from_secs(1), from);
         }
         if interrupted.code() == Some(429) {
-            // Just defined types answer this for a moment; later it means that the server is busy.
+            // Just defined types answer 429 for a moment; later the answer means that the API server is busy.
             tell(self.interruptions, resource, interrupted, "asks again later");
             return self.pause(ABSENT, from);
         }
-        // Who was away for long has refused nothing: the first refusal does not wait for long.
+        // An outage says nothing about later rejections, so the first rejection after it gets a short pause.
         if interrupted.is_silence() {
             self.backoff.reset();
         }
@@ -289,18 +289,18 @@ impl<T: Object> Keeper<T> {
         tokio::select! {
             () = sleep(pause) => {}
             _ = self.returns.changed(), if until_news => {}
-            // Who has just come to lead waits for it.
+            // A new leader waits for this list.
             _ = self.relists.changed(), if until_news => {}
         }
     }
 }
 
 impl<T: Object> NamespaceInformer<T> {
-    /// Fills the cache anew, by a streaming list where the server has it, else by pages.
+    /// Fills the cache by a streaming list if the API server supports it, else by pages.
     async fn list(&self, client: &Client) -> Result<String, Interrupted> {
         if self.inner.streaming.load(Ordering::Relaxed) {
             match self.list_by_stream(client).await {
-                // Servers without streaming lists refuse the parameters (422, or 400 from older ones).
+                // API servers without streaming lists reject the parameters (422, or 400 from older ones).
                 Err(refused) if matches!(refused.code(), Some(400 | 422)) => {
                     self.inner.streaming.store(false, Ordering::Relaxed);
                 }
@@ -368,7 +368,7 @@ impl<T: Object> NamespaceInformer<T> {
         Err(Interrupted::Read(std::io::ErrorKind::UnexpectedEof.into()))
     }
 
-    /// Follows one watch from `position` until the server ends it, moving `position` along.
+    /// Follows one watch from `position` until the API server ends it, and advances `position`.
     async fn follow(
         &self,
         client: &Client,
@@ -412,12 +412,12 @@ impl<T: Object> NamespaceInformer<T> {
             .map(|labels| format!("&labelSelector={}", escape(labels)))
             .unwrap_or_default();
         Ok(Request::get(format!("{path}?{query}{selector}"))
-            // The server compresses watches event by event, which saves nothing on a local network.
+            // The API server compresses each event on its own, which saves nothing on a local network.
             .header(header::ACCEPT_ENCODING, "identity")
             .body(Vec::new())?)
     }
 
-    /// Opens a watch, in protobuf where it can be read and the server has it.
+    /// Opens a watch, in protobuf if this process can read the type and the API server supports it.
     async fn open(
         &self,
         client: &Client,
@@ -446,12 +446,12 @@ impl<T: Object> NamespaceInformer<T> {
     }
 }
 
-/// The error that a server's answer is, as kube would have it: protobuf is Greek to it.
+/// Converts an error answer to the error that kube would return; kube cannot read a protobuf Status.
 async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kube::Error {
     let code = answer.status().as_u16();
     let mut body = Vec::new();
     let mut chunks = Body::new(answer.into_body()).into_data_stream();
-    // What came before the connection went away may still say something.
+    // The part that arrived before the connection ended may still contain the reason.
     while body.len() < LONGEST_REFUSAL
         && let Ok(Some(chunk)) = chunks.try_next().await
     {
@@ -459,7 +459,7 @@ async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kub
     }
     let json = if is_protobuf { protobuf::status(&body).ok() } else { None };
     let status = serde_json::from_slice::<Status>(json.as_ref().unwrap_or(&body));
-    // Any object is a Status, to kube.
+    // kube parses any JSON object as a Status, so a missing code means that it is not one.
     let status = status.ok().filter(|status| status.code != 0).unwrap_or_else(|| {
         let words = String::from_utf8_lossy(&body);
         Status::failure(words.trim(), "not what an API server answers").with_code(code)
@@ -467,18 +467,18 @@ async fn refusal(answer: Response<kube::client::Body>, is_protobuf: bool) -> kub
     kube::Error::Api(status.boxed())
 }
 
-/// What a watch says, one event after another.
+/// The events of a watch.
 struct Events<B> {
     body: B,
-    /// What its objects are, where they come in protobuf.
+    /// The type of the objects, if they arrive in protobuf.
     of: Option<&'static protobuf::Type>,
     frame: Vec<u8>,
 }
 
 impl<B: AsyncBufRead + Unpin> Events<B> {
-    /// Reads the next event, as a line of JSON; false at the end.
+    /// Reads the next event as a line of JSON. Returns false at the end.
     async fn next(&mut self, line: &mut Vec<u8>, silence: Duration) -> Result<bool, Interrupted> {
-        // One huge object must not keep its buffer for the life of the watch.
+        // One huge object must not keep its buffer for the whole watch.
         for buffer in [&mut *line, &mut self.frame] {
             buffer.clear();
             buffer.shrink_to(BUFFER);
@@ -494,11 +494,11 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
 
     async fn read_line(&mut self, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
         self.body.read_until(b'\n', line).await?;
-        // The connection may go away in the middle of a line: what came whole was taken in.
+        // The connection may end within a line: a partial line is dropped.
         Ok(line.ends_with(b"\n"))
     }
 
-    /// A frame is its length, in four bytes, and an event.
+    /// Reads one frame: its length in four bytes, then an event.
     async fn read_frame(&mut self, of: &protobuf::Type, line: &mut Vec<u8>) -> Result<bool, Interrupted> {
         let mut length = [0; 4];
         if !read_whole(&mut self.body, &mut length).await? {
@@ -517,7 +517,7 @@ impl<B: AsyncBufRead + Unpin> Events<B> {
     }
 }
 
-/// Fills a buffer; false where the connection has ended before.
+/// Fills a buffer. Returns false if the connection ends first.
 async fn read_whole(body: &mut (impl AsyncBufRead + Unpin), buffer: &mut [u8]) -> Result<bool, Interrupted> {
     match body.read_exact(buffer).await {
         Ok(()) => Ok(true),

@@ -1,4 +1,4 @@
-//! Objects in memory, and the index of those that have a controller.
+//! Objects in memory, and the index of objects by their controller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ type Siblings<T> = BTreeMap<Arc<str>, Arc<T>>;
 
 pub(super) struct Store<T> {
     pub objects: BTreeMap<(Arc<str>, Arc<str>), Arc<T>>,
-    /// By the namespace that they are in and the UID of their controller, then by name.
+    /// By the namespace of the objects and the UID of their controller, then by name.
     pub owned: HashMap<(Arc<str>, Arc<str>), Siblings<T>>,
 }
 

@@ -1,4 +1,4 @@
-//! Caches whose progress can be compared with what was written, whatever they hold.
+//! Caches of any type whose progress can be compared with writes.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use crate::model::object::{Key, Object};
 use crate::model::progress::Progress;
 use crate::model::resource::Resource;
 
-/// A cache whose progress can be compared with what was written.
+/// A cache whose progress can be compared with writes.
 pub trait TrackedCache: Send + Sync {
-    /// What it caches.
+    /// The cached type.
     fn resource(&self) -> Resource;
-    /// Whether objects of this namespace are in it.
+    /// Whether the cache holds objects of this namespace.
     fn covers(&self, namespace: &str) -> bool;
     /// See [`NamespaceInformer::scope`].
     fn scope(&self) -> String;
-    /// How far it has come.
+    /// How far the cache has come.
     fn progress(&self) -> Progress;
-    /// Wakes whenever it comes further.
+    /// A receiver that wakes when the cache advances.
     fn watch_progress(&self) -> watch::Receiver<Progress>;
-    /// Whether an object that was deleted is gone from it, or shown as terminating.
+    /// Whether the cache shows a deleted object as gone or terminating.
     fn shows_deletion(&self, key: &Key) -> bool;
-    /// Asks for a list that is begun at `since` or later.
+    /// Requests a list that starts at `since` or later.
     fn relist(&self, since: Instant);
 }
 
@@ -59,7 +59,7 @@ impl<T: Object> TrackedCache for NamespaceInformer<T> {
 }
 
 impl<T: Object> Informer<T> {
-    /// What a plan that reads this cache waits for.
+    /// The parts as the caches that plans wait for.
     pub fn tracked(&self) -> Vec<Arc<dyn TrackedCache>> {
         self.parts().iter().map(|part| Arc::new(part.clone()) as Arc<dyn TrackedCache>).collect()
     }

@@ -1,5 +1,4 @@
-//! What goes on in a controller right now: for its gauges, for the debug pages, and for logs that do not repeat
-//! themselves.
+//! The current work of a controller, for gauges, debug pages, and logs that do not repeat themselves.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +14,7 @@ use crate::model::repeated::is_worth_a_line;
 /// Bytes of an error that are kept.
 const LONGEST: usize = 512;
 
-/// What a controller does now. Cheap to clone; every clone is the same.
+/// The current work of a controller. Clones are cheap and share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Activity {
     inner: Arc<Mutex<Now>>,
@@ -24,39 +23,39 @@ pub struct Activity {
 /// A snapshot of an [`Activity`].
 #[derive(Clone, Debug, Default)]
 pub struct Now {
-    /// Keys that wait for a pass.
+    /// Keys that wait for a reconcile.
     pub waiting: usize,
-    /// Keys that wait for the caches to show what was written for them.
+    /// Keys that wait until the caches show the writes for them.
     pub parked: usize,
-    /// Keys that the queue knows: those that wait for a pass or for a time, and those of the passes that run.
+    /// Keys in the queue: waiting, running or with a timer.
     pub known: usize,
-    /// The passes that run, and since when.
+    /// The running reconciles and when they started.
     pub running: BTreeMap<Key, Instant>,
-    /// The objects whose last pass failed. Each goes with its next good pass, or with its object.
+    /// The objects whose last reconcile failed. The next successful reconcile or a deletion removes an entry.
     pub failing: BTreeMap<Key, Failing>,
-    /// The objects for which the API server refuses something that is tried again, and its words. Each goes with the next pass
-    /// for which nothing is refused, or with its object.
+    /// The API server's message for objects with a refusal that waits for a retry. The next reconcile without a
+    /// refusal removes the entry, and so does a deletion.
     pub refused: BTreeMap<Key, String>,
 }
 
-/// How the passes of an object have failed lately.
+/// The recent failures of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failing {
-    /// The last failure.
+    /// The last error.
     pub error: String,
-    /// How often in a row it was this one.
+    /// How often in a row this error occurred.
     pub times: u64,
-    /// When it was last.
+    /// When the error last occurred.
     pub at: Timestamp,
 }
 
 impl Now {
-    /// For how long the passes that run have run, together.
+    /// The total time that the running reconciles have taken so far.
     pub fn unfinished(&self) -> Duration {
         self.running.values().map(Instant::elapsed).sum()
     }
 
-    /// For how long the longest of them has run.
+    /// The time that the longest running reconcile has taken so far.
     pub fn longest(&self) -> Duration {
         self.running.values().map(Instant::elapsed).max().unwrap_or_default()
     }
@@ -67,29 +66,29 @@ impl Activity {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For how long the passes that run have run, together and the longest of them.
+    /// The total and the longest time that the running reconciles have taken so far.
     pub fn unfinished(&self) -> (Duration, Duration) {
         let now = self.lock();
         (now.unfinished(), now.longest())
     }
 
-    /// What it does now.
+    /// Returns a snapshot.
     pub fn now(&self) -> Now {
         self.lock().clone()
     }
 
-    /// How many keys wait for a pass, how many for the caches, and how many the queue knows.
+    /// Sets the numbers of keys: waiting for a reconcile, waiting for the caches, and in the queue.
     pub fn waits(&self, waiting: usize, parked: usize, known: usize) {
         let mut now = self.lock();
         (now.waiting, now.parked, now.known) = (waiting, parked, known);
     }
 
-    /// A pass over this object has begun.
+    /// Records the start of a reconcile.
     pub fn begins(&self, key: &Key) {
         self.lock().running.insert(key.clone(), Instant::now());
     }
 
-    /// It has ended well, apart from what the API server has refused.
+    /// Records a successful reconcile, with the message of a refusal if there is one.
     pub fn ends(&self, key: &Key, refused: Option<String>) {
         let mut now = self.lock();
         now.running.remove(key);
@@ -100,18 +99,18 @@ impl Activity {
         };
     }
 
-    /// How many objects fail, and for how many something is refused.
+    /// The number of failing objects, and the number of objects with a refusal.
     pub fn in_trouble(&self) -> (usize, usize) {
         let now = self.lock();
         (now.failing.len(), now.refused.len())
     }
 
-    /// It ended early and says nothing about the object.
+    /// Records a reconcile that ended early, which leaves the object's last result unchanged.
     pub fn breaks_off(&self, key: &Key) {
         self.lock().running.remove(key);
     }
 
-    /// It has failed. Returns how often in a row it has failed like this.
+    /// Records a failed reconcile. Returns how often in a row this error occurred.
     pub fn fails(&self, key: &Key, error: &str, at: Timestamp) -> u64 {
         let error = &*shorten(error.to_owned(), LONGEST);
         let mut now = self.lock();
@@ -122,14 +121,14 @@ impl Activity {
         times
     }
 
-    /// These objects are another process's to look at.
+    /// Drops the objects that this process may not reconcile any more.
     pub fn leaves(&self, goes: impl Fn(&Key) -> bool) {
         let mut now = self.lock();
         now.failing.retain(|key, _| !goes(key));
         now.refused.retain(|key, _| !goes(key));
     }
 
-    /// The object is gone.
+    /// Drops a deleted object.
     pub fn forgets(&self, key: &Key) {
         let mut now = self.lock();
         now.failing.remove(key);
@@ -137,14 +136,14 @@ impl Activity {
     }
 }
 
-/// So many objects that fail are told of one by one.
+/// Up to this number of failing objects, each of them is logged.
 const FEW: usize = 20;
 
-/// How often one of more than a few is told of.
+/// The shortest time between log lines while more objects fail.
 const SELDOM: Duration = Duration::from_secs(10);
 
-/// Whether the n-th of the same failures of one object is worth a line of the log, where so many objects fail and the last line
-/// was so long ago: what is wrong with thousands is mostly one thing.
+/// Whether to log the n-th equal failure of an object, given the number of failing objects and the time since the
+/// last log line. If thousands of objects fail, most share one cause.
 pub fn is_worth_a_line_among(times: u64, failing: usize, last: Option<Duration>) -> bool {
     is_worth_a_line(times) && (failing <= FEW || last.is_none_or(|last| last >= SELDOM))
 }
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_runs_and_what_fails_is_known_until_it_ends() {
+    async fn tracks_running_failing_and_refused_objects() {
         let (activity, at) = (Activity::default(), Timestamp::UNIX_EPOCH);
         activity.begins(&key("a"));
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_thousands_is_not_told_of_each() {
+    fn limits_log_lines_while_many_objects_fail() {
         let soon = Some(Duration::from_secs(1));
         assert!(is_worth_a_line_among(1, FEW, soon), "a few");
         assert!(!is_worth_a_line_among(1, FEW + 1, soon));

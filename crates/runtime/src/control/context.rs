@@ -1,4 +1,4 @@
-//! What the controllers of one process share: a client, a gate, one executor and one informer per type.
+//! The parts that the controllers of one process share: a client, a gate, one executor and one informer per type.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,37 +26,37 @@ use crate::write::executor::Executor;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Watched = Box<dyn Fn() -> Option<String> + Send + Sync>;
-/// A cache: what it holds, how many, how far it has come, and whether it can be relied on.
+/// Returns the current state of a cache.
 type Cached = Box<dyn Fn() -> Cache + Send + Sync>;
 type Position = Box<dyn Fn() -> (Resource, String, Progress) + Send + Sync>;
 
-/// What the controllers of the process share. Cheap to clone.
+/// The parts that all controllers of the process share. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// The client that everything but the election uses.
+    /// The client of everything except the election.
     pub client: Client,
-    /// The one writer.
+    /// The only writer of the process.
     pub executor: Arc<Executor>,
     /// Whether this process may write.
     pub gate: Gate,
-    /// News about the connections to the API server.
+    /// The state of the connections to the API server.
     pub link: Link,
-    /// News for `kubectl describe`.
+    /// Records Events.
     pub recorder: Recorder,
-    /// Metrics.
+    /// The metrics of the process.
     pub metrics: Metrics,
-    /// Time.
+    /// The clock that plans read.
     pub clock: Clock,
-    /// Becomes true when the process is asked to end.
+    /// Becomes true when the process is asked to stop.
     pub stop: watch::Receiver<bool>,
     inner: Arc<Inner>,
 }
 
-/// What a process shares, as [`Context::new`] takes it.
+/// The arguments of [`Context::new`].
 pub struct ContextConfig {
     /// See [`Context::client`].
     pub client: Client,
-    /// See [`Context::link`]; the client was made with it.
+    /// See [`Context::link`]; must be the link that the client was built with.
     pub link: Link,
     /// See [`Context::gate`].
     pub gate: Gate,
@@ -64,9 +64,9 @@ pub struct ContextConfig {
     pub metrics: Metrics,
     /// See [`Context::clock`].
     pub clock: Clock,
-    /// Who reports events.
+    /// The `reportingInstance` of Events.
     pub instance: String,
-    /// Narrow every watch of namespaced objects; none means all.
+    /// The namespaces that every watch of namespaced objects is limited to; empty means all namespaces.
     pub namespaces: Vec<String>,
     /// See [`Context::stop`].
     pub stop: watch::Receiver<bool>,
@@ -85,29 +85,30 @@ struct Inner {
     deployments: Mutex<Option<Informer<Deployment>>>,
 }
 
-/// A cache as it is now.
+/// The current state of a cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// Of which type.
+    /// The cached type.
     pub resource: Resource,
-    /// What it caches; see [`crate::cache::informer::NamespaceInformer::scope`].
+    /// The scope of the cache; see [`crate::cache::informer::NamespaceInformer::scope`].
     pub scope: String,
-    /// How many objects.
+    /// The number of objects.
     pub objects: usize,
-    /// How many besides that could not be decoded.
+    /// The number of further objects that could not be decoded.
     pub undecodable: usize,
-    /// How far it has come.
+    /// How far the cache has come.
     pub progress: Progress,
-    /// Whether it can be relied on.
+    /// Whether the cache can be relied on.
     pub health: Health,
-    /// When it was begun.
+    /// When the cache was started.
     pub began: Instant,
-    /// Whether its type may well be absent.
+    /// Whether the type may be absent.
     pub patient: bool,
 }
 
 impl Cache {
-    /// For how long it has not been known whether what it holds is so; none where its type may well be absent and is.
+    /// How long the cache has had no confirmation of its contents. None if its type may be absent, and is absent or
+    /// not listed yet.
     fn silence(&self) -> Option<Duration> {
         match self.health {
             Health::Synced { heard } => Some(heard.elapsed()),
@@ -123,7 +124,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Context {
-    /// Shares a client and what goes with it.
+    /// Creates the shared parts from `setup`, and adds the task that sends Events.
     pub fn new(setup: ContextConfig) -> Self {
         let ContextConfig { client, link, gate, metrics, clock, instance, namespaces, stop } = setup;
         let (recorder, sender) =
@@ -154,27 +155,27 @@ impl Context {
         context
     }
 
-    /// The namespaces that every watch of namespaced objects is narrowed to; none means all.
+    /// The namespaces that every watch of namespaced objects is limited to; empty means all namespaces.
     pub fn namespaces(&self) -> &[String] {
         &self.inner.namespaces
     }
 
-    /// The one Pod watch of the process: the pods that carry [`KIND_LABEL`].
+    /// The only Pod watch of the process: pods with the label [`KIND_LABEL`].
     pub fn pods(&self) -> Informer<Pod> {
         self.once(&self.inner.pods, "pods", PODS, Some(KIND_LABEL))
     }
 
-    /// The one Node watch of the process.
+    /// The only Node watch of the process.
     pub fn nodes(&self) -> Informer<Node> {
         self.once(&self.inner.nodes, "nodes", NODES, None)
     }
 
-    /// The one Deployment watch of the process: those that `selector` selects.
+    /// The only Deployment watch of the process: Deployments that `selector` selects.
     pub fn deployments(&self, selector: &'static str) -> Informer<Deployment> {
         self.once(&self.inner.deployments, "deployments", DEPLOYMENTS, Some(selector))
     }
 
-    /// An informer of one kind's own: of a custom resource, or of the objects of a type that `selector` selects.
+    /// An informer that only one kind uses. With `selector`, it caches only the selected objects.
     pub fn informer<T: Object>(
         &self,
         name: &'static str,
@@ -184,7 +185,7 @@ impl Context {
         self.start(name, Informer::new(resource, &self.inner.namespaces, selector))
     }
 
-    /// An informer of a type that may well be absent, and that nobody waits for; of the objects that `selector` selects.
+    /// Like [`Self::informer`], for a type that may be absent. Readiness does not wait for this informer.
     pub fn optional_informer<T: Object>(
         &self,
         name: &'static str,
@@ -197,7 +198,7 @@ impl Context {
         informer
     }
 
-    /// Keeps a cache, for ever.
+    /// Returns the task that keeps a cache filled, and adds the cache to [`Self::caches`].
     fn keep<T: Object>(&self, informer: &Informer<T>) -> impl Future<Output = ()> + Send + use<T> {
         let began = Instant::now();
         for part in informer.parts() {
@@ -241,7 +242,7 @@ impl Context {
         informer
     }
 
-    /// Has a successor told what this cache has seen; see [`Self::seen`].
+    /// Adds the positions of this informer's caches to the hand-over; see [`Self::seen`].
     fn hand_over<T: Object>(&self, informer: &Informer<T>) {
         for part in informer.parts() {
             let (resource, scope, progress) = (part.resource(), part.scope(), part.progress());
@@ -250,26 +251,26 @@ impl Context {
         }
     }
 
-    /// What the controller of this name does now.
+    /// Creates the activity record of the controller with this name.
     pub fn activity(&self, controller: &'static str) -> Activity {
         let activity = Activity::default();
         lock(&self.inner.activities).push((controller, activity.clone()));
         activity
     }
 
-    /// What every controller does now.
+    /// The activity of every controller.
     pub fn activities(&self) -> Vec<(&'static str, Activity)> {
         lock(&self.inner.activities).clone()
     }
 
-    /// Every cache of the process.
+    /// The current state of every cache.
     pub fn caches(&self) -> Vec<Cache> {
         lock(&self.inner.caches).iter().map(|cache| cache()).collect()
     }
 
-    /// Brings those metrics up to date that change without anything happening.
+    /// Updates the metrics that change over time without an event.
     pub fn measure(&self) {
-        // The election learns only with its next try that its time is over.
+        // The gate closes at the renew deadline, before the election's next attempt notices it.
         let leads = f64::from(u8::from(self.gate.term().is_some()));
         self.metrics.leader.with_label_values(&[&*self.metrics.lease]).set(leads);
         for (controller, activity) in self.activities() {
@@ -304,48 +305,47 @@ impl Context {
         }
     }
 
-    /// Adds a task that must run for as long as the process does.
+    /// Adds a task that must run as long as the process runs.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         lock(&self.inner.tasks).push((name, Box::pin(task)));
     }
 
-    /// Adds a controller: a task that must run as well, and that ends by itself, with nothing left undone, when the
-    /// process is asked to.
+    /// Adds a controller: a task that must run too, and that returns by itself after the process is asked to stop.
     pub fn spawn_controller(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         lock(&self.inner.controllers).push((name, Box::pin(task)));
     }
 
-    /// Takes the tasks that were added, for the manager to run.
+    /// Takes the added tasks, for the manager to run.
     pub fn take_tasks(&self) -> Vec<(&'static str, Task)> {
         std::mem::take(&mut *lock(&self.inner.tasks))
     }
 
-    /// Takes the controllers that were added, for the manager to run.
+    /// Takes the added controllers, for the manager to run.
     pub fn take_controllers(&self) -> Vec<(&'static str, Task)> {
         std::mem::take(&mut *lock(&self.inner.controllers))
     }
 
-    /// What a successor must have seen of everything to go on where this process ends. A type of which a write of ours was
-    /// not seen yet is left out: nobody can say when it is.
+    /// The resourceVersions that a successor must have seen to continue without a relist. A type is left out while
+    /// the caches have not shown all writes of this process.
     pub fn seen(&self) -> Seen {
         let unshown = self.executor.memory.unshown();
         let positions = lock(&self.inner.positions);
         let positions = positions.iter().map(|position| position());
-        // What a predecessor has written is seen by who has caught up in its own term, and by nobody else.
+        // Only a cache that caught up in this process's own term has seen the predecessor's writes.
         let known = positions.filter(|(resource, scope, progress)| {
             progress.seen > 0 && !unshown.contains(resource) && self.gate.is_caught_up(scope, progress)
         });
         known.map(|(_, scope, progress)| (scope, progress.seen)).collect()
     }
 
-    /// What keeps this process from being ready: one line for each cache that cannot be relied on.
+    /// Why this process is not ready: one line for each unreliable cache.
     pub fn unready(&self) -> Vec<String> {
         let watched = lock(&self.inner.watched);
         watched.iter().filter_map(|watched| watched()).collect()
     }
 }
 
-/// Why a cache that was begun at `began` cannot be relied on, and since when.
+/// Why a cache that started at `began` is unreliable, and for how long.
 fn unready(what: &str, health: &Health, began: Instant) -> Option<String> {
     let seconds = |since: &Instant| since.elapsed().as_secs();
     match health {
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_cache_is_silent_since_it_was_begun_or_its_type_is_absent_unless_that_may_be() {
+    async fn measures_silence_unless_the_type_may_be_absent() {
         let began = Instant::now();
         tokio::time::advance(Duration::from_secs(200)).await;
         let since = Instant::now();
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_ready_says_since_when() {
+    async fn unready_caches_state_a_reason_and_a_duration() {
         let began = Instant::now();
         tokio::time::advance(Duration::from_secs(200)).await;
         let said = |health: Health| unready("pods", &health, began).unwrap_or_default();

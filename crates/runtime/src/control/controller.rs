@@ -1,8 +1,8 @@
-//! The loop that every kind runs in: a queue of keys, and passes over them.
+//! The loop that every kind runs in: a queue of keys, and reconciles of these keys.
 //!
-//! A pass waits until the caches show what was last written for its object, observes, plans, and hands the plan to
-//! the executor. Nothing is remembered between passes but refusals and what the caches must still show: the
-//! process may die between any two writes, and the next pass makes the same plan again.
+//! A reconcile waits until the caches show the last writes for its object. It then observes, plans, and hands the
+//! plan to the executor. Between reconciles the process keeps only refusals and the writes that the caches must still
+//! show. The process may die between any two writes: the next reconcile makes the same plan again.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -30,17 +30,17 @@ use crate::model::progress::Progress;
 use crate::server::metrics::Metrics;
 use crate::write::executor::{Error, Executor};
 
-/// Passes of one kind side by side.
+/// Concurrent reconciles of one kind.
 const WORKERS: usize = 16;
-/// How long one pass may take: long enough for thousands of creations.
+/// The time limit of one reconcile: enough for thousands of creations.
 const PASS: Duration = Duration::from_mins(5);
-/// How long a cache may lag behind what a predecessor had seen before it is listed anew.
+/// How long a cache may lag behind the predecessor before the controller lists it again.
 const HANDED: Duration = Duration::from_millis(200);
-/// How long the caches may take to show what was written last when the process is asked to end.
+/// How long a shutdown waits for the caches to show the last writes.
 const SHOWN: Duration = Duration::from_millis(500);
-/// Bytes of an error that are logged: it may quote what could not be decoded.
+/// Bytes of a logged error, because an error may quote the object that could not be decoded.
 const LONGEST_ERROR: usize = 1_024;
-/// How long passes in flight may take to end when the process is asked to.
+/// How long a shutdown waits for running reconciles.
 const DRAIN: Duration = Duration::from_secs(10);
 
 fn undecodable(error: &str) -> Event {
@@ -52,7 +52,7 @@ fn undecodable(error: &str) -> Event {
     }
 }
 
-/// One kind's controller: its queue and the caches that its plans look at.
+/// The controller of one kind: its queue and the caches that its plans read.
 pub struct Controller<R: Reconciler> {
     context: Context,
     reconciler: Arc<R>,
@@ -63,8 +63,8 @@ pub struct Controller<R: Reconciler> {
 }
 
 impl<R: Reconciler> Controller<R> {
-    /// A controller of `objects`, whose plans also look at the caches `reads`. Whenever this process takes over, all of
-    /// them are listed anew before it plans.
+    /// A controller of `objects`, whose plans also read the caches `reads`. A new leader lists a cache again unless
+    /// the cache has caught up with its predecessor; see [`crate::server::gate::Gate::is_caught_up`].
     pub fn new(
         context: &Context,
         reconciler: R,
@@ -92,12 +92,12 @@ impl<R: Reconciler> Controller<R> {
         Self { context: context.clone(), reconciler, objects, caches: caches.into(), waker, wakes }
     }
 
-    /// What wakes its objects.
+    /// Returns a handle that enqueues this controller's objects.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Runs until the process is asked to stop, then lets passes in flight end.
+    /// Runs until the process is asked to stop, then waits for running reconciles.
     pub async fn run(mut self) {
         let mut state = State::new(self.reconciler.name(), &self.context);
         let mut gate = self.context.gate.watch();
@@ -134,7 +134,7 @@ impl<R: Reconciler> Controller<R> {
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {}
                 () = sleep_until(coming.unwrap_or_else(Instant::now)), if coming.is_some() => {}
                 _ = gate.changed() => {}
-                // What failed while the server was gone need not wait as if it would fail again.
+                // The API server is back, so keys that failed while it was away need no backoff.
                 _ = returns.changed() => state.queue.forgive(Instant::now()),
                 () = any_changed(&mut health), if waits => {}
                 () = any_changed(&mut progress), if waits || !state.parked.is_empty() => {}
@@ -147,13 +147,13 @@ impl<R: Reconciler> Controller<R> {
                 "passes did not end in time and were cut off"
             );
         }
-        // A successor can be told what it must have seen only if this process has seen it.
+        // The hand-over can list only what the caches of this process have shown.
         let _ = timeout(SHOWN, self.all_shown(&mut progress)).await;
     }
 
-    /// Begins with the parts that may be worked on now, and leaves those that may not any more.
+    /// Starts with the parts that are ready now, and drops the keys of parts that are not ready any more.
     fn change(&mut self, state: &mut State, begun: &[bool], now: &[bool]) {
-        // What woke somebody until now is part of everything that is looked at below.
+        // Drain the wakes first: `begin` enqueues every object, so wakes of a new part are not needed.
         while let Ok(wake) = self.wakes.try_recv() {
             self.take(state, wake, begun);
         }
@@ -166,7 +166,7 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Starts as many passes as there is room for.
+    /// Starts reconciles until all workers are busy.
     fn start(&self, state: &mut State) {
         state.unpark(&self.context.executor, &self.caches);
         while state.passes.len() < WORKERS
@@ -180,11 +180,11 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Takes note of a pass that has ended.
+    /// Records the end of a reconcile.
     fn ended(&self, state: &mut State, ended: Joined, begun: &[bool]) {
         let Some(key) = state.ended(ended) else { return };
         if self.objects.get(&key).is_none() {
-            // It went while the pass ran, which may have remembered something of it.
+            // The object was deleted during the reconcile, and the reconcile may have stored something about it.
             self.forget(state, &key);
         }
         if !self.is_begun(begun, &key) {
@@ -192,13 +192,13 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Lets passes in flight end, and where the kind has a last pass, gives it to every object.
+    /// Waits for running reconciles. If the kind has a last reconcile, runs it for every object.
     async fn drain(&self, state: &mut State, begun: &[bool], progress: &mut [watch::Receiver<Progress>]) {
         state.all_ended().await;
         if !self.reconciler.has_last_pass() {
             return;
         }
-        // A pass does nothing before the caches show what the one before has written.
+        // A reconcile does nothing until the caches show the writes of the one before.
         let _ = timeout(SHOWN, self.all_shown(progress)).await;
         let all = self.objects.all();
         let due = all.iter().filter(|object| self.is_begun(begun, &object.key()));
@@ -214,15 +214,15 @@ impl<R: Reconciler> Controller<R> {
         state.all_ended().await;
     }
 
-    /// Waits until the caches show everything that this process has written.
+    /// Waits until the caches show all writes of this process.
     async fn all_shown(&self, progress: &mut [watch::Receiver<Progress>]) {
         while !self.context.executor.memory.all_caught_up(&self.caches) {
             any_changed(progress).await;
         }
     }
 
-    /// Which parts of its objects may be worked on: those that are known, with everything that plans for them look at, as
-    /// this term wants it. Where a cache is about to come by itself, the second value says until when it is waited for.
+    /// Returns which parts may be reconciled: their objects and every cache that their plans read are up to date for
+    /// this term. The second value is when to relist a cache that is expected to catch up without a relist.
     fn may_begin(&self) -> (Vec<bool>, Option<Instant>) {
         let Some(term) = self.context.gate.term() else { return (self.nowhere(), None) };
         let mut coming = None;
@@ -232,7 +232,7 @@ impl<R: Reconciler> Controller<R> {
             if self.context.gate.is_caught_up(&scope, &cache.progress()) {
                 continue;
             }
-            // What a predecessor wrote before it lost the lease may not have come yet.
+            // Writes of the predecessor, sent before it lost the Lease, may not be in this cache yet.
             behind.push(cache);
             let soon = term.since + HANDED;
             if self.context.gate.handed(&scope).is_some() && Instant::now() < soon {
@@ -241,7 +241,7 @@ impl<R: Reconciler> Controller<R> {
                 cache.relist(term.since);
             }
         }
-        // A namespace that cannot be watched keeps only its own objects waiting.
+        // A namespace whose watch fails delays only its own objects.
         let is_ready = |part: &NamespaceInformer<R::Object>| {
             let is_read = |cache: &&Arc<dyn TrackedCache>| {
                 part.namespace().is_empty() || cache.covers(part.namespace())
@@ -259,7 +259,7 @@ impl<R: Reconciler> Controller<R> {
         self.objects.part_of(&key.namespace).is_some_and(|part| begun[part])
     }
 
-    /// Looks at everything once, as a new leader does; what is as it should be costs no write.
+    /// Enqueues every object once, as a new leader does. An object in its desired state costs no write.
     fn begin(&self, state: &mut State, part: &NamespaceInformer<R::Object>) {
         for object in part.all().iter().filter(|object| self.reconciler.concerns(object)) {
             state.add(object.key(), Priority::Bulk);
@@ -269,7 +269,7 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Takes note of a wake. Who may not write keeps no queue: taking over begins with all objects.
+    /// Handles a wake. A standby drops keys, because `begin` enqueues every object after a takeover.
     fn take(&self, state: &mut State, wake: Wake, begun: &[bool]) {
         match wake {
             Wake::Key(key, priority) if self.is_begun(begun, &key) => state.add(key, priority),
@@ -278,14 +278,14 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// The object is gone.
+    /// Drops everything stored about a deleted object.
     fn forget(&self, state: &mut State, key: &Key) {
         state.forget(key);
         self.context.executor.memory.forget(key);
         self.reconciler.forget(key);
     }
 
-    /// One pass over one object, bounded in time; a panic in it is caught by whoever awaits it.
+    /// One reconcile of one object, with a time limit. A panic counts as a failure.
     fn pass(&self, key: Key) -> impl Future<Output = (Key, PassResult)> + Send + 'static {
         let reconciler = self.reconciler.clone();
         let object = self.objects.get(&key);
@@ -319,20 +319,20 @@ impl<R: Reconciler> Controller<R> {
     }
 }
 
-/// How a pass ended: well, or why it failed.
+/// The result of a reconcile.
 type PassResult = Result<Passed, Failure>;
 
-/// A pass as the join set gives it back.
+/// A finished reconcile, as the join set returns it.
 type Joined = Result<(Id, (Key, PassResult)), JoinError>;
 
-/// Why a pass ended badly.
+/// Why a reconcile failed.
 enum Failure {
     Error(Error),
     Panic,
     Timeout,
 }
 
-/// What the loop keeps: the queue, the passes that run, and the keys that wait for the caches.
+/// The state of the loop: the queue, the running reconciles, and the keys that wait for the caches.
 struct State {
     controller: &'static str,
     queue: Queue,
@@ -341,7 +341,7 @@ struct State {
     parked: HashSet<Key>,
     metrics: Metrics,
     activity: Activity,
-    /// When it was last told of an object that fails.
+    /// When this controller last logged a failing object at level warn.
     told: Option<Instant>,
     clock: Clock,
 }
@@ -391,7 +391,7 @@ impl State {
         self.activity.waits(self.queue.depth(), self.parked.len(), self.queue.len());
     }
 
-    /// Puts a key aside until the caches show what was written for it.
+    /// Puts a key aside until the caches show the writes for it.
     fn park(&mut self, key: Key) {
         self.queue.park(&key);
         self.parked.insert(key);
@@ -413,7 +413,7 @@ impl State {
         self.measure();
     }
 
-    /// Forgets everything that waits for objects that are nobody's business now: to begin anew is to look at all of them.
+    /// Drops every key for which `goes` returns true. A later `begin` enqueues all objects again.
     fn leave(&mut self, goes: impl Fn(&Key) -> bool) {
         self.queue.leave(&goes);
         self.parked.retain(|key| !goes(key));
@@ -428,14 +428,14 @@ impl State {
         self.measure();
     }
 
-    /// Waits until no pass runs.
+    /// Waits until no reconcile runs.
     async fn all_ended(&mut self) {
         while let Some(ended) = self.passes.join_next_with_id().await {
             self.ended(ended);
         }
     }
 
-    /// Takes note of a pass that has ended, and says of which object.
+    /// Records the end of a reconcile, and returns its key.
     fn ended(&mut self, joined: Joined) -> Option<Key> {
         let id = match &joined {
             Ok((id, _)) => *id,
@@ -454,7 +454,7 @@ impl State {
                 self.activity.ends(&key, passed.refused);
                 (result, ended)
             }
-            // Not an error: the cache will show what has changed, or another process leads.
+            // Not an error: the cache is about to show the change, or another process is the leader.
             Err(Failure::Error(error @ (Error::Stale(_) | Error::NotLeading))) => {
                 self.activity.breaks_off(&key);
                 tracing::debug!(controller, object = %key, outcome = "requeue", %error, "ends early");
@@ -471,7 +471,7 @@ impl State {
         Some(key)
     }
 
-    /// Counts and logs a pass that has failed.
+    /// Counts and logs a failed reconcile.
     fn failed(&mut self, key: &Key, failure: Failure, took: Duration) {
         let controller = self.controller;
         let error = match failure {

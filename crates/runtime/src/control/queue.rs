@@ -1,9 +1,10 @@
-//! The work queue: which key is worked on next. Pure data; the [`crate::control::controller`] gives it the time.
+//! The work queue: it decides which key is reconciled next. Pure data; [`crate::control::controller`] passes the
+//! time.
 //!
-//! Own code because kube-runtime's scheduler loses deletions, hides its depth, knows no priorities and adds a
-//! millisecond to every key. Rules: a key is worked on by one pass at a time; events that arrive meanwhile make
-//! one further pass; fresh keys go before bulk ones (a relist, a take-over); a failing key waits, exponentially
-//! longer and with jitter, and events do not shorten that wait.
+//! The project has its own queue because kube-runtime's scheduler loses deletions, hides its depth, has no priorities
+//! and adds a millisecond to every key. Only one reconcile of a key runs at a time, and all events that arrive during
+//! it cause one more. Fresh keys go before bulk keys. A failing key waits with exponential backoff and jitter, and
+//! events do not shorten that wait.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -13,22 +14,22 @@ use tokio::time::Instant;
 
 use crate::model::object::Key;
 
-/// The wait after the first failure; it doubles with each further one.
+/// The backoff after the first failure; it doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
-/// The longest wait after a failure.
+/// The longest backoff.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
 
 /// How urgent a key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// Something just happened to it.
+    /// An event concerns this key.
     Fresh,
-    /// It is one of many that are looked at again.
+    /// The key is one of many that are reconciled again, after a relist or a change of the leader.
     Bulk,
 }
 
 impl Priority {
-    /// As a label of metrics: controller-runtime's number for it (0 is its default, -100 that of what it lists at the start).
+    /// The label value in metrics: controller-runtime's number (0: its default, -100: its initial list).
     pub const fn label(self) -> &'static str {
         match self {
             Self::Fresh => "0",
@@ -37,36 +38,36 @@ impl Priority {
     }
 }
 
-/// How a pass ended.
+/// How a reconcile ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Well. `again` is when time alone would change the answer.
+    /// The reconcile succeeded.
     Well {
-        /// When to look again without an event.
+        /// When to reconcile again without an event, because the plan depends on the time.
         again: Option<Instant>,
-        /// How long events may wait before they are looked at: an object whose passes cost much is not looked at for
-        /// each of a thousand events.
+        /// How long events wait for the next reconcile, so that an expensive object is not reconciled for every
+        /// event.
         rest: Duration,
     },
-    /// It failed: look again after a growing wait.
+    /// The reconcile failed; the key waits for its backoff.
     Failed,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Since when it waits in a deque.
+    /// When the key was added to a deque.
     waiting: Option<Instant>,
-    /// Whether a pass runs.
+    /// Whether a reconcile of the key runs.
     running: bool,
-    /// Whether an event arrived while a pass ran.
+    /// The priority of an event that arrived during the reconcile.
     dirty: Option<Priority>,
-    /// Its timer, if one is set.
+    /// When the key's timer fires.
     timer: Option<Instant>,
     /// Failures in a row.
     failures: u32,
-    /// A failing or resting key is not looked at before.
+    /// The end of the key's backoff or rest; no reconcile starts before it.
     not_before: Option<Instant>,
-    /// Whether the timer only ends a rest: nothing has happened meanwhile.
+    /// Whether the timer only ends a rest. If no event arrived by then, no reconcile follows.
     idle: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Adds a key because something happened to it. True where it was not waiting already.
+    /// Adds a key because of an event. Returns whether this event causes a further reconcile.
     pub fn add(&mut self, key: Key, priority: Priority, now: Instant) -> bool {
         let entry = self.entries.entry(key.clone()).or_default();
         if entry.running {
@@ -90,7 +91,7 @@ impl Queue {
         }
         if entry.waiting.is_some() {
             if priority == Priority::Fresh && self.bulk.len() < 64 && self.bulk.contains(&key) {
-                // Cheap for short deques; in a long one the key waits its turn, which is bounded as well.
+                // Moving the key scans the bulk deque, so do it only in a short deque.
                 self.bulk.retain(|other| *other != key);
                 self.fresh.push_back(key);
             }
@@ -126,7 +127,7 @@ impl Queue {
         }
     }
 
-    /// The next key to work on, and how long it has waited.
+    /// Returns the next key and how long it has waited, and marks the key as running.
     pub fn pop(&mut self, now: Instant) -> Option<(Key, Duration)> {
         self.fire(now);
         let key = self.fresh.pop_front().or_else(|| self.bulk.pop_front())?;
@@ -137,7 +138,7 @@ impl Queue {
         Some((key, waited))
     }
 
-    /// Moves keys whose time has come into the queue.
+    /// Enqueues the keys whose timers have fired.
     fn fire(&mut self, now: Instant) {
         while let Some((at, _)) = self.timers.first()
             && *at <= now
@@ -160,7 +161,7 @@ impl Queue {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Takes note of how a pass ended.
+    /// Records the end of a reconcile, and enqueues the key or sets its timer if another reconcile is due.
     pub fn done(&mut self, key: &Key, ended: Ended, now: Instant) {
         let pause = self.pause(key);
         let Some(entry) = self.entries.get_mut(key) else { return };
@@ -200,7 +201,7 @@ impl Queue {
         }
     }
 
-    /// Puts a popped key aside: it is added again by whoever knows when. Its failures are not forgotten.
+    /// Puts a popped key aside and keeps its failure count. The caller adds the key again later.
     pub fn park(&mut self, key: &Key) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.running = false;
@@ -210,7 +211,7 @@ impl Queue {
         }
     }
 
-    /// Forgets that keys have failed: what they failed of is over. Those that wait for that are due now.
+    /// Clears all failure counts after the cause is gone, and enqueues the keys that are in backoff.
     pub fn forgive(&mut self, now: Instant) {
         let mut due = Vec::new();
         for (key, entry) in &mut self.entries {
@@ -225,8 +226,8 @@ impl Queue {
         }
     }
 
-    /// The wait after the next failure of `key`: doubled each time, less up to a quarter, which is another one for each key and
-    /// the same whenever it comes to that: what went wrong can be brought back.
+    /// The backoff after the next failure of `key`: doubled each time, less up to a quarter as jitter. The jitter is
+    /// a hash of the UID and the failure count, so that a faulty run can be reproduced.
     fn pause(&self, key: &Key) -> Duration {
         let failures = self.entries.get(key).map_or(0, |entry| entry.failures);
         let full = FIRST_RETRY.saturating_mul(1 << failures.min(16)).min(LONGEST_RETRY);
@@ -237,7 +238,7 @@ impl Queue {
         full.saturating_sub(Duration::from_millis(less))
     }
 
-    /// Forgets a key: its object is gone. A pass that runs goes on.
+    /// Drops the timer and the failures of a deleted object's key. A running reconcile continues.
     pub fn forget(&mut self, key: &Key) {
         if let Some(entry) = self.entries.get_mut(key) {
             if let Some(timer) = entry.timer.take() {
@@ -251,7 +252,7 @@ impl Queue {
         }
     }
 
-    /// Forgets all keys that are meant. Passes that run go on.
+    /// Drops every key for which `goes` returns true. Running reconciles continue.
     pub fn leave(&mut self, goes: impl Fn(&Key) -> bool) {
         self.fresh.retain(|key| !goes(key));
         self.bulk.retain(|key| !goes(key));
@@ -264,22 +265,22 @@ impl Queue {
         });
     }
 
-    /// How many keys wait for a pass.
+    /// The number of keys that wait for a reconcile.
     pub fn depth(&self) -> usize {
         self.depths().map(|(_, depth)| depth).iter().sum()
     }
 
-    /// How many keys of each priority wait for a pass.
+    /// The number of keys of each priority that wait for a reconcile.
     pub fn depths(&self) -> [(Priority, usize); 2] {
         [(Priority::Fresh, self.fresh.len()), (Priority::Bulk, self.bulk.len())]
     }
 
-    /// How many keys it knows of: waiting, running or with a timer.
+    /// The number of keys in the queue: waiting, running or with a timer.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it knows of no key.
+    /// Whether the queue holds no key.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -297,7 +298,7 @@ mod tests {
     const WELL: Ended = Ended::Well { again: None, rest: Duration::ZERO };
 
     #[test]
-    fn events_during_a_pass_make_one_more() {
+    fn events_during_a_reconcile_cause_one_more() {
         let mut queue = Queue::default();
         let now = Instant::now();
         queue.add(key("a"), Priority::Fresh, now);
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_goes_before_bulk() {
+    fn takes_fresh_keys_before_bulk_keys() {
         let mut queue = Queue::default();
         let now = Instant::now();
         queue.add(key("a"), Priority::Bulk, now);
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_key_waits_longer_each_time_and_events_do_not_help() {
+    fn backoff_grows_and_events_do_not_shorten_it() {
         let mut queue = Queue::default();
         let mut now = Instant::now();
         queue.add(key("a"), Priority::Fresh, now);
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_of_something_that_is_over_is_due_at_once() {
+    fn forgive_enqueues_failed_keys_and_resets_their_backoff() {
         let mut queue = Queue::default();
         let now = Instant::now();
         for _ in 0..5 {
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_after_a_timer_was_set_uses_it_up() {
+    fn an_event_replaces_the_timer() {
         let mut queue = Queue::default();
         let now = Instant::now();
         queue.add(key("a"), Priority::Fresh, now);
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_fires() {
+    fn enqueues_a_key_when_its_timer_fires() {
         let mut queue = Queue::default();
         let now = Instant::now();
         queue.add(key("a"), Priority::Fresh, now);
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_key_leaves_nothing() {
+    fn forget_drops_the_timer_and_the_failures() {
         let mut queue = Queue::default();
         let now = Instant::now();
         queue.add(key("a"), Priority::Fresh, now);
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_look_keeps_nothing_of_what_is_gone() {
+    fn leave_drops_the_matching_keys() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         for name in ["fails", "runs", "waits"] {
             queue.add(key(name), Priority::Fresh, now);
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_gathers_events_and_is_forgotten_without_any() {
+    fn a_rest_batches_events_and_expires_without_any() {
         let (mut queue, now, rest) = (Queue::default(), Instant::now(), Duration::from_millis(50));
         let rested = Ended::Well { again: None, rest };
         queue.add(key("a"), Priority::Fresh, now);
@@ -434,16 +435,16 @@ mod tests {
         assert!(!queue.add(key("a"), Priority::Fresh, now), "it waits already");
         assert_eq!((queue.pop(now), queue.next_timer()), (None, Some(now + rest)));
         assert!(queue.pop(now + rest).is_some());
-        // What came while the pass ran waits as well.
+        // An event that arrived during the reconcile waits for the rest too.
         queue.add(key("a"), Priority::Fresh, now + rest);
         queue.done(&key("a"), rested, now + rest);
         assert_eq!(queue.pop(now + rest), None);
         assert!(queue.pop(now + rest * 2).is_some());
-        // Nothing has happened: no pass, and nothing is kept.
+        // Without an event the queue starts no reconcile and drops the key.
         queue.done(&key("a"), rested, now + rest * 2);
         assert_eq!(queue.pop(now + rest * 3), None);
         assert!(queue.entries.is_empty() && queue.timers.is_empty());
-        // A wish to look again within the rest is granted after it.
+        // A requeue within the rest waits until the rest is over.
         queue.add(key("a"), Priority::Fresh, now);
         queue.pop(now).unwrap();
         queue.done(&key("a"), Ended::Well { again: Some(now), rest }, now);
@@ -451,12 +452,12 @@ mod tests {
     }
 
     #[test]
-    fn an_event_at_the_end_of_a_rest_takes_nothing_from_what_comes_after() {
+    fn an_event_at_the_end_of_a_rest_keeps_the_next_requeue() {
         let (mut queue, now, rest) = (Queue::default(), Instant::now(), Duration::from_millis(50));
         queue.add(key("a"), Priority::Fresh, now);
         queue.pop(now).unwrap();
         queue.done(&key("a"), Ended::Well { again: None, rest }, now);
-        // The rest is over, and the event is there before its timer was looked at.
+        // The event arrives after the end of the rest, but before the queue has read the timer.
         let (later, again) = (now + rest, now + rest * 2);
         queue.add(key("a"), Priority::Fresh, later);
         queue.pop(later).unwrap();
@@ -485,21 +486,21 @@ mod tests {
         ]
     }
 
-    /// What a key is owed: a pass, not before a time and not long after it.
+    /// The reconcile that the queue owes a key.
     #[derive(Clone, Copy, Default)]
     struct Owed {
         running: bool,
         dirty: bool,
-        /// No pass before.
+        /// The reconcile must not start before this time.
         rests_until: Option<Instant>,
-        /// A pass from then on.
+        /// The reconcile is due from this time on.
         due: Option<Instant>,
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// Whatever happens in whatever order: what is due is given, and nothing else is.
+        /// In any order of steps, the queue starts each reconcile that is due and no other.
         #[test]
         fn every_wake_is_followed_by_a_pass(steps in proptest::collection::vec(step(), 1..40)) {
             let start = Instant::now();
@@ -536,7 +537,7 @@ mod tests {
                         let rests = now + seconds(rest);
                         if failed {
                             queue.done(&named(key), Ended::Failed, now);
-                            // The wait has jitter: the queue says how long it is.
+                            // The backoff has jitter, so take its end from the queue.
                             let until = queue.entries[&named(key)].not_before;
                             prop_assert!(until.is_some_and(|until| until > now && until <= now + LONGEST_RETRY));
                             *one = Owed { rests_until: until, due: until, ..Owed::default() };
@@ -547,14 +548,14 @@ mod tests {
                         }
                     }
                     Step::Park(index) if owed[usize::from(index)].running => {
-                        // Whoever parks it adds it again.
+                        // As in the controller, the code that parks a key adds it again.
                         queue.park(&named(index));
                         owed[usize::from(index)] = Owed::default();
                     }
                     Step::Done { .. } | Step::Park(_) => {}
                 }
             }
-            // In the end nothing that is owed is left over.
+            // At the end the queue owes no reconcile.
             let end = now + LONGEST_RETRY * 2;
             while let Some((key, _)) = queue.pop(end) {
                 owed[key.name.parse::<usize>().unwrap()] = Owed { running: true, ..Owed::default() };

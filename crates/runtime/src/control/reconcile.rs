@@ -1,4 +1,4 @@
-//! One pass over one object.
+//! One reconcile of one object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,34 +14,34 @@ use crate::model::plan::{Action, Event, EventType, Plan};
 use crate::model::refusals::Verb;
 use crate::write::executor::{Error, Execution, Executor};
 
-/// How long a status may lag behind while every pass writes something else.
+/// How long a status may be out of date while every reconcile writes something else.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
-/// Observing and planning that takes less than this makes no event wait, if it found something to do.
+/// If a reconcile has written something and took less time to observe and plan, events do not wait.
 const CHEAP: Duration = Duration::from_millis(1);
-/// The longest that events wait because a pass costs much.
+/// The longest wait of events after an expensive reconcile.
 const LONGEST_REST: Duration = Duration::from_secs(1);
-/// The longest that events wait because the pass before found nothing to do.
+/// The longest wait of events after a reconcile without a write.
 const LONGEST_GATHERING: Duration = Duration::from_millis(50);
-/// A wait below this is none: the timer would cost more than the pass.
+/// A shorter wait is skipped, because the timer would cost more than the reconcile.
 const SHORTEST_GATHERING: Duration = Duration::from_millis(5);
 
-/// How a pass ended well.
+/// The result of a successful reconcile.
 #[derive(Default)]
 pub(super) struct Passed {
-    /// When to look again.
+    /// When to reconcile again without an event.
     pub again: Option<Instant>,
-    /// How long it took to observe and to plan.
+    /// How long it took to observe and plan.
     pub thought: Duration,
-    /// Whether there was anything to write.
+    /// Whether the reconcile wrote something.
     pub wrote: bool,
-    /// What the API server said to what it refuses now.
+    /// The API server's message for a refusal that waits for a retry.
     pub refused: Option<String>,
 }
 
 impl Passed {
-    /// How long events may wait: thinking takes a tenth of the time at most. After a pass that found nothing to do it takes a
-    /// 400th, for a short while: a run of many pods brings hundreds of events of which few matter, and those of a moment are
-    /// looked at together.
+    /// How long events wait for the next reconcile. Observing and planning take at most a tenth of the time. After a
+    /// reconcile without a write they take at most a 400th, for up to 50 ms: a run of many pods causes hundreds of
+    /// events of which few matter.
     pub fn rest(&self) -> Duration {
         let dear = if self.thought < CHEAP { Duration::ZERO } else { (self.thought * 9).min(LONGEST_REST) };
         let idle = if self.wrote { Duration::ZERO } else { (self.thought * 400).min(LONGEST_GATHERING) };
@@ -49,33 +49,33 @@ impl Passed {
     }
 }
 
-/// What one pass is about.
+/// The parameters of one reconcile.
 pub(super) struct Pass<'a, R: Reconciler> {
     pub reconciler: &'a R,
     pub context: &'a Context,
     pub object: &'a R::Object,
     pub key: &'a Key,
     pub caches: &'a [Arc<dyn TrackedCache>],
-    /// Whether the plan is still about the object as it is.
+    /// Whether the plan still applies to the current object.
     pub still: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// What became of a status.
+/// The result of a status write.
 enum StatusWrite {
-    /// It is as it was, or there is none.
+    /// The status has not changed, or the plan has none.
     Unchanged,
-    /// It is written no oftener than its pace: not before then.
+    /// The pace of status writes forbids a write before this time.
     Deferred(Instant),
-    /// It was written.
+    /// The status was written.
     Written,
 }
 
-/// One pass: observe, plan, execute, write the status, record Events. Returns when to look again without an event.
+/// Observes, plans, executes the plan, writes the status, and records Events.
 pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed, Error> {
     let Pass { reconciler, context, object, key, .. } = pass;
     let started = Instant::now();
     if !pass.is_caught_up().await? {
-        // What was just found out is not in the caches yet: the next pass waits until it is.
+        // The caches do not show the clarified writes yet; the next reconcile waits until they do.
         return Ok(Passed { again: Some(Instant::now()), ..Passed::default() });
     }
     let (began, memory) = (Instant::now(), &context.executor.memory);
@@ -112,7 +112,7 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
     if execution.news {
         return Err(Error::Stale(format!("something of {} {key}", reconciler.resource().kind)));
     }
-    // The next plan knows of a refusal and says so in the status.
+    // The next plan reads the refusal and reports it in the status.
     let at_once = execution.refused.then(Instant::now);
     let times = again.into_iter().chain(memory.terminating_until(key)).map(|at| instant(now, at));
     let again = times.chain(at_once).chain(deferred).min();
@@ -125,7 +125,7 @@ pub(super) async fn reconcile<R: Reconciler>(pass: Pass<'_, R>) -> Result<Passed
 }
 
 impl<R: Reconciler> Pass<'_, R> {
-    /// Whether the caches show everything that was written for the object, as far as that can be found out.
+    /// Whether the caches show all writes for the object. Reads the objects of writes with an unknown outcome first.
     async fn is_caught_up(&self) -> Result<bool, Error> {
         let Executor { memory, .. } = &*self.context.executor;
         self.context.executor.clarify(self.key).await?;
@@ -136,21 +136,21 @@ impl<R: Reconciler> Pass<'_, R> {
         Ok(is_caught_up)
     }
 
-    /// Executes the steps of a plan, and tells of what was done and what was refused.
+    /// Executes the steps of a plan, and records Events for writes and refusals.
     async fn execute(&self, steps: Vec<Vec<Action<R::Status, R::Effect>>>) -> Execution {
         let (resource, version) = (self.reconciler.resource(), self.object.resource_version());
         let effect = |effect| self.reconciler.effect(self.object, effect);
         let executor = &self.context.executor;
         let execution = executor.execute(self.key, &resource, version, steps, self.still, effect).await;
         self.reconciler.executed(self.key, &execution);
-        // Who may not write says nothing either; everyone else is told.
+        // A process that lost the Lease must not record Events either.
         if !matches!(execution.failure, Some(Error::NotLeading)) {
             self.report(&execution);
         }
         execution
     }
 
-    /// Writes the status if it has changed, no oftener than its pace.
+    /// Writes the status if it has changed and its pace allows it.
     async fn write_status(&self, status: Option<R::Status>, writes: usize) -> Result<StatusWrite, Error> {
         let Some(status) = status.filter(|status| self.reconciler.status(self.object) != Some(status)) else {
             return Ok(StatusWrite::Unchanged);
@@ -163,7 +163,7 @@ impl<R: Reconciler> Pass<'_, R> {
         Ok(StatusWrite::Written)
     }
 
-    /// A webhook that fails may do so for long: what is true is told meanwhile.
+    /// A webhook can fail for a long time, so the status is written even though the plan failed.
     async fn write_status_meanwhile(
         &self,
         error: &Error,
@@ -185,14 +185,14 @@ impl<R: Reconciler> Pass<'_, R> {
         }
     }
 
-    /// Until when a status is not written, after a pass with so many writes: it is written no oftener than its pace.
+    /// When the status may be written, after a reconcile with this number of writes; None means now.
     fn deferred(&self, writes: usize) -> Option<Instant> {
         let next = self.context.executor.memory.status_written(self.key)? + Executor::STATUS_PACE;
         if next > Instant::now() {
             return Some(next);
         }
-        // What was just written will be seen and planned upon; until then nothing new is true. A plan that always writes must
-        // still tell.
+        // The writes of this reconcile cause another reconcile, whose status is more current. A plan that writes in
+        // every reconcile must still update its status.
         (writes > 0 && next.elapsed() < LONGEST_SILENCE).then(|| Instant::now() + Executor::STATUS_PACE)
     }
 
@@ -201,7 +201,7 @@ impl<R: Reconciler> Pass<'_, R> {
         events.into_iter().for_each(|event| self.context.recorder.record(resource, self.key, event));
     }
 
-    /// What went through is told and counted also where the rest did not.
+    /// Logs the writes even if other parts of the plan failed.
     fn log(&self, execution: &Execution, more: usize, outcome: &str, started: Instant) {
         let (writes, refused) = (execution.writes + more, execution.refusals.len());
         if writes > 0 && !self.reconciler.is_quiet() {
@@ -210,7 +210,7 @@ impl<R: Reconciler> Pass<'_, R> {
         }
     }
 
-    /// One Event for each verb: never one for each pod.
+    /// Records one Event per verb, not one per pod.
     fn report(&self, execution: &Execution) {
         for (verb, reason, action, past) in [
             (Verb::Create, "SuccessfulCreate", "Create", "Created"),
@@ -252,10 +252,10 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The instant at which the wall clock will show `at`.
+/// The instant at which the wall clock reaches `at`.
 fn instant(now: Timestamp, at: Timestamp) -> Instant {
     let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-    // A far future is looked at again once a day: clocks may be set meanwhile.
+    // The clock may be set meanwhile, so a distant time is checked again once a day.
     Instant::now() + wait.min(Duration::from_hours(24))
 }
 
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_wait_after_what_costs_much_and_after_what_finds_nothing() {
+    fn events_wait_after_expensive_or_idle_reconciles() {
         let rest = |micros: u64, wrote: bool| {
             Passed { thought: Duration::from_micros(micros), wrote, ..Passed::default() }.rest()
         };

@@ -1,4 +1,4 @@
-//! What a kind must say of itself, so that [`crate::control::controller`] can run it.
+//! The interface that a kind implements, so that [`crate::control::controller`] can run it.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,34 +9,35 @@ use crate::model::refusals::Refusals;
 use crate::model::resource::Resource;
 use crate::write::executor::{Error, Execution};
 
-/// A kind: how one object of it is observed and planned. Everything else is the same for all kinds.
+/// A kind: how to observe and plan one object. Everything else is the same for all kinds.
 pub trait Reconciler: Send + Sync + 'static {
     /// The custom resource.
     type Object: Object;
     /// Its status.
     type Status: Serialize + PartialEq + Send + Sync;
-    /// What a plan looks at besides the object.
+    /// What a plan reads besides the object.
     type World: Send + Sync;
-    /// Effects of the kind's own; `Infallible` where it has none.
+    /// Side effects that only this kind has; `Infallible` if it has none.
     type Effect: Send;
 
     /// The controller's name, as in `--controllers` and in metrics.
     fn name(&self) -> &'static str;
 
-    /// Where the custom resource lives.
+    /// The type of the custom resource.
     fn resource(&self) -> Resource;
 
-    /// The status that the object has now.
+    /// The current status of the object.
     fn status<'a>(&self, object: &'a Self::Object) -> Option<&'a Self::Status>;
 
-    /// Gathers what the plan looks at, from the caches; reads past them only where a rule says so.
+    /// Collects what the plan reads from the caches. Reads from the API server only where a rule of the kind requires
+    /// it.
     fn observe(
         &self,
         object: &Self::Object,
         refusals: Refusals,
     ) -> impl Future<Output = Result<Self::World, Error>> + Send;
 
-    /// The pure plan.
+    /// Plans without I/O: the result depends only on the arguments.
     fn plan(
         &self,
         object: &Self::Object,
@@ -44,29 +45,29 @@ pub trait Reconciler: Send + Sync + 'static {
         now: Timestamp,
     ) -> Plan<Self::Status, Self::Effect>;
 
-    /// Carries out an effect of the kind's own. Must not wait.
+    /// Runs an effect of this kind. Must not wait.
     fn effect(&self, _object: &Self::Object, _effect: Self::Effect) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether an object needs passes at all; asked when it changes and when this process takes over.
+    /// Whether an object needs reconciles; called on each change and after a takeover.
     fn concerns(&self, _object: &Self::Object) -> bool {
         true
     }
 
-    /// What a pass over this object wrote, for metrics and memories of the kind's own.
+    /// Receives the result of a reconcile's writes, for the kind's own metrics and state.
     fn executed(&self, _key: &Key, _execution: &Execution) {}
 
-    /// Whether every object gets one more pass when the process is asked to end.
+    /// Whether every object gets one more reconcile when the process is asked to stop.
     fn has_last_pass(&self) -> bool {
         false
     }
 
-    /// Whether its passes are too many and too small to be logged one by one.
+    /// Whether the info log skips the reconciles of this kind, because they are many and small.
     fn is_quiet(&self) -> bool {
         false
     }
 
-    /// The object is gone: forgets what was kept of it.
+    /// Drops what the kind has stored about a deleted object.
     fn forget(&self, _key: &Key) {}
 }

@@ -1,4 +1,4 @@
-//! Tells a controller which of its objects to look at.
+//! Lets watches enqueue the objects of a controller.
 
 use std::sync::Arc;
 
@@ -9,30 +9,30 @@ use crate::control::queue::Priority;
 use crate::model::object::{Key, Object};
 use crate::model::resource::Resource;
 
-/// Wakes a controller's objects. Cheap to clone.
+/// Enqueues a controller's objects. Cheap to clone.
 #[derive(Clone)]
 pub struct Waker {
     pub(super) sender: mpsc::UnboundedSender<Wake>,
 }
 
-/// What a controller is woken for.
+/// A message to a controller.
 pub(super) enum Wake {
     Key(Key, Priority),
     Gone(Key),
 }
 
 impl Waker {
-    /// Something happened to this object.
+    /// Enqueues an object because of an event.
     pub fn wake(&self, key: Key) {
         let _ = self.sender.send(Wake::Key(key, Priority::Fresh));
     }
 
-    /// This object is one of many to be looked at again.
+    /// Enqueues an object with bulk priority, as one of many.
     pub fn look_again(&self, key: Key) {
         let _ = self.sender.send(Wake::Key(key, Priority::Bulk));
     }
 
-    /// Wakes the object of `kind` that controls what changed; on a change of owner both.
+    /// Enqueues the owner of `kind` that controls the changed object. If the owner has changed, enqueues both.
     pub fn wake_owner<T: Object>(&self, change: &Change<'_, T>, kind: &Resource) {
         let wake = |object: &Arc<T>| {
             if let Some(owner) = object.owner()

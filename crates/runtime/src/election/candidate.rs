@@ -1,4 +1,4 @@
-//! Competes for the lease: tries, holds, stands by, and releases.
+//! Competes for the Lease: acquires it, renews it, stands by, and releases it.
 
 use std::time::Duration;
 
@@ -22,28 +22,28 @@ use crate::server::connectivity::Link;
 use crate::server::gate::{Gate, Seen};
 use crate::server::metrics::Metrics;
 
-/// How long a process goes on that was never allowed to ask for the lease.
+/// How long a process retries that was never allowed to access the Lease.
 const FORBIDDEN: Duration = Duration::from_secs(30);
 
-/// Who competes for the lease, with what.
+/// A candidate for the Lease.
 pub struct Candidate {
-    /// A client of its own, so that nothing delays a renewal.
+    /// A separate client, so that no other request delays a renewal.
     pub client: Client,
-    /// Who it is, and its times.
+    /// The identity of this process, the name of the Lease, and the intervals.
     pub settings: Settings,
-    /// What it opens and closes.
+    /// The gate that the election opens and closes.
     pub gate: Gate,
     /// News about the connections.
     pub link: Link,
-    /// Time.
+    /// The clock for the times in the Lease.
     pub clock: Clock,
-    /// Where the renewals are counted that had to read the Lease.
+    /// Counts the renewals that had to read the Lease.
     pub metrics: Metrics,
 }
 
 impl Candidate {
-    /// Holds the lease whenever it can, and opens and closes the gate. Ends when `stop` becomes true, with the lease
-    /// released and what was `seen` handed over, or with an error that only a person can mend.
+    /// Holds the Lease whenever it can, and opens and closes the gate. Returns after `stop` becomes true: the Lease
+    /// is then released, with `seen` for the successor. Returns an error only if a user must fix its cause.
     pub async fn run(self, seen: impl Fn() -> Seen, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
         let mut campaign = Campaign::new(self);
         let may_hold = campaign.compete(&mut stop).await?;
@@ -56,12 +56,13 @@ impl Candidate {
 }
 
 enum Attempt {
-    /// With what the predecessor had seen (nothing, unless it has just released the lease) where it was not ours before.
+    /// With the predecessor's record if this process has just acquired the Lease. The record is empty unless the
+    /// predecessor released the Lease.
     Held(Option<Seen>),
     HeldByOther(String),
-    /// The server has answered, and the answer is of no use.
+    /// The API server answered, but did not grant the attempt.
     Refused(String),
-    /// There was no answer: what is connected may be connected to nobody.
+    /// There was no answer, so connections may be dead.
     Unanswered(String),
 }
 
@@ -72,7 +73,7 @@ enum Allowed {
     Write,
 }
 
-/// A candidate, and what it knows of the tries so far.
+/// A candidate, and the results of its attempts.
 struct Campaign {
     client: Client,
     settings: Settings,
@@ -84,13 +85,13 @@ struct Campaign {
     started: Instant,
     observed: Observed,
     held_since: Option<Moment>,
-    /// Tries in a row that came to nothing.
+    /// Failed attempts in a row.
     failures: u64,
-    /// What it was ever allowed to do.
+    /// The highest permission that the API server has granted so far.
     allowed: Allowed,
-    /// How long the last try took that was answered.
+    /// The duration of the last attempt that got an answer.
     took: Duration,
-    /// Watches in a row that were refused.
+    /// Rejected watches in a row.
     unwatched: u64,
     holder_told: Option<String>,
     answered: bool,
@@ -121,7 +122,7 @@ impl Campaign {
         }
     }
 
-    /// Tries, and waits until the next try is due, until `stop` becomes true. Returns whether the lease may be its own then.
+    /// Attempts and waits in turn until `stop` becomes true. Returns whether this process may then hold the Lease.
     async fn compete(&mut self, stop: &mut watch::Receiver<bool>) -> Result<bool, Error> {
         loop {
             let began = self.gate.moment();
@@ -155,11 +156,11 @@ impl Campaign {
         }
     }
 
-    /// One try, which ends before the deadline that it would move.
+    /// One attempt, which ends before the deadline that it would extend.
     async fn try_once(&mut self) -> Result<Attempt, Error> {
         let renew_deadline = self.settings.renew_deadline;
-        // Several tries fit into the time that is left: a dead connection costs one of them, not the lease. A server that is slow
-        // gets the time that it takes.
+        // Several attempts fit into the remaining time, so a dead connection costs one attempt, not the Lease. A slow
+        // API server gets twice the time of the last attempt.
         let left = self.held_since.map(|since| renew_deadline.saturating_sub(self.gate.elapsed(since)));
         let limit = match left.filter(|left| !left.is_zero()) {
             Some(left) => left.min((renew_deadline / 4).max(self.took * 2)),
@@ -170,8 +171,8 @@ impl Campaign {
         tried.unwrap_or_else(|_elapsed| Ok(Attempt::Unanswered("no answer in time".to_owned())))
     }
 
-    /// At its start an API server may not know its roles yet, and a role may be mended: only a process that was never
-    /// allowed to ask gives up.
+    /// A starting API server may not have loaded its roles yet, and a user may fix a role. So only a process that was
+    /// never allowed gives up.
     fn forgive(&self, outcome: Result<Attempt, Error>) -> Result<Attempt, Error> {
         match outcome {
             Err(error @ Error::Forbidden { verb, .. })
@@ -184,18 +185,18 @@ impl Campaign {
         }
     }
 
-    /// Takes note of what a try says about the connection, and tells the others.
+    /// Records what an attempt shows about the connection, and notifies the other parts of the process.
     fn note(&mut self, outcome: &Attempt, began: Moment) {
         let is_answered = !matches!(outcome, Attempt::Unanswered(_));
         if is_answered {
             self.took = self.gate.elapsed(began);
         }
-        // Whatever was said by this news is tried now.
+        // This attempt came after any earlier news.
         self.returns.mark_unchanged();
         if std::mem::replace(&mut self.answered, is_answered) && !is_answered {
             self.link.doubt();
         }
-        // A server that refuses what it has granted before, as one that starts does, is not back yet.
+        // A starting API server may reject what it granted before, so only a granted attempt counts as a recovery.
         let is_granted = matches!(outcome, Attempt::Held(_) | Attempt::HeldByOther(_));
         if !std::mem::replace(&mut self.works, is_granted) && is_granted {
             self.link.is_back();
@@ -208,11 +209,11 @@ impl Campaign {
         self.returns.mark_unchanged();
     }
 
-    /// It holds the lease. Returns when to renew.
+    /// Handles a held Lease. Returns the pause until the renewal.
     fn hold(&mut self, taken: Option<Seen>, began: Moment) -> Duration {
         let identity = &self.settings.identity;
         if let Some(handed) = taken {
-            // A term that this process believed to have may have been somebody else's meanwhile.
+            // Another process may have held the Lease during the current term.
             self.gate.close();
             tracing::info!(identity, handed_over = !handed.is_empty(), "acquired the lease");
             self.gate.hand_over(handed);
@@ -225,7 +226,7 @@ impl Campaign {
         self.settings.renew.saturating_sub(self.gate.elapsed(began))
     }
 
-    /// Another process holds the lease.
+    /// Handles a Lease that another process holds.
     async fn stand_by(&mut self, holder: String) -> Result<(), Error> {
         self.failures = 0;
         if self.held_since.take().is_some() {
@@ -241,7 +242,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// The try came to nothing. Returns when to try again.
+    /// Handles a failed attempt. Returns the pause until the next one.
     fn fail(&mut self, error: &str, began: Moment) -> Duration {
         self.failures += 1;
         log_repeated!(warn, self.failures, error, "the lease could not be read or renewed");
@@ -252,13 +253,14 @@ impl Campaign {
             tracing::warn!("the renew deadline has passed: nothing is written until the lease is held again");
         }
         if self.held_since.is_none() {
-            // The try may have gone through: whose term came before is not known then.
+            // The attempt may have succeeded, and then its predecessor is unknown.
             self.gate.hand_over(Seen::new());
         }
         self.settings.retry.saturating_sub(self.gate.elapsed(began))
     }
 
-    /// One try to acquire or renew. Where whoever writes is stuck, the lease is not had, and only looked at.
+    /// One attempt to acquire or renew. If the writing part of the process is stuck, the attempt only reads the
+    /// Lease.
     async fn attempt(&mut self, is_stuck: bool) -> Result<Attempt, Error> {
         if let Some(lease) = self.observed.ours.take().filter(|_| !is_stuck)
             && let Some(renewed) = self.renew(&lease).await
@@ -272,7 +274,8 @@ impl Campaign {
         }
     }
 
-    /// Renews the Lease as this process wrote it last. None where it was changed, or is gone: a look says more.
+    /// Renews the Lease that this process wrote last. Returns None if the Lease was changed or deleted, so that the
+    /// caller reads it.
     async fn renew(&mut self, lease: &Lease) -> Option<Result<Attempt, Error>> {
         let body = body(lease, &held(&self.settings, &lease.spec, &self.clock));
         match send::<Lease>(&self.client, "PUT", &self.settings.path(), Some(&body)).await {
@@ -281,17 +284,17 @@ impl Campaign {
                 Some(Ok(Attempt::Held(None)))
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => None,
-            // It may have been written all the same: the next try looks first.
+            // The write may have succeeded, so the next attempt reads the Lease first.
             Err(error) => Some(self.refused(error, "update")),
         }
     }
 
-    /// Makes the Lease, which is not there.
+    /// Creates the missing Lease.
     async fn create(&mut self, is_stuck: bool) -> Result<Attempt, Error> {
         let (settings, observed) = (&self.settings, &self.observed);
         let holder = observed.spec.holder_identity.clone().unwrap_or_default();
         if !observed.is_free() && holder != settings.identity && !observed.is_expired(settings) {
-            // Somebody has deleted it; its holder does not know yet, and goes on until it does.
+            // The Lease was deleted, and its holder may continue until it notices.
             return Ok(Attempt::HeldByOther(holder));
         }
         if is_stuck {
@@ -331,7 +334,7 @@ impl Campaign {
         if is_ours {
             self.slow.inc();
         }
-        // It is of use only while nobody has held the lease since.
+        // The record is valid only if no other process has held the Lease since.
         let handed = if holder.is_empty() { handed_over(&lease) } else { Seen::new() };
         let spec = held(&self.settings, &lease.spec, &self.clock);
         let body = body(&without_seen(lease), &spec);
@@ -340,7 +343,7 @@ impl Campaign {
                 let lost = std::mem::replace(&mut self.observed, Observed::written(lease)).lost;
                 Ok(Attempt::Held(lost.then_some(handed)))
             }
-            // Somebody wrote the Lease meanwhile: the next look says who holds it. Ours it may still be.
+            // Another client wrote the Lease. The next read shows whether this process still holds it.
             Err(kube::Error::Api(status)) if status.code == 409 && is_ours => {
                 Ok(Attempt::Refused("the Lease was changed meanwhile".to_owned()))
             }
@@ -363,8 +366,7 @@ impl Campaign {
             kube::Error::Api(status) if status.code == 403 => {
                 Err(Error::Forbidden { verb, namespace: self.settings.namespace.clone() })
             }
-            // What a server that has lost its store says is no answer: another server may have one.
-            // Nor is what somebody between says, whose JSON has no code.
+            // Neither a 5xx nor a proxy's JSON without a code is an answer; another API server may have one.
             kube::Error::Api(status) if (1..500).contains(&status.code) => {
                 Ok(Attempt::Refused(brief(&kube::Error::Api(status))))
             }
@@ -372,8 +374,7 @@ impl Campaign {
         }
     }
 
-    /// Waits until the Lease that another process holds may be had: it is released, gone, or its holder was silent for too
-    /// long. Where it cannot be watched, a while later is time enough.
+    /// Waits until the Lease is released, deleted or expired. If the watch fails, returns after a pause.
     async fn wait_until_available(&mut self) {
         let (settings, observed) = (&self.settings, &mut self.observed);
         let began = Instant::now();
@@ -402,9 +403,9 @@ impl Campaign {
             line.clear();
             match timeout_at(observed.expiry(settings), lines.read_line(&mut line)).await {
                 Ok(Ok(read)) if read > 0 => {}
-                // It has expired.
+                // The Lease has expired.
                 Err(_elapsed) => return,
-                // The watch has ended, as watches do.
+                // The watch ended normally.
                 Ok(_) => break,
             }
             match serde_json::from_str::<LeaseEvent>(&line) {
@@ -415,29 +416,29 @@ impl Campaign {
                     }
                 }
                 Ok(LeaseEvent { type_, .. }) if type_ == "BOOKMARK" => {}
-                // Its holder goes on until it knows: see `attempt`.
+                // The holder continues until it notices the deletion; see `create`.
                 Ok(LeaseEvent { type_, .. }) if type_ == "DELETED" => {
                     sleep_until(observed.expiry(settings)).await;
                     return;
                 }
-                // The watch is too old, or what came is none.
+                // The resourceVersion is too old, or the event cannot be decoded.
                 _ => break,
             }
         }
-        // Whoever ends watches at once must not be asked in a circle.
+        // A server that ends watches at once must not be asked in a tight loop.
         let was_short = began.elapsed() < Duration::from_secs(1);
         sleep(if was_short { settings.retry } else { settings.retry.min(Duration::from_millis(200)) }).await;
     }
 
-    /// Releases the lease. What was seen is told by who has led alone.
+    /// Releases the Lease. Only a process that has led records what it has seen.
     async fn leave(self, seen: impl Fn() -> Seen) {
-        // A try that was cut off may have gone through.
+        // A cancelled attempt may have succeeded.
         let seen = if self.held_since.is_some() { seen() } else { Seen::new() };
         let released = async {
             match self.release(&seen).await {
-                // Annotations have a limit. The successor lists anew then.
+                // The size of annotations is limited. Without a record, the successor lists again.
                 Err(kube::Error::Api(status)) if status.code != 409 => self.release(&Seen::new()).await,
-                // A renewal that was on its way may have come in between.
+                // A late renewal may have changed the Lease meanwhile.
                 Err(_) => self.release(&seen).await,
                 released => released,
             }
@@ -454,7 +455,7 @@ impl Campaign {
         tracing::warn!(error, "the lease could not be released: if it is held, others wait until it expires");
     }
 
-    /// Gives the lease up, so that a successor need not wait. True where it was ours and is free now.
+    /// Releases the Lease, so that a successor need not wait. Returns whether this process held the Lease.
     async fn release(&self, seen: &Seen) -> Result<bool, kube::Error> {
         let path = self.settings.path();
         let mut lease = send::<Lease>(&self.client, "GET", &path, None).await?;

@@ -1,4 +1,4 @@
-//! What a holder that leaves tells its successor, in an annotation of the released Lease.
+//! The record that a leaving holder writes into the released Lease, for its successor.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -6,19 +6,19 @@ use serde_json::json;
 use crate::election::lease::Lease;
 use crate::server::gate::Seen;
 
-/// Annotation of a released Lease: a [`Seen`] as JSON, and the term that it is of. Whoever acquires the Lease takes it off.
+/// The annotation of a released Lease: a [`Seen`] as JSON, with its term. The next holder removes it.
 pub const SEEN_ANNOTATION: &str = "quintet.dev/written";
 
-/// The annotation of a released Lease.
+/// The value of the annotation.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Handover {
-    /// Those of the record that it belongs to: a later holder that leaves the annotation as it is counts on.
+    /// The Lease's transitions. A later holder that keeps the annotation increments them, which invalidates it.
     pub(super) lease_transitions: Option<i64>,
     pub(super) seen: Seen,
 }
 
-/// Tells a successor what was seen.
+/// Adds the record to a Lease.
 pub(super) fn annotate(lease: &mut Lease, handover: &Handover) {
     if let Some(metadata) = lease.metadata.as_object_mut() {
         let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
@@ -29,7 +29,7 @@ pub(super) fn annotate(lease: &mut Lease, handover: &Handover) {
     }
 }
 
-/// What the last holder had seen, by a Lease that it has released.
+/// The record in a Lease; empty if there is none for its last term.
 pub(super) fn handed_over(lease: &Lease) -> Seen {
     let text = lease.metadata["annotations"][SEEN_ANNOTATION].as_str();
     let handover = text.and_then(|text| serde_json::from_str::<Handover>(text).ok());
@@ -37,7 +37,7 @@ pub(super) fn handed_over(lease: &Lease) -> Seen {
     current.map(|handover| handover.seen).unwrap_or_default()
 }
 
-/// A Lease without what its last holder had seen.
+/// Removes the record from a Lease.
 pub(super) fn without_seen(mut lease: Lease) -> Lease {
     if let Some(annotations) = lease.metadata["annotations"].as_object_mut() {
         annotations.remove(SEEN_ANNOTATION);
@@ -51,7 +51,7 @@ mod tests {
     use crate::election::lease::LeaseSpec;
 
     #[test]
-    fn what_was_seen_is_read_once() {
+    fn reads_the_record_of_the_last_term_only() {
         let lease = |annotation: &str| Lease {
             metadata: json!({ "name": "l", "annotations": { SEEN_ANNOTATION: annotation, "theirs": "x" } }),
             spec: LeaseSpec::default(),

@@ -1,4 +1,4 @@
-//! The Lease: its record, what was observed of it, and the requests that read and write it.
+//! The Lease: its spec, what this process observed of it, and the requests that read and write it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::model::clock::Clock;
 use crate::model::resource::{LEASES, escape};
 use crate::server::client;
 
-/// How long one watch of the Lease lasts.
+/// The duration of one watch of the Lease.
 const WATCH: Duration = Duration::from_mins(5);
 
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, Default)]
@@ -31,7 +31,7 @@ pub(super) struct LeaseSpec {
     pub(super) renew_time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease_transitions: Option<i64>,
-    /// What is not read is kept: a preferred holder, and what a later version has.
+    /// Other fields are preserved, e.g. the preferred holder or fields of a later version.
     #[serde(flatten)]
     pub(super) others: Map<String, Value>,
 }
@@ -43,22 +43,22 @@ pub(super) struct Lease {
     pub(super) spec: LeaseSpec,
 }
 
-/// Who holds a Lease, read as the election reads it.
+/// The holder of a Lease in JSON, decoded as the election decodes it.
 pub fn holder_of(lease: &[u8]) -> Result<Option<String>, serde_json::Error> {
     Ok(serde_json::from_slice::<Lease>(lease)?.spec.holder_identity)
 }
 
-/// What was observed of the Lease, and when by this process's clock.
+/// The last observed state of the Lease, and the time by this process's clock.
 #[derive(Default)]
 pub(super) struct Observed {
     pub(super) spec: LeaseSpec,
     pub(super) at: Option<Instant>,
-    /// The resourceVersion of what was read last.
+    /// The last resourceVersion that was read.
     pub(super) version: String,
-    /// The Lease as this process wrote it last: a healthy holder renews it without reading it first.
+    /// The Lease that this process wrote last. A healthy holder renews it without a read.
     pub(super) ours: Option<Lease>,
-    /// Whether it was seen not to be ours since this process last knew that it held it: a try that was not answered may have
-    /// acquired it anew.
+    /// Whether another process held the Lease, or it was free, since this process last knew that it held it. An
+    /// attempt without an answer may have acquired the Lease again.
     pub(super) lost: bool,
 }
 
@@ -72,7 +72,7 @@ impl Observed {
         Self { at: Some(Instant::now()), ours: Some(lease), ..observed }
     }
 
-    /// Takes note of a record that the watch shows.
+    /// Records a Lease that the watch shows.
     pub(super) fn saw(&mut self, lease: &Lease) {
         self.version = version(lease);
         if self.spec != lease.spec {
@@ -81,17 +81,17 @@ impl Observed {
         }
     }
 
-    /// When the holder that was observed has been silent for too long.
+    /// When the observed holder's Lease expires.
     pub(super) fn expiry(&self, settings: &Settings) -> Instant {
         self.at.unwrap_or_else(Instant::now) + duration(&self.spec, settings)
     }
 
-    /// Whether the holder that was observed has been silent for too long.
+    /// Whether the observed holder's Lease has expired.
     pub(super) fn is_expired(&self, settings: &Settings) -> bool {
         self.at.is_some() && self.expiry(settings) <= Instant::now()
     }
 
-    /// Whether nobody holds what was observed.
+    /// Whether the observed Lease has no holder.
     pub(super) fn is_free(&self) -> bool {
         self.spec.holder_identity.as_deref().unwrap_or_default().is_empty()
     }
@@ -126,7 +126,7 @@ pub(super) async fn watch(
     client.request_stream(request).await
 }
 
-/// The Lease with another record. Its resourceVersion is kept: of two who write, one wins.
+/// The Lease with another spec. The resourceVersion stays, so that only one of two concurrent writes succeeds.
 pub(super) fn body(lease: &Lease, spec: &LeaseSpec) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -134,10 +134,10 @@ pub(super) fn body(lease: &Lease, spec: &LeaseSpec) -> Value {
     })
 }
 
-/// The longest lease: nobody waits longer for a manager that is gone.
+/// The longest lease duration, which limits the wait for a vanished manager.
 pub const LONGEST_LEASE: Duration = Duration::from_hours(24);
 
-/// How long the observed holder may stay silent. A nonsense duration in the record counts as ours.
+/// How long the observed holder may stay silent. An invalid duration in the Lease is replaced by this process's own.
 fn duration(spec: &LeaseSpec, settings: &Settings) -> Duration {
     spec.lease_duration_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())
@@ -145,11 +145,11 @@ fn duration(spec: &LeaseSpec, settings: &Settings) -> Duration {
         .map_or(settings.lease, Duration::from_secs)
 }
 
-/// The record of a Lease that this process holds.
+/// The spec of a Lease that this process holds.
 pub(super) fn held(settings: &Settings, before: &LeaseSpec, clock: &Clock) -> LeaseSpec {
     let now = micros(clock.now());
     let ours = before.holder_identity.as_deref() == Some(&settings.identity);
-    // The API keeps 32 bits of it, and refuses more.
+    // The API stores an int32 and rejects larger values.
     let transitions = before.lease_transitions.filter(|count| (0..i64::from(i32::MAX)).contains(count));
     let transitions = transitions.unwrap_or(0);
     LeaseSpec {
@@ -162,7 +162,7 @@ pub(super) fn held(settings: &Settings, before: &LeaseSpec, clock: &Clock) -> Le
     }
 }
 
-/// MicroTime, as the API server wants it: exactly six decimals.
+/// The MicroTime format of the API server: exactly six decimals.
 pub(super) fn micros(at: Timestamp) -> String {
     format!("{at:.6}")
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_take_over_counts_a_transition_and_a_renewal_does_not() {
+    fn only_a_takeover_increments_the_transitions() {
         let clock = Clock::System;
         let first = held(&settings(), &LeaseSpec::default(), &clock);
         assert_eq!(first.lease_transitions, Some(1));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_written_into_the_record_stays() {
+    fn preserves_fields_of_other_clients() {
         let text = json!({ "holderIdentity": "other", "strategy": "OldestEmulationVersion", "preferredHolder": "x" });
         let spec: LeaseSpec = serde_json::from_value(text).unwrap();
         let ours = serde_json::to_value(held(&settings(), &spec, &Clock::System)).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nonsense_duration_counts_as_ours() {
+    fn replaces_an_invalid_duration_with_its_own() {
         for nonsense in [None, Some(-1), Some(0), Some(i64::MAX)] {
             let spec = LeaseSpec { lease_duration_seconds: nonsense, ..LeaseSpec::default() };
             assert_eq!(duration(&spec, &settings()), Duration::from_secs(15));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_six_decimals() {
+    fn writes_times_with_six_decimals() {
         assert_eq!(micros("2026-01-01T00:00:00Z".parse().unwrap()), "2026-01-01T00:00:00.000000Z");
     }
 }

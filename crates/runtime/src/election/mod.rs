@@ -1,9 +1,8 @@
-//! Who may write: whoever holds one Lease, which opens the gate.
+//! Leader election: the holder of one Lease may write, and the gate is open while it holds the Lease.
 //!
-//! The algorithm is client-go's. The holder's clock is never trusted: a lease counts as expired when *this* process
-//! has seen the same record for the lease duration. The renew deadline is measured from before the request that
-//! last renewed, by a clock that goes on while the machine sleeps. All writes of the Lease are updates with
-//! resourceVersion, so of two candidates one wins.
+//! The algorithm is client-go's. It never trusts the holder's clock: a Lease expires when *this* process has seen it
+//! unchanged for the lease duration. The renew deadline counts from before the last renewal request, by a clock that
+//! runs while the machine sleeps. Updates carry the resourceVersion, so only one of two candidates succeeds.
 
 use std::time::Duration;
 
@@ -15,27 +14,27 @@ pub mod candidate;
 pub mod handover;
 pub mod lease;
 
-/// Election settings; the defaults are client-go's, but a healthy holder renews every 5 s.
+/// Settings of the election. The defaults are client-go's, except that a healthy holder renews every 5 s.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Namespace of the Lease.
+    /// The namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Lease.
     pub name: String,
-    /// Identity of this process, unique for its life.
+    /// The identity of this process, unique to each start.
     pub identity: String,
-    /// How long others wait for a silent holder.
+    /// How long other processes wait for a silent holder.
     pub lease: Duration,
-    /// How long the holder goes on without a renewal.
+    /// How long the holder may write without a renewal.
     pub renew_deadline: Duration,
-    /// How long between tries, and between renewals while they fail.
+    /// The pause between attempts, and between renewals while they fail.
     pub retry: Duration,
-    /// How long between renewals while they succeed.
+    /// The pause between renewals while they succeed.
     pub renew: Duration,
 }
 
 impl Settings {
-    /// The usual times, for an identity and a namespace.
+    /// The default settings, for a namespace and an identity.
     pub fn new(namespace: String, identity: String) -> Self {
         Self {
             namespace,
@@ -48,33 +47,33 @@ impl Settings {
         }
     }
 
-    /// The Lease's path at the API server.
+    /// The API path of the Lease.
     fn path(&self) -> String {
         format!("{}/{}", LEASES.path(&self.namespace), self.name)
     }
 }
 
-/// A reason to give up: retrying cannot mend it.
+/// An error that a retry cannot fix.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// RBAC.
+    /// RBAC denies access to the Lease.
     #[error(
         "this process may not {verb} leases in namespace {namespace}; it needs the rule: apiGroups \
          [coordination.k8s.io], resources [leases], verbs [create, get, update, watch]"
     )]
     Forbidden {
-        /// What was tried.
+        /// The denied verb.
         verb: &'static str,
-        /// Where.
+        /// The namespace of the Lease.
         namespace: String,
     },
-    /// Only the end of the process ends its writes.
+    /// A write was not cancelled in time, and only the exit of the process can end it.
     #[error(
         "{holder} holds the lease, and writes of this process could not be cancelled within {} s: it must end",
         CANCEL.as_secs()
     )]
     Uncancelled {
-        /// Who holds it.
+        /// The current holder of the Lease.
         holder: String,
     },
 }

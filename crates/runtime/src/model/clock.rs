@@ -1,4 +1,4 @@
-//! The one source of time, so that tests can pause it.
+//! The only source of wall-clock time, so that tests can control it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// Wall-clock time for what is written to the API (start times, conditions, deadlines).
+/// The wall clock for times in the API (start times, conditions, deadlines).
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Clock {
-    /// The machine's clock.
+    /// The clock of the machine.
     #[default]
     System,
-    /// A clock that moves with tokio's, which `start_paused` tests control.
+    /// A clock that follows tokio's clock, which `start_paused` tests control.
     Tokio {
         /// The wall-clock time at `since`.
         origin: Timestamp,
         /// The tokio instant at `origin`.
         since: Instant,
-        /// By how many seconds it was set since.
+        /// The total adjustment in seconds since `since`.
         set: &'static AtomicI64,
     },
 }
@@ -30,12 +30,12 @@ impl Clock {
         Self::tokio_that_is_set(origin, &NEVER)
     }
 
-    /// The same, and somebody sets it, by so many seconds in all.
+    /// Like [`Self::tokio`], with an adjustment in seconds that a test may change.
     pub fn tokio_that_is_set(origin: Timestamp, set: &'static AtomicI64) -> Self {
         Self::Tokio { origin, since: Instant::now(), set }
     }
 
-    /// The time now.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         match self {
             Self::System => Timestamp::now(),
@@ -48,48 +48,48 @@ impl Clock {
     }
 }
 
-/// A point of time that can be measured from although the machine sleeps in between.
+/// A point in time from which to measure even if the machine sleeps meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// By the clock that stands still while the machine sleeps.
+    /// The monotonic clock, which stops while the machine sleeps.
     pub at: Instant,
-    /// For how long the machine had slept until then.
+    /// How long the machine had slept by then.
     pub asleep: Duration,
 }
 
-/// For how long this machine has slept since it was started: the monotonic clock stands still meanwhile.
+/// How long the machine has slept since boot, when the monotonic clock stops.
 #[cfg(target_os = "linux")]
 pub fn asleep() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     let read = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
-    // In this order: what passes between the two readings looks like sleep, which is the safe mistake.
+    // In this order, the time between the two readings counts as sleep, which is the safe error.
     let awake = read(ClockId::Monotonic);
     read(ClockId::Boottime).saturating_sub(awake)
 }
 
-/// Elsewhere it is not known.
+/// Other systems do not report their sleep.
 #[cfg(not(target_os = "linux"))]
 pub fn asleep() -> Duration {
     Duration::ZERO
 }
 
-/// Whether something is not longer ago than a while; a clock that was set back since makes nothing recent.
+/// Whether `at` is less than `within` ago. A future time, seen after the clock was set back, is not recent.
 pub fn is_recent(at: Timestamp, within: SignedDuration, now: Timestamp) -> bool {
     at <= now && now.duration_since(at) < within
 }
 
-/// The first wait after a failure, as the Job controller's.
+/// The backoff after the first failure, as in the Job controller.
 pub const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
-/// The longest wait after a failure, as the Job controller's.
+/// The longest backoff, as in the Job controller.
 pub const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
 
-/// `first`, doubled `times` times, at most `longest`: the wait after `times + 1` failures.
+/// The backoff after `times + 1` failures: `first`, doubled `times` times, up to `longest`.
 pub fn doubled(first: SignedDuration, times: u32, longest: SignedDuration) -> SignedDuration {
     let factor = 1_i32.checked_shl(times).filter(|factor| *factor > 0).unwrap_or(i32::MAX);
     first.checked_mul(factor).unwrap_or(longest).min(longest)
 }
 
-/// Cuts a timestamp to whole seconds, the precision that the Kubernetes API stores.
+/// Truncates a time to whole seconds, the precision of the Kubernetes API.
 pub fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

@@ -1,4 +1,4 @@
-//! Conditions of a status: `metav1.Condition`, with a transition time that moves only with the status.
+//! Conditions of a status (`metav1.Condition`): the transition time changes only with the condition's status.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -7,24 +7,24 @@ use serde_json::Value;
 
 use crate::model::clock::whole_seconds;
 
-/// The longest message that is written; the API allows 32,768.
+/// The longest message in bytes; the API allows 32,768.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// A condition as a plan wants it.
+/// A condition as a plan returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Type, CamelCase.
     pub type_: &'static str,
-    /// True, False or, where it cannot be known, None.
+    /// True, False, or None for Unknown.
     pub status: Option<bool>,
     /// Reason, CamelCase and stable.
     pub reason: &'static str,
-    /// What a person reads.
+    /// The message for users.
     pub message: String,
 }
 
-/// The conditions of the next status: each wanted one, with the transition time of the previous one where its
-/// status is unchanged. Conditions that are no longer wanted go.
+/// The conditions of the next status. A condition keeps its transition time while its status is unchanged. Conditions
+/// that are not in `wanted` are removed.
 pub fn next(
     previous: &[Condition],
     wanted: impl IntoIterator<Item = Wanted>,
@@ -55,13 +55,12 @@ pub fn next(
         .collect()
 }
 
-/// A count as a status has it; None where that has no room for it.
+/// A count for a status field; None if it does not fit.
 pub fn number(count: usize) -> Option<i32> {
     i32::try_from(count).ok()
 }
 
-/// Decodes the conditions of a status that another operator may have written: those that are no `metav1.Condition` are
-/// left out.
+/// Decodes conditions that another operator may have written. Leaves out any that is not a `metav1.Condition`.
 pub fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
     let all: Vec<Value> = Option::deserialize(deserializer)?.unwrap_or_default();
     Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
@@ -77,7 +76,7 @@ pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find_true(conditions, type_).is_some()
 }
 
-/// Cuts a text to at most `limit` bytes at a character's border, marking the cut.
+/// Truncates a text to at most `limit` bytes, at a character boundary, and marks the cut with `…`.
 pub fn shorten(mut text: String, limit: usize) -> String {
     if text.len() > limit {
         let mut end = limit.saturating_sub('…'.len_utf8());
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transition_time_moves_only_with_the_status() {
+    fn the_transition_time_changes_only_with_the_status() {
         let first: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let later: Timestamp = "2026-01-01T00:01:00.5Z".parse().unwrap();
         let one = next(&[], [ready(false, "a")], Some(1), first);
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_cut_at_a_character() {
+    fn truncates_long_messages_at_a_character_boundary() {
         assert_eq!(shorten("abc".into(), 3), "abc");
         assert_eq!(shorten("ääääää".into(), 8), "ää…");
     }

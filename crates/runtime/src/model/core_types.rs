@@ -1,8 +1,7 @@
-//! The core types that plans look at, decoded into just the fields that are read.
+//! The core types that plans read, decoded into only the fields that plans read.
 //!
-//! serde skips everything else while it parses, so a Pod of 5 KB of JSON costs a few hundred bytes and nothing at
-//! the peak. A field that a plan begins to read is added here, to the wire form, to the kept form and to its table in
-//! [`crate::model::protobuf`].
+//! serde skips all other fields while it parses, so a Pod of 5 KB of JSON takes a few hundred bytes in memory. To add
+//! a field, add it here: to the wire form, to the stored form, and to its table in [`crate::model::protobuf`].
 
 mod deployment;
 mod node;
@@ -26,7 +25,7 @@ struct WireCondition {
     last_transition_time: Option<Timestamp>,
 }
 
-/// Annotations that some plan reads.
+/// Whether a plan reads this annotation.
 fn is_read(annotation: &str) -> bool {
     ["controller.kubernetes.io/", "dj.dysproz.io/", "batch.tutorial.kubebuilder.io/", "quintet.dev/"]
         .iter()
@@ -41,7 +40,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_pod_is_decoded_into_what_is_read() {
+    fn decodes_the_fields_of_a_pod_that_plans_read() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "uid": "u", "resourceVersion": "7",
                 "annotations": {"dj.dysproz.io/boot-id": "b", "other": "x"}},
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_and_unknown_phases_are_no_errors() {
+    fn accepts_nulls_and_unknown_phases() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "labels": null, "ownerReferences": null},
             "status": {"phase": "Dreaming"}
@@ -76,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_who_scales_a_deployment() {
+    fn reads_the_manager_that_scales_a_deployment() {
         let read = |subresource: &str, fields: &Value| -> Option<Box<str>> {
             let entry = json!({"manager": "hpa", "operation": "Update", "subresource": subresource, "fieldsV1": fields});
             let raw = json!({"metadata": {"name": "d", "generation": 3, "managedFields": [{"manager": "x"}, entry]}});
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_changes_nothing_that_is_read() {
+    fn a_heartbeat_changes_no_field_that_plans_read() {
         let node = |version: &str, beat: &str| -> Node {
             serde_json::from_value(json!({
                 "metadata": {"name": "n", "resourceVersion": version},
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machine_or_boot_is_another_node() {
+    fn detects_another_machine_or_boot() {
         let node = |machine: &str, boot: &str| -> Node {
             let info = json!({"machineID": machine, "bootID": boot});
             serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"nodeInfo": info}})).unwrap()
@@ -119,7 +118,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec, "status": status})).unwrap()
     }
 
-    /// The status of a container that is terminated.
+    /// The status of a terminated container.
     fn ended(name: &str, code: i32) -> Value {
         json!({"name": name, "state": {"terminated": {"exitCode": code}}})
     }
@@ -133,7 +132,7 @@ mod tests {
         let spec = json!({
             "initContainers": [{"name": "side", "restartPolicy": "Always"}, {"name": "init", "restartPolicy": "OnFailure"},
                 {"name": "plain"}],
-            // The policy Always makes no sidecar of a main container.
+            // The policy Always does not make a main container a sidecar.
             "containers": [{"name": "main", "restartPolicy": "Always"}]});
         let (r, w) = ("running", "waiting");
         for (side, init, plain, main, restarts, running) in [
@@ -159,7 +158,7 @@ mod tests {
         let all = |values: &[i32]| json!([rule("RestartAllContainers", "In", values)]);
         let first = |one: &str, two: &str| json!([rule(one, "In", &[3]), rule(two, "In", &[3])]);
         let none = || json!([]);
-        // Of the pod, of the container, its rules, its exit code; restartable, restarts_containers.
+        // The pod's policy, the container's policy, its rules, its exit code; restartable, restarts_containers.
         for (of_pod, own, rules, code, restartable, restarts) in [
             (None, None, none(), 3, true, true),
             (Some("Always"), None, none(), 3, true, true),
@@ -180,10 +179,10 @@ mod tests {
             (Some("Always"), Some("Never"), all(&[3]), 3, true, true),
             (Some("Always"), Some("Never"), all(&[4]), 3, false, true),
             (Some("Always"), Some("OnFailure"), restart("In", &[4]), 3, true, true),
-            // The first rule that matches decides.
+            // The first matching rule decides.
             (Some("Always"), Some("Never"), first("Restart", "Strange"), 3, true, true),
             (Some("Always"), Some("Never"), first("Strange", "Restart"), 3, false, true),
-            // It ended well: what the policy and the rules may do decides.
+            // The exit code is 0, so the result depends on whether the policy and the rules may restart.
             (Some("Never"), None, none(), 0, false, false),
             (Some("Always"), Some("Never"), none(), 0, false, false),
             (Some("Never"), Some("Never"), restart("In", &[3]), 0, true, true),
@@ -215,11 +214,11 @@ mod tests {
             (&alive, "Always", "Running", &ended(3), json!({}), Some(3)),
             (&alive, "OnFailure", "Running", &waiting, ended(3), Some(3)),
             (&alive, "OnFailure", "Pending", &ended(3), json!({}), Some(3)),
-            // It runs, or it ended well, or it never ran.
+            // The container runs, exited with 0, or never ran.
             (&alive, "OnFailure", "Running", &running, ended(3), None),
             (&alive, "Always", "Running", &ended(0), ended(3), None),
             (&alive, "OnFailure", "Running", &waiting, json!({}), None),
-            // It is not restarted.
+            // The container is not restarted.
             (&alive, "Never", "Running", &ended(3), json!({}), None),
             (&alive, "OnFailure", "Failed", &ended(3), json!({}), None),
             (&deleted, "OnFailure", "Running", &ended(3), json!({}), None),
@@ -263,17 +262,17 @@ mod tests {
             (one, vec![ended("yes", 1), ended("rule", 3)], true),
             (one, vec![ended("yes", 1), ended("rule", 4)], false),
             (one, vec![ended("no", 1), ended("rule", 3)], false),
-            // The rule restarts the others too.
+            // The rule also restarts the other containers.
             (all, vec![ended("no", 1), ended("rule", 3)], true),
             (all, vec![ended("no", 1), ended("rule", 4)], false),
             (all, vec![running("rule"), swept("no")], true),
-            // A container that is not in the spec has the pod's policy.
+            // A container that is not in the spec has the policy of the pod.
             (one, vec![ended("unknown", 1)], false),
         ] {
             let status = json!({"containerStatuses": containers});
             assert_eq!(pod(&spec(action), &status).restartable, restartable, "{action} {status}");
         }
-        // How a sidecar ends decides nothing.
+        // The exit of a sidecar does not matter.
         let status =
             json!({"initContainerStatuses": [ended("side", 143)], "containerStatuses": [ended("no", 1)]});
         assert!(!pod(&spec(one), &status).restartable);
@@ -288,7 +287,7 @@ mod tests {
         for (rules, restarts) in [
             (json!([]), false),
             (rule("Restart"), false),
-            // This rule of a sidecar restarts the main container.
+            // This rule of a sidecar restarts the main container too.
             (rule("RestartAllContainers"), true),
         ] {
             let spec = json!({"restartPolicy": "Never", "initContainers": side(rules), "containers": [{"name": "c"}]});

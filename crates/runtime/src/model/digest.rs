@@ -1,4 +1,4 @@
-//! Names and hashes that outlive a process: short, lower-case, fit for labels and DNS names.
+//! Names and hashes that outlive a process: short, lower-case, and valid in labels and DNS names.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -7,7 +7,7 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
 /// The first `characters` of the base32 form of the SHA-256 of `parts`, joined by a zero byte.
 ///
-/// Ten characters are 50 bits: among 5,000 nodes a collision has a chance of about one in 90 million.
+/// Ten characters are 50 bits: a collision among 5,000 nodes has a chance of about one in 90 million.
 pub fn short(parts: &[&str], characters: usize) -> String {
     let mut hasher = Sha256::new();
     for (index, part) in parts.iter().enumerate() {
@@ -19,12 +19,12 @@ pub fn short(parts: &[&str], characters: usize) -> String {
     base32(&hasher.finalize(), characters)
 }
 
-/// The first byte of the SHA-256 of a text: what it is spread by.
+/// The first byte of the SHA-256 of a text, to distribute texts evenly.
 pub fn first_byte(text: &str) -> u8 {
     Sha256::digest(text.as_bytes())[0]
 }
 
-/// A digest of a JSON value that ignores the order of keys and members that are null.
+/// A digest of a JSON value that ignores the order of keys, and members that are null.
 pub fn of_json(value: &Value, characters: usize) -> String {
     let mut hasher = Sha256::new();
     feed(value, &mut hasher);
@@ -58,7 +58,7 @@ fn feed(value: &Value, hasher: &mut Sha256) {
     }
 }
 
-/// The first `characters` of the base32 form of some bytes, in lower case.
+/// The first `characters` of the lower-case base32 form of `bytes`.
 fn base32(bytes: &[u8], characters: usize) -> String {
     let mut text = String::with_capacity(characters);
     for index in 0..characters {
@@ -71,7 +71,7 @@ fn base32(bytes: &[u8], characters: usize) -> String {
     text
 }
 
-/// Cuts a name so that a suffix after `-` still makes a valid DNS name.
+/// Truncates a name so that the name with `-` and a suffix is still a valid DNS name.
 pub fn cut(name: &str, length: usize) -> &str {
     let end = name.char_indices().map(|(at, _)| at).chain([name.len()]).take_while(|at| *at <= length).last();
     name[..end.unwrap_or(0)].trim_end_matches(|last: char| !last.is_ascii_alphanumeric())
@@ -83,13 +83,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn base32_is_the_standard_one() {
+    fn base32_is_the_standard_encoding() {
         assert_eq!(base32(b"foobar", 9), "mzxw6ytbo");
         assert_eq!(base32(b"f", 1), "m");
     }
 
     #[test]
-    fn key_order_and_nulls_do_not_matter_but_values_and_types_do() {
+    fn ignores_key_order_and_nulls_but_not_values_and_types() {
         let one = of_json(&json!({"a": 1, "b": {"c": null, "d": [1, 2]}}), 10);
         assert_eq!(one, of_json(&json!({"b": {"d": [1, 2]}, "a": 1}), 10));
         assert_ne!(one, of_json(&json!({"b": {"d": [2, 1]}, "a": 1}), 10));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_kept_apart() {
+    fn the_same_text_in_other_parts_has_another_digest() {
         assert_ne!(short(&["ab", "c"], 10), short(&["a", "bc"], 10));
     }
 }

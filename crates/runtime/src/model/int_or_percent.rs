@@ -1,17 +1,17 @@
-//! Amounts that are given as a number or as a percentage of a whole.
+//! Amounts that are a number or a percentage of a whole.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// What becomes of the part of one that a percentage leaves.
+/// How to round a percentage of a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// It counts as one.
+    /// Round up.
     Up,
-    /// It is dropped.
+    /// Round down.
     Down,
 }
 
-/// How much of `whole` an amount is. None where it is negative or no percentage, which a schema should have refused.
+/// The amount for this `whole`. None for a negative number or an invalid percentage, which the schema should reject.
 pub fn of_whole(amount: &IntOrString, whole: usize, round: Round) -> Option<usize> {
     match amount {
         IntOrString::Int(number) => usize::try_from(*number).ok(),
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentages_are_rounded_as_asked() {
+    fn rounds_percentages_in_the_given_direction() {
         let percent = |text: &str| IntOrString::String(text.to_owned());
         assert_eq!(of_whole(&percent("25%"), 10, Round::Up), Some(3));
         assert_eq!(of_whole(&percent("25%"), 10, Round::Down), Some(2));

@@ -1,4 +1,4 @@
-//! Plain data and pure rules. Nothing here performs I/O or knows a client.
+//! Plain data and pure rules, without I/O and without a client.
 
 pub mod clock;
 pub mod conditions;

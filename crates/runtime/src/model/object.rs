@@ -1,4 +1,4 @@
-//! What every cached object has: an identity, a version and perhaps a controller that owns it.
+//! The common part of every cached object: an identity, a version and an optional controller.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::model::protobuf;
 
-/// One object of one kind, for as long as it lives: a new object under an old name is another key.
+/// The identity of one object. A new object with an old name has another key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Namespace; empty for cluster-scoped objects.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: Arc<str>,
     /// Name.
     pub name: Arc<str>,
@@ -43,44 +43,44 @@ pub struct Owner {
     pub name: Arc<str>,
     /// UID of the owner.
     pub uid: Arc<str>,
-    /// Where it stands among the owner references.
+    /// The index in the list of owner references.
     pub at: u8,
 }
 
-/// Where `kubectl apply` keeps the manifest.
+/// The annotation in which `kubectl apply` stores the manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// An object that an informer can keep.
+/// An object that an informer can cache.
 pub trait Object: DeserializeOwned + Send + Sync + 'static {
-    /// Its identity.
+    /// The identity.
     fn key(&self) -> Key;
-    /// Its resourceVersion.
+    /// The resourceVersion.
     fn resource_version(&self) -> &str;
-    /// Its generation; 0 where the type has none.
+    /// The generation; 0 if the type has none.
     fn generation(&self) -> i64 {
         0
     }
-    /// Its controller reference.
+    /// The controller reference.
     fn owner(&self) -> Option<&Owner> {
         None
     }
-    /// Whether its deletion was asked for.
+    /// Whether the object has a deletion timestamp.
     fn terminating(&self) -> bool;
-    /// How it is read in protobuf; None where it is read from JSON, as all custom resources are.
+    /// How to decode the object from protobuf; None for types that are decoded from JSON, such as custom resources.
     fn in_protobuf() -> Option<&'static protobuf::Type> {
         None
     }
-    /// Drops what no plan reads, before it is kept.
+    /// Drops the fields that no plan reads, before the cache stores the object.
     fn slim(&mut self) {}
-    /// Keeps what it has in common with an object of the same owner once for both.
+    /// Shares equal data with an object of the same owner, to save memory.
     fn share(&mut self, _sibling: &Self) {}
-    /// Whether `other` differs from it in nothing that is read. Such a change wakes nobody.
+    /// Whether `other` is equal in all fields that plans read. Such a change wakes no subscriber.
     fn same(&self, other: &Self) -> bool {
         self.resource_version() == other.resource_version()
     }
 }
 
-/// What the slim types have in common, to stand in their `impl Object`: they are what their `meta` says.
+/// Implements the common methods of the slim types in their `impl Object`, from their `meta`.
 #[macro_export]
 macro_rules! identified_by_meta {
     () => {
@@ -134,7 +134,7 @@ where
 
     fn slim(&mut self) {
         let meta = self.meta_mut();
-        // Most of what a small object takes, decoded: who wrote which field, and what was applied, once more.
+        // Most of the memory of a small object: the managed fields, and the manifest that `kubectl apply` stored.
         meta.managed_fields = None;
         if let Some(annotations) = &mut meta.annotations {
             annotations.remove(LAST_APPLIED);
@@ -142,10 +142,10 @@ where
     }
 }
 
-/// The metadata that the slim types keep, decoded once and small.
+/// The metadata of the slim types, decoded once.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Meta {
-    /// Namespace; empty for cluster-scoped objects.
+    /// The namespace; empty for cluster-scoped objects.
     pub namespace: Arc<str>,
     /// Name.
     pub name: Arc<str>,
@@ -153,17 +153,17 @@ pub struct Meta {
     pub uid: Arc<str>,
     /// resourceVersion.
     pub resource_version: Box<str>,
-    /// Generation; 0 where the type has none.
+    /// The generation; 0 if the type has none.
     pub generation: i64,
-    /// When it was created.
+    /// The time of creation.
     pub created: Option<Timestamp>,
-    /// When its deletion was asked for, grace period included.
+    /// The deletion timestamp, which includes the grace period.
     pub deleted: Option<Timestamp>,
-    /// The grace period of its deletion, in seconds.
+    /// The grace period of the deletion, in seconds.
     pub grace_seconds: i64,
     /// Labels.
     pub labels: Pairs,
-    /// Annotations; only those that are read.
+    /// The annotations that plans read.
     pub annotations: Pairs,
     /// Finalizers.
     pub finalizers: Box<[Box<str>]>,
@@ -172,17 +172,17 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Whether this object is its controller.
+    /// Whether `owner` is the controller of this object.
     pub fn is_controlled_by(&self, owner: &Key) -> bool {
         self.owner.as_ref().is_some_and(|one| one.uid == owner.uid)
     }
 
-    /// Whether it has this finalizer.
+    /// Whether the object has this finalizer.
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
         self.finalizers.iter().any(|one| **one == *finalizer)
     }
 
-    /// Takes the strings of `other` where it has equal ones: of the pods of one template most are.
+    /// Shares equal strings with `other`: most strings of the pods of one template are equal.
     pub fn share(&mut self, other: &Self) {
         if self.namespace == other.namespace {
             self.namespace.clone_from(&other.namespace);
@@ -194,7 +194,7 @@ impl Meta {
         self.annotations.share(&other.annotations);
     }
 
-    /// Whether `other` differs in nothing but the resourceVersion.
+    /// Whether `other` differs at most in the resourceVersion.
     pub fn same(&self, other: &Self) -> bool {
         let Self {
             namespace,
@@ -223,13 +223,13 @@ impl Meta {
             && *owner == other.owner
     }
 
-    /// When its deletion was asked for, to the second: the API server adds the grace period to the time of the request.
+    /// The time of the delete request, in whole seconds: the deletion timestamp minus the grace period.
     pub fn deletion_asked(&self) -> Option<Timestamp> {
         let deleted = self.deleted?;
         Some(deleted.checked_sub(SignedDuration::from_secs(self.grace_seconds)).unwrap_or(deleted))
     }
 
-    /// The JSON patch that takes a finalizer off, if it is still where it was seen; None where it is not there.
+    /// The JSON patch that removes a finalizer, if its position has not changed; None if the object does not have it.
     pub fn without_finalizer(&self, finalizer: &str) -> Option<Value> {
         let at = self.finalizers.iter().position(|one| **one == *finalizer)?;
         let path = format!("/metadata/finalizers/{at}");
@@ -240,7 +240,8 @@ impl Meta {
         ]))
     }
 
-    /// The JSON patch that takes the controller reference off, if it is still where it was seen.
+    /// The JSON patch that removes the controller reference, if its position has not changed; None without a
+    /// controller.
     pub fn without_controller(&self) -> Option<Value> {
         let owner = self.owner.as_ref()?;
         let path = format!("/metadata/ownerReferences/{}", owner.at);
@@ -251,13 +252,13 @@ impl Meta {
         ]))
     }
 
-    /// The identity that this metadata names.
+    /// The identity of the object.
     pub fn key(&self) -> Key {
         Key { namespace: self.namespace.clone(), name: self.name.clone(), uid: self.uid.clone() }
     }
 }
 
-/// A small sorted map of strings: labels or annotations, without a tree node for each.
+/// A small sorted map of strings for labels or annotations, without a tree node for each pair.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(from = "std::collections::BTreeMap<Arc<str>, Arc<str>>")]
 pub struct Pairs(Arc<[(Arc<str>, Arc<str>)]>);
@@ -273,19 +274,19 @@ impl Pairs {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
-    /// Only the pairs whose key passes.
+    /// Keeps only the pairs for whose key `keep` returns true.
     #[must_use]
     pub fn only(self, keep: impl Fn(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(key, _)| keep(key)).cloned().collect())
     }
 
-    /// Takes what `other` has of the same.
+    /// Shares equal strings with `other`.
     fn share(&mut self, other: &Self) {
         if self == other {
             self.0.clone_from(&other.0);
             return;
         }
-        // One that has shared before is left as it is.
+        // A map that is already shared stays unchanged.
         for (key, value) in Arc::get_mut(&mut self.0).unwrap_or_default() {
             let Some((their_key, their_value)) = other.find(key) else { continue };
             key.clone_from(their_key);
@@ -296,7 +297,7 @@ impl Pairs {
     }
 
     fn find(&self, key: &str) -> Option<&(Arc<str>, Arc<str>)> {
-        // There are few, and most differ in length.
+        // A linear search suffices: the pairs are few, and most keys differ in length.
         self.0.iter().find(|(name, _)| **name == *key)
     }
 }
@@ -318,9 +319,9 @@ impl<const N: usize> From<[(&str, &str); N]> for Pairs {
     }
 }
 
-/// Metadata as it stands in JSON; unknown fields are skipped while parsing.
+/// Metadata as in JSON; the decoder skips unknown fields.
 ///
-/// For types that are decoded into the fields that are read: those of [`crate::model::core_types`] and a kind's own.
+/// For types that decode only the fields that plans read: those of [`crate::model::core_types`] and of the kinds.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WireMeta {
@@ -384,16 +385,16 @@ impl From<WireMeta> for Meta {
     }
 }
 
-/// Only the metadata of whatever an answer holds.
+/// The metadata of any object in an answer.
 #[derive(Deserialize)]
 pub(crate) struct MetaOnly {
     #[serde(default)]
     pub(crate) metadata: WireMeta,
 }
 
-/// A controller reference to a custom resource, as JSON for the objects made for it.
+/// A controller reference to a custom resource, as JSON for the objects that the manager creates for it.
 ///
-/// `blockOwnerDeletion` makes a foreground deletion of the owner wait for them.
+/// With `blockOwnerDeletion`, a foreground deletion of the owner waits for these objects.
 pub fn controller_reference(
     resource: &crate::model::resource::Resource,
     meta: &ObjectMeta,
@@ -413,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_controller_is_found_among_the_owners_and_its_version_is_dropped() {
+    fn finds_the_controller_and_drops_its_version() {
         let only: MetaOnly = serde_json::from_str(
             r#"{"kind":"Pod","metadata":{"name":"a","namespace":"n","uid":"u","managedFields":[{"x":1}],
                 "labels":{"b":"2","a":"1"},
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_keep_once_what_they_have_in_common() {
+    fn siblings_share_equal_strings() {
         let meta = |name: &str, node: &str| Meta {
             namespace: "n".into(),
             name: name.into(),
@@ -459,8 +460,8 @@ mod tests {
     }
 
     #[test]
-    fn a_custom_resource_is_kept_without_what_nobody_reads() {
-        // Any derived type will do; this one is its metadata and little else.
+    fn slim_drops_the_fields_that_no_plan_reads() {
+        // Any derived type works here; a ConfigMap has little besides its metadata.
         let mut object: k8s_openapi::api::core::v1::ConfigMap = serde_json::from_value(json!({
             "metadata": {
                 "name": "a", "uid": "u", "labels": {"l": "1"},

@@ -1,6 +1,6 @@
-//! A plan: everything that should be done for one object now, as data.
+//! A plan: all writes that one object needs now, as data.
 //!
-//! A kind's `plan.rs` is a pure function that makes one; the [`crate::write::executor`] alone carries it out.
+//! A kind's `plan.rs` is a pure function that returns a plan; only [`crate::write::executor`] executes it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,20 +12,21 @@ use serde_json::Value;
 use crate::model::refusals::{Refusals, Verb};
 use crate::model::resource::Resource;
 
-/// What should be done for one object, and what its status is if nothing more happens.
+/// The writes for one object, and its status.
 ///
-/// `S` is the kind's status, `E` its own effects (a greeting's line); most kinds have none.
+/// `S` is the status of the kind. `E` is its own effects, e.g. the line of a Greeting; most kinds have none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<S, E = Infallible> {
-    /// The writes. Steps are taken in order, each only if the one before went through; the actions of one step
-    /// run side by side.
+    /// The writes. Steps run in order, each only if the step before succeeded. The actions of one step run
+    /// concurrently.
     pub steps: Vec<Vec<Action<S, E>>>,
-    /// The whole status; None leaves it as it is. It is written only where it differs from the cached one, and only if the object
-    /// has not changed since: a late status of a predecessor must not count, and the API server ignores the UID there.
+    /// The whole status; None leaves it unchanged. It is written only if it differs from the cached one and the
+    /// object has not changed since. The resourceVersion guards against a late write of a predecessor, because the
+    /// API server ignores the UID there.
     pub status: Option<S>,
-    /// News for `kubectl describe`.
+    /// The Events to record.
     pub events: Vec<Event>,
-    /// When time alone would change the answer.
+    /// When to plan again without an event, because the plan depends on the time.
     pub again: Option<Timestamp>,
 }
 
@@ -36,14 +37,14 @@ impl<S, E> Default for Plan<S, E> {
 }
 
 impl<S, E> Plan<S, E> {
-    /// Looks again at `at`, or earlier if that was wished before.
+    /// Requeues at `at`, unless an earlier time is set.
     pub fn look_again(&mut self, at: Timestamp) {
         self.again = Some(self.again.map_or(at, |already| already.min(at)));
     }
 
-    /// Drops the actions that were refused lately, and looks again when the first of them may be tried again: no plan can make a
-    /// hot loop. All other writes go on, those of later steps too. Claims and effects that follow do not, nor do the events of
-    /// such a plan: they state what was written before them.
+    /// Drops the actions with a waiting refusal, and requeues when the first of them may be retried, so that no plan
+    /// can cause a hot loop. Other writes stay, even in later steps. Claims and effects of later steps are dropped,
+    /// and with them the plan's Events, because they report the writes before them.
     pub fn withhold(&mut self, refusals: &Refusals, now: Timestamp) {
         let mut first: Option<Timestamp> = None;
         for step in &mut self.steps {
@@ -68,21 +69,21 @@ impl<S, E> Plan<S, E> {
     }
 }
 
-/// One write, or one effect of the kind's own.
+/// One write, or one effect of a kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<S, E = Infallible> {
-    /// POST an object. Its name is deterministic: AlreadyExists is news, not an error.
+    /// POST an object. Its name is deterministic, so AlreadyExists makes the plan stale and is not an error.
     Create {
-        /// Type.
+        /// The type.
         resource: Resource,
-        /// Namespace.
+        /// The namespace.
         namespace: Arc<str>,
-        /// Name, the same as in the body.
+        /// The name, equal to the one in the body.
         name: String,
         /// The object.
         body: Body,
     },
-    /// DELETE an object if it is still the one that was seen.
+    /// DELETE an object, if it is still the one that the plan saw.
     Delete {
         /// Type.
         resource: Resource,
@@ -90,9 +91,9 @@ pub enum Action<S, E = Infallible> {
         namespace: Arc<str>,
         /// Name.
         name: Arc<str>,
-        /// Precondition.
+        /// A precondition.
         uid: Arc<str>,
-        /// Precondition, where the decision depends on more than the identity.
+        /// A precondition, if the decision depends on more than the UID.
         resource_version: Option<Box<str>>,
     },
     /// Server-side apply.
@@ -103,10 +104,10 @@ pub enum Action<S, E = Infallible> {
         namespace: Arc<str>,
         /// Name, the same as in the body.
         name: String,
-        /// The object, with every field that we own and no other.
+        /// The object, with exactly the fields that the manager owns.
         body: Value,
-        /// Whether fields of other managers are taken over. Not so on first creation, where a stranger's
-        /// object of the same name must be left alone.
+        /// Whether to take over fields of other managers. False on the first creation, which must not change a
+        /// foreign object with the same name.
         force: bool,
     },
     /// JSON patch, with its own `test` operations.
@@ -128,24 +129,24 @@ pub enum Action<S, E = Infallible> {
         namespace: Arc<str>,
         /// Name.
         name: Arc<str>,
-        /// What changes.
+        /// The changes.
         body: Value,
     },
-    /// Writes the status with resourceVersion, so that of several claimants one wins. The steps that follow are
-    /// taken only if this process won: after an unclear answer the object is read and `token` looked for in
-    /// `status.claim.token`.
+    /// Writes the status with its resourceVersion, so that only one of several claimants succeeds. Later steps run
+    /// only if this process succeeded. After an unclear answer, the executor reads the object and compares
+    /// `status.claim.token` with `token`.
     Claim {
         /// The whole status.
         status: S,
-        /// What makes this claim ours.
+        /// Identifies this claim.
         token: String,
     },
-    /// Something of the kind's own, handed to [`crate::control::reconciler::Reconciler::effect`].
+    /// An effect of the kind, for [`crate::control::reconciler::Reconciler::effect`].
     Effect(E),
 }
 
 impl<S, E> Action<S, E> {
-    /// What it writes: the verb, the type and the name. None for a claim and an effect, which concern the owner itself.
+    /// The verb, type and name of the write. None for a claim and an effect, which concern the owner itself.
     pub fn target(&self) -> Option<(Verb, &Resource, &str)> {
         match self {
             Self::Create { resource, name, .. } => Some((Verb::Create, resource, name)),
@@ -158,7 +159,7 @@ impl<S, E> Action<S, E> {
     }
 }
 
-/// An object as JSON text: a plan may make thousands, and a tree of each would take ten times as much memory.
+/// An object as JSON text. A plan may hold thousands, and a parsed tree takes ten times as much memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Body(Box<[u8]>);
 
@@ -186,30 +187,30 @@ impl fmt::Debug for Body {
     }
 }
 
-/// Whether an event is good news.
+/// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// Good or neutral news.
+    /// Normal operation.
     Normal,
-    /// Something that a person should look at.
+    /// A problem that a user should look at.
     Warning,
 }
 
-/// News about an object.
+/// An Event about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Good news or not.
+    /// Normal or Warning.
     pub type_: EventType,
     /// Reason, CamelCase, from a fixed set.
     pub reason: &'static str,
-    /// What was done or tried, CamelCase.
+    /// The action of the manager, CamelCase.
     pub action: &'static str,
-    /// What a person reads.
+    /// The message for users.
     pub note: String,
 }
 
-/// Pods that one plan makes, so that memory stays small. Between two of them nothing is sent: the first waits for its
-/// answers and the second for the watch.
+/// The limit of pods that one plan creates, which limits memory use. Between two plans no write is sent: the first
+/// waits for its answers, the second for the watch.
 pub const MOST_CREATIONS: usize = 2_000;
 
 #[cfg(test)]
@@ -227,7 +228,7 @@ mod tests {
         Action::Create { resource: PODS, namespace: "n".into(), name, body: json!({}).into() }
     }
 
-    /// What was refused for a minute.
+    /// Refusals of these pods that wait for a minute.
     fn refused(names: &[&str]) -> Refusals {
         let until = Timestamp::from_second(60).unwrap();
         let refusal = Refusal {
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn withholds_what_was_refused_and_nothing_else() {
+    fn withholds_only_refused_writes() {
         let steps = vec![vec![create("a")], vec![create("b"), create("c")]];
         let mut plan = Plan { steps, ..Plan::default() };
         let untouched = plan.clone();
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn withholds_every_creation_while_creations_wait() {
+    fn withholds_all_creations_while_creations_wait() {
         let mut refusals = refused(&["a"]);
         refusals.creations = refusals.of(Verb::Create, &PODS, "a").cloned();
         refusals.forget(Verb::Create, &PODS, "a");

@@ -1,7 +1,7 @@
-//! Pod templates as the API server returned them: kept raw, hashed raw, and built into pods raw.
+//! Pod templates as the API server returned them: stored, hashed and made into pods as raw JSON.
 //!
-//! Typed structs would silently drop the fields that they do not know, and an upgrade of Quintet would change the
-//! hash and run everything again.
+//! Typed structs would drop unknown fields. An upgrade of Quintet would then change the hash and run everything
+//! again.
 
 use std::borrow::Cow;
 
@@ -31,20 +31,20 @@ impl JsonSchema for RawTemplate {
 }
 
 impl RawTemplate {
-    /// `v1-` and 10 characters over the template with its keys sorted and its nulls dropped. The mark says how it
-    /// was made; golden tests freeze it.
+    /// `v1-` and 10 characters of the digest of the template, which ignores key order and nulls. The prefix names the
+    /// algorithm; golden tests freeze it.
     pub fn hash(&self) -> String {
         format!("v1-{}", digest::of_json(&self.0, 10))
     }
 
-    /// The pod's spec, empty where there is none.
+    /// The spec of the pod; empty if there is none.
     pub fn spec(&self) -> &Map<String, Value> {
         static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
         self.0.get("spec").and_then(Value::as_object).unwrap_or(&EMPTY)
     }
 
-    /// A pod of this template. As every controller does, it takes labels, annotations and finalizers from the
-    /// template's metadata and nothing else; ours win.
+    /// A pod of this template. As in every Kubernetes controller, it takes only labels, annotations and finalizers
+    /// from the template's metadata. The manager's own labels, annotations and finalizers take precedence.
     pub fn pod(
         &self,
         namespace: &str,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_labels_win_and_unknown_fields_stay() {
+    fn own_labels_take_precedence_and_unknown_fields_stay() {
         let template = RawTemplate(json!({
             "metadata": {"name": "ignored", "labels": {"app": "theirs", "x": "y"}},
             "spec": {"containers": [{"name": "c", "fieldOfTomorrow": 1}]}

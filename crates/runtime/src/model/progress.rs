@@ -1,15 +1,14 @@
-//! How far a cache has come, as the caches, the gate and the writer compare it.
+//! How far a cache has come, for comparison by the caches, the gate and the writer.
 
 use tokio::time::Instant;
 
 /// How far a cache has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The highest resourceVersion that its watch or list has shown.
+    /// The highest resourceVersion that the watch or list has shown.
     pub position: u64,
-    /// The highest resourceVersion of anything that it has seen happen: as `position`, without the bookmarks, which say that
-    /// nothing happens and reach each watch at a time of their own.
+    /// Like `position`, but without bookmarks: they report no change, and reach each watch at a different time.
     pub seen: u64,
-    /// When the newest complete list was begun; a list shows every write answered before that.
+    /// When the newest complete list started. It shows every write that was answered before.
     pub listed: Option<Instant>,
 }

@@ -1,43 +1,41 @@
-//! Watches of pods and nodes in Kubernetes' protobuf, read into the JSON of just the fields that are read.
+//! Watches of pods and nodes in Kubernetes' protobuf, converted to JSON with only the fields that plans read.
 //!
-//! The API server writes an object in protobuf several times faster than in JSON, does it once for all who watch the same
-//! in it (kubelets, kube-scheduler and kube-controller-manager do), and a reader passes over what it does not want without
-//! looking at it. What comes out is the JSON that the server would have sent, without the fields that the types of
-//! [`crate::model::core_types`] do not have: they decide what a field means, in one place, whatever it came in.
+//! The API server encodes protobuf several times faster than JSON, and once for all protobuf watches (kubelets,
+//! kube-scheduler, kube-controller-manager). A reader skips fields without decoding them. The result is the API
+//! server's JSON without unread fields, so that only [`crate::model::core_types`] defines what a field means.
 //!
-//! A table lists the fields of a message that are read, with the numbers of `generated.proto` of k8s.io/api, which never
-//! change. A field that a type begins to read is added to its table too; an end-to-end test holds both against the API
-//! server.
+//! A table lists the read fields of a message, with the numbers of `generated.proto` of k8s.io/api, which never
+//! change. Add a new field to its table too; an end-to-end test compares both formats of the API server.
 
 use std::io::Write as _;
 
 use jiff::Timestamp;
 
-/// What is asked for where a type can be read in protobuf: older and stranger servers may answer in JSON.
+/// The Accept header for types that can be read in protobuf. Older and other servers may answer in JSON.
 pub const ACCEPT: &str = "application/vnd.kubernetes.protobuf, application/json";
 
-/// How the content type of an answer in protobuf begins.
+/// The prefix of the content type of a protobuf answer.
 pub const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// How an object begins, before the envelope that names its kind.
+/// The prefix of an object, before the envelope that names its kind.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Bytes that are not the protobuf which Kubernetes writes.
+/// Bytes that are not Kubernetes' protobuf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer is not the protobuf that was expected: {0}")]
 pub struct Malformed(pub &'static str);
 
-/// A type of object that can be read in protobuf: its kind, and the fields that are read.
+/// A type that can be read in protobuf: its kind, and the fields that plans read.
 #[derive(Debug)]
 pub struct Type {
     kind: &'static str,
     fields: Table,
 }
 
-/// The fields of a message that are read.
+/// The fields of a message that plans read.
 type Table = &'static [Field];
 
-/// A field that is read: its number, its name in JSON, and what it holds.
+/// A field that plans read: its number, its name in JSON, and its type.
 #[derive(Debug)]
 struct Field {
     number: u32,
@@ -50,12 +48,12 @@ enum Holds {
     Text,
     Texts,
     Number,
-    /// Numbers that are not packed: Kubernetes writes each with its own tag.
+    /// Numbers that are not packed: Kubernetes writes each number with its own tag.
     Numbers,
     Flag,
     /// A metav1.Time.
     Time,
-    /// A map of text to text.
+    /// A map of strings.
     Map,
     Message(Table),
     Messages(Table),
@@ -173,7 +171,7 @@ const TAINT: Table = &[field(1, "key", Text), field(2, "value", Text), field(3, 
 
 const NODE_INFO: Table = &[field(1, "machineID", Text), field(3, "bootID", Text)];
 
-/// What the server answers instead of an object.
+/// The API server's answer in place of an object.
 static STATUS: Type = Type {
     kind: "Status",
     fields: &[
@@ -184,20 +182,20 @@ static STATUS: Type = Type {
     ],
 };
 
-/// Writes what is read of an event of a watch as the line that it is in JSON: `{"type":...,"object":...}`.
+/// Converts an event of a watch to its JSON line, `{"type":...,"object":...}`.
 pub fn event(frame: &[u8], of: &Type, line: &mut Vec<u8>) -> Result<(), Malformed> {
     let event = fields(frame)?;
     line.extend_from_slice(b"{\"type\":");
     text(bytes(&event, 1)?.unwrap_or_default(), line);
     line.extend_from_slice(b",\"object\":");
-    // A RawExtension, which holds the object as it would stand alone.
+    // A RawExtension, which contains the encoded object.
     let holder = fields(bytes(&event, 2)?.ok_or(Malformed("an event without an object"))?)?;
     object(bytes(&holder, 1)?.unwrap_or_default(), of, line)?;
     line.push(b'}');
     Ok(())
 }
 
-/// Writes what is read of an object as JSON; of a Status, where that is what stands there.
+/// Converts an object to JSON, or a Status in its place.
 pub fn object(encoded: &[u8], of: &Type, json: &mut Vec<u8>) -> Result<(), Malformed> {
     let envelope = encoded.strip_prefix(MAGIC).ok_or(Malformed("an object does not begin as such"))?;
     let envelope = fields(envelope)?;
@@ -208,23 +206,23 @@ pub fn object(encoded: &[u8], of: &Type, json: &mut Vec<u8>) -> Result<(), Malfo
     message(bytes(&envelope, 2)?.ok_or(Malformed("an object without content"))?, of.fields, json)
 }
 
-/// The JSON of a Status.
+/// Converts a Status to JSON.
 pub fn status(encoded: &[u8]) -> Result<Vec<u8>, Malformed> {
     let mut json = Vec::new();
     object(encoded, &STATUS, &mut json)?;
     Ok(json)
 }
 
-/// A field's value as it stands on the wire.
+/// A field's value on the wire.
 #[derive(Clone, Copy, Debug)]
 enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// Eight or four bytes: no field that is read has them.
+    /// Eight or four bytes: no field that plans read has this type.
     Fixed,
 }
 
-/// The fields of a message, in the order in which they stand.
+/// The fields of a message, in wire order.
 fn fields(mut message: &[u8]) -> Result<Vec<(u64, Value<'_>)>, Malformed> {
     let mut fields = Vec::new();
     while !message.is_empty() {
@@ -270,7 +268,7 @@ fn take<'a>(from: &mut &'a [u8], length: u64) -> Result<&'a [u8], Malformed> {
     Ok(taken)
 }
 
-/// What a field holds; the last counts where it stands there several times.
+/// The value of a field; the last one if the field occurs several times.
 fn last<'a>(fields: &[(u64, Value<'a>)], number: u32) -> Option<Value<'a>> {
     fields.iter().rev().find(|(of, _)| *of == u64::from(number)).map(|(_, value)| *value)
 }
@@ -293,9 +291,9 @@ fn of_varint(value: Value<'_>) -> Result<u64, Malformed> {
     }
 }
 
-/// Writes a message as a JSON object of what is read of it.
+/// Converts a message to a JSON object with the fields of the table.
 ///
-/// As in the server's JSON a text that is empty is left out, and so is a time that is none.
+/// As in the API server's JSON, empty strings and empty times are left out.
 fn message(encoded: &[u8], table: Table, json: &mut Vec<u8>) -> Result<(), Malformed> {
     let found = fields(encoded)?;
     json.push(b'{');
@@ -329,7 +327,7 @@ fn message(encoded: &[u8], table: Table, json: &mut Vec<u8>) -> Result<(), Malfo
                     json.push(b'"');
                     match Timestamp::from_second(seconds) {
                         Ok(time) => print(json, time),
-                        // The object cannot be decoded then, as in JSON; it alone.
+                        // Then only this object cannot be decoded, as in JSON.
                         Err(_) => print(json, format_args!("{seconds} s after 1970")),
                     }
                     json.push(b'"');
@@ -384,23 +382,23 @@ fn message(encoded: &[u8], table: Table, json: &mut Vec<u8>) -> Result<(), Malfo
     Ok(())
 }
 
-/// A metav1.Time, which has whole seconds; None where it is empty.
+/// The whole seconds of a metav1.Time; None if it is empty.
 fn seconds(encoded: &[u8]) -> Result<Option<i64>, Malformed> {
     let found = fields(encoded)?;
     Ok(last(&found, 1).map(of_varint).transpose()?.map(u64::cast_signed))
 }
 
-/// A comma, unless what is written next is the first of its kind.
+/// Writes a comma, unless the next value is the first of its list or object.
 fn separate(json: &mut Vec<u8>) {
     if !matches!(json.last(), Some(b'{' | b'[')) {
         json.push(b',');
     }
 }
 
-/// Text as JSON. What is not UTF-8 is replaced, as the server does it.
+/// Writes a JSON string. Replaces invalid UTF-8, as the API server does.
 fn text(value: &[u8], json: &mut Vec<u8>) {
     let value = String::from_utf8_lossy(value);
-    // Writing to memory does not fail.
+    // A write to memory does not fail.
     let _ = serde_json::to_writer(json, &value);
 }
 

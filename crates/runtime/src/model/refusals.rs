@@ -1,4 +1,4 @@
-//! What the API server refused for one owner, and until when it is not asked again.
+//! The writes that the API server rejected for one owner, and when each may be retried.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::model::resource::{PODS, Resource};
 
-/// What is done to an object.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Verb {
@@ -25,67 +25,67 @@ pub enum Verb {
     /// Server-side apply of the status.
     #[strum(serialize = "update")]
     Status,
-    /// A status that claims something.
+    /// A status that contains a claim.
     Claim,
-    /// An effect of a kind's own: it is no write.
+    /// An effect of a kind, which is not a write.
     Effect,
 }
 
-/// Why something was refused, as far as it is told apart.
+/// The reason of a refusal, as far as the manager distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// An object of this name exists already.
+    /// An object with this name already exists.
     AlreadyExists,
-    /// An object of this name exists already and is not the owner's.
+    /// An object with this name already exists and has another controller.
     NameTaken,
-    /// The pod exists already and has lost the label that the watch selects by.
+    /// The pod already exists and has lost the label that the watch selects by.
     LabelsMissing,
-    /// An apply that the server cannot carry out because what is stored does not fit the schema.
+    /// The API server cannot apply, because the stored object does not fit the schema.
     Untyped,
-    /// Anything else: the message says more.
+    /// Any other reason; see the message.
     Other,
 }
 
 impl RefusalReason {
-    /// Whether it is about the name of an object and not about the object.
+    /// Whether the refusal concerns the object's name and not its content.
     pub fn is_of_the_name(self) -> bool {
         matches!(self, Self::NameTaken | Self::LabelsMissing)
     }
 }
 
-/// An answer of the API server that counts against one object of ours (a pod, say) and not against its owner.
+/// A rejected write to an object that the manager creates, such as a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What was tried.
+    /// The kind of the write.
     pub verb: Verb,
-    /// Why.
+    /// The reason.
     pub reason: RefusalReason,
-    /// The server's words.
+    /// The API server's message.
     pub message: String,
-    /// How often in a row.
+    /// Refusals in a row.
     pub times: u32,
-    /// Not tried again before.
+    /// The earliest time of the next attempt.
     pub until: Timestamp,
 }
 
-/// What was refused for one owner.
+/// The refusals of one owner.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Refusals {
     by_target: BTreeMap<(Verb, &'static str, String), Refusal>,
-    /// No pod is made for this owner before this one's time: a quota is exceeded, or one creation after the other was
-    /// refused. It stays until a creation has gone through.
+    /// Blocks all pod creations of this owner until its time: a quota is exceeded, or several creations in a row were
+    /// rejected. It stays until a creation succeeds.
     pub creations: Option<Refusal>,
-    /// The owner's namespace is being deleted: nothing can be made in it any more, whatever is tried.
+    /// Whether the owner's namespace is being deleted, so that no object can be created in it.
     pub namespace_terminating: bool,
 }
 
 impl Refusals {
-    /// The refusal to do `verb` to the object of this type and name, whether or not it may be tried again by now.
+    /// The refusal of `verb` for the object with this type and name, even if its backoff is over.
     pub fn of(&self, verb: Verb, resource: &Resource, name: &str) -> Option<&Refusal> {
         self.by_target.get(&(verb, resource.kind, name.to_owned()))
     }
 
-    /// Until when this is not tried again, if it was refused.
+    /// When the write may be retried, if it was refused.
     pub fn until(&self, verb: Verb, resource: &Resource, name: &str) -> Option<Timestamp> {
         if self.is_empty() {
             return None;
@@ -94,40 +94,40 @@ impl Refusals {
         self.of(verb, resource, name).into_iter().chain(stop).map(|refusal| refusal.until).max()
     }
 
-    /// Takes note of a refusal.
+    /// Stores a refusal.
     pub fn insert(&mut self, resource: &Resource, name: impl Into<String>, refusal: Refusal) {
         self.by_target.insert((refusal.verb, resource.kind, name.into()), refusal);
     }
 
-    /// Forgets what was refused to the object of this type and name: something went through.
+    /// Drops the refusal of `verb` for this object.
     pub fn forget(&mut self, verb: Verb, resource: &Resource, name: &str) {
         self.by_target.remove(&(verb, resource.kind, name.to_owned()));
     }
 
-    /// Forgets what does not pass.
+    /// Drops every refusal for which `keep` returns false, except `creations`.
     pub fn retain(&mut self, keep: impl Fn(&Refusal) -> bool) {
         self.by_target.retain(|_, refusal| keep(refusal));
     }
 
-    /// One that still waits at this time, if there is any.
+    /// A refusal whose backoff is not over, if there is one.
     pub fn waiting(&self, now: Timestamp) -> Option<&Refusal> {
         self.by_target.values().chain(&self.creations).find(|refusal| refusal.until > now)
     }
 
-    /// Lets nothing wait longer than until then: what says otherwise was said before the clock was set back.
+    /// Limits every backoff to `latest`. A longer one dates from before the clock was set back.
     pub fn wait_until_at_most(&mut self, latest: Timestamp) {
         for refusal in self.by_target.values_mut().chain(&mut self.creations) {
             refusal.until = refusal.until.min(latest);
         }
     }
 
-    /// Forgets every refusal.
+    /// Drops every refusal.
     pub fn clear(&mut self) {
         self.by_target.clear();
         self.creations = None;
     }
 
-    /// Whether nothing was refused.
+    /// Whether there is no refusal.
     pub fn is_empty(&self) -> bool {
         self.by_target.is_empty() && self.creations.is_none()
     }

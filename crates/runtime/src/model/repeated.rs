@@ -1,11 +1,11 @@
-//! Which of the same failures in a row is logged.
+//! Decides which repetitions of a failure are logged.
 
-/// Whether the n-th of the same failures in a row is worth a line of the log: fewer and fewer of them are.
+/// Whether to log the n-th equal failure in a row; the gaps between logged ones grow.
 pub fn is_worth_a_line(times: u64) -> bool {
     times.is_power_of_two()
 }
 
-/// Logs the n-th of the same in a row, at a level where it [is worth a line](is_worth_a_line) and else for who debugs.
+/// Logs the n-th equal failure in a row: at the given level if it [is worth a line](is_worth_a_line), else at debug.
 ///
 /// `log_repeated!(warn, times, error, "the API server cannot be asked")`
 #[macro_export]
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_that_goes_on_is_told_ever_more_rarely() {
+    fn logs_a_repeated_failure_less_and_less_often() {
         let told: Vec<u64> = (1..=70).filter(|times| is_worth_a_line(*times)).collect();
         assert_eq!(told, [1, 2, 4, 8, 16, 32, 64]);
     }

@@ -1,4 +1,4 @@
-//! Where a type of object lives in the Kubernetes API.
+//! The types of the Kubernetes API and their paths.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,12 +12,12 @@ pub struct Resource {
     pub version: &'static str,
     /// Kind.
     pub kind: &'static str,
-    /// Plural, as in paths.
+    /// The plural, as in paths.
     pub plural: &'static str,
-    /// Whether objects of it live in namespaces.
+    /// Whether the type is namespaced.
     pub namespaced: bool,
-    /// Whether a CustomResourceDefinition makes it, which may be absent. A 404 on any other type is a fault on the
-    /// way to the API server.
+    /// Whether a CustomResourceDefinition defines the type, which may be absent. A 404 for any other type is a fault
+    /// on the way to the API server.
     pub custom: bool,
 }
 
@@ -86,7 +86,7 @@ impl Resource {
         }
     }
 
-    /// The path of the collection: of one namespace, or of all where `namespace` is empty.
+    /// The path of the collection in one namespace, or in all namespaces if `namespace` is empty.
     pub fn path(&self, namespace: &str) -> String {
         let mut path = if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -102,13 +102,13 @@ impl Resource {
         path
     }
 
-    /// `plural.group`, the name of its CustomResourceDefinition.
+    /// `plural.group`, the name of the CustomResourceDefinition.
     pub fn crd_name(&self) -> String {
         format!("{}.{}", self.plural, self.group)
     }
 }
 
-/// The derive macro's names are literals; an owned one (never seen) is leaked once per type.
+/// The names from the derive macro are literals. An owned name, which does not occur, is leaked once per type.
 fn fixed(name: Cow<'static, str>) -> &'static str {
     match name {
         Cow::Borrowed(name) => name,
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_core_and_named_groups() {
+    fn builds_paths_of_core_and_named_groups() {
         assert_eq!(PODS.path("default"), "/api/v1/namespaces/default/pods");
         assert_eq!(PODS.path(""), "/api/v1/pods");
         assert_eq!(NODES.path("ignored"), "/api/v1/nodes");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn query_values_are_encoded() {
+    fn encodes_query_values() {
         assert_eq!(escape("a/b=c,d"), "a%2Fb%3Dc%2Cd");
     }
 }

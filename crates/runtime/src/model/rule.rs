@@ -1,7 +1,7 @@
-//! What a kind may do: the one source of truth for every generated ClusterRole.
+//! The permissions of the manager and its kinds: the only source of every generated ClusterRole.
 //!
-//! Each kind's crate declares its [`Rule`]s as a constant; `cargo xtask generate` turns them into the
-//! chart's and kustomize's RBAC. A rule that no code needs is removed here, nowhere else.
+//! Each kind's crate declares its [`Rule`]s as a constant; `cargo xtask generate` writes the RBAC of the chart and of
+//! kustomize from them.
 
 /// One RBAC rule, with the reason why it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,13 +10,13 @@ pub struct Rule {
     pub group: &'static str,
     /// Plural resources, subresources written as `pods/status`.
     pub resources: &'static [&'static str],
-    /// Verbs, in the order in which they are written out.
+    /// Verbs, in the order of the output.
     pub verbs: &'static [&'static str],
-    /// What breaks without it: printed as a comment beside the generated rule.
+    /// Why the rule is needed: the generated RBAC shows it as a comment.
     pub why: &'static str,
 }
 
-/// What the manager itself needs in every namespace it watches, whatever kinds are enabled.
+/// The manager's permissions in every watched namespace, whichever kinds are enabled.
 pub const MANAGER_RULES: &[Rule] = &[Rule {
     group: "events.k8s.io",
     resources: &["events"],
@@ -24,8 +24,8 @@ pub const MANAGER_RULES: &[Rule] = &[Rule {
     why: "Events tell users what was done and what was refused.",
 }];
 
-/// What the manager needs in its own namespace only (a Role, not a ClusterRole).
-/// All but `create` are given for the one Lease.
+/// The manager's permissions in its own namespace only (a Role, not a ClusterRole). All verbs except `create` are
+/// limited to the one Lease.
 pub const LEADER_ELECTION_RULES: &[Rule] = &[
     Rule {
         group: "coordination.k8s.io",
@@ -41,7 +41,7 @@ pub const LEADER_ELECTION_RULES: &[Rule] = &[
     },
 ];
 
-/// What `quintet uninstall --manager` needs in the manager's own namespace. All but `list` are given for the one Deployment.
+/// What `uninstall --manager` may do in the manager's namespace. Only `list` is not limited to the one Deployment.
 pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[
     Rule {
         group: "apps",
@@ -63,7 +63,7 @@ pub const UNINSTALL_MANAGER_RULES: &[Rule] = &[
     },
 ];
 
-/// What `quintet uninstall --manager` needs in the namespace of the Lease. All but `create` are given for the one Lease.
+/// What `uninstall --manager` may do in the Lease's namespace. Only `create` is not limited to the one Lease.
 pub const UNINSTALL_LEASE_RULES: &[Rule] = &[
     Rule {
         group: "coordination.k8s.io",

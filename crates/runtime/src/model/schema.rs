@@ -1,20 +1,20 @@
-//! Schema helpers that several kinds' custom resources share.
+//! Schema helpers that several custom resources share.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::core::Rule;
 use schemars::transform::{RecursiveTransform, Transform as _};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-/// The schema of a pod template without its descriptions.
+/// The schema of a pod template without its descriptions and defaults.
 ///
-/// With them a CRD exceeds the 262,144 bytes that `kubectl apply` can keep in its annotation. It states no
-/// defaults, ever: the template's hash is taken over what the server returns, and a default that a later version
-/// added would change it.
+/// With descriptions, the CRD exceeds the 262,144 bytes that `kubectl apply` can store in its annotation. The schema
+/// must never have defaults: the template's hash covers the API server's answer, so a new default would change the
+/// hash.
 pub fn pod_template(generator: &mut SchemaGenerator) -> Schema {
     without_descriptions::<PodTemplateSpec>(generator)
 }
 
-/// The schema of a type of Kubernetes' own without its descriptions and defaults.
+/// The schema of a Kubernetes type without its descriptions and defaults.
 pub fn without_descriptions<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = T::json_schema(generator);
     RecursiveTransform(|schema: &mut Schema| {
@@ -25,7 +25,7 @@ pub fn without_descriptions<T: JsonSchema>(generator: &mut SchemaGenerator) -> S
     schema
 }
 
-/// The rule for a field of this name that is a whole number, `most` at most, or a percentage.
+/// The validation rule for a field that is an integer from 0 to `most` or a percentage.
 pub fn number_or_percentage(field: &str, most: u32) -> Rule {
     Rule::new(format!(
         "type(self) == int ? self >= 0 && self <= {most} : self.matches('^([0-9]|[1-9][0-9]|100)%$')"
@@ -33,8 +33,8 @@ pub fn number_or_percentage(field: &str, most: u32) -> Rule {
     .message(format!("{field} must be a whole number or a percentage from 0% to 100%").as_str())
 }
 
-/// The rule for a kind's root that a name has `most` characters at most, since it `serves` as something that allows no more. Whatever
-/// was stored before is not kept from getting a status, or from being scaled, by a name that nobody can change.
+/// The validation rule that limits a name to `most` characters, because the name `serves` as something with that
+/// limit. Objects that were stored before may still be scaled and get a status, because a name cannot be changed.
 pub fn short_name(most: usize, serves: &str) -> Rule {
     Rule::new(format!("oldSelf.hasValue() || self.metadata.name.size() <= {most}"))
         .optional_old_self(true)

@@ -1,10 +1,9 @@
-//! The client to the API server: bounded in time, counted, and without blind retries.
+//! The client of the API server: with time limits and metrics, and without blind retries.
 //!
-//! kube's default stack has no read limit and repeats every verb, POST included. Here the connection attempt,
-//! the wait for response headers and (by the executor) each whole call are bounded, nothing is repeated below the
-//! plan, and a peer that vanished silently is noticed by TCP within 15 seconds. A server that asks to be left alone for
-//! a while (429 or 503 with Retry-After) is left alone by everything that shares the client and asks for the same type. Tokens ([`crate::server::token`])
-//! and authorities that come from files are read anew once a minute.
+//! kube's default stack has no read timeout and retries every verb, even POST. This client limits the connection
+//! attempt and the wait for response headers; its callers limit whole calls. Nothing below the plan retries. TCP
+//! notices a vanished peer within 15 seconds. After a 429 or 503 with Retry-After, all users of the client pause
+//! requests for that type. Token files ([`crate::server::token`]) and CA files are read again once a minute.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,36 +27,36 @@ use crate::server::gate::{Gate, Term};
 use crate::server::metrics::Metrics;
 use crate::server::token::TokenFile;
 
-/// How long response headers may take of what only reads: a watch or list answers its headers at once. A write does when all
-/// webhooks have spoken, each of which has 10 s by default.
+/// The time limit for the response headers of a GET, which arrive at once even for a watch or list. A write answers
+/// only after all webhooks, each of which has 10 s by default; its limit is [`CALL`].
 const HEADERS: Duration = Duration::from_secs(10);
-/// Writes in flight, in the whole process. More only adds latency.
+/// Concurrent writes of the whole process. More writes only add latency.
 pub const WINDOW: usize = 32;
-/// How long a whole call that is not a watch may take.
+/// The time limit of a whole call, except a watch.
 pub const CALL: Duration = Duration::from_secs(20);
 
-/// The longest wait that a server's Retry-After is granted.
+/// The longest Retry-After that the client obeys.
 pub const LONGEST_REST: Duration = Duration::from_secs(30);
 
-/// Bytes of an error that are told.
+/// Bytes of an error that are logged.
 const LONGEST_ERROR: usize = 512;
 
-/// A pause that a write waits for. A longer one is the plan's to wait for.
+/// The longest pause that a write waits for. After a longer one, the plan retries.
 const SHORT_REST: Duration = Duration::from_secs(2);
 
-/// What can go wrong while a client is made.
+/// Why a client could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kubeconfig or the in-cluster configuration cannot be used.
     #[error("the client's TLS or authentication settings cannot be used: {0}")]
     Kube(#[from] kube::Error),
-    /// The program's own version is no valid header.
+    /// The version of this program is not a valid header value.
     #[error("the user agent is no valid header: {0}")]
     UserAgent(#[from] http::header::InvalidHeaderValue),
 }
 
-/// Makes a client with our limits from a configuration. A server that asks for a pause gets it, for `longest_rest` at
-/// most. What was connected before a doubt of `link` is not used again.
+/// Builds a client with this module's limits. Retry-After pauses last up to `longest_rest`. After a doubt of `link`,
+/// new requests use new connections.
 pub fn build(
     mut config: Config,
     metrics: &Metrics,
@@ -70,7 +69,7 @@ pub fn build(
     let token = file.map(|file| TokenFile::new(file.as_ref())).transpose().map_err(kube::Error::Auth)?;
     let https = config.rustls_https_connector_with_connector(connector())?;
     let mut pool = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
-    // What a burst of writes has opened serves the next one too, or each would begin with handshakes.
+    // Keep the connections of a burst of writes, so that the next burst needs no handshakes.
     pool.pool_idle_timeout(Duration::from_secs(20)).pool_max_idle_per_host(WINDOW);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -84,7 +83,7 @@ pub fn build(
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
-/// The same over another transport: a test's server, in the process of the test.
+/// Builds the same client over another transport, e.g. a test server in the same process.
 pub fn over<S, B>(transport: S, metrics: &Metrics, longest_rest: Duration) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
@@ -97,8 +96,8 @@ where
     Client::new(limits.layer(transport), "default")
 }
 
-/// Asks for something, and decodes the answer. Where it cannot be decoded, it is quoted nowhere: `Client::request` would log all of
-/// it, and it may be a Secret, or a pod with its variables.
+/// Sends a request and decodes the answer. Unlike `Client::request`, it does not log an answer that cannot be
+/// decoded, which may contain a Secret or the environment of a pod.
 pub async fn ask<T: serde::de::DeserializeOwned>(
     client: &Client,
     request: Request<Vec<u8>>,
@@ -107,8 +106,8 @@ pub async fn ask<T: serde::de::DeserializeOwned>(
     serde_json::from_str(&text).map_err(kube::Error::SerdeError)
 }
 
-/// Asks for a change while a term lasts, for `limit` at most; nothing where the term was over first. What has not been handed to
-/// the connection by then never is, whatever it waited for and whenever this process notices.
+/// Sends a write during a term, for up to `limit`. Returns None if the term ends first. After the end of the term, no
+/// part of the request is handed to the connection.
 pub(crate) async fn ask_in_term<T: serde::de::DeserializeOwned>(
     client: &Client,
     gate: &Gate,
@@ -122,8 +121,8 @@ pub(crate) async fn ask_in_term<T: serde::de::DeserializeOwned>(
     gate.while_held(term.since, timeout(limit, ask(client, request))).await
 }
 
-/// The server's words where it answered: the whole status is too long for a line of the log, and so is a value that could not
-/// be decoded. Else the error and what caused it: the outermost of one that has no connection says only that.
+/// The error in one log line: the API server's message if it answered, else the error and its causes. An answer that
+/// could not be decoded is not quoted.
 pub fn brief(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => {
@@ -133,12 +132,12 @@ pub fn brief(error: &kube::Error) -> String {
     }
 }
 
-/// An error and what caused it, in a line of the log.
+/// An error and its causes in one log line.
 pub(crate) fn brief_causes(error: &(dyn std::error::Error + 'static)) -> String {
     shorten(causes(error).join(": "), LONGEST_ERROR)
 }
 
-/// An error without what it quotes of a kubeconfig or of the answer of a credential plugin, which may be a token.
+/// The error without quotes of a kubeconfig or of a credential plugin's answer, which may contain a token.
 pub fn discreet(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words = error.to_string();
     let mut cause = Some(error);
@@ -151,14 +150,14 @@ pub fn discreet(error: &(dyn std::error::Error + 'static)) -> String {
     words
 }
 
-/// What an error and its causes say, the outermost first, each thing once, with nothing that may be a token: what an error
-/// quotes, its causes quote too.
+/// The messages of an error and its causes, outermost first, without duplicates and without quotes that may contain a
+/// token. The causes of such an error are left out, because they contain the same quote.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut cause = Some(error);
     while let Some(one) = cause {
         let said = discreet(one);
-        // Many an error says what caused it by itself.
+        // Many errors already include the message of their cause.
         if !words.iter().any(|before| before.contains(&said)) {
             words.push(said);
         }
@@ -167,7 +166,7 @@ pub fn causes(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
     words
 }
 
-/// What is said instead of an error that quotes what nobody may read.
+/// A replacement for an error that quotes confidential text.
 fn without_quotation(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(KubeconfigError::Parse(error)) = error.downcast_ref() {
         let at = error.location().map(|at| format!(", at line {}, column {}", at.line(), at.column()));
@@ -175,11 +174,11 @@ fn without_quotation(error: &(dyn std::error::Error + 'static)) -> Option<String
     }
     match error.downcast_ref()? {
         AuthError::AuthExecParse(_) => Some("the credential plugin's answer is no ExecCredential".to_owned()),
-        // Its command is quoted with its arguments and variables.
+        // The error quotes the command with its arguments and environment.
         AuthError::AuthExecRun { out, .. } => {
             Some(format!("the credential plugin failed with {}", out.status))
         }
-        // Of what a helper of the old kind prints, it is said where nothing is found.
+        // These errors of a legacy credential helper quote its output.
         AuthError::AuthExec(said)
             if ["Target ", "Failed to query "].iter().any(|begin| said.starts_with(begin)) =>
         {
@@ -189,8 +188,8 @@ fn without_quotation(error: &(dyn std::error::Error + 'static)) -> Option<String
     }
 }
 
-/// The pauses that a server has asked for, by type: one that is just being defined must not hold the others back. Cheap to
-/// clone; every clone is the same.
+/// The Retry-After pauses by type, so that a type that was just defined does not delay other types. Clones are cheap
+/// and share their state.
 #[derive(Clone)]
 struct Rest {
     until: Arc<Mutex<HashMap<String, Instant>>>,
@@ -202,7 +201,7 @@ impl Rest {
         Self { until: Arc::default(), longest }
     }
 
-    /// How long the pause lasts, if there is one.
+    /// The remaining pause, if there is one.
     fn left(&self, of: &str) -> Option<Duration> {
         let until = self.until.lock().unwrap_or_else(PoisonError::into_inner).get(of).copied()?;
         until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
@@ -219,10 +218,10 @@ impl Rest {
         }
     }
 
-    /// Takes note of what an answer asks for.
+    /// Records the Retry-After of an answer.
     fn heed(&self, of: String, status: StatusCode, headers: &HeaderMap) {
         let is_asked = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        // The API server says it in seconds, never as a date.
+        // The API server sends seconds, never a date.
         let seconds = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         if let Some(seconds) = seconds.filter(|_| is_asked) {
             let until = Instant::now() + Duration::from_secs(seconds).min(self.longest);
@@ -234,9 +233,9 @@ impl Rest {
     }
 }
 
-/// The type that a path of the API is about: its group, version and plural.
+/// The type in an API path: group, version and plural.
 fn type_of(path: &str) -> String {
-    // A server behind a proxy may have a path before that.
+    // If the API server is behind a proxy, the path may have a prefix.
     let is_api = |segment: &&str| matches!(*segment, "api" | "apis");
     let mut segments = path.trim_matches('/').split('/').skip_while(|segment| !is_api(segment));
     let group = match segments.next() {
@@ -252,13 +251,13 @@ fn type_of(path: &str) -> String {
     format!("{group}/{version}/{plural}")
 }
 
-/// The API server has asked to be left alone for a while, and this request was not sent. How long the while still is is not said:
-/// the same failure reads the same.
+/// The request was not sent, because of a Retry-After pause. The message omits the remaining time, so that equal
+/// failures have equal messages.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server has asked to be left alone for a while (Retry-After)")]
 pub struct Resting;
 
-/// Bounds the wait for response headers, counts and measures every request, and heeds Retry-After.
+/// Limits the wait for response headers, counts and times every request, and obeys Retry-After.
 #[derive(Clone)]
 struct Limits {
     metrics: Metrics,
@@ -280,7 +279,7 @@ struct Limited<S> {
     rest: Rest,
 }
 
-/// The API server did not begin to answer in time.
+/// The API server sent no response headers in time.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server did not answer within {} s", HEADERS.as_secs())]
 pub struct NoAnswer;
@@ -302,14 +301,14 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
-        // With the port where there is one, as client-go has it.
+        // With the port if there is one, like client-go.
         let host = request.uri().authority().map_or_else(String::new, ToString::to_string);
         let (metrics, rest, of) = (self.metrics.clone(), self.rest.clone(), type_of(request.uri().path()));
-        // The service that was asked whether it is ready is the one that is called.
+        // Call the service that was polled for readiness, and keep the clone.
         let ready = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, ready);
         Box::pin(async move {
-            // Who writes holds a place that others wait for, and has a deadline.
+            // A write holds a slot of the window and has a deadline, so it does not wait for a long pause.
             if let Some(left) = rest.left(&of)
                 && method != Method::GET
                 && left > SHORT_REST
@@ -332,13 +331,13 @@ where
     }
 }
 
-/// Counts and measures a request when it is over, also one that nobody waits for any more: as client-go does.
+/// Counts and times a request when it ends, even if it was cancelled, like client-go.
 struct Count {
     metrics: Metrics,
     method: Method,
     host: String,
     began: Instant,
-    /// What it was answered, if it was.
+    /// The status code of the answer, if there was one.
     code: Option<StatusCode>,
 }
 
@@ -385,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_credential_plugin_answers_is_not_quoted() {
+    fn does_not_quote_the_answer_of_a_credential_plugin() {
         let answer = "apiVersion: [s3cret, {";
         let Err(KubeconfigError::Parse(parse)) = kube::config::Kubeconfig::from_yaml(answer) else {
             panic!("it is no YAML")
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_credential_plugin_that_fails_is_quoted() {
+    fn does_not_quote_a_failed_credential_plugin() {
         let mut plugin = std::process::Command::new("sh");
         plugin.args(["-c", "echo s3cret; echo s3cret >&2; exit 3", "--token=s3cret"]).env("KEY", "s3cret");
         let out = plugin.output().unwrap();
@@ -417,7 +416,7 @@ mod tests {
     const PODS: &str = "/api/v1/namespaces/n/pods/a";
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_asks_for_a_pause_gets_it_from_all() {
+    async fn retry_after_pauses_all_requests_for_the_type() {
         let (ask, asked) = busy("3", LONGEST_REST);
         assert_eq!(ask(PODS).await, StatusCode::TOO_MANY_REQUESTS, "it is the caller's to repeat");
         let began = Instant::now();
@@ -431,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_has_a_bound_and_nonsense_is_none() {
+    async fn limits_retry_after_and_ignores_invalid_values() {
         for (asked, waits) in [("3600", 1), ("-1", 0), ("soon", 0), ("99999999999999999999999", 0)] {
             let (ask, _) = busy(asked, Duration::from_secs(1));
             ask(PODS).await;
@@ -442,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_is_not_kept_waiting_for_long() {
+    async fn a_write_fails_instead_of_waiting_for_a_long_pause() {
         let (_, asked) = busy("20", LONGEST_REST);
         let counted = asked.clone();
         let service = tower::service_fn(move |_: Request<Body>| {
@@ -467,7 +466,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_nobody_waits_for_any_more_is_counted() {
+    async fn counts_a_cancelled_request() {
         let metrics = Metrics::new().unwrap();
         let service = tower::service_fn(|_: Request<Body>| {
             std::future::pending::<Result<Response<()>, std::convert::Infallible>>()
@@ -482,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_about_a_type() {
+    fn finds_the_type_in_a_path() {
         for (path, of) in [
             ("/api/v1/pods", "/v1/pods"),
             ("/api/v1/namespaces/n/pods/a/status", "/v1/pods"),

@@ -1,10 +1,10 @@
-//! Connections to the API server: TCP notices by itself when the peer is gone, what may be connected to nobody is not used
-//! again, and a write is not sent when its term is over.
+//! Connections to the API server: they detect a vanished peer, are not reused after a doubt, and send no write after
+//! its term.
 //!
-//! A process may be stopped at any moment and wake when another one leads. So the clock is looked at in two places after a write
-//! was handed to the client: when hyper asks for its body, which is when it hands head and body to the connection ([`Fenced`]), and,
-//! below TLS, each time before the kernel is given bytes of it ([`Connection`]). Between the second look and the system call nothing is
-//! encoded or encrypted any more. What was sent in part by then is left in part, and no complete request.
+//! A process may be stopped at any moment and wake when another process leads. So a write checks the clock in two
+//! places: when hyper takes its body, and with it hands the request to the connection ([`Fenced`]); and below TLS
+//! before each system call that sends bytes ([`Connection`]). Nothing is encoded or encrypted between the second
+//! check and the system call. A partly sent write stays incomplete.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -30,17 +30,17 @@ use tower::{BoxError, Service, ServiceExt as _};
 use crate::server::connectivity::Link;
 use crate::server::gate::Fence;
 
-/// How long a connection attempt may take.
+/// The time limit of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Idle time after which TCP asks whether the peer is there; the same between questions.
+/// The idle time before the first TCP keepalive probe, and the interval between probes.
 const KEEPALIVE: Duration = Duration::from_secs(5);
-/// How long TCP waits for the peer to acknowledge bytes: this is what notices a silent partition.
+/// How long TCP waits for an acknowledgement; this limit detects a silent partition.
 const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What makes connections.
+/// Opens connections.
 pub(crate) type Connector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> Connection>;
 
-/// Connects by TCP, which notices by itself when the peer is gone.
+/// Opens TCP connections that detect a vanished peer.
 pub(crate) fn connector() -> Connector {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
@@ -53,26 +53,26 @@ pub(crate) fn connector() -> Connector {
     http.map_response(Connection::over)
 }
 
-/// Sends requests, and keeps the connections for the next ones; those of before a doubt are kept for none. A watch that was opened
-/// anew over one of them would wait for an answer in vain, and so would a write.
+/// Sends requests over pooled connections. After a doubt it starts a new pool, because a new watch or write on an old
+/// connection might never get an answer.
 #[derive(Clone)]
 pub(crate) struct Transport<C> {
     builder: legacy::Builder,
     connector: C,
     doubts: watch::Receiver<u64>,
-    /// The pool, and the doubts that there were when it was begun.
+    /// The pool, and the number of doubts when it was created.
     pool: Arc<Mutex<(u64, legacy::Client<C, Fenced>)>>,
 }
 
 impl<C: Connect + Clone> Transport<C> {
-    /// Connects by `connector` and pools as `builder` says.
+    /// Opens connections by `connector`, and pools them with the settings of `builder`.
     pub(crate) fn new(builder: legacy::Builder, connector: C, link: &Link) -> Self {
         let doubts = link.doubts();
         let pool = Arc::new(Mutex::new((*doubts.borrow(), builder.build(connector.clone()))));
         Self { builder, connector, doubts, pool }
     }
 
-    /// The pool since the last doubt. What is under way over the one before it goes on.
+    /// The pool since the last doubt. Requests on the previous pool continue.
     fn pool(&self) -> legacy::Client<C, Fenced> {
         let doubts = *self.doubts.borrow();
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,12 +97,12 @@ impl<C: Connect + Clone + Send + Sync + 'static> Service<Request<Fenced>> for Tr
     }
 }
 
-/// The term is over in which a write was begun, and it was not sent.
+/// A write was not sent, because its term is over.
 #[derive(Debug, thiserror::Error)]
 #[error("the lease was lost, or not renewed in time, before this was sent")]
 struct Late;
 
-/// The term of the write that a connection is sending, if it is sending one. Cheap to clone; every clone is the same.
+/// The term of the write that a connection is sending, if any. Clones are cheap and share their state.
 #[derive(Clone, Default)]
 struct Sending(Arc<Mutex<Option<Fence>>>);
 
@@ -111,7 +111,7 @@ impl Sending {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fence;
     }
 
-    /// Fails where the term of what is being sent is over.
+    /// Fails if the term of the current write is over.
     fn check(&self) -> io::Result<()> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(fence) if !fence.holds() => Err(io::Error::other(Late)),
@@ -120,7 +120,7 @@ impl Sending {
     }
 }
 
-/// A TCP connection that fails rather than send bytes of a write whose term is over.
+/// A TCP connection that fails before it sends bytes of a write whose term is over.
 pub(crate) struct Connection {
     tcp: TokioIo<TcpStream>,
     sending: Sending,
@@ -171,7 +171,7 @@ impl Write for Connection {
         self.tcp.is_write_vectored()
     }
 
-    /// hyper and TLS ask for it when they have nothing left to send: what comes next on this connection may be a read.
+    /// hyper and TLS flush when all bytes are sent. The next request on this connection may be a read.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.tcp).poll_flush(context))?;
         self.sending.set(None);
@@ -183,14 +183,14 @@ impl Write for Connection {
     }
 }
 
-/// The body of a request; that of a write fails when the term is over in which that was begun. hyper asks for it when it hands
-/// the request to the connection, head and body together: what waited until then for a connection, or for its turn, is not sent.
+/// The body of a request. The body of a write fails if its term is over. hyper takes the body when it hands the
+/// request to the connection, so a write that waited for a connection is checked after the wait.
 pub(crate) struct Fenced {
     body: Body,
     write: Option<(Fence, CaptureConnection)>,
 }
 
-/// Gives a request's body the fence that it came with.
+/// Moves the fence from a request's extensions to its body.
 pub(crate) fn fenced(mut request: Request<Body>) -> Request<Fenced> {
     let fence: Option<Fence> = request.extensions_mut().remove();
     let write = fence.map(|fence| (fence, capture_connection(&mut request)));
@@ -198,7 +198,7 @@ pub(crate) fn fenced(mut request: Request<Body>) -> Request<Fenced> {
 }
 
 impl Fenced {
-    /// Fails where the term of a write is over, and lets the connection look once more.
+    /// Fails if the term of a write is over; otherwise passes the fence to the connection for the second check.
     fn check(&self) -> Result<(), Late> {
         let Some((fence, on)) = &self.write else { return Ok(()) };
         if !fence.holds() {
@@ -257,18 +257,18 @@ mod tests {
     use crate::server::metrics::Metrics;
 
     thread_local! {
-        /// Looks at the clock until it says that the term is over.
+        /// The number of clock readings until the term is over.
         static LOOKS: Cell<usize> = const { Cell::new(usize::MAX) };
     }
 
-    /// For how long the machine has slept, at the last of some looks for longer than any term.
+    /// The sleep time of the machine: longer than any term after [`LOOKS`] readings.
     fn asleep() -> Duration {
         let left = LOOKS.get();
         LOOKS.set(left.saturating_sub(1));
         if left == 0 { Duration::from_hours(24) } else { Duration::ZERO }
     }
 
-    /// Answers every request until `asked` is over, and says what it has received on each connection that it was sent something on.
+    /// Answers every request until `asked` completes, and returns the requests of each connection.
     async fn serve(listener: TcpListener, asked: impl Future<Output = ()>) -> Vec<Vec<String>> {
         let mut connections = JoinSet::new();
         let accept = async {
@@ -283,7 +283,7 @@ mod tests {
         received
     }
 
-    /// Answers every request of a connection until that ends, and says what they were.
+    /// Answers every request of a connection until it closes, and returns the requests.
     async fn answer(mut connection: TcpStream) -> Vec<String> {
         let mut received = Vec::new();
         let mut bytes = [0; 4096];
@@ -299,10 +299,10 @@ mod tests {
         client::build(config, &Metrics::new().unwrap(), LONGEST_REST, link).unwrap()
     }
 
-    /// Whichever look it is that finds the term over, the server sees nothing of the write: no head, and no part of a body. And
-    /// a term that is over is nothing to the next read of the same connection.
+    /// Whichever check finds the term over, the server receives no byte of the write. The next read on the same
+    /// connection succeeds.
     #[tokio::test]
-    async fn a_write_whose_term_is_over_before_its_bytes_leave_is_not_sent() {
+    async fn sends_no_byte_of_a_write_whose_term_is_over() {
         let gate = Gate::with_sleep(asleep);
         gate.open_until(Instant::now() + Duration::from_mins(1));
         let since = gate.term().unwrap().since;
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_connected_before_a_doubt_is_not_used_again() {
+    async fn does_not_reuse_connections_after_a_doubt() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let link = Link::default();
         let client = client(&listener, &link);
@@ -361,10 +361,10 @@ mod tests {
         assert_eq!(paths, [["/a", "/b"], ["/c", "/d"]]);
     }
 
-    /// Both ends of TCP: questions while nothing is sent, and a limit for what is sent and not acknowledged.
+    /// Both ends of TCP: keepalive probes for an idle connection, and a limit for unacknowledged bytes.
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn connections_notice_a_peer_that_is_gone() {
+    async fn connections_detect_a_vanished_peer() {
         use rustix::net::sockopt;
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", server.local_addr().unwrap()).parse().unwrap();

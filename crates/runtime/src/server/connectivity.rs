@@ -1,19 +1,19 @@
-//! What the parts of a process tell each other about their connections to the API server.
+//! Shares news about connections to the API server between the parts of a process.
 //!
-//! Each part has connections of its own, and each finds out by itself, sooner or later, that one is dead or that the
-//! server is back. Whoever finds out first tells the others: what may be dead is used by nobody any more
-//! ([`crate::server::connection`]), and a server that was gone is used again by all at once, not when the longest backoff ends.
+//! Each part has its own connections and detects a dead connection or a recovery at its own time. The first part to
+//! detect it notifies the others: they open new connections ([`crate::server::connection`]), or retry at once instead
+//! of after their backoff.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How soon after it was back a server may be back again. One that comes and goes must not be used in a circle by those who
-/// wake each other.
+/// The shortest time between two reported recoveries. Otherwise the parts would wake each other in a loop while the
+/// API server flaps.
 const CALM: Duration = Duration::from_secs(5);
 
-/// News about the connections. Cheap to clone; every clone is the same.
+/// News about the connections. Clones are cheap and share their state.
 #[derive(Clone, Debug)]
 pub struct Link {
     doubts: watch::Sender<u64>,
@@ -27,12 +27,12 @@ impl Default for Link {
 }
 
 impl Link {
-    /// A request got no answer: what is connected may be connected to nobody.
+    /// Reports that a request got no answer, so that connections may be dead.
     pub fn doubt(&self) {
         self.doubts.send_modify(|doubts| *doubts += 1);
     }
 
-    /// The server has answered somebody who had waited for that.
+    /// Reports that the API server answers again after an outage.
     pub fn is_back(&self) {
         self.returns.send_if_modified(|last| {
             let is_news = last.is_none_or(|at| at.elapsed() >= CALM);
@@ -43,12 +43,12 @@ impl Link {
         });
     }
 
-    /// Wakes at every doubt from now on.
+    /// A receiver that wakes at every doubt from now on.
     pub fn doubts(&self) -> watch::Receiver<u64> {
         self.doubts.subscribe()
     }
 
-    /// Wakes whenever the server is back, from now on.
+    /// A receiver that wakes at every reported recovery from now on.
     pub fn returns(&self) -> watch::Receiver<Option<Instant>> {
         self.returns.subscribe()
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_comes_and_goes_is_not_news_each_time() {
+    async fn reports_a_flapping_server_at_a_limited_pace() {
         let link = Link::default();
         let mut returns = link.returns();
         link.is_back();

@@ -1,4 +1,4 @@
-//! Whether this process may write: the gate that every write asks. The election opens and closes it.
+//! Whether this process may write. Every write asks the gate, and the election opens and closes it.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -14,50 +14,50 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::model::clock::{self, Moment};
 use crate::model::progress::Progress;
 
-/// How often whoever writes looks whether the machine has slept.
+/// How often a running write checks whether the machine has slept.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long writes may take to be cancelled when another process holds the lease.
+/// The time limit for cancelling writes when another process holds the Lease.
 pub(crate) const CANCEL: Duration = Duration::from_secs(1);
 
-/// How often whoever writes says that it goes on.
+/// The interval of heartbeats from the writing part of the process.
 pub const BEAT: Duration = Duration::from_secs(1);
 
-/// How far a holder that has released the lease had seen what each of its caches holds, by the cache's scope: a successor
-/// that has seen as much need not list it anew.
+/// The resourceVersion that the previous holder had seen, by cache scope. The holder records it when it releases the
+/// Lease. A cache that has seen it too needs no relist.
 pub type Seen = BTreeMap<String, u64>;
 
-/// Whether this process may write. Cheap to clone; every clone is the same gate.
+/// Whether this process may write. Clones are cheap and share their state.
 #[derive(Clone, Debug)]
 pub struct Gate {
     state: watch::Sender<Option<Term>>,
-    /// What the predecessor of the current term had seen.
+    /// The record of the current term's predecessor.
     handed: Arc<Mutex<Seen>>,
-    /// When the last term began, also after its end.
+    /// The start of the last term, even after its end.
     since: Arc<Mutex<Option<Instant>>>,
-    /// Whether it was tried at least once to open it.
+    /// Whether the election has made its first attempt.
     tried: watch::Sender<bool>,
-    /// When whoever writes has last said that it goes on; None where it never did.
+    /// The last heartbeat; None before the first one.
     beat: Arc<Mutex<Option<Instant>>>,
-    /// Writes that are under way.
+    /// The number of running writes.
     writing: Arc<AtomicUsize>,
-    /// For how long the machine has slept until now.
+    /// Returns how long the machine has slept so far.
     asleep: fn() -> Duration,
 }
 
-/// How long this process has been and may go on writing.
+/// The period in which this process may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Since when, without a gap.
+    /// The start; the term has had no gap since.
     pub since: Instant,
-    /// Until when, unless it is prolonged.
+    /// The end, unless the election extends the term.
     pub until: Instant,
-    /// For how long the machine had slept when that was set.
+    /// How long the machine had slept when `until` was set.
     asleep: Duration,
 }
 
 impl Gate {
-    /// A gate that is closed until the lease is held.
+    /// A gate that stays closed until the process holds the Lease.
     pub fn closed() -> Self {
         Self {
             state: watch::Sender::new(None),
@@ -70,39 +70,39 @@ impl Gate {
         }
     }
 
-    /// A gate that is always open: election is switched off.
+    /// A gate that is always open, for a process without leader election.
     pub fn open() -> Self {
         let gate = Self::closed();
-        // Far enough to mean never, near enough not to overflow.
+        // 30 years: longer than any process runs, and short enough not to overflow.
         gate.open_until(Instant::now() + Duration::from_hours(262_800));
         gate.tried.send_replace(true);
         gate
     }
 
-    /// A gate that is closed, and asks this for how long the machine has slept.
+    /// A closed gate that takes the sleep time of the machine from `asleep`.
     #[cfg(test)]
     pub(crate) fn with_sleep(asleep: fn() -> Duration) -> Self {
         Self { asleep, ..Self::closed() }
     }
 
-    /// Waits until it was tried at least once to open it: a list that begins then need not be repeated by a process that
-    /// leads from its start.
+    /// Waits for the election's first attempt. A list that starts after a successful attempt belongs to the term, so
+    /// the new leader need not repeat it.
     pub async fn tried(&self) {
         let mut tried = self.tried.subscribe();
         let _ = tried.wait_for(|tried| *tried).await;
     }
 
-    /// Takes note that it was tried to open it.
+    /// Records an attempt of the election.
     pub(crate) fn note_try(&self) {
         self.tried.send_replace(true);
     }
 
-    /// How far the predecessor of the current term had seen what a cache of this scope holds; None where it did not say.
+    /// The resourceVersion that the predecessor had seen for this cache scope; None if it recorded none.
     pub fn handed(&self, scope: &str) -> Option<u64> {
         self.predecessor().get(scope).copied()
     }
 
-    /// Says what the predecessor of the next term had seen.
+    /// Sets the record of the next term's predecessor.
     pub fn hand_over(&self, seen: Seen) {
         *self.predecessor() = seen;
     }
@@ -111,21 +111,20 @@ impl Gate {
         self.handed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current term; None where this process may not write.
+    /// The current term; None if this process may not write.
     pub fn term(&self) -> Option<Term> {
         let term = (*self.state.borrow())?;
-        // While the machine slept, the others went on.
+        // The other processes' clocks ran while this machine slept, so subtract the sleep from the term.
         let until = term.until.checked_sub((self.asleep)().saturating_sub(term.asleep))?;
         (until > Instant::now()).then_some(Term { until, ..term })
     }
 
-    /// Waits until the term that began at `since` is over: another process was seen to hold the lease, or the term was not
-    /// prolonged in time, perhaps since the machine has slept.
+    /// Waits until the term that began at `since` is over: the gate was closed, or the term was not extended in time.
     pub async fn over(&self, since: Instant) {
         let mut state = self.state.subscribe();
         let other = |term: &Option<Term>| term.is_none_or(|term| term.since != since);
         while let Some(term) = self.term() {
-            // No clock wakes anybody for the time that the machine has slept: it is looked at.
+            // No timer runs while the machine sleeps, so check the sleep time at intervals.
             let look = term.until.min(Instant::now() + LOOK);
             if timeout_at(look, state.wait_for(other)).await.is_ok() {
                 return;
@@ -133,8 +132,8 @@ impl Gate {
         }
     }
 
-    /// What `work` comes to, or nothing where the term that began at `since` is over first. The clock is looked at before each
-    /// of its steps, and not only when a timer says so: a process that was stopped and wakes too late takes none.
+    /// Runs `work`. Returns None if the term that began at `since` ends first. The clock is checked before each poll
+    /// of `work`, because a process that was stopped gets its timers late.
     pub(crate) async fn while_held<F: Future>(&self, since: Instant, work: F) -> Option<F::Output> {
         let (mut work, mut over) = (pin!(work), pin!(self.over(since)));
         let fence = self.fence(since);
@@ -147,7 +146,7 @@ impl Gate {
         .await
     }
 
-    /// What tells whether the term that began at `since` is over.
+    /// A check of the term that began at `since`.
     pub(crate) fn fence(&self, since: Instant) -> Fence {
         Fence { gate: self.clone(), since }
     }
@@ -160,17 +159,17 @@ impl Gate {
         since.at.elapsed() + (self.asleep)().saturating_sub(since.asleep)
     }
 
-    /// Until when this process may write; None where it may not.
+    /// The end of the current term; None if this process may not write.
     pub fn deadline(&self) -> Option<Instant> {
         self.term().map(|term| term.until)
     }
 
-    /// Opens it until `until`, or moves the deadline of the current term.
+    /// Opens the gate until `until`, or moves the end of the current term.
     pub fn open_until(&self, until: Instant) {
         self.set(until, (self.asleep)());
     }
 
-    /// Opens it for so long from `began` on, or moves the deadline of the current term.
+    /// Opens the gate for `length` from `began` on, or moves the end of the current term.
     pub(crate) fn open_for(&self, length: Duration, began: Moment) {
         self.set(began.at + length, began.asleep);
     }
@@ -181,38 +180,38 @@ impl Gate {
         self.state.send_replace(Some(Term { since, until, asleep }));
     }
 
-    /// Whether a cache of this scope shows what was written before the last term, whether or not that has ended: it was
-    /// listed since, or has come as far as the predecessor had.
+    /// Whether a cache of this scope shows all writes from before the last term, even after that term's end. The
+    /// cache was listed since its start, or has seen as much as the predecessor.
     pub fn is_caught_up(&self, scope: &str, progress: &Progress) -> bool {
         let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|since| progress.listed >= Some(since))
             || self.handed(scope).is_some_and(|seen| progress.position >= seen)
     }
 
-    /// Closes it.
+    /// Closes the gate.
     pub fn close(&self) {
         self.state.send_replace(None);
     }
 
-    /// Says that whoever writes goes on. Who says so once says it every [`BEAT`]: the election runs on a thread of its own,
-    /// and must not keep the lease for others that hang.
+    /// Records a heartbeat, which must follow every [`BEAT`] from the first one on. The election has its own thread,
+    /// and must not keep the Lease while the rest of the process hangs.
     pub fn heartbeat(&self) {
         *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// For how long whoever writes has not said that it goes on.
+    /// The time since the last heartbeat; zero before the first one.
     pub(crate) fn since_heartbeat(&self) -> Duration {
         let beat = *self.beat.lock().unwrap_or_else(PoisonError::into_inner);
         beat.map_or(Duration::ZERO, |beat| beat.elapsed())
     }
 
-    /// A write is under way until this is dropped.
+    /// Counts a write as running until the returned guard is dropped.
     pub fn writing(&self) -> Writing {
         self.writing.fetch_add(1, Ordering::Relaxed);
         Writing { writing: self.writing.clone() }
     }
 
-    /// Whether the writes that were under way are cancelled in time.
+    /// Waits for running writes to end. Returns whether they ended within the limit.
     pub(crate) async fn is_cancelled(&self) -> bool {
         let began = Instant::now();
         while self.writing.load(Ordering::Relaxed) > 0 {
@@ -224,13 +223,13 @@ impl Gate {
         true
     }
 
-    /// Wakes whenever it opens, closes or its deadline moves.
+    /// A receiver that wakes when the gate opens or closes, or when its deadline moves.
     pub fn watch(&self) -> watch::Receiver<Option<Term>> {
         self.state.subscribe()
     }
 }
 
-/// A term, for what was begun in it and must not go on after it.
+/// Lets work that started in a term check whether the term still lasts.
 #[derive(Clone, Debug)]
 pub(crate) struct Fence {
     gate: Gate,
@@ -238,13 +237,13 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    /// Whether the term still lasts, by the clock.
+    /// Whether the term still lasts. Reads the clock.
     pub(crate) fn holds(&self) -> bool {
         self.gate.term().is_some_and(|term| term.since == self.since)
     }
 }
 
-/// A write that is under way.
+/// A running write.
 #[derive(Debug)]
 pub struct Writing {
     writing: Arc<AtomicUsize>,
@@ -262,9 +261,9 @@ mod tests {
 
     use super::*;
 
-    /// The monotonic clock stands still while a machine sleeps, and the others' clocks do not.
+    /// The monotonic clock stops while a machine sleeps; the clocks of other machines do not.
     #[tokio::test(start_paused = true)]
-    async fn a_term_goes_on_while_the_machine_sleeps() {
+    async fn a_term_elapses_while_the_machine_sleeps() {
         use std::sync::atomic::{AtomicU64, Ordering};
         static SLEPT: AtomicU64 = AtomicU64::new(0);
         let gate = Gate::with_sleep(|| Duration::from_secs(SLEPT.load(Ordering::Relaxed)));
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!((left, gate.elapsed(began)), (Duration::from_secs(6), Duration::from_secs(4)));
         SLEPT.store(10, Ordering::Relaxed);
         assert!(gate.deadline().is_none(), "it woke up too late");
-        // An answer that came while it slept does not count from when it was read.
+        // A renewal counts from before its request, even if the machine slept before the answer was read.
         gate.open_for(Duration::from_secs(10), began);
         assert!(gate.deadline().is_none());
         gate.open_for(Duration::from_secs(10), gate.moment());
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_loses_a_term_is_told() {
+    async fn over_returns_when_the_gate_reopens_for_a_new_term() {
         let gate = Gate::closed();
         gate.open_until(Instant::now() + Duration::from_secs(10));
         let since = gate.term().unwrap().since;
@@ -294,9 +293,9 @@ mod tests {
         gate.over(since).await;
     }
 
-    /// A process that is stopped sees its timers late: what was ready when it woke must not run before they do.
+    /// A process that was stopped gets its timers late, so ready work must not run before them.
     #[test]
-    fn nothing_is_done_in_a_term_that_ended_unnoticed() {
+    fn does_no_work_after_a_term_ended_without_a_timer() {
         use std::sync::atomic::AtomicBool;
         static ASLEEP: AtomicBool = AtomicBool::new(false);
         let asleep = || if ASLEEP.load(Ordering::Relaxed) { Duration::from_hours(1) } else { Duration::ZERO };
@@ -314,21 +313,21 @@ mod tests {
             }),
         ));
         assert!(work().is_pending() && work().is_pending());
-        // No timer has told of it.
+        // The term is over, and no timer has fired.
         ASLEEP.store(true, Ordering::Relaxed);
         assert_eq!(work(), Poll::Ready(None));
         drop(work);
         assert_eq!(steps, 2);
     }
 
-    /// Takes one step of a future whenever it is called.
+    /// Polls a future once per call.
     fn stepwise<F: Future>(future: F) -> impl FnMut() -> Poll<F::Output> {
         let mut future = Box::pin(future);
         move || future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_term_that_is_prolonged_is_not_over() {
+    async fn an_extended_term_ends_at_its_new_deadline() {
         let gate = Gate::closed();
         let began = Instant::now();
         gate.open_until(began + Duration::from_millis(3_500));
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gate_closes_by_itself_at_its_deadline() {
+    async fn closes_at_the_deadline() {
         let gate = Gate::closed();
         assert!(gate.deadline().is_none());
         gate.open_until(Instant::now() + Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! Reads past the caches, for the few rules that must know what the API server stores now.
+//! Reads from the API server instead of a cache, for the few rules that need the stored state.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::model::plan::Body;
 use crate::model::resource::{Resource, escape};
 use crate::server::client::{CALL, WINDOW, ask};
 
-/// Reads past the caches. Cheap to clone.
+/// Reads from the API server instead of a cache. Cheap to clone.
 #[derive(Clone)]
 pub struct LiveReads {
     client: Client,
-    /// As many at a time as writes, in a window of their own: a read does not wait behind writes.
+    /// Reads have their own window, as large as that of writes, so that they do not wait behind writes.
     window: Arc<Semaphore>,
 }
 
@@ -29,7 +29,7 @@ impl LiveReads {
         Self { client, window: Arc::new(Semaphore::new(WINDOW)) }
     }
 
-    /// The metadata of an object, read past the caches; None where it does not exist.
+    /// The metadata of an object; None if the object does not exist.
     pub async fn read_meta(
         &self,
         resource: &Resource,
@@ -39,8 +39,8 @@ impl LiveReads {
         Ok(self.read::<MetaOnly>(resource, namespace, name).await?.map(|only| Meta::from(only.metadata)))
     }
 
-    /// An object, read past the caches; None where it does not exist. A 404 that is not the API server's word on that
-    /// object is an error: so are a proxy's, and one on a type that is not there.
+    /// An object; None if it does not exist. Any other 404 is an error, e.g. that of a proxy or for a type that is
+    /// not served.
     pub async fn read<T: DeserializeOwned>(
         &self,
         resource: &Resource,
@@ -60,9 +60,9 @@ impl LiveReads {
         }
     }
 
-    /// Asks the API server whether it would take a new object, without creating it. Returns the server's words if it finds
-    /// the object invalid (422), None if it takes the object or denies it for another reason, and an error if there is no
-    /// answer that says anything of the object (429 and 5xx too).
+    /// Creates an object as a dry run. Returns the API server's message if the object is invalid (422), and None if
+    /// it accepts the object or denies it for another reason. Returns an error if there is no answer about the object
+    /// (429 and 5xx too).
     pub async fn find_invalid(
         &self,
         resource: &Resource,
@@ -85,9 +85,9 @@ impl LiveReads {
         }
     }
 
-    /// The objects of a namespace that a label selector selects, read past the caches: as they are now, or, where `since` is
-    /// not 0, as they were at that resourceVersion or later. That the server answers from memory. What is now it asks its store
-    /// for, and waits until its memory has come so far, up to 100 ms.
+    /// The objects of a namespace that a label selector selects, at the resourceVersion `since` or later. With
+    /// `since`, the API server answers from its watch cache. If `since` is 0, it reads etcd and may wait 100 ms for
+    /// the cache.
     pub async fn list<T: DeserializeOwned>(
         &self,
         resource: &Resource,
@@ -99,7 +99,7 @@ impl LiveReads {
         if since > 0 {
             let at = format!("&resourceVersion={since}&resourceVersionMatch=NotOlderThan");
             match self.list_where(resource, namespace, &selected, &at).await {
-                // This server is behind, or its store was restored from a time before that.
+                // The cache of this API server is behind, or etcd was restored to a state before `since`.
                 Err(kube::Error::Api(status)) if status.code == 504 => {}
                 answer => return answer,
             }
@@ -121,7 +121,7 @@ impl LiveReads {
             metadata: kube::api::ListMeta,
             items: Vec<T>,
         }
-        // The pages after the first are of the same state, and the server refuses to be told which.
+        // Later pages have the resourceVersion of the first; the API server rejects a request that names it again.
         let (mut objects, mut next) = (Vec::new(), at.to_owned());
         loop {
             let path = format!("{}?{selected}&limit=500{next}", resource.path(namespace));
@@ -138,7 +138,7 @@ impl LiveReads {
         }
     }
 
-    /// Whether the API server serves this version of this group; where it does not, no object of it can be read.
+    /// Whether the API server serves this version of the group. If it does not, no object of the type can be read.
     pub async fn is_served(&self, resource: &Resource) -> Result<bool, kube::Error> {
         let groups = timeout(CALL, self.client.list_api_groups()).await;
         let groups = groups.map_err(|elapsed| kube::Error::Service(elapsed.into()))??;

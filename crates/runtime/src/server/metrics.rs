@@ -1,6 +1,6 @@
-//! The process's metrics, under the names that controller-runtime's dashboards and alerts know.
+//! The metrics of the process, with the names that the dashboards and alerts of controller-runtime use.
 //!
-//! No object names in labels: a controller, a queue, a verb or a code, all bounded.
+//! Labels must not contain object names, so that the number of series is limited.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::LEASE_NAME;
 /// Every metric of the process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Where kinds may register metrics of their own.
+    /// The registry to which kinds add their metrics.
     pub registry: Registry,
     /// `controller_runtime_reconcile_total{controller,result}`.
     pub reconciles: IntCounterVec,
     /// `controller_runtime_reconcile_errors_total{controller}`.
     pub reconcile_errors: IntCounterVec,
-    /// `controller_runtime_terminal_reconcile_errors_total{controller}`. No pass gives up, so it stays 0: alerts of others
-    /// ask for it.
+    /// `controller_runtime_terminal_reconcile_errors_total{controller}`. Existing alerts query it; it stays 0,
+    /// because every failed reconcile is retried.
     terminal_errors: IntCounterVec,
     /// `controller_runtime_reconcile_panics_total{controller}`.
     pub reconcile_panics: IntCounterVec,
@@ -57,9 +57,10 @@ pub struct Metrics {
     pub refused: IntGaugeVec,
     /// `leader_election_master_status{name}`.
     pub leader: GaugeVec,
-    /// `leader_election_slowpath_total{name}`: client-go counts so a holder's renewals that do not follow upon its last write.
+    /// `leader_election_slowpath_total{name}`: as in client-go, renewals that do not follow directly on the last
+    /// write.
     pub slow_renewals: IntCounterVec,
-    /// The name of the Lease that both are about.
+    /// The Lease name in the two metrics above.
     pub lease: Arc<str>,
     /// `certwatcher_read_certificate_total`.
     pub certificate_reads: IntCounter,
@@ -75,7 +76,7 @@ pub struct Metrics {
     pub events_dropped: IntCounter,
 }
 
-/// controller-runtime's buckets of `controller_runtime_reconcile_time_seconds`.
+/// The buckets of `controller_runtime_reconcile_time_seconds` in controller-runtime.
 const PASS_SECONDS: [f64; 40] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25,
     1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
@@ -83,7 +84,7 @@ const PASS_SECONDS: [f64; 40] = [
 ];
 
 impl Metrics {
-    /// Makes and registers them, with the process's own (`process_*`).
+    /// Creates and registers the metrics, with those of the process (`process_*`).
     #[expect(clippy::too_many_lines, reason = "one entry for each metric, in the order of the fields")]
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
@@ -108,7 +109,7 @@ impl Metrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
-        // controller-runtime's buckets, so that its dashboards' quantiles can be compared.
+        // The same buckets as in controller-runtime make the quantiles of its dashboards comparable.
         let pass = PASS_SECONDS.to_vec();
         let waits = prometheus::exponential_buckets(10e-9, 10.0, 12)?;
         let leader =
@@ -251,8 +252,8 @@ impl Metrics {
         })
     }
 
-    /// Begins the counters of a controller at zero, which may run so many passes side by side: a rate needs the value before
-    /// the first event.
+    /// Sets the worker count and creates the counters of a controller at zero: a rate needs a value before the first
+    /// event.
     pub fn begin_controller(&self, controller: &'static str, workers: usize) {
         let labels = [controller];
         self.max_concurrent.with_label_values(&labels).set(i64::try_from(workers).unwrap_or(i64::MAX));
@@ -268,7 +269,7 @@ impl Metrics {
         }
     }
 
-    /// The text that Prometheus reads.
+    /// The metrics in the Prometheus text format.
     pub fn text(&self) -> Result<String, prometheus::Error> {
         let mut buffer = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut buffer)?;
@@ -281,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_text_is_written() {
+    fn registers_all_metrics_and_writes_text() {
         let metrics = Metrics::new().unwrap();
         metrics.reconciles.with_label_values(&["book", "success"]).inc();
         let text = metrics.text().unwrap();

@@ -1,6 +1,6 @@
-//! The bearer token of a file, which is replaced while the process runs: that of a ServiceAccount.
+//! The bearer token in a file that is replaced while the process runs, such as a ServiceAccount's.
 //!
-//! kube reads such a file anew as well, but by the wall clock: where that is set back, the token is not read until it has caught up.
+//! kube also rereads such a file, but by the wall clock: after the clock was set back, it keeps an old token.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,12 +13,12 @@ use kube::client::{AuthError, Body};
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt as _};
 
-/// How old what was read may be: a kubelet replaces a token long before it ends.
+/// The maximum age of the token in memory. The kubelet replaces a token long before it expires.
 const AGE: Duration = Duration::from_mins(1);
-/// The same where it was refused since.
+/// The maximum age after the API server rejected the token.
 const AGE_REFUSED: Duration = Duration::from_secs(1);
 
-/// The token of a file, and what sends it along. Cheap to clone; every clone is the same.
+/// A token file, and the layer that sends its token. Clones are cheap and share their state.
 #[derive(Clone)]
 pub struct TokenFile {
     path: Arc<Path>,
@@ -28,19 +28,19 @@ pub struct TokenFile {
 struct Token {
     header: HeaderValue,
     read: Instant,
-    /// Whether the server has refused it.
+    /// Whether the API server has rejected the token.
     refused: bool,
 }
 
 impl TokenFile {
-    /// Reads it for the first time.
+    /// Reads the file for the first time.
     pub fn new(path: &Path) -> Result<Self, AuthError> {
         let header = read(path)?;
         let token = Token { header, read: Instant::now(), refused: false };
         Ok(Self { path: path.into(), token: Arc::new(Mutex::new(token)) })
     }
 
-    /// The header to send. A file that is gone, or has no token, leaves the one that was read last.
+    /// The header to send. If the file is missing or invalid, this is the header of the last token.
     fn header(&self) -> HeaderValue {
         let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         let age = if token.refused { AGE_REFUSED } else { AGE };
@@ -51,7 +51,7 @@ impl TokenFile {
         token.header.clone()
     }
 
-    /// The server has refused a token.
+    /// Records that the API server rejected a token.
     fn refused(&self) {
         self.token.lock().unwrap_or_else(PoisonError::into_inner).refused = true;
     }
@@ -74,7 +74,7 @@ impl<S> Layer<S> for TokenFile {
     }
 }
 
-/// Sends the token along.
+/// Adds the token to each request.
 #[derive(Clone)]
 pub struct WithToken<S> {
     inner: S,
@@ -98,7 +98,7 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         request.headers_mut().insert(header::AUTHORIZATION, self.token.header());
-        // The service that was asked whether it is ready is the one that is called.
+        // Call the service that was polled for readiness, and keep the clone.
         let ready = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, ready);
         let token = self.token.clone();
@@ -118,10 +118,10 @@ mod tests {
     use std::convert::Infallible;
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_that_is_replaced_is_read_anew_within_a_minute_and_soon_after_it_was_refused() {
+    async fn rereads_the_token_each_minute_and_after_a_rejection() {
         let file = std::env::temp_dir().join(format!("quintet-token-{}", std::process::id()));
         std::fs::write(&file, "first\n").unwrap();
-        // The server knows the newest token alone.
+        // The server accepts only the newest token.
         let newest = Arc::new(Mutex::new("first"));
         let known = newest.clone();
         let service = tower::service_fn(move |request: Request<Body>| {

@@ -1,31 +1,31 @@
-//! What an answer of the API server to a write means for the plan.
+//! Classifies the API server's answers to writes.
 
 use crate::model::object::Meta;
 use crate::model::refusals::{RefusalReason, Verb};
 
 /// The answer to one write.
 pub(super) enum Answer {
-    /// Done, with the object's metadata after the write; None for a deletion, a claim and an effect.
+    /// The write succeeded. Holds the object's metadata after the write; None for a deletion, a claim and an effect.
     Done(Option<Box<Meta>>),
-    /// Nothing to do: it is there already, gone already, or has changed. The cache will show it.
+    /// The object already exists, is gone, or has changed. The cache will show the current state.
     Stale,
-    /// Refused.
+    /// The API server rejected the write.
     Refused { reason: RefusalReason, message: String, quota: bool },
-    /// The namespace is being deleted: nothing can be made there any more.
+    /// The namespace is being deleted, so the API server rejects creations in it.
     NamespaceTerminating,
 }
 
-/// What an answer of the API server means for the plan.
+/// What an answer says about the outcome of a write.
 pub(super) enum Sorted {
-    /// It was carried out, or was not, and that is certain.
+    /// The outcome is certain.
     Answer(Answer),
-    /// It was not carried out, and should be tried again later.
+    /// The write had no effect; retry it later.
     Later(String),
-    /// It may have been carried out.
+    /// The outcome is unknown: the write may have succeeded.
     Ambiguous(String),
 }
 
-/// Sorts a failure that the API server states.
+/// Classifies an error status of the API server.
 pub(super) fn sort(verb: Verb, status: kube::core::Status) -> Sorted {
     let terminating = is_namespace_terminating(&status);
     let kube::core::Status { code, reason, message, .. } = status;
@@ -35,24 +35,24 @@ pub(super) fn sort(verb: Verb, status: kube::core::Status) -> Sorted {
     };
     match code {
         404 if verb != Verb::Create => Sorted::Answer(Answer::Stale),
-        // The API server's own words, and not those of a proxy that quotes the path.
+        // The message of the API server itself; a proxy would quote the path instead.
         404 if reason == "NotFound" && message.starts_with("namespaces \"") => {
             Sorted::Answer(Answer::NamespaceTerminating)
         }
         409 if reason == "AlreadyExists" => refused(RefusalReason::AlreadyExists, message),
-        // Fields of other managers, and we did not force; any other conflict is a changed object.
+        // Another manager owns the fields, and this apply was not forced. Any other conflict means a changed object.
         409 if verb == Verb::Apply && message.starts_with("Apply failed") => {
             refused(RefusalReason::Other, message)
         }
         409 => Sorted::Answer(Answer::Stale),
-        // A `test` of the patch failed: the object is not as the plan saw it.
+        // A `test` of the patch failed: the object has changed since the plan was made.
         422 if verb == Verb::JsonPatch && message.starts_with("the server rejected our request") => {
             Sorted::Answer(Answer::Stale)
         }
         403 if terminating => Sorted::Answer(Answer::NamespaceTerminating),
         400 | 403 | 404 | 413 | 422 => refused(RefusalReason::Other, message),
         500 if message.contains("failed to create typed") => refused(RefusalReason::Untyped, message),
-        // Any JSON is a Status to kube, without a code where it is none: the words of whoever stands between.
+        // kube parses any JSON as a Status, with code 0 if it has none, so this may be the answer of a proxy.
         0 | 500..=599 => Sorted::Ambiguous(message),
         _ => Sorted::Later(message),
     }

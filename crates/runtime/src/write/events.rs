@@ -1,7 +1,7 @@
-//! Kubernetes Events: merged per object and reason, bounded in number, never in the way of a pass.
+//! Sends Kubernetes Events, merged by object, reason and type, without delaying a reconcile.
 //!
-//! A recorder only puts a record into a bounded channel. One task sends them: the first of its kind as a new Event,
-//! later ones as a count on that Event's series, at most once in a while. What does not fit is dropped and counted.
+//! A recorder puts records into a bounded channel, and one task sends them. The first record of a series becomes a
+//! new Event; later ones only raise its count, at a limited pace. Records that do not fit are dropped and counted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use crate::server::client::{ask_in_term, brief};
 use crate::server::gate::{Gate, Term};
 use crate::server::metrics::Metrics;
 
-/// Records that may wait; more are dropped.
+/// Records in the channel; further records are dropped.
 const WAITING: usize = 256;
-/// Distinct (object, reason) pairs that are remembered for merging.
+/// Series that are kept for merging.
 const REMEMBERED: usize = 1024;
-/// How long an Event is continued as a series; afterwards a new one is made. Below the server's default of 1 h.
+/// How long a series is continued before a new Event starts. Below the API server's default `--event-ttl` of 1 h.
 const SERIES: Duration = Duration::from_mins(30);
 /// The shortest time between two updates of one series.
 const PACE: Duration = Duration::from_secs(10);
-/// The shortest time between two Events of one object and reason with different notes.
+/// The shortest time between two Events of one series with different notes.
 const NEWS: Duration = Duration::from_secs(1);
-/// How long one call may take.
+/// The time limit of one request.
 const CALL: Duration = Duration::from_secs(5);
-/// The API's limit on a note, in bytes.
+/// The API's limit for a note, in bytes.
 const LONGEST_NOTE: usize = 1024;
 
 struct Record {
@@ -47,7 +47,7 @@ struct Record {
     _unsent: Unsent,
 }
 
-/// A record that is not dealt with yet.
+/// Counts a record until it is sent or dropped.
 struct Unsent(Arc<watch::Sender<usize>>);
 
 impl Unsent {
@@ -63,7 +63,7 @@ impl Drop for Unsent {
     }
 }
 
-/// Where controllers put their news. Cheap to clone.
+/// Records Events for the controllers. Cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
     sender: mpsc::Sender<Record>,
@@ -72,7 +72,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder, and the task that sends what it records.
+    /// Returns a recorder, and the task that sends its records.
     pub fn new(
         client: Client,
         gate: Gate,
@@ -85,7 +85,7 @@ impl Recorder {
         (Self { sender, unsent: Arc::default(), metrics }, task)
     }
 
-    /// Records news about an object. Never waits.
+    /// Records an Event about an object. Never waits.
     pub fn record(&self, resource: Resource, object: &Key, event: Event) {
         let record =
             Record { resource, object: object.clone(), event, _unsent: Unsent::one_of(&self.unsent) };
@@ -94,7 +94,7 @@ impl Recorder {
         }
     }
 
-    /// Waits until all that was recorded so far is sent, or given up, but not for longer than `limit`.
+    /// Waits until every record is sent or given up, for up to `limit`.
     pub async fn flush(&self, limit: Duration) {
         let mut unsent = self.unsent.subscribe();
         let _ = timeout(limit, unsent.wait_for(|unsent| *unsent == 0)).await;
@@ -130,7 +130,7 @@ async fn send_all(
             && now.duration_since(series.began) < SERIES
         {
             series.count += 1;
-            // The API lets a series change its count and no more: other words need another Event.
+            // Only the count of a series may change, so another note needs another Event.
             if series.note == note {
                 if now.duration_since(series.sent) >= PACE {
                     series.sent = now;
@@ -199,12 +199,12 @@ fn event(record: &Record, name: &str, note: &str, clock: &Clock, instance: &str)
     })
 }
 
-/// Events about cluster-scoped objects live in `default`.
+/// The API requires the namespace `default` for Events about cluster-scoped objects.
 fn namespace_of(object: &Key) -> &str {
     if object.namespace.is_empty() { "default" } else { &object.namespace }
 }
 
-/// Sends Events for as long as the term lasts in which they were to be sent.
+/// Sends Events as long as the term lasts in which they are recorded.
 struct Sender<'a> {
     client: &'a Client,
     gate: &'a Gate,
@@ -212,7 +212,7 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Whether the API server has taken it.
+    /// Returns whether the API server accepted the request.
     async fn call(&self, method: &str, path: &str, content_type: &str, body: &Value) -> bool {
         let request = Request::builder()
             .method(method)

@@ -1,8 +1,7 @@
-//! Carries plans out. It alone writes.
+//! Executes plans. Only this module writes to the API server.
 //!
-//! Before every write it asks the gate whether this process may still write, and the time left is the write's
-//! deadline. Writes run side by side in a sliding window. What the server answers is sorted into done, news,
-//! refusals (which count against one object and wait), and failures (which make the whole pass wait).
+//! Each write first asks the gate whether this process may still write; the remaining time is its deadline. Writes
+//! run concurrently in a sliding window. Answers are done, stale, refused (one object waits) or failed (all wait).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,81 +24,81 @@ use crate::write::answer::{Answer, Sorted, sort};
 use crate::write::owner_memory::OwnerMemory;
 use crate::write::request::{self, Write};
 
-/// So many refusals in a row stop a pass: something is wrong with all of it.
+/// This number of new refusals in a row ends the execution of a plan, because they probably share one cause.
 const STOP_AFTER: usize = 3;
 
-/// Why a pass failed.
+/// Why a reconcile failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// This process may not write (any more).
+    /// This process does not hold the Lease.
     #[error("this process does not hold the lease")]
     NotLeading,
-    /// The server could not be reached, or asked to come back later, or the answer is ambiguous.
+    /// The API server could not be reached, asked for a later retry, or gave an answer with an unknown outcome.
     #[error("{verb} {object}: {error}")]
     Unanswered {
-        /// What was tried.
+        /// The verb of the request.
         verb: Verb,
-        /// On what.
+        /// The object of the request.
         object: String,
-        /// What came instead of an answer.
+        /// What happened instead of a usable answer.
         error: String,
-        /// Whether the API server said so itself (InternalError): it answers, and may well do something else.
+        /// Whether the API server answered with InternalError itself. Such a server may still accept other requests.
         is_said: bool,
     },
     /// The object has changed since the plan was made.
     #[error("{0} has changed meanwhile")]
     Stale(String),
-    /// A write that concerns the owner itself was refused.
+    /// The API server rejected a write to the owner itself.
     #[error("the API server refuses {object}: {message}")]
     Refused {
-        /// What was to be written.
+        /// The object of the write.
         object: String,
-        /// The server's words.
+        /// The API server's message.
         message: String,
     },
-    /// Reading what the plan needs failed.
+    /// A read for the plan failed.
     #[error("{}", brief(.0))]
     Read(#[from] kube::Error),
-    /// The kind's own effect failed.
+    /// The effect of a kind failed.
     #[error("{0}")]
     Effect(String),
 }
 
-/// What carrying out the steps of a plan came to.
+/// The result of executing the steps of a plan.
 #[derive(Debug, Default)]
 pub struct Execution {
-    /// Writes that went through.
+    /// The number of successful writes.
     pub writes: usize,
-    /// Whether all steps went through.
+    /// Whether all actions of all steps succeeded.
     pub complete: bool,
-    /// Whether a refusal was remembered: the next plan knows more than this one did.
+    /// Whether a refusal was stored that the next plan must read.
     pub refused: bool,
-    /// Whether something was not as the plan saw it. The cache will mostly say how, but not always (an object that
-    /// existed a moment ago and is gone): the pass is repeated soon.
+    /// Whether an object differed from what the plan saw. The reconcile is repeated soon, because the cache may never
+    /// show it (an object that existed only for a moment).
     pub news: bool,
-    /// What was done, for the log and the events: verb and object, as in `created pod a`.
+    /// The successful writes, for logs and Events: verb, kind and name.
     pub done: Vec<(Verb, &'static str, String)>,
-    /// The metadata of each object that was applied, as the API server answered it.
+    /// The metadata of each applied object, as the API server returned it.
     pub applied: Vec<(Resource, Meta)>,
-    /// What was refused: verb, object, the server's words.
+    /// The refused writes: verb, name, and the API server's message.
     pub refusals: Vec<(Verb, String, String)>,
-    /// What ended it: nothing was begun after that.
+    /// The first failure; no action starts after it.
     pub failure: Option<Error>,
 }
 
-/// The one writer of the process.
+/// The only writer of the process.
 pub struct Executor {
     client: Client,
     gate: Gate,
     window: Semaphore,
-    /// Reads past the caches.
+    /// Reads from the API server instead of a cache.
     pub reads: LiveReads,
-    /// What is remembered of every owner.
+    /// Refusals, and writes that the caches must still show, by owner.
     pub memory: OwnerMemory,
 }
 
 impl Executor {
-    /// An executor that writes while `gate` is open.
+    /// Creates an executor that writes while `gate` is open.
     pub fn new(client: Client, gate: Gate, clock: Clock) -> Self {
         Self {
             reads: LiveReads::new(client.clone()),
@@ -110,12 +109,12 @@ impl Executor {
         }
     }
 
-    /// Reads what an ambiguous answer may have written, so that the next plan waits for it.
+    /// Reads each object whose write has an unknown outcome, so that the next plan waits until the caches show it.
     pub async fn clarify(&self, owner: &Key) -> Result<(), Error> {
         for (place, deleted) in self.memory.unanswered(owner) {
             let (resource, namespace, name) = &place;
             let found = match self.reads.read_meta(resource, namespace, name).await {
-                // With its type, what was written is gone.
+                // If the type is no longer served, the written object is gone too.
                 Err(error) if resource.custom && !self.reads.is_served(resource).await.unwrap_or(true) => {
                     tracing::debug!(error = brief(&error), "the type of what was written is gone");
                     None
@@ -135,8 +134,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Takes the steps of a plan, one after the other, for as long as the plan is `still` about the object as it is. What was
-    /// refused lately was withheld before: see [`OwnerMemory::withhold`].
+    /// Executes the steps in order while `still` returns true: the plan applies to the current object. The caller has
+    /// removed waiting refusals from `steps`; see [`OwnerMemory::withhold`].
     pub async fn execute<S, E>(
         &self,
         owner: &Key,
@@ -151,7 +150,7 @@ impl Executor {
     {
         let mut execution = Execution { complete: true, ..Execution::default() };
         for (index, step) in steps.into_iter().enumerate() {
-            // What comes after a claim or a patch is owed by whoever made it.
+            // The process that made a claim or a patch must also run the effects that follow it.
             let claimed = index > 0;
             let stop = AtomicBool::new(false);
             let (stop, effect) = (&stop, &effect);
@@ -183,7 +182,7 @@ impl Executor {
         execution
     }
 
-    /// Takes note of an answer. Returns whether nothing more of this step is begun.
+    /// Records an answer. Returns whether to start no more actions of this step.
     fn settle(
         &self,
         owner: &Key,
@@ -214,13 +213,13 @@ impl Executor {
                 false
             }
             Ok(Answer::NamespaceTerminating) => {
-                // The next plan knows.
+                // The next plan reads this in its refusals.
                 execution.refused |= self.memory.namespace_terminates(owner);
                 true
             }
             Ok(Answer::Refused { reason, message, quota }) => {
                 execution.refused = true;
-                // What is wrong with a name, or was refused before, is not news about the others.
+                // A problem with one name, or an earlier refusal, says nothing about the other objects.
                 let is_new =
                     !reason.is_of_the_name() && !self.memory.was_refused(owner, verb, &resource, &name);
                 *refused_in_a_row += usize::from(is_new);
@@ -269,7 +268,7 @@ impl Executor {
                 return self.claim(owner, resource, version, &status, &token).await;
             }
             Action::Effect(own) => {
-                // What was claimed is carried through, whoever leads by now.
+                // A claim is carried through even if this process has lost the Lease meanwhile.
                 if !claimed && self.gate.deadline().is_none() {
                     return Err(Error::NotLeading);
                 }
@@ -286,7 +285,7 @@ impl Executor {
         }
     }
 
-    /// What it means that an object that was to be created exists already: a retried POST of ours, or a stranger's object.
+    /// Handles a creation whose object already exists: our own object after a retried POST, or a foreign object.
     async fn met(
         &self,
         owner: &Key,
@@ -300,7 +299,7 @@ impl Executor {
                     && meta.is_controlled_by(owner)
                     && meta.labels.get(KIND_LABEL).is_none() =>
             {
-                // The watch selects by that label: the cache will never show this pod.
+                // The Pod watch selects by this label, so the cache will never show this pod.
                 (
                     RefusalReason::LabelsMissing,
                     format!("Pod {name} exists already, but has lost its label {KIND_LABEL}"),
@@ -323,16 +322,16 @@ impl Executor {
         Ok(Answer::Refused { reason, message, quota: false })
     }
 
-    /// Sends one write, within the window, for as long as the gate is open and the call limit lasts.
+    /// Sends one write in the window, while the gate is open and for up to [`CALL`].
     pub(super) async fn write(&self, owner: &Key, write: Write) -> Result<Answer, Error> {
         let Write { verb, resource, namespace, name, deletes, request } = write;
         let request = request.map_err(|error| Error::Read(kube::Error::HttpError(error)))?;
         let Ok(_permit) = self.window.acquire().await else { return Err(Error::NotLeading) };
         let term = self.gate.term().ok_or(Error::NotLeading)?;
-        // Noted before it is sent: whatever becomes of this task, the next plan knows that something may have happened.
+        // Record the write before it is sent: even if this task is cancelled, the next plan waits for the outcome.
         let place = (resource, namespace.clone(), name.clone());
         self.memory.ambiguous(owner, |ambiguous| ambiguous.insert(place.clone(), deletes.clone()));
-        // A lease that is renewed meanwhile gives it more time: a webhook of somebody else may need it.
+        // If the Lease is renewed meanwhile, the deadline moves, because a slow webhook may need the time.
         let mut is_said = false;
         let sorted = match ask_in_term::<MetaOnly>(&self.client, &self.gate, term, CALL, request).await {
             None => Sorted::Ambiguous("the lease was lost, or not renewed in time".to_owned()),
@@ -352,11 +351,12 @@ impl Executor {
                 Sorted::Answer(Answer::Done(meta))
             }
             Some(Ok(Err(kube::Error::Api(status)))) => {
-                // As where a webhook fails. What its store says goes without a reason: such a server is not asked for more.
+                // A failed webhook has this reason. An error of etcd has none, and such a server gets no further
+                // requests.
                 is_said = status.code == 500 && status.reason == "InternalError";
                 sort(verb, *status)
             }
-            // It was not sent.
+            // The request was not sent.
             Some(Ok(Err(kube::Error::Service(error)))) if error.is::<Resting>() => {
                 Sorted::Later(error.to_string())
             }

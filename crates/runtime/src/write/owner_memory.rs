@@ -1,5 +1,5 @@
-//! What this process remembers of the owners it writes for: what was refused, and what the caches must still show.
-//! Everything else is observed again for each plan.
+//! What this process stores about each owner: refusals, and writes that the caches must still show. Plans read
+//! everything else again each time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use crate::model::plan::Plan;
 use crate::model::refusals::{Refusal, RefusalReason, Refusals, Verb};
 use crate::model::resource::{PODS, Resource};
 
-/// How long it is taken for granted that a namespace is being deleted: it may have been made anew.
+/// How long a namespace counts as being deleted without a new check; it may have been created again.
 const TERMINATING: SignedDuration = LONGEST_BACKOFF;
-/// The wait before more is made after that, doubled while nothing goes through.
+/// The first pause of creations after several refusals in a row; it doubles until a creation succeeds.
 const FIRST_STOP: SignedDuration = SignedDuration::from_secs(1);
 
 /// Type, namespace and name of an object.
@@ -25,15 +25,15 @@ pub(super) type Place = (Resource, Arc<str>, String);
 
 #[derive(Clone, Debug, Default)]
 struct Written {
-    /// By type and namespace.
+    /// The highest written resourceVersion and the time of the answer, by type and namespace.
     versions: HashMap<(Resource, Arc<str>), (u64, Instant)>,
     deletes: Vec<(Resource, Key, Instant)>,
-    /// What an unanswered write may have done; for a deletion, the UID that it was about.
+    /// Writes with an unknown outcome; for a deletion, with the UID in its preconditions.
     ambiguous: HashMap<Place, Option<Arc<str>>>,
 }
 
 impl Written {
-    /// Forgets what the caches show; whether that is all of their types.
+    /// Drops the writes that the caches show. Returns whether no write to a type of these caches is left.
     fn is_shown(&mut self, caches: &[Arc<dyn TrackedCache>]) -> bool {
         for cache in caches {
             let resource = cache.resource();
@@ -55,7 +55,7 @@ impl Written {
             && !self.deletes.iter().any(|(of, key, _)| followed(of, &key.namespace))
     }
 
-    /// The types of what is not shown.
+    /// The types with a write that is not shown yet.
     fn resources(&self) -> impl Iterator<Item = Resource> {
         let deleted = self.deletes.iter().map(|(resource, ..)| *resource);
         let ambiguous = self.ambiguous.keys().map(|(resource, ..)| *resource);
@@ -63,28 +63,28 @@ impl Written {
     }
 }
 
-/// What is remembered of one owner: forgotten with it.
+/// What is stored about one owner.
 #[derive(Default)]
 struct Memory {
     written: Written,
     refusals: Refusals,
-    /// Until when the owner's namespace counts as one that is being deleted.
+    /// The namespace of the owner counts as being deleted until this time.
     terminating: Option<Timestamp>,
-    /// The generation that was refused: a changed spec deserves another try.
+    /// The last observed generation; a changed spec clears the refusals.
     generation: Option<i64>,
-    /// How often creations were stopped without one that went through.
+    /// How often creations were paused since the last successful one.
     stops: u32,
     status_written: Option<Instant>,
 }
 
-/// What is remembered of every owner.
+/// What is stored about every owner.
 pub struct OwnerMemory {
     clock: Clock,
     owners: Mutex<HashMap<Arc<str>, Memory>>,
 }
 
 impl OwnerMemory {
-    /// Remembers nothing yet.
+    /// Starts empty.
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, owners: Mutex::default() }
     }
@@ -93,17 +93,17 @@ impl OwnerMemory {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets an owner that is gone.
+    /// Drops everything about a deleted owner.
     pub fn forget(&self, owner: &Key) {
         self.lock().remove(&owner.uid);
     }
 
-    /// The UIDs of the owners of whom anything is remembered.
+    /// The UIDs of the owners in this store.
     pub fn remembered(&self) -> Vec<Arc<str>> {
         self.lock().keys().cloned().collect()
     }
 
-    /// What was refused for this owner.
+    /// The refusals of this owner.
     pub fn refusals(&self, owner: &Key) -> Refusals {
         let now = self.clock.now();
         let latest = now.checked_add(LONGEST_BACKOFF).unwrap_or(Timestamp::MAX);
@@ -115,23 +115,23 @@ impl OwnerMemory {
         memory.refusals.clone()
     }
 
-    /// Drops from a plan what was refused lately; see [`Plan::withhold`].
+    /// Removes the actions with a waiting refusal from a plan; see [`Plan::withhold`].
     pub fn withhold<S, E>(&self, owner: &Key, plan: &mut Plan<S, E>) {
         plan.withhold(&self.refusals(owner), self.clock.now());
     }
 
-    /// When it is to be asked again whether the owner's namespace is still being deleted.
+    /// When to check again whether the owner's namespace is being deleted.
     pub fn terminating_until(&self, owner: &Key) -> Option<Timestamp> {
         self.lock().get(&owner.uid)?.terminating
     }
 
-    /// What the API server said to something of this owner that it refused and that waits to be tried again.
+    /// The API server's message for a refusal of this owner that waits for a retry.
     pub fn refused_now(&self, owner: &Key) -> Option<String> {
         let memory = self.lock();
         Some(memory.get(&owner.uid)?.refusals.waiting(self.clock.now())?.message.clone())
     }
 
-    /// Forgets what was refused if the owner's spec has changed since.
+    /// Drops the refusals if the owner's spec has changed.
     pub fn observe_generation(&self, owner: &Key, generation: i64) {
         if let Some(memory) = self.lock().get_mut(&owner.uid)
             && let Some(refused) = memory.generation.replace(generation)
@@ -142,15 +142,15 @@ impl OwnerMemory {
         }
     }
 
-    /// Whether the caches show everything that was written for `owner`.
+    /// Whether the caches show all writes for `owner`.
     pub fn caught_up(&self, owner: &Key, caches: &[Arc<dyn TrackedCache>]) -> bool {
         let mut memory = self.lock();
         memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches))
     }
 
-    /// Whether the caches show everything that was written for anybody.
+    /// Whether the caches show all writes for all owners.
     pub fn all_caught_up(&self, caches: &[Arc<dyn TrackedCache>]) -> bool {
-        // Of each of them it is forgotten what is shown: who hands over tells of the rest.
+        // Call `is_shown` for every owner: it drops the shown writes, and the hand-over record lists only the rest.
         let mut memory = self.lock();
         let mut shown = true;
         for memory in memory.values_mut() {
@@ -159,14 +159,14 @@ impl OwnerMemory {
         shown
     }
 
-    /// The types of which something was written, or may have been, that no cache has shown yet.
+    /// The types with a write, or a possible write, that no cache has shown yet.
     pub fn unshown(&self) -> HashSet<Resource> {
         let memory = self.lock();
         let written = memory.values().map(|memory| &memory.written);
         written.flat_map(Written::resources).collect()
     }
 
-    /// A write of this owner was answered: the caches must show this version.
+    /// Records the answer to a write; the caches must show its resourceVersion.
     pub(super) fn wrote(&self, owner: &Key, resource: Resource, meta: &Meta) {
         if let Ok(version) = meta.resource_version.parse::<u64>() {
             let mut memory = self.lock();
@@ -177,21 +177,21 @@ impl OwnerMemory {
         }
     }
 
-    /// An object was deleted: the caches must show that.
+    /// Records a deletion that the caches must show.
     pub(super) fn deleted(&self, owner: &Key, resource: Resource, key: Key) {
         let mut memory = self.lock();
         let written = &mut memory.entry(owner.uid.clone()).or_default().written;
         written.deletes.push((resource, key, Instant::now()));
     }
 
-    /// What unanswered writes of this owner may have done; for a deletion, with the UID that it was about.
+    /// The writes with an unknown outcome; for a deletion, with the UID in its preconditions.
     pub(super) fn unanswered(&self, owner: &Key) -> Vec<(Place, Option<Arc<str>>)> {
         let memory = self.lock();
         let ambiguous = memory.get(&owner.uid).map(|memory| memory.written.ambiguous.clone());
         ambiguous.unwrap_or_default().into_iter().collect()
     }
 
-    /// Changes what unanswered writes may have done.
+    /// Changes the record of writes with an unknown outcome.
     pub(super) fn ambiguous<T>(
         &self,
         owner: &Key,
@@ -200,14 +200,14 @@ impl OwnerMemory {
         change(&mut self.lock().entry(owner.uid.clone()).or_default().written.ambiguous)
     }
 
-    /// The owner's namespace is being deleted. Returns whether that is news.
+    /// Records that the owner's namespace is being deleted. Returns whether this is new.
     pub(super) fn namespace_terminates(&self, owner: &Key) -> bool {
         let until = self.clock.now().checked_add(TERMINATING).unwrap_or(Timestamp::MAX);
         let mut memory = self.lock();
         memory.entry(owner.uid.clone()).or_default().terminating.replace(until).is_none()
     }
 
-    /// Takes note of a refusal.
+    /// Records a refusal and its backoff.
     pub(super) fn refused(
         &self,
         owner: &Key,
@@ -220,7 +220,7 @@ impl OwnerMemory {
         let mut memory = self.lock();
         let memory = memory.entry(owner.uid.clone()).or_default();
         let refusals = &mut memory.refusals;
-        // What is no longer tried (another template, fewer pods) must not be remembered for ever.
+        // Drop refusals of actions that plans no longer contain, e.g. after a change of the template.
         refusals.retain(|refusal| {
             refusal.until.checked_add(LONGEST_BACKOFF).is_ok_and(|forgotten| forgotten > now)
         });
@@ -234,8 +234,8 @@ impl OwnerMemory {
         refusals.insert(resource, name, refusal);
     }
 
-    /// Whatever is wrong with one object is wrong with the others too, it seems: a template that is not taken must not be
-    /// tried on thousands of nodes in one go.
+    /// Pauses the creations of this owner. Otherwise a rejected template would be tried on thousands of nodes at
+    /// once.
     pub(super) fn pause_creations(&self, owner: &Key, name: &str) {
         let now = self.clock.now();
         let mut memory = self.lock();
@@ -247,19 +247,19 @@ impl OwnerMemory {
         memory.stops += 1;
     }
 
-    /// Whether this was refused before.
+    /// Whether a refusal of this action is stored.
     pub(super) fn was_refused(&self, owner: &Key, verb: Verb, resource: &Resource, name: &str) -> bool {
         self.lock().get(&owner.uid).is_some_and(|memory| memory.refusals.of(verb, resource, name).is_some())
     }
 
-    /// What stood in the way of a creation has changed: it is tried again when it is wanted again.
+    /// Drops the refusal of a creation, because its obstacle has changed.
     pub(super) fn forget_creation(&self, owner: &Key, resource: &Resource, name: &str) {
         if let Some(memory) = self.lock().get_mut(&owner.uid) {
             memory.refusals.forget(Verb::Create, resource, name);
         }
     }
 
-    /// Takes note of a write that went through.
+    /// Records a successful write.
     pub(super) fn accepted(&self, owner: &Key, verb: Verb, resource: &Resource, name: &str) {
         if verb == Verb::MergePatch {
             self.forget_creation(owner, resource, name);
@@ -269,7 +269,7 @@ impl OwnerMemory {
             if verb == Verb::Create {
                 memory.terminating = None;
             }
-            // One that was sent before the others were refused tells nothing.
+            // A creation that was sent before the others were refused does not end the pause.
             if verb == Verb::Create
                 && *resource == PODS
                 && memory.refusals.creations.as_ref().is_some_and(|stop| stop.until <= self.clock.now())
@@ -279,12 +279,12 @@ impl OwnerMemory {
         }
     }
 
-    /// When a status of `owner` was last written.
+    /// When this process last wrote the status of `owner`.
     pub fn status_written(&self, owner: &Key) -> Option<Instant> {
         self.lock().get(&owner.uid).and_then(|memory| memory.status_written)
     }
 
-    /// A status of `owner` was written now.
+    /// Records a status write.
     pub(super) fn wrote_status(&self, owner: &Key) {
         self.lock().entry(owner.uid.clone()).or_default().status_written = Some(Instant::now());
     }

@@ -1,4 +1,4 @@
-//! An action becomes a request.
+//! Builds the HTTP requests of writes.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use crate::model::plan::Body;
 use crate::model::refusals::Verb;
 use crate::model::resource::{Resource, escape};
 
-/// One write: what it does to which object.
+/// One write to one object.
 pub(super) struct Write {
     pub verb: Verb,
     pub resource: Resource,
     pub namespace: Arc<str>,
     pub name: String,
-    /// The UID of the object that it deletes.
+    /// The UID of the object to delete.
     pub deletes: Option<Arc<str>>,
     pub request: Result<Request<Vec<u8>>, http::Error>,
 }
@@ -98,8 +98,8 @@ pub(super) fn status<S: Serialize>(owner: &Key, resource: Resource, status: &S, 
     status_patch(Verb::Status, owner, resource, (APPLY, "&force=true", &body))
 }
 
-/// The status by JSON patch, for an object that was stored with other types than the schema's: server-side
-/// apply, of whatever part, cannot take such an object.
+/// Writes the status by JSON patch. The API server rejects any server-side apply to an object that was stored with
+/// types other than the schema's.
 pub(super) fn untyped_status<S: Serialize>(
     owner: &Key,
     resource: Resource,

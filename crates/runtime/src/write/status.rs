@@ -1,4 +1,4 @@
-//! Writes the status of an object: whole, by server-side apply, and as a claim.
+//! Writes the status of an object, and claims that are stored in a status.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ impl Executor {
     /// The shortest time between two status writes of one object while it progresses.
     pub const STATUS_PACE: Duration = Duration::from_secs(1);
 
-    /// Applies the whole status, if the object still has this resourceVersion. The UID guards nothing: the API server
-    /// does not read it where the status of a custom resource is written.
+    /// Applies the whole status if the object still has this resourceVersion. The UID is not a guard: the API server
+    /// ignores it when it writes the status of a custom resource.
     pub async fn write_status<S: Serialize>(
         &self,
         owner: &Key,
@@ -35,8 +35,8 @@ impl Executor {
                 Ok(())
             }
             Answer::Stale | Answer::NamespaceTerminating => {
-                // The cache is behind, perhaps for long: the next plan waits for what the server has, or for the end of the
-                // owner. Until then it would make the same again for somebody who may be gone.
+                // The cache may be behind for long, and the owner gone. The next plan waits until the cache shows the
+                // owner as the API server has it, or its deletion.
                 let place = (*resource, owner.namespace.clone(), owner.name.to_string());
                 self.memory.ambiguous(owner, |ambiguous| ambiguous.insert(place, Some(owner.uid.clone())));
                 Err(Error::Stale(object))
@@ -45,7 +45,7 @@ impl Executor {
         }
     }
 
-    /// Writes a status that claims something: of several claimants one wins.
+    /// Writes a status that contains a claim; of several claimants only one succeeds.
     pub(super) async fn claim<S: Serialize>(
         &self,
         owner: &Key,
@@ -58,7 +58,7 @@ impl Executor {
             Ok(()) => Ok(Answer::Done(None)),
             Err(Error::Stale(_)) => Ok(Answer::Stale),
             Err(error @ Error::Unanswered { .. }) => {
-                // Did it commit? The object itself knows.
+                // The claim may have been committed, so read the object.
                 let found = self.reads.read::<Claimed>(resource, &owner.namespace, &owner.name).await?;
                 let claim = found.and_then(|found| found.status.claim);
                 if claim.is_some_and(|claim| claim.token == token) {

@@ -1,4 +1,4 @@
-//! Informers follow scripts of answers, in protobuf and in JSON.
+//! Informers follow scripted answers, in protobuf and in JSON.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,15 +16,15 @@ use crate::model::protobuf::tests::{expired, frame, named};
 use crate::model::resource::PODS;
 use crate::server::connectivity::Link;
 
-/// What an informer does with a script of answers.
+/// The result of following a script.
 struct Followed {
-    /// What it told its subscribers.
+    /// The changes that the subscribers received.
     told: Vec<String>,
-    /// Where the requests were to begin, and whether they were for JSON.
+    /// The resourceVersion of each request, and whether the request was for JSON.
     asked: Vec<(String, bool)>,
 }
 
-/// Follows a script of answers: the code, the content type, the body.
+/// Follows a script of answers: code, content type and body.
 async fn follow(answers: Vec<(u16, &'static str, Vec<u8>)>) -> Followed {
     let answers = Arc::new(Mutex::new(VecDeque::from(answers)));
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -65,11 +65,11 @@ fn asked(of: &[(&str, bool)]) -> Vec<(String, bool)> {
 const WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 #[tokio::test(start_paused = true)]
-async fn an_informer_follows_a_watch_in_protobuf() {
+async fn follows_a_watch_in_protobuf() {
     let list = |name: &str, version: &str| {
         [frame("ADDED", &named(name, version)), frame("BOOKMARK", &named("", version))].concat()
     };
-    // The last event is cut off: the watch is continued before it.
+    // The last event is cut off, so the next watch starts before it.
     let cut = frame("ADDED", &named("c", "5"));
     let events = [
         &frame("ADDED", &named("b", "2"))[..],
@@ -80,7 +80,7 @@ async fn an_informer_follows_a_watch_in_protobuf() {
     let followed = follow(vec![
         (200, WATCH, list("a", "1")),
         (200, WATCH, events.concat()),
-        // Said in a watch, and instead of one.
+        // The same error within a watch, and as the answer to one.
         (200, WATCH, frame("ERROR", &expired())),
         (200, WATCH, list("a", "6")),
         (410, CONTENT_TYPE, expired()),
@@ -96,14 +96,14 @@ async fn an_informer_follows_a_watch_in_protobuf() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_informer_asks_for_json_where_protobuf_cannot_be_read() {
+async fn falls_back_to_json_if_protobuf_is_unreadable() {
     let line = |type_: &str, name: &str| {
         let meta = json!({"name": name, "uid": name, "resourceVersion": "1",
             "annotations": {"k8s.io/initial-events-end": "true"}});
         format!("{}\n", json!({"type": type_, "object": {"metadata": meta}})).into_bytes()
     };
     let in_json = [line("ADDED", "a"), line("BOOKMARK", "")].concat();
-    // A server that answers in JSON whatever it is asked for.
+    // An API server that always answers in JSON.
     let followed = follow(vec![(200, "application/json", in_json.clone())]).await;
     assert_eq!(followed.told, ["new a"]);
     assert_eq!(followed.asked, asked(&[("list", false), ("1", false)]));
@@ -111,7 +111,7 @@ async fn an_informer_asks_for_json_where_protobuf_cannot_be_read() {
     for (code, of, body) in [
         (200, WATCH, self::frame("ADDED", b"an object")),
         (200, WATCH, vec![0xff; 8]),
-        // A proxy that thinks it knows what it carries, and one that carries JSON alone.
+        // One proxy changes the content type, and one accepts JSON only.
         (200, "application/json", [&frame[..], b"\n"].concat()),
         (406, "text/html", b"<html>".to_vec()),
     ] {
@@ -122,7 +122,7 @@ async fn an_informer_asks_for_json_where_protobuf_cannot_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_understood_whoever_says_it() {
+async fn decodes_errors_in_protobuf_json_and_plain_text() {
     let list = frame("BOOKMARK", &named("", "1"));
     for (of, body) in
         [(CONTENT_TYPE, expired()), ("text/html", b"<html>".to_vec()), ("application/json", b"{}".to_vec())]

@@ -1,4 +1,4 @@
-//! Deployments, as far as plans read them.
+//! The fields of Deployments that plans read.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -7,21 +7,21 @@ use serde_json::Value;
 use super::{WireCondition, is_read};
 use crate::model::object::{Meta, Object, WireMeta};
 
-/// A Deployment: its spec as the server has it, and what its status says.
+/// A Deployment: its raw spec and a part of its status.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
 #[serde(from = "WireDeployment")]
 pub struct Deployment {
-    /// Metadata; of the annotations only ours.
+    /// The metadata, with only the manager's own annotations.
     pub meta: Meta,
-    /// The spec, defaults and foreign fields included.
+    /// The spec, including defaults and unknown fields.
     pub spec: Value,
-    /// The generation that its controller has seen.
+    /// The generation that the Deployment controller has observed.
     pub observed_generation: i64,
-    /// Pods of any template.
+    /// The number of pods of any template.
     pub replicas: i32,
-    /// Ready pods.
+    /// The number of ready pods.
     pub ready: i32,
-    /// Why pods cannot be made or do not become available, in its controller's words.
+    /// The Deployment controller's message if pods cannot be created or do not become available.
     pub trouble: Option<Box<str>>,
     /// The field manager that owns `spec.replicas` through the scale subresource, as an autoscaler does.
     pub scaled_by: Option<Box<str>>,
@@ -58,7 +58,7 @@ struct WireDeploymentMeta {
     managed_fields: Vec<WireManager>,
 }
 
-/// An entry of `managedFields`, as far as it says who scales.
+/// The fields of a `managedFields` entry that identify a scaler.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct WireManager {

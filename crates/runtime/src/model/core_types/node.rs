@@ -1,4 +1,4 @@
-//! Nodes, as far as plans read them.
+//! The fields of Nodes that plans read.
 
 use serde::Deserialize;
 
@@ -22,15 +22,15 @@ pub struct Taint {
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
 #[serde(from = "WireNode")]
 pub struct Node {
-    /// Metadata, without annotations.
+    /// The metadata, without annotations.
     pub meta: Meta,
-    /// Whether it is cordoned.
+    /// Whether the node is cordoned.
     pub unschedulable: bool,
     /// Taints.
     pub taints: Box<[Taint]>,
-    /// Whether its kubelet says that it is ready.
+    /// Whether the kubelet reports the node as Ready.
     pub ready: bool,
-    /// Changes with each boot.
+    /// The boot ID, which changes with each boot.
     pub boot_id: Box<str>,
     /// The machine's ID (`/etc/machine-id`). It stays the same across boots and differs on another machine.
     pub machine_id: Box<str>,

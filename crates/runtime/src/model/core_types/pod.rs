@@ -1,4 +1,4 @@
-//! Pods, as far as plans read them.
+//! The fields of Pods that plans read.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -12,22 +12,22 @@ use crate::model::protobuf;
 /// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 pub enum Phase {
-    /// Not started; also what a pod without a phase is.
+    /// Not started; also the phase of a pod without a phase.
     #[default]
     Pending,
-    /// At least one container runs or is about to.
+    /// At least one container runs or is about to run.
     Running,
-    /// All containers ended well.
+    /// All containers exited with 0.
     Succeeded,
-    /// A container ended badly, or the pod was evicted.
+    /// A container failed, or the pod was evicted.
     Failed,
-    /// The node does not answer.
+    /// The node does not respond, or the phase is not known to Quintet.
     #[serde(other)]
     Unknown,
 }
 
 impl Phase {
-    /// Whether no container will run any more.
+    /// Whether no container will run again.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
@@ -41,21 +41,21 @@ impl Phase {
     reason = "the cache keeps a bool in place of the specs of containers"
 )]
 pub struct Pod {
-    /// Metadata; of the annotations only those of Kubernetes' controllers and ours.
+    /// The metadata, with only the annotations of Kubernetes' controllers and of the manager.
     pub meta: Meta,
-    /// The node that it is bound to.
+    /// The node that the pod is bound to.
     pub node: Option<Arc<str>>,
     /// Phase.
     pub phase: Phase,
     /// Why the whole pod is in its phase (`Evicted`, `DeadlineExceeded`).
     pub reason: Option<Box<str>>,
-    /// Since when it is Ready.
+    /// When the pod became Ready.
     pub ready_since: Option<Timestamp>,
-    /// The scheduler's words where it found no node.
+    /// The scheduler's message if it found no node.
     pub unschedulable: Option<Box<str>>,
     /// Whether the scheduler waits until its scheduling gates are removed (KEP-3521).
     pub is_gated: bool,
-    /// Whether it was disrupted: preempted, evicted by the API, deleted by a taint.
+    /// Whether the pod was disrupted: preempted, evicted through the API, or deleted because of a taint.
     pub disrupted: bool,
     /// Restarts of its init and main containers, added up. Restarts of sidecars do not count: a sidecar is an init
     /// container with restartPolicy Always.
@@ -71,33 +71,33 @@ pub struct Pod {
     pub has_running_container: bool,
     /// Why a container waits (`ImagePullBackOff`, `CrashLoopBackOff`).
     pub waiting: Option<Box<str>>,
-    /// How a container ended last that waits to be started again.
+    /// The last failure of a container that waits for its restart.
     pub crashed: Option<Box<Exit>>,
-    /// How a container ended last that is not ready, whatever it does now.
+    /// The last failure of a container that is not ready, whatever its current state.
     pub last_exit: Option<Box<Exit>>,
-    /// When the first of its containers started: none has before.
+    /// When the first container started.
     pub started: Option<Timestamp>,
-    /// The containers that have ended badly and were not started again.
+    /// The failed containers that were not restarted.
     pub exits: Box<[Exit]>,
     /// When its last container ended. If no container has an end and the pod is Succeeded or Failed, it is the time
     /// when the pod became not Ready, as for a Job.
     pub finished: Option<Timestamp>,
     /// Reason and message, if the kubelet rejected the pod at admission (`OutOfcpu: Pod was rejected: ...`).
     pub rejection: Option<Box<str>>,
-    /// Type and status of its conditions; only of a pod that has failed.
+    /// The type and status of the conditions; empty unless the pod has failed.
     pub conditions: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// How a container ended, other than well.
+/// The failure of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// The container's name.
+    /// The name of the container.
     pub container: Box<str>,
-    /// Its exit code, not 0.
+    /// The exit code, not 0.
     pub code: i32,
-    /// The kubelet's or the runtime's word for it (`Error`, `OOMKilled`).
+    /// The reason that the kubelet or the container runtime gives (`Error`, `OOMKilled`).
     pub reason: Box<str>,
-    /// Its last words: the end of them, where they are long.
+    /// The termination message; only its end if it is long.
     pub message: Box<str>,
 }
 
@@ -107,18 +107,18 @@ impl Pod {
         !self.phase.has_ended()
     }
 
-    /// A counted pod: running and not asked to go.
+    /// A counted pod: running and not terminating.
     pub fn is_counted(&self) -> bool {
         self.is_running() && self.meta.deleted.is_none()
     }
 
-    /// Why a container of it waits, unless that is just beginning.
+    /// Why a container waits, except while it is being created.
     pub fn held_up(&self) -> Option<&str> {
         let reason = self.waiting.as_deref()?;
         (!matches!(reason, "ContainerCreating" | "PodInitializing")).then_some(reason)
     }
 
-    /// A label's value.
+    /// The value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.meta.labels.get(key)
     }
@@ -390,17 +390,17 @@ struct WireTerminated {
     finished_at: Option<Timestamp>,
 }
 
-/// The longest last words that are kept, in bytes: a kubelet keeps 4,096.
+/// The limit of a stored termination message in bytes; the kubelet keeps 4,096.
 const LAST_WORDS: usize = 256;
 
-/// The end of a text, at most so many bytes of it, from a character on.
+/// The end of a text, up to `bytes` bytes, from a character boundary on.
 fn end_of(text: &str, bytes: usize) -> &str {
     let from = text.len().saturating_sub(bytes);
     let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or_default();
     &text[from..]
 }
 
-/// How a container ended in one of its states, if badly.
+/// The failure of a container in one of its states, if it failed.
 fn exit(container: &WireContainer, state: &WireState) -> Option<Exit> {
     let ended = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
     let reason = ended.reason.clone().unwrap_or_default();
@@ -408,8 +408,9 @@ fn exit(container: &WireContainer, state: &WireState) -> Option<Exit> {
     Some(Exit { container: container.name.clone(), code: ended.exit_code, reason, message })
 }
 
-/// How a container ended badly that waits for its restart. A kubelet looks at a pod only when the wait is over: until then
-/// the container is terminated, and waiting (`CrashLoopBackOff`) for an instant at the end (seen with Kubernetes 1.37).
+/// The failure of a container that waits for its restart. The kubelet syncs a pod only after the backoff: until then
+/// the container is terminated, and only at the end briefly waiting in `CrashLoopBackOff` (seen with Kubernetes
+/// 1.37).
 fn crash(container: &WireContainer, spec: &WirePodSpec) -> Option<Exit> {
     match exit(container, &container.state) {
         Some(exit) => spec.restarts_after(&container.name, exit.code).then_some(exit),
@@ -418,13 +419,13 @@ fn crash(container: &WireContainer, spec: &WirePodSpec) -> Option<Exit> {
     }
 }
 
-/// The longest message of a rejection that is kept, in bytes.
+/// The limit of a stored rejection message in bytes.
 pub(super) const REJECTION: usize = 256;
 
-/// The reasons that the kubelet gives when it ends a pod that it had admitted.
+/// The reasons with which the kubelet ends a pod that it had admitted.
 const OF_ADMITTED_PODS: [&str; 2] = ["DeadlineExceeded", "Evicted"];
 
-/// Reason and message of a pod that the kubelet rejected at admission: none of its containers ever ran.
+/// The reason and message for a pod that the kubelet rejected at admission, before any container ran.
 fn rejection(status: &WirePodStatus) -> Option<Box<str>> {
     let reason = status.reason.as_deref()?;
     let has_run = |container: &WireContainer| {
@@ -443,7 +444,7 @@ fn rejection(status: &WirePodStatus) -> Option<Box<str>> {
     })
 }
 
-/// The kubelet's reason for the end of a container that it restarts together with all others of the pod.
+/// The kubelet's reason for a container that it restarts together with all others of the pod.
 const RESTARTING_ALL: &str = "RestartingAllContainers";
 
 /// Whether the kubelet restarts every container that is now terminated with an exit code other than 0.

@@ -1,4 +1,4 @@
-//! Also what the tests of watches encode their answers with.
+//! Tests of the conversion, and the encoders that the tests of watches use.
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::model::core_types::{Node, Pod};
 
-/// A field on the wire: bytes of a message, or of a text.
+/// A field on the wire: the bytes of a message or of a string.
 fn put(number: u64, value: impl AsRef<[u8]>) -> Vec<u8> {
     let value = value.as_ref();
     [&encoded(number << 3 | 2)[..], &encoded(u64::try_from(value.len()).unwrap()), value].concat()
@@ -76,7 +76,7 @@ fn main_container() -> Vec<u8> {
 }
 
 #[test]
-fn an_object_becomes_the_json_of_what_is_read_of_it() {
+fn converts_an_object_to_json_with_only_the_read_fields() {
     let expected = json!({
         "metadata": {
             "name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7", "generation": 0,
@@ -101,7 +101,7 @@ fn an_object_becomes_the_json_of_what_is_read_of_it() {
 }
 
 #[test]
-fn sidecars_and_running_containers_are_read() {
+fn reads_sidecars_and_running_containers() {
     let container = |name: &str| {
         let running = put(2, put(1, put_number(1, 5)));
         [put(1, name), put(2, running), put_number(5, 2)].concat()
@@ -120,7 +120,7 @@ fn sidecars_and_running_containers_are_read() {
 }
 
 #[test]
-fn a_rejection_is_read() {
+fn reads_a_rejection() {
     let ready = [put(1, "Ready"), put(2, "False"), put(4, put_number(1, 5))].concat();
     let status = [put(1, "Failed"), put(2, ready), put(3, "Pod was rejected"), put(4, "OutOfcpu")].concat();
     let pod: Pod = serde_json::from_value(json_of(&enveloped("Pod", &put(3, status)), &POD)).unwrap();
@@ -129,14 +129,14 @@ fn a_rejection_is_read() {
 }
 
 #[test]
-fn packed_numbers_are_refused() {
+fn rejects_packed_numbers() {
     let packed = put(2, [1, 2]);
     let refused = message(&packed, EXIT_CODES, &mut Vec::new());
     assert_eq!(refused, Err(Malformed("no number where one should be")));
 }
 
 #[test]
-fn an_event_becomes_a_line() {
+fn converts_an_event_to_a_line() {
     let frame = frame("MODIFIED", &enveloped("Pod", &pod()));
     let mut line = Vec::new();
     event(&frame[4..], &POD, &mut line).unwrap();
@@ -146,7 +146,7 @@ fn an_event_becomes_a_line() {
 }
 
 #[test]
-fn what_the_server_says_instead_is_understood() {
+fn reads_a_status_in_place_of_an_object() {
     let said = expired();
     let expected = json!({"status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
     assert_eq!(json_of(&said, &POD), expected);
@@ -154,7 +154,7 @@ fn what_the_server_says_instead_is_understood() {
 }
 
 #[test]
-fn a_node_is_read() {
+fn reads_a_node() {
     let taint = [put(1, "k"), put(2, ""), put(3, "NoSchedule")].concat();
     let ready = [put(1, "Ready"), put(2, "True"), put(3, put_number(1, 5))].concat();
     let node = [
@@ -171,7 +171,7 @@ fn a_node_is_read() {
 }
 
 #[test]
-fn a_negative_number_and_an_empty_time_are_what_they_are_in_json() {
+fn negative_numbers_and_empty_times_are_as_in_json() {
     let ended = [put_number(1, (-1_i64).cast_unsigned()), put(5, [])].concat();
     let mut json = Vec::new();
     message(&ended, TERMINATED, &mut json).unwrap();
@@ -179,19 +179,19 @@ fn a_negative_number_and_an_empty_time_are_what_they_are_in_json() {
 }
 
 #[test]
-fn what_is_cut_off_or_something_else_is_refused() {
+fn rejects_truncated_objects_and_other_formats() {
     let whole = enveloped("Pod", &pod());
     let mut refused = 0;
     for end in 0..whole.len() {
         refused += usize::from(object(&whole[..end], &POD, &mut Vec::new()).is_err());
     }
-    // It may end between two fields of the envelope.
+    // Some prefixes are valid, because they end between two fields of the envelope.
     assert!(refused >= whole.len() - 3, "{refused} of {}", whole.len());
     assert!(object(b"{\"kind\":\"Pod\"}", &POD, &mut Vec::new()).is_err());
 }
 
 #[test]
-fn an_object_without_content_or_of_another_kind_is_refused() {
+fn rejects_objects_of_another_kind_or_without_content() {
     let refused = |encoded: &[u8]| object(encoded, &POD, &mut Vec::new()).unwrap_err().0;
     assert_eq!(refused(MAGIC), "an object of another kind");
     assert_eq!(refused(&enveloped("Node", &pod())), "an object of another kind");
@@ -200,13 +200,13 @@ fn an_object_without_content_or_of_another_kind_is_refused() {
 }
 
 #[test]
-fn a_time_beyond_all_years_concerns_its_object_alone() {
+fn an_invalid_time_affects_only_its_object() {
     let late = put(1, [put(1, "p"), put(8, put_number(1, u64::MAX / 2))].concat());
     let json = json_of(&enveloped("Pod", &late), &POD);
     assert!(serde_json::from_value::<Pod>(json).is_err());
 }
 
-/// A frame of a watch: four bytes that say its length, and an event.
+/// A frame of a watch: its length in four bytes, and an event.
 pub(crate) fn frame(type_: &str, object: &[u8]) -> Vec<u8> {
     let event = [put(1, type_), put(2, put(1, object))].concat();
     [&u32::try_from(event.len()).unwrap().to_be_bytes()[..], &event].concat()
@@ -225,7 +225,7 @@ pub(crate) fn expired() -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn whatever_stands_there_is_refused_or_becomes_json(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_message_is_rejected_or_becomes_json(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         for of in [&POD, &NODE, &STATUS] {
             let mut json = Vec::new();
             if message(&bytes, of.fields, &mut json).is_ok() {
@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_becomes_of_an_event_is_refused_or_becomes_a_line(
+    fn any_changed_event_is_rejected_or_becomes_a_line(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut frame = frame("ADDED", &enveloped("Pod", &pod())).split_off(4);
