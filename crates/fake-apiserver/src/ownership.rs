@@ -240,7 +240,15 @@ impl Owners {
         merge(schema, "", live, &config);
         // An item goes before its fields, as a whole: without its keys it would not be found.
         for path in before.difference(&wanted) {
-            if !self.0.values().any(|fields| fields.contains(path)) {
+            // An empty map that gets fields is no longer owned itself, and stays because of them.
+            let is_field = matches!(path.last(), Some(Step::Field(_)));
+            let owns = |fields: &BTreeSet<Path>| {
+                fields
+                    .range::<Path, _>(path..)
+                    .next()
+                    .is_some_and(|one| one == path || is_field && one.starts_with(path))
+            };
+            if !self.0.values().any(owns) {
                 remove(schema, "", live, path);
             }
         }
@@ -291,6 +299,17 @@ mod tests {
         apply(&mut owners, &mut live, &json!({ "data": { "a": "1" } }), "two", false).unwrap();
         apply(&mut owners, &mut live, &json!({ "data": { "c": "3" } }), "one", false).unwrap();
         assert_eq!(live, json!({ "data": { "a": "1", "c": "3" } }));
+    }
+
+    #[test]
+    fn an_empty_map_that_gets_fields_stays() {
+        let (mut owners, mut live) = (Owners::default(), json!({}));
+        apply(&mut owners, &mut live, &json!({ "spec": { "options": {} } }), "one", false).unwrap();
+        let config = json!({ "spec": { "options": { "type": "a" } } });
+        apply(&mut owners, &mut live, &config, "one", false).unwrap();
+        assert_eq!(live, config);
+        apply(&mut owners, &mut live, &json!({ "spec": { "options": {} } }), "one", false).unwrap();
+        assert!(live["spec"]["options"]["type"].is_null());
     }
 
     #[test]
