@@ -225,8 +225,8 @@ async fn first_failure(
 
 fn settings(args: &Args, config: &Config, identity: String) -> Settings {
     let from_environment = std::env::var("POD_NAMESPACE");
-    let namespace = args.leader_election_namespace.clone().into_iter().chain(from_environment);
-    let namespace = namespace.into_iter().find(|namespace| !namespace.is_empty());
+    let mut namespaces = args.leader_election_namespace.clone().into_iter().chain(from_environment);
+    let namespace = namespaces.find(|namespace| !namespace.is_empty());
     Settings {
         lease: args.leader_elect_lease_duration,
         renew_deadline: args.leader_elect_renew_deadline,
