@@ -38,6 +38,9 @@ const FOLDERS: [&str; 9] = [
     "samples",
 ];
 
+/// The folders that hold nothing else. JSON has no header that would tell its origin.
+const GENERATED_ONLY: [&str; 2] = ["charts/quintet/files/crds", "charts/quintet/files/dashboards"];
+
 /// The label of everything that belongs to the operator.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 

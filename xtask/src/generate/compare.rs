@@ -7,7 +7,7 @@ use std::{fmt, io};
 
 use anyhow::Context as _;
 
-use super::{FOLDERS, HEADER};
+use super::{FOLDERS, GENERATED_ONLY, HEADER};
 
 /// Characters of a line that are shown.
 const LONGEST_LINE: usize = 120;
@@ -78,7 +78,8 @@ impl Change {
     }
 }
 
-/// The wanted files that exist, and every other file with our header in the folders of generated files.
+/// The wanted files that exist, and every other generated file: each file with our header, and each one in a folder that
+/// holds nothing else.
 pub(super) fn on_disk(
     root: &Path,
     wanted: &BTreeMap<String, String>,
@@ -91,7 +92,8 @@ pub(super) fn on_disk(
             // Lossy: what is not UTF-8 is not ours, or stale.
             let bytes = fs::read(&path).with_context(|| key.clone())?;
             let text = String::from_utf8_lossy(&bytes).into_owned();
-            if wanted.contains_key(&key) || text.starts_with(HEADER) {
+            let is_generated = text.starts_with(HEADER) || GENERATED_ONLY.contains(&folder);
+            if wanted.contains_key(&key) || is_generated {
                 found.insert(key, text);
             }
         }
@@ -215,6 +217,17 @@ mod tests {
         }
         assert_eq!(compare(&wanted, &on_disk(&root, &wanted).unwrap()), []);
         assert!(by_hand.exists() && !superfluous.exists());
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_definition_of_the_chart_without_its_kind_is_superfluous() {
+        let root = std::env::temp_dir().join(format!("quintet-superfluous-{}", std::process::id()));
+        let gone = "charts/quintet/files/crds/gone.json";
+        fs::create_dir_all(root.join("charts/quintet/files/crds")).unwrap();
+        fs::write(root.join(gone), "{}\n").unwrap();
+        let changes = compare(&BTreeMap::new(), &on_disk(&root, &BTreeMap::new()).unwrap());
+        assert_eq!(changes, [Change { path: gone.to_owned(), kind: ChangeKind::Superfluous }]);
         fs::remove_dir_all(&root).unwrap();
     }
 }

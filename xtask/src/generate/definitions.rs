@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt as _;
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{FlowMap, FlowSeq};
@@ -21,9 +20,10 @@ pub(super) fn insert(kinds: &[Kind], files: &mut Files) -> anyhow::Result<()> {
         let name = kind.crd.metadata.name.as_deref().context("a definition without a name")?;
         files.insert(format!("config/crd/{name}.yaml"), yaml(kind.row.controller, &definition)?);
         files.insert(format!("charts/quintet/files/crds/{name}.json"), definition.to_string() + "\n");
+        if kind.row.controller == quintet_daemonjob::CONTROLLER {
+            files.insert("crates/manager/src/explain/daemonjob-schema.json".to_owned(), schema(definition));
+        }
     }
-    let schema = schema(&quintet_daemonjob::api::DaemonJob::crd())?;
-    files.insert("crates/manager/src/explain/daemonjob-schema.json".to_owned(), schema);
     Ok(())
 }
 
@@ -85,8 +85,8 @@ pub(super) fn definition(crd: &CustomResourceDefinition) -> anyhow::Result<Value
     Ok(tidy(serde_json::to_value(crd)?))
 }
 
-/// The schema of a definition in one line of JSON, without what is said to people.
-fn schema(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
+/// The schema of a definition in one line of JSON, without descriptions.
+fn schema(mut definition: Value) -> String {
     fn only_rules(schema: &mut Value) {
         match schema {
             Value::Object(fields) => {
@@ -100,9 +100,9 @@ fn schema(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
             _ => {}
         }
     }
-    let mut schema = definition(crd)?["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
+    let mut schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take();
     only_rules(&mut schema);
-    Ok(serde_json::to_string(&schema)? + "\n")
+    schema.to_string() + "\n"
 }
 
 /// Sorts keys (their order would otherwise depend on serde_json's features), writes whole numbers without a fraction

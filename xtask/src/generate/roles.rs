@@ -97,7 +97,8 @@ fn insert_chart_rules(kinds: &[Kind], files: &mut Files) {
 }
 
 fn insert_manager_roles(kinds: &[Kind], files: &mut Files) {
-    let mut role = role("the rules of crates/runtime and of every kind", "", "ClusterRole", NAME, None);
+    let mut role =
+        role_without_rules("the rules of crates/runtime and of every kind", "", "ClusterRole", NAME, None);
     let of_kinds = kinds.iter().map(|kind| (kind.row.controller, namespaced_rules(kind.row)));
     for (whose, rules) in [("the manager itself", common_rules())].into_iter().chain(of_kinds) {
         role.push_str(&comment(&format!("For {whose}."), 2));
@@ -106,17 +107,18 @@ fn insert_manager_roles(kinds: &[Kind], files: &mut Files) {
     files.insert("config/rbac/role.yaml".to_owned(), role);
 
     let nodes = format!("{NAME}-nodes");
-    let nodes =
-        self::role("the rules of every kind", "", "ClusterRole", &nodes, None) + &rule_list(&node_rules(), 2);
+    let nodes = role_without_rules("the rules of every kind", "", "ClusterRole", &nodes, None)
+        + &rule_list(&node_rules(), 2);
     files.insert("config/rbac/nodes_role.yaml".to_owned(), nodes);
 
     let name = format!("{NAME}-pulsarconsumer-secrets");
     let about = "Bound by whoever wants it: see docs/pulsarconsumer.md.";
-    let secrets = self::role("crates/pulsarconsumer", about, "ClusterRole", &name, None);
+    let secrets = role_without_rules("crates/pulsarconsumer", about, "ClusterRole", &name, None);
     files.insert(OPTIONAL.to_owned(), secrets + &rule_list(quintet_pulsarconsumer::SECRET_RULES, 2));
 
     let name = format!("{NAME}-leader-election");
-    let mut election = self::role("crates/runtime/src/model/rule.rs", "", "Role", &name, Some(NAMESPACE));
+    let mut election =
+        role_without_rules("crates/runtime/src/model/rule.rs", "", "Role", &name, Some(NAMESPACE));
     for each in LEADER_ELECTION_RULES {
         election.push_str(&rule_list(&[*each], 2));
         // A rule for `create` cannot name the object.
@@ -127,8 +129,8 @@ fn insert_manager_roles(kinds: &[Kind], files: &mut Files) {
     files.insert("config/rbac/leader_election_role.yaml".to_owned(), election);
 }
 
-/// A role from `source` up to its rules.
-fn role(source: &str, about: &str, kind: &str, name: &str, namespace: Option<&str>) -> String {
+/// A role from `source`, up to its rules.
+fn role_without_rules(source: &str, about: &str, kind: &str, name: &str, namespace: Option<&str>) -> String {
     let about = if about.is_empty() { String::new() } else { comment(about, 0) };
     header(source) + &about + &role_head(kind, name, namespace) + "rules:\n"
 }
