@@ -147,8 +147,10 @@ pub enum Standing<'a, T> {
     Overruled(&'a T, Timestamp),
     /// It is ours and on its way out.
     Terminating(&'a T),
-    /// Its name is taken. Whether the object names this PulsarConsumer as its owner, and another operator made it.
-    NotOwned(&'a T, bool),
+    /// Another owner has an object of its name.
+    NotOwned(&'a T),
+    /// The object names this PulsarConsumer as its owner, and another operator made it.
+    NeverApplied(&'a T),
 }
 
 impl<'a, T: Kept> Standing<'a, T> {
@@ -159,9 +161,9 @@ impl<'a, T: Kept> Standing<'a, T> {
         body["metadata"]["annotations"] = json!({ APPLIED_ANNOTATION: hash });
         let mut attempt = Attempt { resource, hash, at: now, repairs: 0, before: 0, after: None };
         let own = match found {
-            Some(found) if !is_of(found, owner) => return Self::NotOwned(found, false),
+            Some(found) if !is_of(found, owner) => return Self::NotOwned(found),
             Some(own) if own.terminating() => return Self::Terminating(own),
-            Some(own) if !is_applied_once(own, &resource, past) => return Self::NotOwned(own, true),
+            Some(own) if !is_applied_once(own, &resource, past) => return Self::NeverApplied(own),
             own => own,
         };
         let is_kept = own.is_none_or(|own| is_visibly(own, &body, &attempt.hash));
@@ -218,7 +220,7 @@ impl<'a, T: Kept> Standing<'a, T> {
         match self {
             Self::Settled(own) | Self::Overruled(own, _) | Self::Terminating(own) => Some(own),
             Self::Refused(_, own) => *own,
-            Self::Due(_) | Self::Applying | Self::NotOwned(..) => None,
+            Self::Due(_) | Self::Applying | Self::NotOwned(_) | Self::NeverApplied(_) => None,
         }
     }
 
@@ -237,7 +239,9 @@ impl<'a, T: Kept> Standing<'a, T> {
             Self::Due(_) => Some(in_future(now, FOLLOW_UP)),
             Self::Refused(refusal, _) => Some(refusal.until),
             Self::Overruled(_, at) => Some(*at),
-            Self::Terminating(_) | Self::NotOwned(..) => Some(in_future(now, LOOK_AGAIN)),
+            Self::Terminating(_) | Self::NotOwned(_) | Self::NeverApplied(_) => {
+                Some(in_future(now, LOOK_AGAIN))
+            }
         }
     }
 
@@ -258,7 +262,7 @@ impl<'a, T: Kept> Standing<'a, T> {
                 ),
             )),
             Self::Terminating(_) => Some((TERMINATING, format!("{what} is being deleted, then made again."))),
-            Self::NotOwned(_, true) => Some((
+            Self::NeverApplied(_) => Some((
                 NOT_OWNED,
                 format!(
                     "{what} was made for this PulsarConsumer by another operator. Delete it, and the manager makes its \
@@ -266,7 +270,7 @@ impl<'a, T: Kept> Standing<'a, T> {
                     resource.plural
                 ),
             )),
-            Self::NotOwned(found, false) => {
+            Self::NotOwned(found) => {
                 let owner = match &found.meta().owner {
                     Some(owner) if *owner.kind == *"PulsarConsumer" => {
                         format!("{} {} (UID {})", owner.kind, owner.name, owner.uid)

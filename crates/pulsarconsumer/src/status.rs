@@ -43,7 +43,7 @@ pub fn status(
     let own = standing.own();
     let applied = applied(consumer, standing);
     let available = match standing {
-        Standing::NotOwned(..) | Standing::Terminating(_) => {
+        Standing::NotOwned(_) | Standing::NeverApplied(_) | Standing::Terminating(_) => {
             Ok(Wanted { type_: AVAILABLE, ..applied.clone() })
         }
         // Enough are ready, and of which spec is not known yet: what was said stands.
