@@ -218,7 +218,8 @@ fn another_topic() -> String {
     )
 }
 
-/// A host with or without a port, as a regular expression. Whoever connects checks that an IPv6 address and a port are valid.
+/// A host with or without a port, as a regular expression. The client that connects checks the IPv6 address and
+/// the port.
 const HOST: &str =
     r"(\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]|[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9.])?)(:[1-9][0-9]{0,4})?";
 

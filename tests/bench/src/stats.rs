@@ -41,11 +41,11 @@ pub struct Interval {
     pub pairs: usize,
 }
 
-/// How often the pairs are drawn anew.
+/// How often the bootstrap draws from the pairs.
 const DRAWS: usize = 4_000;
 
-/// The median, and its 95 % interval by bootstrap: the pairs are drawn anew, with repetition, and of the medians of all
-/// draws the outermost 5 % are left out. The draws are the same each time. Nothing where nothing was measured.
+/// The median, and its 95 % interval by bootstrap: it draws from the pairs with repetition, and leaves out
+/// the outermost 5 % of the medians of all draws. The draws are the same each time. Nothing where nothing was measured.
 ///
 /// With few pairs it holds the true median less often than in 95 of 100 cases: with seven it goes from the second least to
 /// the second most, which does so in 87.5.

@@ -664,7 +664,7 @@ fn leaves_replicas_to_an_autoscaler_of_the_deployment() {
         assert!(body["spec"]["replicas"].is_null(), "{body}");
         assert_eq!(body["metadata"]["annotations"], wanted(&consumer)["metadata"]["annotations"]);
         answered(&mut world, &left, generation);
-        // Not once a minute either, and it is said.
+        // The manager does not repeat it every minute either, and reports it.
         for minute in 0..3 {
             let quiet = plan(&consumer, &world, now() + SignedDuration::from_mins(minute));
             assert!(quiet.steps.is_empty() && quiet.again.is_none());
