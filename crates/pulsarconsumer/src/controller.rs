@@ -21,7 +21,7 @@ use crate::deployment::{DEPLOYMENT_SUFFIX, Image, NAME_LABEL, deployment_name};
 use crate::keda::{
     KedaObject, SCALED_OBJECTS, TRIGGER_AUTHENTICATIONS, scaled_object_name, trigger_authentication_name,
 };
-use crate::kept::{Attempt, Attempts, FOLLOW_UP};
+use crate::kept::{Attempt, Attempts};
 use crate::metrics::Metrics;
 use crate::observe::{Keda, World};
 use crate::plan::plan;
@@ -76,7 +76,7 @@ impl Reconciler for PulsarConsumers {
         world.backlog = self.poller.reading(&key);
         let name = deployment_name(object);
         world.deployment = self.find(&self.deployments, &key.namespace, &name, false).await?;
-        world.keda = self.keda(object, &key, &world.attempts).await;
+        world.keda = self.keda(object, &key).await;
         world.unready = self.unready.of(&key);
         Ok(world)
     }
@@ -132,7 +132,7 @@ impl PulsarConsumers {
     }
 
     /// KEDA's objects of its name. If they cannot be read, the rest of the plan goes on.
-    async fn keda(&self, object: &PulsarConsumer, key: &Key, attempts: &Attempts) -> Keda {
+    async fn keda(&self, object: &PulsarConsumer, key: &Key) -> Keda {
         match presence(&self.keda) {
             Some(true) => {}
             Some(false) => return Keda::Absent,
@@ -143,11 +143,9 @@ impl PulsarConsumers {
         let names = [scaled_object_name(object), trigger_authentication_name(object)];
         let mut found = [None, None];
         for (at, (cache, name)) in self.keda.iter().zip(names).enumerate() {
-            found[at] = if wanted[at] {
-                // No pass waits for these caches to show what was just applied.
-                let now = self.context.clock.now();
-                let last = attempts.get(&cache.resource());
-                let is_behind = last.is_some_and(|last| last.is_recent(FOLLOW_UP * 2, now));
+            // A pass does not wait until these caches show the last write, so it reads what they do not show yet.
+            let is_behind = !self.context.executor.memory.caught_up(key, &cache.tracked());
+            found[at] = if wanted[at] || is_behind {
                 match self.find(cache, &key.namespace, &name, is_behind).await {
                     Ok(found) => found,
                     Err(error) => {
