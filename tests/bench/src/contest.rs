@@ -35,8 +35,13 @@ impl Round {
     pub fn start(self, size: usize, unit: &str, what: &str) -> Step {
         let size = count(size);
         let Self { setting, number, of } = self;
-        Step::start_long(format!("{size} {unit}, {}, round {number} of {of}: {what}", setting.name()))
+        Step::start_long(format!("{size} {unit}, {setting}, round {number} of {of}: {what}"))
     }
+}
+
+/// Every round with every setting.
+pub fn rounds(settings: &[Setting], of: usize) -> impl Iterator<Item = Round> {
+    settings.iter().flat_map(move |&setting| (1..=of).map(move |number| Round { setting, number, of }))
 }
 
 /// A B in odd rounds, B A in even ones, so that what changes with time meets all alike.

@@ -6,6 +6,7 @@
 //! program as a whole, [`pass`], which needs no cluster, and [`pulsar`], which has a broker beside its cluster.
 
 mod all;
+mod attempts;
 mod client;
 mod contest;
 mod daemonjob;
@@ -16,6 +17,7 @@ mod host;
 mod kept;
 mod manager;
 mod optimised;
+mod options;
 mod pass;
 mod peer;
 mod plot;
@@ -71,11 +73,11 @@ impl Command {
     fn is_timed(&self) -> bool {
         match self {
             Self::All(_) | Self::Goals(_) => false,
-            Self::Daemonjob(args) => !args.quick,
-            Self::Greeting(args) => !args.quick,
+            Self::Daemonjob(args) => !args.options.quick,
+            Self::Greeting(args) => !args.options.quick,
             Self::Manager(args) => !args.quick,
             Self::Pass(_) => true,
-            Self::Podset(args) => !args.quick,
+            Self::Podset(args) => !args.options.quick,
             Self::Pulsar(args) => !args.quick && !args.only_counts(),
         }
     }

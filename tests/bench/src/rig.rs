@@ -25,12 +25,6 @@ use super::host::Share;
 use super::process;
 use super::table;
 
-/// What the method of every bench says of its clusters (see [`Component`]): what makes them differ from one that is run for
-/// others.
-pub const METHOD: &str = "The cluster is one to measure on: etcd runs without fsync, so a write waits for no disk; \
-    kube-controller-manager has --node-monitor-grace-period=24h, so that no simulated node is given up; kube-apiserver has \
-    the priority and fairness that it has by default, and writes the audit log that requests are counted in.";
-
 /// How often a bench looks whether something is so: what ends between two looks seems to take that much longer.
 pub const LOOK: Duration = Duration::from_millis(50);
 
@@ -38,29 +32,36 @@ pub const LOOK: Duration = Duration::from_millis(50);
 const TRAIL: Duration = Duration::from_secs(2);
 
 /// How the components that are peers, or that every contender needs, are set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+    strum::Display,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
     /// kube-controller-manager and kube-scheduler with the request limits that they have by default
+    #[strum(to_string = "as shipped")]
     Shipped,
     /// both with limits that do not limit, and kube-controller-manager with more workers
+    #[strum(to_string = "tuned")]
     Tuned,
 }
 
 impl Setting {
-    /// As an option says it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Shipped => "shipped",
-            Self::Tuned => "tuned",
-        }
-    }
-
-    /// As a table's title ends.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Shipped => "as shipped",
-            Self::Tuned => "tuned",
+    /// The settings that are measured, in order.
+    pub fn chosen(only: Option<Self>, quick: bool) -> Vec<Self> {
+        match only {
+            _ if quick => vec![Self::Shipped],
+            Some(only) => vec![only],
+            None => vec![Self::Shipped, Self::Tuned],
         }
     }
 

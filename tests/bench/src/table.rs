@@ -53,6 +53,14 @@ impl Table {
         self.row(name, cells);
     }
 
+    /// Adds a row for each figure, with the median and the worst of each group of runs.
+    pub fn rows_of<T>(&mut self, groups: &[Vec<&T>], figures: &[Figure<T>]) {
+        for (name, places, figure) in figures {
+            let cell = |runs: &Vec<&T>| spread(runs.iter().filter_map(|run| figure(run)), *places);
+            self.row(*name, groups.iter().map(cell));
+        }
+    }
+
     /// Adds rows for what an author wrote, by verb and resource, with a column for each tally.
     pub fn tallies(&mut self, name: &str, tallies: &[Option<&Tally>]) {
         let mut kinds: Vec<&String> =

@@ -176,7 +176,7 @@ fn to_completion(
     rig.create(&entry.collection, &entry.object)?;
     let path = entry.path();
     let mut last = Value::Null;
-    run::poll(&format!("{} is done", entry.contender.name()), rig.patience(), LOOK, || {
+    run::poll(&format!("{} is done", entry.contender), rig.patience(), LOOK, || {
         step.tick();
         last = rig.get(&path)?.unwrap_or_default();
         Ok((entry.is_done)(&last, rig.nodes()).then_some(()))

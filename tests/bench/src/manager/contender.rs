@@ -27,36 +27,38 @@ const TWIN: &str = "twin";
 const CANARY: &str = "canary";
 const CANARY_NAMESPACE: &str = "default";
 
-/// Who is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// What is compared.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// The release program with its five kinds.
     Quintet,
     /// The twin with controller-runtime's defaults.
+    #[strum(to_string = "twin")]
     Twin,
     /// The twin with settings that an expert would choose.
+    #[strum(to_string = "twin, tuned")]
     TwinTuned,
     /// A manager for PodSets alone, written with kube-runtime's Controller. It competes for no Lease.
+    #[strum(to_string = "kube-runtime")]
     KubeRuntime,
 }
 
 impl Contender {
-    /// Those that whole managers are compared with, in the order of the tables.
+    /// Those that whole managers are compared with.
     pub const MANAGERS: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned];
-
-    /// All of them: where one controller is enough.
-    pub const ALL: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned, Self::KubeRuntime];
-
-    /// As tables and steps have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Quintet => "Quintet",
-            Self::Twin => "twin",
-            Self::TwinTuned => "twin, tuned",
-            Self::KubeRuntime => "kube-runtime",
-        }
-    }
 
     /// As the audit log has it.
     pub fn author(self) -> Author {
@@ -95,24 +97,28 @@ impl Contender {
     }
 }
 
+/// The programs of the contenders.
+pub struct Programs {
+    pub quintet: PathBuf,
+    pub twin: Program,
+    /// The manager that is written with kube-runtime's Controller.
+    pub kube_runtime: PathBuf,
+}
+
 /// What contenders are started with.
 pub struct Stand<'a> {
-    /// The cluster.
     pub rig: &'a Rig,
-    /// The twin.
-    pub twin: &'a Program,
-    /// The manager that is written with kube-runtime's Controller.
-    pub kube_runtime: &'a Path,
+    programs: &'a Programs,
 }
 
 impl<'a> Stand<'a> {
     /// Gives the twin a ServiceAccount that may do what it has to do, and both a kubeconfig.
-    pub fn new(rig: &'a Rig, twin: &'a Program, kube_runtime: &'a Path) -> Result<Self> {
+    pub fn new(rig: &'a Rig, programs: &'a Programs) -> Result<Self> {
         allow(rig)?;
         for contender in [Contender::Quintet, Contender::Twin] {
             peer::write_kubeconfig(rig, contender.account(), None)?;
         }
-        Ok(Self { rig, twin, kube_runtime })
+        Ok(Self { rig, programs })
     }
 
     /// Makes whoever is started from now on reach the API server by another port, or by its own again.
@@ -126,12 +132,12 @@ impl<'a> Stand<'a> {
         self.rig.api_of(CANARY_NAMESPACE, CANARY)
     }
 
-    /// The program of a contender.
-    pub fn program(&self, contender: Contender) -> PathBuf {
+    pub fn program(&self, contender: Contender) -> &Path {
         match contender {
-            Contender::Quintet => self.rig.program().to_owned(),
-            Contender::Twin | Contender::TwinTuned => self.twin.file.clone(),
-            Contender::KubeRuntime => self.kube_runtime.to_owned(),
+            // The rig's copy, which stays what it is if the release program is built again meanwhile.
+            Contender::Quintet => self.rig.program(),
+            Contender::Twin | Contender::TwinTuned => &self.programs.twin.file,
+            Contender::KubeRuntime => &self.programs.kube_runtime,
         }
     }
 

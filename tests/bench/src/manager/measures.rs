@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::contender::{Contender, Stand};
 use super::figures::Results;
 use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
-use super::sizes::{Sizes, fewer};
+use super::sizes::Sizes;
 use crate::client::Api;
 use crate::contest::{counts, remove};
 use crate::peer::Running;
@@ -66,7 +66,7 @@ impl Pair<'_> {
     pub fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
         let Self { number, of, contenders } = self;
         for &contender in contenders {
-            let mut step = Step::start_long(format!("{what}, pair {number} of {of}: {}", contender.name()));
+            let mut step = Step::start_long(format!("{what}, pair {number} of {of}: {contender}"));
             measure(contender, &mut step)?;
             step.done();
         }
@@ -78,7 +78,7 @@ impl Pair<'_> {
 pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
     let namespace = stand.rig.namespace()?;
     for &contender in pair.contenders.iter().rev() {
-        let step = Step::start_long(format!("warming up: {}", contender.name()));
+        let step = Step::start_long(format!("warming up: {contender}"));
         let (running, _) = first_write(stand, contender, &namespace)?;
         clear(stand, &namespace)?;
         running.stop()?;
@@ -91,7 +91,7 @@ pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
 pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
     for &contender in Contender::MANAGERS {
         let program = stand.program(contender);
-        let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
         results.one(contender, 1, "bytes", float(bytes.len()) / 1_048_576.0);
         // Images are spoken of in MB, of a million bytes.
         results.one(contender, 1, "compressed", float(gzip(&bytes)?.len()) / 1e6);
@@ -174,7 +174,7 @@ pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Resul
         Ok(())
     })?;
     let many = rig.namespace()?;
-    let (tenth, half) = fewer(sizes.many);
+    let (tenth, half) = (sizes.many / 10, sizes.many / 2);
     for (figure, part, more) in [("rss-tenth", "a tenth", tenth), ("rss-half", "half", half - tenth)] {
         many_pods(stand, &many, figure, more)?;
         pair.each(&format!("memory with {part} of its pods"), |contender, _| {

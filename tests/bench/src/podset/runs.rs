@@ -66,7 +66,7 @@ impl Entry {
         object["apiVersion"] = json!(group);
         object["metadata"] = json!({"name": NAME});
         object["spec"]["replicas"] = json!(0);
-        let plural = format!("{}s", contender.name().to_lowercase());
+        let plural = format!("{}s", contender.to_string().to_lowercase());
         Self {
             contender,
             author,
@@ -87,7 +87,7 @@ impl Entry {
 
     /// Waits until the status says of the current generation that so many pods are there and ready.
     fn wait_for_status(&self, rig: &Rig, replicas: usize, step: &mut Step) -> Result<()> {
-        let (path, what) = (self.path(), format!("{} has {replicas} ready pods", self.contender.name()));
+        let (path, what) = (self.path(), format!("{} has {replicas} ready pods", self.contender));
         let mut last = Value::Null;
         run::poll(&what, rig.patience(), LOOK, || {
             step.tick();

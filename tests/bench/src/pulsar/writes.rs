@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 
 use super::Results;
 use crate::contest::{self, Controller, counts};
-use crate::host::{Machine, Versions};
-use crate::report::Run;
+use crate::host::Versions;
 use crate::rig::{LOOK, Rig};
 use crate::stats::Quantiles;
 use crate::table::{NONE, Table, count, decimals};
@@ -69,7 +68,7 @@ fn limit(settled_in: &[f64]) -> u64 {
 }
 
 impl Written {
-    fn failures(&self) -> Vec<String> {
+    pub(super) fn failures(&self) -> Vec<String> {
         let (name, writes, limit) = (self.case.name(), self.settling.requests(), self.limit);
         let (refused, again) = (self.settling.refused, self.restart.requests());
         let mut failures = Vec::new();
@@ -88,31 +87,12 @@ impl Written {
 }
 
 /// Counts, on a cluster of its own.
-pub(super) fn run(program: &Path, command: String) -> Result<Run<Results>> {
-    let machine = Machine::now();
+pub(super) fn measured(program: &Path) -> Result<(Results, Versions)> {
     let rig = Rig::up(NODES, CASES.iter().map(|case| case.objects * case.replicas).sum(), program)?;
     let versions = Versions::of(&rig, program)?;
     let writes = CASES.iter().map(|case| measure(&rig, *case)).collect::<Result<Vec<_>>>()?;
-    Ok(Run {
-        about: "Writes to the API server".to_owned(),
-        // Before everything else.
-        size: 0,
-        command,
-        machine,
-        versions: versions.built(true)?,
-        failures: Some(writes.iter().flat_map(Written::failures).collect()),
-        caveats: Vec::new(),
-        measurements: Results { writes, ..Results::default() },
-    })
+    Ok((Results { writes, ..Results::default() }, versions))
 }
-
-/// How they were counted, for the document.
-pub(super) const METHOD: &str = "Writes to the API server are those of the manager, by the API server's audit log, on a cluster of its own: etcd, \
-    kube-apiserver, kube-controller-manager and kube-scheduler as processes of this machine, with simulated nodes, where a \
-    pod is ready as soon as it is bound. They are counted from the creation of an object until its status says that all \
-    replicas are ready and nothing is written for two seconds; then the manager is started anew. Leases are left out, Events \
-    counted apart. Three writes for each object are allowed, and one more for each full second that it takes to settle; a restart \
-    writes nothing.";
 
 fn measure(rig: &Rig, case: Case) -> Result<Written> {
     let step = Step::start_long(format!("counting writes: {}", case.name()));
