@@ -7,26 +7,24 @@ use strum::VariantArray;
 use super::stats::{self, ratio};
 use super::table::{self, Figure, Table};
 
-/// What one contender did in one round.
 pub trait Attempt: Sized {
     type Contender: Copy + PartialEq + Display + VariantArray;
     /// The conditions under which attempts are compared, such as a setting.
     type Under: Copy + PartialEq;
 
-    fn contender(&self) -> Self::Contender;
-    fn under(&self) -> Self::Under;
-    /// From 1.
-    fn round(&self) -> usize;
+    /// The third value is the round, from 1.
+    fn key(&self) -> (Self::Contender, Self::Under, usize);
 }
 
-/// The attempts of one contender.
 pub fn of<A: Attempt>(attempts: &[A], under: A::Under, contender: A::Contender) -> impl Iterator<Item = &A> {
-    attempts.iter().filter(move |one| one.under() == under && one.contender() == contender)
+    attempts.iter().filter(move |one| {
+        let (found, found_under, _) = one.key();
+        found == contender && found_under == under
+    })
 }
 
-/// The conditions of some attempts, each once.
 pub fn conditions<A: Attempt>(attempts: &[A]) -> Vec<A::Under> {
-    let mut conditions: Vec<A::Under> = attempts.iter().map(A::under).collect();
+    let mut conditions: Vec<A::Under> = attempts.iter().map(|one| one.key().1).collect();
     conditions.dedup();
     conditions
 }
@@ -39,7 +37,7 @@ pub fn ratios<A: Attempt>(
     figure: impl Fn(&A) -> Option<f64>,
 ) -> Vec<f64> {
     let ratios = of(attempts, under, ours).filter_map(|ours| {
-        let theirs = of(attempts, under, other).find(|theirs| theirs.round() == ours.round())?;
+        let theirs = of(attempts, under, other).find(|theirs| theirs.key().2 == ours.key().2)?;
         ratio(figure(ours)?, figure(theirs)?)
     });
     ratios.collect()
@@ -94,14 +92,8 @@ mod tests {
         type Contender = Side;
         type Under = ();
 
-        fn contender(&self) -> Side {
-            self.0
-        }
-
-        fn under(&self) {}
-
-        fn round(&self) -> usize {
-            self.1
+        fn key(&self) -> (Side, (), usize) {
+            (self.0, (), self.1)
         }
     }
 

@@ -8,10 +8,11 @@ use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::manager::Manager;
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::host::Share;
-use super::process;
+use super::process::{self, Memory};
 use super::rig::{LOOK, Rig, Setting, settled};
 use super::scrape;
 use super::table::count;
@@ -19,14 +20,10 @@ use super::table::count;
 /// How long there must be no pass until no further one is expected.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The round that a run belongs to.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
-    /// How kube-controller-manager and the scheduler are set.
     pub setting: Setting,
-    /// From 1.
     pub number: usize,
-    /// How many there are.
     pub of: usize,
 }
 
@@ -53,56 +50,67 @@ pub fn order<T: Copy>(contenders: &[T], round: usize) -> Vec<T> {
     order
 }
 
-/// What a process, the API server and strangers use of the processors from now on.
+/// What a contender cost until its work was done.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Cost {
+    pub cpu_seconds: f64,
+    /// For every client.
+    pub api_server_cpu_seconds: f64,
+    /// The share of the processors that processes outside the bench used. Much makes times worthless.
+    pub others_percent: Option<f64>,
+    /// Of a manager of Quintet, until nothing trailed behind.
+    pub passes: Option<u64>,
+    pub memory_before: Option<Memory>,
+    /// When it was quiet.
+    pub memory: Option<Memory>,
+}
+
+/// Measures a [`Cost`] from now on.
 pub struct Meter<'a> {
     rig: &'a Rig,
-    manager: Option<&'a Manager>,
+    /// The controller whose passes are counted, and its manager, which is not outside the bench.
+    manager: Option<(Controller, &'a Manager)>,
     pid: i32,
-    api_server: i32,
-    cpu_before: f64,
-    api_server_before: f64,
+    before: Cost,
     share_before: Share,
 }
 
-/// Processor time that was used.
-#[derive(Clone, Copy, Debug)]
-pub struct Used {
-    /// By the process.
-    pub cpu_seconds: f64,
-    /// By the API server, for everybody.
-    pub api_server_cpu_seconds: f64,
-    /// By processes that have nothing to do with the bench, in percent of all there was.
-    pub others_percent: Option<f64>,
-}
-
 impl<'a> Meter<'a> {
-    /// Begins to measure a process. `manager` is the one that runs, if one does: it is no stranger.
-    pub fn start(rig: &'a Rig, pid: i32, manager: Option<&'a Manager>) -> Result<Self> {
-        let api_server = rig.pid(Component::Apiserver)?;
-        Ok(Self {
-            share_before: rig.share(manager.map(Manager::pid).into_iter().chain([pid]))?,
-            cpu_before: process::cpu_seconds(pid)?,
-            api_server_before: process::cpu_seconds(api_server)?,
-            rig,
-            manager,
-            pid,
-            api_server,
+    pub fn start(rig: &'a Rig, pid: i32, manager: Option<(Controller, &'a Manager)>) -> Result<Self> {
+        let (before, share_before) = (Cost::default(), rig.share([pid])?);
+        let mut meter = Self { rig, manager, pid, before, share_before };
+        meter.before = Cost { memory: Some(process::memory(pid)?), passes: meter.passes()?, ..meter.now()? };
+        Ok(meter)
+    }
+
+    fn now(&self) -> Result<Cost> {
+        Ok(Cost {
+            cpu_seconds: process::cpu_seconds(self.pid)?,
+            api_server_cpu_seconds: process::cpu_seconds(self.rig.pid(Component::Apiserver)?)?,
+            ..Cost::default()
         })
     }
 
-    /// What the process has used until now.
-    pub fn cpu_seconds(&self) -> Result<f64> {
-        Ok(process::cpu_seconds(self.pid)? - self.cpu_before)
+    fn passes(&self) -> Result<Option<u64>> {
+        self.manager.map(|(controller, manager)| controller.passes(manager)).transpose()
     }
 
-    /// What all have used until now.
-    pub fn used(&self) -> Result<Used> {
-        let ours = self.manager.map(Manager::pid).into_iter().chain([self.pid]);
-        Ok(Used {
-            cpu_seconds: self.cpu_seconds()?,
-            api_server_cpu_seconds: process::cpu_seconds(self.api_server)? - self.api_server_before,
-            others_percent: self.share_before.others_percent(self.rig.share(ours)?),
+    /// What was used until now.
+    pub fn used(&self) -> Result<Cost> {
+        let now = self.now()?;
+        Ok(Cost {
+            cpu_seconds: now.cpu_seconds - self.before.cpu_seconds,
+            api_server_cpu_seconds: now.api_server_cpu_seconds - self.before.api_server_cpu_seconds,
+            others_percent: self.share_before.others_percent(self.rig.share([self.pid])?),
+            ..now
         })
+    }
+
+    /// The same with the passes and the memory, now that nothing trails behind.
+    pub fn settled(&self, used: Cost) -> Result<Cost> {
+        let passes = self.before.passes.zip(self.passes()?).map(|(before, after)| after - before);
+        let memory = Some(process::memory(self.pid)?);
+        Ok(Cost { passes, memory_before: self.before.memory, memory, ..used })
     }
 }
 
@@ -169,17 +177,12 @@ mod tests {
 
     #[test]
     fn the_order_alternates() {
-        assert_eq!(order(&[1, 2, 3], 1), [1, 2, 3]);
-        assert_eq!(order(&[1, 2, 3], 2), [3, 2, 1]);
-        assert_eq!(order(&[1, 2, 3], 3), [1, 2, 3]);
+        assert_eq!([1, 2].map(|round| order(&[1, 2, 3], round)), [[1, 2, 3], [3, 2, 1]]);
     }
 
     #[test]
-    fn a_count_that_is_left_out_is_nothing() {
-        assert!(counts(&json!(3), 3));
-        assert!(!counts(&json!(2), 3));
-        assert!(counts(&Value::Null, 0));
-        assert!(!counts(&Value::Null, 3));
-        assert!(!counts(&json!("3"), 3));
+    fn a_count_that_is_left_out_is_0() {
+        assert!(counts(&json!(3), 3) && counts(&Value::Null, 0));
+        assert!(!counts(&json!(2), 3) && !counts(&Value::Null, 3) && !counts(&json!("3"), 3));
     }
 }

@@ -24,13 +24,11 @@ use serde_json::{Value, json};
 use super::stats::{self, float};
 use super::table::Table;
 
-/// `cargo xtask bench pass`.
+/// What one pass of a DaemonJob costs, observe and plan.
+///
+/// What one pass of a DaemonJob costs, observe and plan, in milliseconds, and how that grows with the nodes. It needs
+/// no cluster. The largest status and the largest ConfigMap of the ledger are beside it.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "What one pass of a DaemonJob costs, observe and plan",
-    long_about = "What one pass of a DaemonJob costs, observe and plan, in milliseconds, and how that grows with the nodes. \
-    It needs no cluster. The largest status and the largest ConfigMap of the ledger are beside it."
-)]
 pub struct Args {
     /// Numbers of nodes
     #[arg(long, default_values_t = [1_000, 5_000, 15_000])]
@@ -54,7 +52,6 @@ struct Measured {
     milliseconds: Vec<f64>,
 }
 
-/// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
     let mut by_size = Vec::new();
     for nodes in &args.nodes {
@@ -95,7 +92,6 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Sizes in bytes.
 struct Sizes {
     shard: usize,
     status: usize,

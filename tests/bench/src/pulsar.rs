@@ -36,27 +36,23 @@ const HEAP_MIB: u32 = 1_024;
 const MESSAGE: &str =
     "a small message, as sensors send them: {\"id\": 4711, \"celsius\": 21.5, \"volt\": 3.29} and its number";
 
-/// The topic that everything is taken from.
 const TOPIC: &str = "bench";
 
-/// How often the broker's counts are read.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long one run may take.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// `cargo xtask bench pulsar`.
+/// PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.
+///
+/// First it counts what the manager writes from an object to its settled status, on a cluster of its own: at most three
+/// writes, and one for each second that it takes, none after a restart; it fails if there are more.
+///
+/// Then it starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and
+/// has both take all of it, in alternating order, each time with a new subscription: Exclusive and Shared. What
+/// pulsar-consumer prints goes to /dev/null; pulsar-perf prints nothing of a message.
+///
+/// It fails if a message is not acknowledged in the end.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time",
-    long_about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.\n\n\
-    First it counts what the manager writes from an object to its settled status, on a cluster of its own: at most three \
-    writes, and one for each second that it takes, none after a restart; it fails if there are more.\n\n\
-    Then it starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and has both take \
-    all of it, in alternating order, each time with a new subscription: Exclusive and Shared. What pulsar-consumer prints \
-    goes to /dev/null; pulsar-perf prints nothing of a message.\n\n\
-    It fails if a message is not acknowledged in the end."
-)]
 pub struct Args {
     /// Number of messages; may be given several times
     #[arg(long, value_name = "N", default_values_t = [1_000_000], value_parser = clap::value_parser!(u32).range(10_000..=20_000_000))]
@@ -98,7 +94,6 @@ impl Args {
     }
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// How the manager writes, on a cluster; needs no broker
@@ -107,7 +102,6 @@ enum Part {
     Rate,
 }
 
-/// What takes messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray)]
 #[serde(rename_all = "kebab-case")]
 enum Contender {
@@ -124,7 +118,6 @@ enum Kind {
     Shared,
 }
 
-/// What one contender did in one round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Taken {
     contender: Contender,
@@ -145,16 +138,8 @@ impl Attempt for Taken {
     type Contender = Contender;
     type Under = Kind;
 
-    fn contender(&self) -> Contender {
-        self.contender
-    }
-
-    fn under(&self) -> Kind {
-        self.kind
-    }
-
-    fn round(&self) -> usize {
-        self.round
+    fn key(&self) -> (Contender, Kind, usize) {
+        (self.contender, self.kind, self.round)
     }
 }
 
@@ -226,7 +211,6 @@ fn range(values: impl IntoIterator<Item = f64>, places: usize) -> String {
     }
 }
 
-/// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
     let mut runs = Vec::new();
     if args.wants(Part::Writes) {

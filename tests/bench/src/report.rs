@@ -19,9 +19,7 @@ const SHARED: u64 = 80;
 
 /// What the runs of a bench measure. Each item of its lists is a line of the results.
 pub trait Measurements: Serialize + DeserializeOwned {
-    /// The name of the bench and of its files.
     const NAME: &'static str;
-    /// The title of the page.
     const TITLE: &'static str;
     /// How it is measured, as Markdown. `{cluster}` is what the method of every bench says about its clusters.
     const METHOD: &'static str;
@@ -53,12 +51,10 @@ pub struct Run<M> {
     pub measurements: M,
 }
 
-/// The folder of pages and plots.
 pub fn pages() -> PathBuf {
     paths::workspace().join("docs/bench")
 }
 
-/// The folder of results.
 pub fn results() -> PathBuf {
     paths::workspace().join("tests/bench/results")
 }
@@ -107,7 +103,6 @@ pub fn unwrapped(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Writes a file of a page.
 pub fn write_file(file: &Path, text: &str) -> Result<()> {
     file.parent()
         .map_or(Ok(()), fs::create_dir_all)

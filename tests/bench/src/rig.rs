@@ -56,7 +56,6 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The settings that are measured, in order.
     pub fn chosen(only: Option<Self>, quick: bool) -> Vec<Self> {
         match only {
             _ if quick => vec![Self::Shipped],
@@ -83,7 +82,6 @@ impl Setting {
         }
     }
 
-    /// The flags, for people.
     pub fn description(self) -> String {
         let of = |component: Component| format!("{} {}", component.name(), self.flags(component).join(" "));
         format!("{}; {}", of(Component::ControllerManager), of(Component::Scheduler))
@@ -144,22 +142,18 @@ impl Rig {
         Ok(rig)
     }
 
-    /// The program that is run as the manager.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// The cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The number of pods that each contender makes.
     pub fn pods(&self) -> usize {
         self.pods
     }
@@ -178,12 +172,10 @@ impl Rig {
         Ok(())
     }
 
-    /// The pid of a component.
     pub fn pid(&self, component: Component) -> Result<i32> {
         Ok(self.process(component)?.pid)
     }
 
-    /// The port of the API server on loopback.
     pub fn api_port(&self) -> Result<u16> {
         Ok(self.process(Component::Apiserver)?.port)
     }
@@ -223,12 +215,10 @@ impl Rig {
         Ok(name)
     }
 
-    /// An object, or nothing.
     pub fn get(&self, path: &str) -> Result<Option<Value>> {
         self.wait_for(self.admin.get(path))
     }
 
-    /// The objects of a collection.
     pub fn list(&self, path: &str) -> Result<Vec<Value>> {
         self.wait_for(self.admin.list(path, ""))
     }
@@ -238,12 +228,10 @@ impl Rig {
         self.wait_for(self.admin.has_any(path, query))
     }
 
-    /// Creates an object.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
         self.wait_for(self.admin.create(path, object))
     }
 
-    /// Patches an object.
     pub fn patch(&self, path: &str, kind: Patch, patch: &Value) -> Result<Value> {
         self.wait_for(self.admin.patch(path, kind, patch))
     }
@@ -253,7 +241,6 @@ impl Rig {
         self.wait_for(self.admin.delete(path))
     }
 
-    /// Creates many objects at a time, as the manager's ServiceAccount.
     pub fn create_all(&self, path: &str, bodies: Vec<Vec<u8>>) -> Result<Created> {
         self.wait_for(self.peer.create_all(path, bodies))
     }
@@ -325,7 +312,6 @@ impl Rig {
         self.wait_for(Api::new(kubeconfig_of(&self.cluster, namespace, account)?))
     }
 
-    /// Runs something in the background.
     pub fn spawn<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -363,7 +349,6 @@ fn kubeconfig_of(cluster: &Cluster, namespace: &str, account: &str) -> Result<Ku
     Kubeconfig::from_yaml(&text).context("the ServiceAccount's kubeconfig is damaged")
 }
 
-/// The collection of a namespace's pods.
 pub fn pods(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods")
 }
@@ -421,14 +406,5 @@ mod tests {
         assert!(!is_ready(&node("False", Value::Null)));
         assert!(!is_ready(&node("True", json!([{"key": "node.kubernetes.io/not-ready"}]))));
         assert!(!is_ready(&json!({})));
-    }
-
-    #[test]
-    fn both_settings_say_their_limits() {
-        for setting in [Setting::Shipped, Setting::Tuned] {
-            let text = setting.description();
-            assert_eq!(text.matches("--kube-api-qps=").count(), 2, "{text}");
-        }
-        assert!(Setting::Tuned.flags(Component::Etcd).is_empty());
     }
 }

@@ -37,7 +37,6 @@ impl Table {
         Self::new(title, figures.iter().map(|figure| figure.0))
     }
 
-    /// Adds a row.
     pub fn row(&mut self, name: impl Into<String>, cells: impl IntoIterator<Item = String>) {
         let mut row = vec![name.into()];
         row.extend(cells);
@@ -80,7 +79,6 @@ impl Table {
         self.row(format!("{name}: Events, apart"), cells(&|tally| tally.events));
     }
 
-    /// Adds a note.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
@@ -134,7 +132,6 @@ pub fn count(count: impl TryInto<u64>) -> String {
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// A number with so many decimals.
 pub fn decimals(decimals: usize) -> impl Fn(f64) -> String {
     move |value| format!("{value:.decimals$}")
 }

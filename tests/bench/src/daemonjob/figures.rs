@@ -6,6 +6,7 @@ use strum::VariantArray as _;
 
 use super::kruise;
 use crate::attempts::{self, Attempt};
+use crate::contest::Cost;
 use crate::process::Memory;
 use crate::report::Measurements;
 use crate::rig::Setting;
@@ -55,31 +56,16 @@ pub struct Completion {
     pub nodes_covered: usize,
     /// From the beginning until nothing trailed behind.
     pub writes: Tally,
-    pub cpu_seconds: f64,
-    pub api_server_cpu_seconds: f64,
-    /// The share of the processors that processes outside the bench used. Much makes times worthless.
-    pub others_percent: Option<f64>,
-    /// Of a DaemonJob, until nothing trailed behind.
-    pub passes: Option<u64>,
-    pub memory_before: Option<Memory>,
-    /// When it was done and quiet.
-    pub memory: Option<Memory>,
+    #[serde(flatten)]
+    pub cost: Cost,
 }
 
 impl Attempt for Completion {
     type Contender = Contender;
     type Under = Setting;
 
-    fn contender(&self) -> Contender {
-        self.contender
-    }
-
-    fn under(&self) -> Setting {
-        self.setting
-    }
-
-    fn round(&self) -> usize {
-        self.round
+    fn key(&self) -> (Contender, Setting, usize) {
+        (self.contender, self.setting, self.round)
     }
 }
 
@@ -137,7 +123,6 @@ pub struct Life {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TtlLife {
     pub round: usize,
-    /// Until it was Complete.
     pub done_seconds: f64,
     /// From then on until its pods were gone; nothing if they stayed until the DaemonJob was deleted.
     pub gone_seconds: Option<f64>,
@@ -156,7 +141,6 @@ pub struct Results {
     pub lives: Vec<Life>,
     #[serde(default)]
     pub ttl_lives: Vec<TtlLife>,
-    /// The version of OpenKruise.
     #[serde(default)]
     pub kruise: Option<String>,
     /// The simulated kubelets alone: seconds until all pods had succeeded that were on their nodes already, one a round.
@@ -176,15 +160,15 @@ const COMPLETION: [Figure<Completion>; 8] = [
 ];
 
 const PROCESS: [Figure<Completion>; 9] = [
-    ("CPU s", 2, |one| Some(one.cpu_seconds)),
-    ("CPU s per 1,000 pods", 2, |one| ratio(one.cpu_seconds * 1_000.0, float(one.writes.pods))),
-    ("API server's CPU s", 1, |one| Some(one.api_server_cpu_seconds)),
-    ("strangers' CPU %", 0, |one| one.others_percent),
-    ("passes", 0, |one| one.passes.map(float)),
-    ("RSS before MiB", 1, |one| Some(mebibytes(one.memory_before?.rss_kib))),
-    ("peak RSS MiB", 1, |one| Some(mebibytes(one.memory?.peak_kib))),
-    ("settled RSS MiB", 1, |one| Some(mebibytes(one.memory?.rss_kib))),
-    ("settled PSS MiB", 1, |one| Some(mebibytes(one.memory?.pss_kib))),
+    ("CPU s", 2, |one| Some(one.cost.cpu_seconds)),
+    ("CPU s per 1,000 pods", 2, |one| ratio(one.cost.cpu_seconds * 1_000.0, float(one.writes.pods))),
+    ("API server's CPU s", 1, |one| Some(one.cost.api_server_cpu_seconds)),
+    ("strangers' CPU %", 0, |one| one.cost.others_percent),
+    ("passes", 0, |one| one.cost.passes.map(float)),
+    ("RSS before MiB", 1, |one| Some(mebibytes(one.cost.memory_before?.rss_kib))),
+    ("peak RSS MiB", 1, |one| Some(mebibytes(one.cost.memory?.peak_kib))),
+    ("settled RSS MiB", 1, |one| Some(mebibytes(one.cost.memory?.rss_kib))),
+    ("settled PSS MiB", 1, |one| Some(mebibytes(one.cost.memory?.pss_kib))),
 ];
 
 const RATIOS: [Figure<Completion>; 6] = [
@@ -192,8 +176,8 @@ const RATIOS: [Figure<Completion>; 6] = [
     ("last created", 2, |one| Some(one.last_created_seconds)),
     ("done", 2, |one| Some(one.done_seconds)),
     ("writes", 2, |one| Some(float(one.writes.writes()))),
-    ("CPU", 2, |one| Some(one.cpu_seconds)),
-    ("peak RSS", 2, |one| Some(mebibytes(one.memory?.peak_kib))),
+    ("CPU", 2, |one| Some(one.cost.cpu_seconds)),
+    ("peak RSS", 2, |one| Some(mebibytes(one.cost.memory?.peak_kib))),
 ];
 
 const LIFE: [Figure<Life>; 19] = [

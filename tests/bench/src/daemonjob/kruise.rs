@@ -19,10 +19,8 @@ pub const KRUISE: &str = "github.com/openkruise/kruise";
 /// all, without the third a quarter of a minute later.
 const TYPES: [&str; 3] = ["broadcastjobs", "imagepulljobs", "sidecarsets"];
 
-/// The name of its ServiceAccount.
 const ACCOUNT: &str = "kruise";
 
-/// OpenKruise, installed in a cluster.
 pub struct Kruise {
     program: Program,
 }
@@ -60,12 +58,10 @@ impl Kruise {
         Ok(Self { program })
     }
 
-    /// What it is.
     pub fn version(&self) -> &str {
         &self.program.version
     }
 
-    /// Starts the manager and waits until it is ready.
     pub fn start(&self, rig: &Rig, setting: Setting) -> Result<Running> {
         let (metrics_port, health_port) = (ports::one()?, ports::one()?);
         let mut command = Command::new(&self.program.file);

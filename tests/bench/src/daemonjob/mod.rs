@@ -22,23 +22,22 @@ use super::report::{self, Run};
 use super::rig::{Rig, Setting};
 use super::table::count;
 
-/// `cargo xtask bench daemonjob`.
+/// DaemonJob beside bare pods, BroadcastJob, Job and DaemonSet: time, writes, processor time and memory.
+///
+/// Each round runs, on a cluster of its own with N simulated nodes and in alternating order: bare creation of the pods
+/// that a DaemonJob makes, a DaemonJob, OpenKruise's BroadcastJob, an Indexed Job of N completions, and a DaemonSet
+/// until all its pods are ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default
+/// request limits) and tuned. With the last of these settings each round also restarts the manager with N finished
+/// nodes, changes nodes in what no template can speak of and in labels, deletes the DaemonJob, and runs another one
+/// with ttlSecondsAfterFinished 0.
+///
+/// It fails if a DaemonJob writes more than 1.03 times per pod to completion (with fewer than 1,000 nodes it may write
+/// once per pod, 19 times more, and once a second), if a write of it is refused until then, if the restart writes or
+/// makes pods, if a change of a node causes a pass without need, or another one more than one pass.
+///
+/// Seven rounds with 1,000 nodes take about an hour on two cores; the peers as shipped, whose limits set their times,
+/// are most of that.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "DaemonJob beside bare pods, BroadcastJob, Job and DaemonSet: time, writes, processor time and memory",
-    long_about = "DaemonJob beside bare pods, BroadcastJob, Job and DaemonSet: time, writes, processor time and memory.\n\n\
-    Each round runs, on a cluster of its own with N simulated nodes and in alternating order: bare creation of the pods that a \
-    DaemonJob makes, a DaemonJob, OpenKruise's BroadcastJob, an Indexed Job of N completions, and a DaemonSet until all \
-    its pods are ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default request limits) and \
-    tuned. With the last of these settings each round also restarts the manager with N finished nodes, changes nodes in \
-    what no template can speak of and in labels, deletes the DaemonJob, and runs another one with \
-    ttlSecondsAfterFinished 0.\n\n\
-    It fails if a DaemonJob writes more than 1.03 times per pod to completion (with fewer than 1,000 nodes it may write \
-    once per pod, 19 times more, and once a second), if a write of it is refused until then, if the restart writes or makes pods, if a change of a node causes a \
-    pass without need, or another one more than one pass.\n\n\
-    Seven rounds with 1,000 nodes take about an hour on two cores; the peers as shipped, whose limits set their \
-    times, are most of that."
-)]
 pub struct Args {
     /// Number of simulated nodes; may be given several times
     #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = value_parser!(u16).range(1..=20_000),
@@ -72,7 +71,6 @@ impl Args {
     }
 }
 
-/// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
     let given = args.options.program.as_ref();
     let program = program(given)?;
@@ -84,7 +82,6 @@ pub fn run(args: &Args) -> Result<()> {
     report::finish(&runs, args.options.write)
 }
 
-/// Measures every round, each on a cluster of its own.
 fn measure(nodes: usize, args: &Args, program: &Path) -> Result<(Results, Versions)> {
     let settings = args.settings();
     let mut versions = Versions::default();

@@ -16,22 +16,19 @@ use serde_json::{Map, Value, json};
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
 use super::kruise::Kruise;
 use crate::client::Patch;
-use crate::contest::{Controller, Meter, Round, Used, counts, remove, stop};
+use crate::contest::{Controller, Cost, Meter, Round, counts, remove, stop};
 use crate::peer::Running;
 use crate::process;
-use crate::rig::{LOOK, Rig, Setting, pods};
+use crate::rig::{LOOK, Rig, pods};
 use crate::stats;
 
-/// Whose passes are counted.
 const CONTROLLER: Controller = Controller("daemonjob");
 
-/// The sample that is run.
 const SAMPLE: &str = "samples/daemonjob/daemonjob-sample.yaml";
 
 /// How many nodes are changed in something that nobody looks at.
 const UNREAD_CHANGES: usize = 20;
 
-/// How often a label is changed.
 const LABEL_CHANGES: u64 = 10;
 
 /// How long to wait between two questions about all pods, for each of them, so that the questions do not slow down what
@@ -41,19 +38,33 @@ const LOOK_AT_POD: Duration = Duration::from_micros(500);
 /// How long pods that a ttl should take away may stay as many as they are.
 const TTL_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The sample, as an object.
+/// What the API server and the scheduler fill in. The sample has no volumes; the token of the ServiceAccount is one.
+const IN_SPEC: [&str; 11] = [
+    "dnsPolicy",
+    "enableServiceLinks",
+    "nodeName",
+    "preemptionPolicy",
+    "priority",
+    "schedulerName",
+    "securityContext",
+    "serviceAccount",
+    "serviceAccountName",
+    "terminationGracePeriodSeconds",
+    "volumes",
+];
+const IN_CONTAINERS: [&str; 5] =
+    ["imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy", "volumeMounts"];
+
 fn sample() -> Result<Value> {
     let file = paths::workspace().join(SAMPLE);
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     serde_saphyr::from_str(&text).with_context(|| format!("{} is no YAML", file.display()))
 }
 
-/// The pod's spec of the sample, for peers.
 fn sample_pod_spec() -> Result<Value> {
     Ok(sample()?["spec"]["template"]["spec"].take())
 }
 
-/// Where the DaemonJob of a namespace is.
 fn daemonjobs(namespace: &str) -> String {
     format!("/apis/dj.dysproz.io/v1/namespaces/{namespace}/daemonjobs")
 }
@@ -62,9 +73,7 @@ fn daemonjobs(namespace: &str) -> String {
 struct Entry<'a> {
     contender: Contender,
     author: Author,
-    /// Where it is a manager of ours.
     manager: Option<&'a Manager>,
-    /// The process that does it.
     pid: i32,
     collection: String,
     object: Value,
@@ -168,9 +177,7 @@ fn to_completion(
     round: Round,
     step: &mut Step,
 ) -> Result<(Completion, Vec<Request>)> {
-    let memory_before = entry.manager.map(|manager| process::memory(manager.pid())).transpose()?;
-    let passes_before = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
-    let meter = Meter::start(rig, entry.pid, entry.manager)?;
+    let meter = Meter::start(rig, entry.pid, entry.manager.map(|manager| (CONTROLLER, manager)))?;
     rig.forget_requests()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     rig.create(&entry.collection, &entry.object)?;
@@ -183,23 +190,21 @@ fn to_completion(
     })
     .with_context(|| format!("its status is {}", last["status"]))?;
     let done_seconds = began.elapsed().as_secs_f64();
-    let Used { cpu_seconds, api_server_cpu_seconds, others_percent } = meter.used()?;
+    let used = meter.used()?;
     let writes = rig.writes(namespace)?;
-    let memory = process::memory(entry.pid)?;
-    let passes_after = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
+    let tally = Tally::of(&without_releases(&writes), entry.author, namespace);
+    let (creating_seconds, last_created_seconds) = creation(&tally, began_at, rig.nodes())?;
     let completion = Completion {
         contender: entry.contender,
         setting: round.setting,
         round: round.number,
+        creating_seconds,
+        last_created_seconds,
         done_seconds,
+        client_seconds: None,
         nodes_covered: rig.nodes_covered(namespace)?,
-        cpu_seconds,
-        api_server_cpu_seconds,
-        others_percent,
-        passes: passes_before.zip(passes_after).map(|(before, after)| after - before),
-        memory_before,
-        memory: Some(memory),
-        ..counted(Tally::of(&without_releases(&writes), entry.author, namespace), began_at, rig.nodes())?
+        writes: tally,
+        cost: meter.settled(used)?,
     };
     Ok((completion, writes))
 }
@@ -211,31 +216,15 @@ fn without_releases(writes: &[Request]) -> Vec<Request> {
     writes.iter().filter(|write| !is_release(write)).cloned().collect()
 }
 
-/// The part of a completion that the audit log tells.
-fn counted(writes: Tally, began_at: Timestamp, nodes: usize) -> Result<Completion> {
+/// From the first request to make a pod to the last answer, and from the beginning to there, by the audit log.
+fn creation(writes: &Tally, began_at: Timestamp, nodes: usize) -> Result<(f64, f64)> {
     let (Some(creating_seconds), Some(last)) = (writes.creating_seconds(), writes.last_pod) else {
         bail!("the audit log has no creation of a pod: was it written to, and by whom?")
     };
     if usize::try_from(writes.pods) != Ok(nodes) {
         eprintln!("note: the audit log has {} creations of pods for {nodes} nodes", writes.pods);
     }
-    Ok(Completion {
-        contender: Contender::Bare,
-        setting: Setting::Shipped,
-        round: 0,
-        creating_seconds,
-        last_created_seconds: last.duration_since(began_at).as_secs_f64(),
-        done_seconds: 0.0,
-        client_seconds: None,
-        nodes_covered: 0,
-        writes,
-        cpu_seconds: 0.0,
-        api_server_cpu_seconds: 0.0,
-        others_percent: None,
-        passes: None,
-        memory_before: None,
-        memory: None,
-    })
+    Ok((creating_seconds, last.duration_since(began_at).as_secs_f64()))
 }
 
 /// Runs a DaemonJob unmeasured, so that nothing is done for the first time later, and returns its pods as bodies of
@@ -274,33 +263,10 @@ fn bare_body(mut pod: Value) -> Value {
     }
     let mut spec = pod["spec"].take();
     if let Some(spec) = spec.as_object_mut() {
-        for filled_in in [
-            "dnsPolicy",
-            "enableServiceLinks",
-            "nodeName",
-            "preemptionPolicy",
-            "priority",
-            "schedulerName",
-            "securityContext",
-            "serviceAccount",
-            "serviceAccountName",
-            "terminationGracePeriodSeconds",
-            // The sample has none; the token of the ServiceAccount is one.
-            "volumes",
-        ] {
-            spec.remove(filled_in);
-        }
+        spec.retain(|field, _| !IN_SPEC.contains(&field.as_str()));
         for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(container) = container.as_object_mut() {
-                for filled_in in [
-                    "imagePullPolicy",
-                    "resources",
-                    "terminationMessagePath",
-                    "terminationMessagePolicy",
-                    "volumeMounts",
-                ] {
-                    container.remove(filled_in);
-                }
+                container.retain(|field, _| !IN_CONTAINERS.contains(&field.as_str()));
             }
         }
     }
@@ -319,24 +285,27 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
     let meter = Meter::start(rig, me, None)?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
-    let cpu_seconds = meter.cpu_seconds()?;
+    // Waiting is not a part of it.
+    let Cost { cpu_seconds, .. } = meter.used()?;
     wait_for_success(rig, &namespace, step)?;
     let done_seconds = began.elapsed().as_secs_f64();
-    let Used { api_server_cpu_seconds, others_percent, .. } = meter.used()?;
+    let cost = Cost { cpu_seconds, ..meter.used()? };
     if created.retries > 0 {
         eprintln!("note: {} creations were sent again, as the API server was too busy", created.retries);
     }
     let writes = Tally::of(&rig.writes(&namespace)?, Author::Bench, &namespace);
+    let (creating_seconds, last_created_seconds) = creation(&writes, began_at, rig.nodes())?;
     let completion = Completion {
+        contender: Contender::Bare,
         setting: round.setting,
         round: round.number,
+        creating_seconds,
+        last_created_seconds,
         done_seconds,
         client_seconds: Some(created.took.as_secs_f64()),
         nodes_covered: rig.nodes_covered(&namespace)?,
-        cpu_seconds,
-        api_server_cpu_seconds,
-        others_percent,
-        ..counted(writes, began_at, rig.nodes())?
+        writes,
+        cost,
     };
     rig.remove_pods(&namespace)?;
     Ok(completion)
@@ -395,7 +364,6 @@ pub fn broadcastjob(rig: &Rig, kruise: &Kruise, round: Round, step: &mut Step) -
     Ok(completion)
 }
 
-/// A Job or a DaemonSet.
 pub fn peer(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> Result<Completion> {
     let namespace = rig.namespace()?;
     let entry = match contender {
@@ -407,7 +375,6 @@ pub fn peer(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> R
     Ok(completion)
 }
 
-/// A DaemonJob, to completion only.
 pub fn daemonjob(rig: &Rig, round: Round, step: &mut Step) -> Result<Completion> {
     let namespace = rig.namespace()?;
     let manager = rig.manager()?;
@@ -638,12 +605,6 @@ mod tests {
             },
         });
         assert_eq!(bare_body(pod), expected);
-    }
-
-    #[test]
-    fn the_sample_is_a_daemonjob_that_a_job_can_run_too() {
-        assert_eq!(sample().unwrap()["kind"], "DaemonJob");
-        assert!(sample_pod_spec().unwrap()["containers"].is_array());
     }
 
     #[test]

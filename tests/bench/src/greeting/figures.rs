@@ -77,16 +77,8 @@ impl Attempt for Cycle {
     type Contender = Contender;
     type Under = Mode;
 
-    fn contender(&self) -> Contender {
-        self.contender
-    }
-
-    fn under(&self) -> Mode {
-        self.mode
-    }
-
-    fn round(&self) -> usize {
-        self.round
+    fn key(&self) -> (Contender, Mode, usize) {
+        (self.contender, self.mode, self.round)
     }
 }
 
@@ -113,7 +105,6 @@ impl Cycle {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timers {
     pub contender: Contender,
-    /// The number of Greetings.
     pub count: usize,
     /// From the first request to create until the last `Create:` line.
     pub created_seconds: f64,
@@ -135,7 +126,6 @@ pub struct Timers {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     pub greetings: usize,
-    /// kopf and Python.
     pub kopf: Option<String>,
     #[serde(default)]
     pub cycles: Vec<Cycle>,

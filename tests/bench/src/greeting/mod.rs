@@ -23,19 +23,19 @@ use super::report::{self, Run};
 use super::rig::Rig;
 use super::table::count;
 
-/// `cargo xtask bench greeting`.
+/// Greeting beside kopf: lines missing and doubled by restarts, writes, time, memory, timers.
+///
+/// Each round runs, in alternating order, Quintet's manager and kopf with the post's handlers: N Greetings are created,
+/// changed and deleted, without a restart, with a restart by SIGTERM in the middle of each of the three, and with one
+/// by SIGKILL. At the end both get many Greetings whose timers tick.
+///
+/// kopf is installed from PyPI, once, into a virtual environment in the cache; that needs python3 with its venv module.
+///
+/// It fails if a line of ours is doubled, or missing without a SIGKILL; if a Greeting costs more than two writes for
+/// its creation, one for a change and two for its deletion; or if a tick writes.
+///
+/// A round takes about five minutes on two cores, and the timers as much again.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "Greeting beside kopf: lines missing and doubled by restarts, writes, time, memory, timers",
-    long_about = "Greeting beside kopf: lines missing and doubled by restarts, writes, time, memory, timers.\n\n\
-    Each round runs, in alternating order, Quintet's manager and kopf with the post's handlers: N Greetings are created, \
-    changed and deleted, without a restart, with a restart by SIGTERM in the middle of each of the three, and with one by \
-    SIGKILL. At the end both get many Greetings whose timers tick.\n\n\
-    kopf is installed from PyPI, once, into a virtual environment in the cache; that needs python3 with its venv module.\n\n\
-    It fails if a line of ours is doubled, or missing without a SIGKILL; if a Greeting costs more than two writes for its \
-    creation, one for a change and two for its deletion; or if a tick writes.\n\n\
-    A round takes about five minutes on two cores, and the timers as much again."
-)]
 pub struct Args {
     /// Number of Greetings that are created, changed and deleted
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u16).range(10..=5_000),
@@ -61,7 +61,6 @@ impl Args {
     }
 }
 
-/// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
     let kopf = if args.options.without_peers { None } else { Some(Kopf::installed()?) };
     let given = args.options.program.as_ref();

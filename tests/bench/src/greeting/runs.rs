@@ -12,10 +12,11 @@ use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use super::figures::{Contender, Cycle, Mode, Phase, Timers};
-use super::kopf::{self, Kopf};
+use super::kopf::Kopf;
 use super::lines::Lines;
 use super::requests::{Request, Requests};
 use crate::contest::stop;
+use crate::peer;
 use crate::process;
 use crate::rig::{LOOK, Rig, settled};
 use crate::stats::{Quantiles, float};
@@ -35,10 +36,9 @@ pub const WINDOW: Duration = Duration::from_secs(30);
 /// The post's interval.
 const USUAL: u32 = 60;
 
-/// Who says the lines, while it runs.
 enum Running {
     Greeting(Manager),
-    Kopf(kopf::Running),
+    Kopf(peer::Running),
 }
 
 impl Running {
@@ -53,7 +53,7 @@ impl Running {
         match self {
             Self::Greeting(manager) => stop(manager),
             Self::Kopf(kopf) => {
-                kopf.stop();
+                kopf.end();
                 Ok(())
             }
         }
@@ -70,7 +70,6 @@ impl Running {
     }
 }
 
-/// A contender in a namespace of its own.
 struct Entry<'a> {
     rig: &'a Rig,
     contender: Contender,
@@ -164,7 +163,7 @@ impl<'a> Entry<'a> {
         requests: Vec<Request>,
         expected: &[String],
         step: &mut Step,
-    ) -> Result<(Running, Phase, Vec<Option<Instant>>)> {
+    ) -> Result<(Running, Phase, Vec<Instant>)> {
         self.rig.forget_requests()?;
         let requests = Requests::start(self.rig, requests);
         let (mut running, mut ended) = (running, None);
@@ -239,9 +238,9 @@ pub fn cycle(
     let (running, create, sent) = entry.phase(running, mode, create.collect(), &expected, step)?;
     let all_at_once: Vec<f64> = {
         let seen = entry.lines.seen();
-        let took = |(line, sent): (&String, &Option<Instant>)| {
+        let took = |(line, sent): (&String, &Instant)| {
             let at = seen.get(line).map(|(_, at)| *at)?;
-            Some(at.saturating_duration_since((*sent)?).as_secs_f64() * 1_000.0)
+            Some(at.saturating_duration_since(*sent).as_secs_f64() * 1_000.0)
         };
         created.iter().zip(&sent).filter_map(took).collect()
     };

@@ -269,7 +269,6 @@ impl Follower {
         seen.iter().find(|held| held.at >= after && is(held)).cloned()
     }
 
-    /// Who holds it.
     pub fn holder(&self) -> Option<String> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.last().map(|held| held.holder.clone()).filter(|holder| !holder.is_empty())
@@ -301,7 +300,6 @@ fn holder(lease: &Value) -> String {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Gives the twin what it has to do.
 fn allow(rig: &Rig) -> Result<()> {
     let see = ["get", "list", "watch"];
     let rules = [
@@ -320,23 +318,4 @@ fn allow(rig: &Rig) -> Result<()> {
         rule("batch.tutorial.kubebuilder.io", &["podsets/status"], &["update"]),
     ];
     peer::allow(rig, NAMESPACE, TWIN, &rules)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_lease_is_free_where_nobody_holds_it() {
-        assert_eq!(holder(&json!({"spec": {"holderIdentity": "a"}})), "a");
-        assert_eq!(holder(&json!({"spec": {"holderIdentity": ""}})), "");
-        assert_eq!(holder(&json!({"spec": {}})), "");
-    }
-
-    #[test]
-    fn both_twins_in_go_have_one_lease() {
-        assert_eq!(Contender::Twin.lease(), Contender::TwinTuned.lease());
-        assert_ne!(Contender::Twin.lease(), Contender::Quintet.lease());
-    }
 }

@@ -103,7 +103,6 @@ impl Results {
         self.attempts.insert((contender, figure), all);
     }
 
-    /// Keeps a value.
     pub fn one(&mut self, contender: Contender, pair: usize, figure: &str, value: f64) {
         self.keep(contender, Some(pair), figure, &[value]);
     }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::contender::{Contender, Stand};
 use super::figures::Results;
-use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
+use super::objects::{KINDS, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
 use super::sizes::Sizes;
 use crate::client::Api;
 use crate::contest::{counts, remove};
@@ -45,12 +45,9 @@ const RENEWAL: Duration = Duration::from_secs(5);
 /// How often the canary asks.
 const CANARY: Duration = Duration::from_millis(20);
 
-/// A pair of so many.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
-    /// From 1.
     pub number: usize,
-    /// How many there are.
     pub of: usize,
     /// Who is compared on this cluster, in this order.
     pub contenders: &'a [Contender],
@@ -62,7 +59,6 @@ impl Pair<'_> {
         Ok(RENEWAL * u32::try_from(self.number - 1)? / u32::try_from(self.of)?)
     }
 
-    /// Calls `measure` for each contender.
     pub fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
         let Self { number, of, contenders } = self;
         for &contender in contenders {
@@ -99,7 +95,6 @@ pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Memory while nothing happens.
 pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     pair.each("idle", |contender, _| {
         let running = settled(stand, contender, sizes)?;
@@ -214,9 +209,8 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
         "{} objects of five kinds, pair {} of {}",
         sizes.many, pair.number, pair.of
     ));
-    let objects = Kind::ALL.map(|kind| kind.share(sizes.many));
-    for (kind, objects) in Kind::ALL.into_iter().zip(objects) {
-        let bodies = (0..objects).map(|number| serde_json::to_vec(&kind.object(number)));
+    for kind in KINDS {
+        let bodies = (0..kind.share(sizes.many)).map(|number| serde_json::to_vec(&kind.object(number)));
         rig.wait_for(rig.api().create_all(&kind.collection(&namespace), bodies.collect::<Result<_, _>>()?))?;
         step.tick();
     }
@@ -230,10 +224,11 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
     let running = stand.start_ready(ours, "a")?;
     run::poll("every object was looked at", rig.patience(), LOOK, || {
         let metrics = running.metrics()?;
-        let looked = Kind::ALL.map(|kind| {
-            scrape::sum(&metrics, "controller_runtime_reconcile_total", &[("controller", kind.controller())])
+        let all = KINDS.iter().all(|kind| {
+            let passes =
+                scrape::sum(&metrics, "controller_runtime_reconcile_total", &[("controller", kind.name)]);
+            passes >= float(kind.share(sizes.many))
         });
-        let all = looked.into_iter().zip(objects).all(|(looked, objects)| looked >= float(objects));
         Ok(all.then_some(()))
     })?;
     at_rest(stand, &running, sizes.many)?;

@@ -36,19 +36,17 @@ const KUBE_RUNTIME: &str = "quintet-bench-kube-runtime";
 /// The Go module that the twin is written with.
 pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
 
-/// `cargo xtask bench manager`.
+/// The manager beside one written with controller-runtime: memory, start, hand-over, latency, requests, faults.
+///
+/// The other one, called the twin, is tests/bench/twin, built from source with Go for the first time. It keeps
+/// DaemonJobs and PodSets by the same rules in their simplest form, and is measured twice: with the defaults of
+/// controller-runtime, and tuned. From an event to a write and after faults, a manager for PodSets that is written with
+/// kube-runtime's Controller (tests/bench/kube-runtime) is measured as well. Each pair measures all of them, in
+/// alternating order; ratios are taken within a pair.
+///
+/// With --write each measure is kept as soon as it is done, so that an interrupted run can be continued with --only.
+/// With seven pairs everything takes about four hours on two cores.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "The manager beside one written with controller-runtime: memory, start, hand-over, latency, requests, faults",
-    long_about = "The manager beside one written with controller-runtime: memory, start, hand-over, latency, requests, faults.\n\n\
-    The other one, called the twin, is tests/bench/twin, built from source with Go for the first time. It keeps DaemonJobs \
-    and PodSets by the same rules in their simplest form, and is measured twice: with the defaults of controller-runtime, \
-    and tuned. From an event to a write and after faults, a manager for PodSets that is written with kube-runtime's Controller \
-    (tests/bench/kube-runtime) is measured as well. Each pair measures all of them, in alternating order; ratios are taken \
-    within a pair.\n\n\
-    With --write each measure is kept as soon as it is done, so that an interrupted run can be continued with --only. \
-    With seven pairs everything takes about four hours on two cores."
-)]
 pub struct Args {
     /// How often everything is measured
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = value_parser!(u8).range(1..=99))]
@@ -86,7 +84,6 @@ impl Args {
     }
 }
 
-/// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
     let programs = Programs {
         quintet: program(args.program.as_ref())?,

@@ -137,7 +137,6 @@ struct Lane {
     standby: Running,
     /// Who held the Lease when the leader was stopped, and when that was.
     stopped: (String, Timestamp),
-    /// How many processes were started.
     started: usize,
 }
 

@@ -38,7 +38,6 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Enough to see whether everything works.
     pub fn small() -> Self {
         let seconds = Duration::from_secs;
         Self {

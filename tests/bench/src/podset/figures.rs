@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
 
 use crate::attempts::{self, Attempt};
+use crate::contest::Cost;
 use crate::process::Memory;
 use crate::report::Measurements;
 use crate::rig::Setting;
@@ -35,15 +36,8 @@ pub struct Phase {
     pub most_above: i64,
     /// Until nothing trailed behind.
     pub writes: Tally,
-    pub cpu_seconds: f64,
-    pub api_server_cpu_seconds: f64,
-    /// The share of the processors that processes outside the bench used. Much makes times worthless.
-    pub others_percent: Option<f64>,
-    /// Of a PodSet, until nothing trailed behind.
-    pub passes: Option<u64>,
-    pub memory_before: Memory,
-    /// When it was done and quiet.
-    pub memory: Memory,
+    #[serde(flatten)]
+    pub cost: Cost,
 }
 
 /// What a restart with all pods ready did.
@@ -91,16 +85,8 @@ impl Attempt for Cycle {
     type Contender = Contender;
     type Under = Setting;
 
-    fn contender(&self) -> Contender {
-        self.contender
-    }
-
-    fn under(&self) -> Setting {
-        self.setting
-    }
-
-    fn round(&self) -> usize {
-        self.round
+    fn key(&self) -> (Contender, Setting, usize) {
+        (self.contender, self.setting, self.round)
     }
 }
 
@@ -146,22 +132,22 @@ const HALFWAY: [Figure<Cycle>; 8] = [
 ];
 
 const PROCESSOR: [Figure<Cycle>; 8] = [
-    ("up: CPU s", 2, |one| Some(one.up.cpu_seconds)),
-    ("passes", 0, |one| one.up.passes.map(float)),
-    ("API server's CPU s", 1, |one| Some(one.up.api_server_cpu_seconds)),
-    ("strangers' CPU %", 0, |one| one.up.others_percent),
-    ("down: CPU s", 2, |one| Some(one.down.cpu_seconds)),
-    ("passes", 0, |one| one.down.passes.map(float)),
-    ("API server's CPU s", 1, |one| Some(one.down.api_server_cpu_seconds)),
-    ("strangers' CPU %", 0, |one| one.down.others_percent),
+    ("up: CPU s", 2, |one| Some(one.up.cost.cpu_seconds)),
+    ("passes", 0, |one| one.up.cost.passes.map(float)),
+    ("API server's CPU s", 1, |one| Some(one.up.cost.api_server_cpu_seconds)),
+    ("strangers' CPU %", 0, |one| one.up.cost.others_percent),
+    ("down: CPU s", 2, |one| Some(one.down.cost.cpu_seconds)),
+    ("passes", 0, |one| one.down.cost.passes.map(float)),
+    ("API server's CPU s", 1, |one| Some(one.down.cost.api_server_cpu_seconds)),
+    ("strangers' CPU %", 0, |one| one.down.cost.others_percent),
 ];
 
 const MEMORY: [Figure<Cycle>; 5] = [
-    ("RSS before MiB", 1, |one| Some(mebibytes(one.up.memory_before.rss_kib))),
-    ("up: peak RSS MiB", 1, |one| Some(mebibytes(one.up.memory.peak_kib))),
-    ("settled RSS MiB", 1, |one| Some(mebibytes(one.up.memory.rss_kib))),
-    ("settled PSS MiB", 1, |one| Some(mebibytes(one.up.memory.pss_kib))),
-    ("down: peak RSS MiB", 1, |one| Some(mebibytes(one.down.memory.peak_kib))),
+    ("RSS before MiB", 1, |one| Some(mebibytes(one.up.cost.memory_before?.rss_kib))),
+    ("up: peak RSS MiB", 1, |one| Some(mebibytes(one.up.cost.memory?.peak_kib))),
+    ("settled RSS MiB", 1, |one| Some(mebibytes(one.up.cost.memory?.rss_kib))),
+    ("settled PSS MiB", 1, |one| Some(mebibytes(one.up.cost.memory?.pss_kib))),
+    ("down: peak RSS MiB", 1, |one| Some(mebibytes(one.down.cost.memory?.peak_kib))),
 ];
 
 /// What ratios are taken of, on the way up and down.
@@ -169,8 +155,8 @@ const RATIOS: [Figure<Phase>; 5] = [
     ("last request", 2, |phase| Some(phase.last_seconds)),
     ("done", 2, |phase| Some(phase.done_seconds)),
     ("writes", 2, |phase| Some(float(phase.writes.writes()))),
-    ("CPU", 2, |phase| Some(phase.cpu_seconds)),
-    ("peak RSS", 2, |phase| Some(mebibytes(phase.memory.peak_kib))),
+    ("CPU", 2, |phase| Some(phase.cost.cpu_seconds)),
+    ("peak RSS", 2, |phase| Some(mebibytes(phase.cost.memory?.peak_kib))),
 ];
 
 const RESTART: [Figure<Restart>; 5] = [

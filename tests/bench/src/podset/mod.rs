@@ -23,21 +23,20 @@ use super::table::count;
 const PODS_PER_NODE: usize = 100;
 const SPARE_NODES: usize = 3;
 
-/// `cargo xtask bench podset`.
+/// PodSet beside ReplicaSet: time, writes, processor time, memory, and pods that are too many.
+///
+/// Each round runs, in alternating order, a PodSet and a ReplicaSet of the same pod: made with no replicas, scaled to
+/// N, scaled to 0; then to N again and, when a third of the pods are made, to a tenth of N. Between the first two the
+/// PodSet's manager is restarted. This is done with kube-controller-manager and kube-scheduler as shipped (their
+/// default request limits) and tuned.
+///
+/// It fails if a PodSet does not make exactly N pods and delete exactly N, if a request of it is refused, if it writes
+/// more than that and one status a second (3 more are allowed), if the restart writes, or if more pods count than are
+/// wanted at any moment on the way up.
+///
+/// A round with 1,000 pods takes about six minutes on two cores; the ReplicaSet as shipped, whose limits set its times,
+/// is most of that.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "PodSet beside ReplicaSet: time, writes, processor time, memory, and pods that are too many",
-    long_about = "PodSet beside ReplicaSet: time, writes, processor time, memory, and pods that are too many.\n\n\
-    Each round runs, in alternating order, a PodSet and a ReplicaSet of the same pod: made with no replicas, scaled to N, \
-    scaled to 0; then to N again and, when a third of the pods are made, to a tenth of N. Between the first two the \
-    PodSet's manager is restarted. This is done with kube-controller-manager and kube-scheduler as shipped (their default \
-    request limits) and tuned.\n\n\
-    It fails if a PodSet does not make exactly N pods and delete exactly N, if a request of it is refused, if it writes \
-    more than that and one status a second (3 more are allowed), if the restart writes, or if more pods count than are \
-    wanted at any moment on the way up.\n\n\
-    A round with 1,000 pods takes about six minutes on two cores; the ReplicaSet as shipped, whose limits set its times, \
-    is most of that."
-)]
 pub struct Args {
     /// Number of pods; may be given several times, each gets a cluster of its own
     #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = value_parser!(u16).range(10..=20_000),
@@ -67,7 +66,6 @@ fn nodes(pods: usize) -> usize {
     pods.div_ceil(PODS_PER_NODE) + SPARE_NODES
 }
 
-/// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
     let given = args.options.program.as_ref();
     let program = program(given)?;
@@ -79,7 +77,6 @@ pub fn run(args: &Args) -> Result<()> {
     report::finish(&runs, args.options.write)
 }
 
-/// Measures every round, each on a cluster of its own.
 fn measure(pods: usize, args: &Args, program: &Path) -> Result<(Results, Versions)> {
     let contenders = if args.options.without_peers { &[Contender::PodSet][..] } else { Contender::VARIANTS };
     let mut versions = Versions::default();

@@ -13,17 +13,15 @@ use serde_json::{Value, json};
 use super::counting::{last_scaling, made_around, most_above};
 use super::figures::{Contender, Cycle, Halfway, Phase, Restart};
 use crate::client::Patch;
-use crate::contest::{Controller, Meter, Round, Used, counts, remove, stop};
+use crate::contest::{Controller, Meter, Round, counts, remove, stop};
 use crate::process;
 use crate::rig::{LOOK, Rig, pods};
 
-/// Whose passes are counted.
 const CONTROLLER: Controller = Controller("podset");
 
 /// How often the audit log is read while it is of interest how many pods are made.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// The name of every object that is run.
 const NAME: &str = "bench";
 
 /// The pod: what a PodSet makes by itself.
@@ -134,7 +132,6 @@ fn tenth(rig: &Rig) -> usize {
     rig.pods() / 10
 }
 
-/// Everything that is measured of one contender in one round.
 pub fn cycle(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> Result<Cycle> {
     let namespace = rig.namespace()?;
     let entry = Entry::new(contender, &namespace);
@@ -177,10 +174,7 @@ fn phase(
     (from, to): (usize, usize),
     step: &mut Step,
 ) -> Result<Phase> {
-    let passes = || manager.map(|manager| CONTROLLER.passes(manager)).transpose();
-    let pid = pid(rig, manager)?;
-    let (memory_before, passes_before) = (process::memory(pid)?, passes()?);
-    let meter = Meter::start(rig, pid, manager)?;
+    let meter = Meter::start(rig, pid(rig, manager)?, manager.map(|manager| (CONTROLLER, manager)))?;
     rig.forget_requests()?;
     let began = Instant::now();
     entry.scale(rig, to)?;
@@ -190,7 +184,7 @@ fn phase(
         entry.wait_until_no_pods(rig, step)?;
     }
     let done_seconds = began.elapsed().as_secs_f64();
-    let Used { cpu_seconds, api_server_cpu_seconds, others_percent } = meter.used()?;
+    let used = meter.used()?;
     let writes = rig.writes(&entry.namespace)?;
     let tally = Tally::of(&writes, entry.author, &entry.namespace);
     let last = if to > from { tally.last_pod } else { tally.last_deletion };
@@ -203,12 +197,7 @@ fn phase(
         done_seconds,
         most_above: most_above(&writes, entry.author, from, from.max(to)),
         writes: tally,
-        cpu_seconds,
-        api_server_cpu_seconds,
-        others_percent,
-        passes: passes_before.zip(passes()?).map(|(before, after)| after - before),
-        memory_before,
-        memory: process::memory(pid)?,
+        cost: meter.settled(used)?,
     })
 }
 
@@ -259,16 +248,6 @@ fn halfway(rig: &Rig, entry: &Entry, step: &mut Step) -> Result<Halfway> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn both_have_the_same_pod() {
-        let entry = |contender| Entry::new(contender, "n");
-        let (ours, theirs) = (entry(Contender::PodSet), entry(Contender::ReplicaSet));
-        assert_eq!(ours.object["spec"]["template"]["spec"], theirs.object["spec"]["template"]["spec"]);
-        assert_eq!(ours.path(), "/apis/batch.tutorial.kubebuilder.io/v1/namespaces/n/podsets/bench");
-        assert_eq!(theirs.path(), "/apis/apps/v1/namespaces/n/replicasets/bench");
-        assert_eq!((&ours.object["spec"]["replicas"], &ours.object["kind"]), (&json!(0), &json!("PodSet")));
-    }
 
     #[test]
     fn a_status_counts_for_its_generation() {

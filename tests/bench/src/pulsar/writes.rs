@@ -47,13 +47,11 @@ impl Case {
     }
 }
 
-/// What was written for a case.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Written {
     case: Case,
     /// The seconds from the creation of an object to its settled status.
     settled_in: Option<Quantiles>,
-    /// How many writes there may be.
     limit: u64,
     /// Until then, and until nothing trailed behind.
     settling: Tally,
@@ -171,52 +169,28 @@ pub(super) fn table(written: &[Written]) -> Table {
 mod tests {
     use super::*;
 
-    fn tally(kinds: &[(&str, u64)]) -> Tally {
-        Tally {
-            by_kind: kinds.iter().map(|&(kind, count)| (kind.to_owned(), count)).collect(),
-            ..Tally::default()
-        }
-    }
-
-    fn written(settled_in: &[f64], statuses: u64) -> Written {
-        let settling = tally(&[("patch deployments", 1), ("patch pulsarconsumers/status", statuses)]);
+    fn failures(settled_in: &[f64], statuses: u64, restart: Tally) -> Vec<String> {
+        let by_kind =
+            [("patch deployments".to_owned(), 1), ("patch pulsarconsumers/status".to_owned(), statuses)];
+        let settling = Tally { by_kind: by_kind.into(), ..Tally::default() };
         let case = Case { objects: settled_in.len(), replicas: 1 };
         let (limit, settled_in) = (limit(settled_in), Quantiles::of(settled_in));
-        Written { case, settled_in, limit, settling, restart: Tally::default() }
+        Written { case, settled_in, limit, settling, restart }.failures()
     }
 
     #[test]
     fn what_takes_longer_may_say_more() {
-        assert_eq!(written(&[0.9], 2).failures(), [""; 0]);
-        assert_eq!(
-            written(&[0.9], 3).failures(),
-            [
-                "1 object, 1 replica: 4 writes and not 3 at most (patch deployments: 1, patch pulsarconsumers/status: 3)"
-            ]
-        );
-        assert_eq!(written(&[1.2], 3).failures(), [""; 0]);
-        assert_eq!((limit(&[0.1, 2.5, 1.0]), limit(&[])), (12, 0));
+        assert_eq!(failures(&[0.9], 2, Tally::default()), [""; 0]);
+        let kinds = "patch deployments: 1, patch pulsarconsumers/status: 3";
+        let too_many = format!("1 object, 1 replica: 4 writes and not 3 at most ({kinds})");
+        assert_eq!(failures(&[0.9], 3, Tally::default()), [too_many]);
+        assert_eq!(failures(&[1.2], 3, Tally::default()), [""; 0]);
     }
 
     #[test]
     fn a_restart_writes_nothing() {
-        let restart = tally(&[("patch deployments", 1)]);
-        let failures = Written { restart, ..written(&[0.5], 1) }.failures();
-        assert_eq!(failures, ["1 object, 1 replica: a restart wrote 1 times (patch deployments: 1)"]);
-    }
-
-    #[test]
-    fn a_status_of_an_older_spec_is_not_settled() {
-        let mut object = json!({
-            "metadata": { "generation": 2 },
-            "status": {
-                "observedGeneration": 2, "readyReplicas": 3,
-                "conditions": [{ "type": "Available", "status": "True" }],
-            },
-        });
-        assert!(is_settled(&object, 3));
-        assert!(!is_settled(&object, 4));
-        object["status"]["observedGeneration"] = json!(1);
-        assert!(!is_settled(&object, 3));
+        let restart = Tally { by_kind: [("patch deployments".to_owned(), 1)].into(), ..Tally::default() };
+        let wrote = ["1 object, 1 replica: a restart wrote 1 times (patch deployments: 1)"];
+        assert_eq!(failures(&[0.5], 1, restart), wrote);
     }
 }
