@@ -6,14 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::manager::Manager;
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::run;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::host::Share;
 use super::process::{self, Memory};
-use super::rig::{LOOK, Rig, Setting, settled};
+use super::rig::{Rig, Setting, settled};
 use super::scrape;
 use super::table::count;
 
@@ -28,11 +26,10 @@ pub struct Round {
 }
 
 impl Round {
-    /// Says on stderr what is run now. `unit` is what there are `size` of.
-    pub fn start(self, size: usize, unit: &str, what: &str) -> Step {
-        let size = count(size);
-        let Self { setting, number, of } = self;
-        Step::start_long(format!("{size} {unit}, {setting}, round {number} of {of}: {what}"))
+    /// What is run now, for the user. `unit` is what there are `size` of.
+    pub fn label(self, size: usize, unit: &str, what: &str) -> String {
+        let (size, Self { setting, number, of }) = (count(size), self);
+        format!("{size} {unit}, {setting}, round {number} of {of}: {what}")
     }
 }
 
@@ -117,7 +114,7 @@ impl<'a> Meter<'a> {
 /// Deletes an object and the pods that it made.
 pub fn remove(rig: &Rig, namespace: &str, path: &str) -> Result<()> {
     rig.delete(&format!("{path}?propagationPolicy=Background"))?;
-    run::poll("the object is gone", rig.patience(), LOOK, || Ok(rig.get(path)?.is_none().then_some(())))?;
+    rig.wait_until("the object is gone", || Ok(rig.get(path)?.is_none()))?;
     rig.remove_pods(namespace)
 }
 
@@ -158,9 +155,7 @@ impl Controller {
 
     /// Waits until a manager that was just started has made its first pass.
     pub fn first_pass(self, rig: &Rig, manager: &Manager) -> Result<()> {
-        run::poll("the restarted manager has looked at the object", rig.patience(), LOOK, || {
-            Ok((self.passes(manager)? > 0).then_some(()))
-        })
+        rig.wait_until("the restarted manager has looked at the object", || Ok(self.passes(manager)? > 0))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::config::Kubeconfig;
-use quintet_localcluster::audit::{AuditLog, Request};
+use quintet_localcluster::audit::{AuditLog, Author, Request, Tally};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::cluster::processes::Process;
 use quintet_localcluster::cluster::{Cluster, UpOptions, nodes};
@@ -99,6 +99,8 @@ pub struct Rig {
     cluster: Cluster,
     nodes: usize,
     pods: usize,
+    /// What is under way, as the user sees it.
+    step: RefCell<Option<Step>>,
     _temporary: Temporary,
 }
 
@@ -136,6 +138,7 @@ impl Rig {
             cluster,
             nodes,
             pods,
+            step: RefCell::default(),
             _temporary: temporary,
         };
         rig.make_nodes()?;
@@ -209,9 +212,7 @@ impl Rig {
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         self.create("/api/v1/namespaces", &object)?;
         let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-        run::poll("the namespace's service account", self.patience(), LOOK, || {
-            Ok(self.get(&account)?.map(|_| ()))
-        })?;
+        self.wait_until("the namespace's service account", || Ok(self.get(&account)?.is_some()))?;
         Ok(name)
     }
 
@@ -248,13 +249,18 @@ impl Rig {
     /// What was written in a namespace since the last call. Waits until nothing trails behind.
     pub fn writes(&self, namespace: &str) -> Result<Vec<Request>> {
         let mut writes = Vec::new();
-        run::poll("the audit log is quiet", self.patience(), TRAIL, || {
+        self.poll("the audit log is quiet", TRAIL, || {
             let more = self.writes_so_far(namespace)?;
             let quiet = more.is_empty();
             writes.extend(more);
             Ok(quiet.then_some(()))
         })?;
         Ok(writes)
+    }
+
+    /// What an author wrote in a namespace since the last call.
+    pub fn tally(&self, namespace: &str, author: Author) -> Result<Tally> {
+        Ok(Tally::of(&self.writes(namespace)?, author, namespace))
     }
 
     /// What was written in a namespace since the last call, as far as it is in the log already.
@@ -286,7 +292,7 @@ impl Rig {
         let path = pods(namespace);
         // The server may give up on a large collection: what it has done by then is done.
         let mut failure = None;
-        let gone = run::poll("the pods are gone", self.patience(), Duration::from_millis(200), || {
+        let gone = self.poll("the pods are gone", Duration::from_millis(200), || {
             if !self.has_any(&path, "")? {
                 return Ok(Some(()));
             }
@@ -320,17 +326,57 @@ impl Rig {
     }
 
     fn make_nodes(&self) -> Result<()> {
-        let mut step = Step::start_long(format!("making {} simulated nodes", table::count(self.nodes)));
-        let bodies = (1..=self.nodes)
-            .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
-            .collect::<Result<Vec<_>, _>>()?;
-        self.wait_for(self.admin.create_all("/api/v1/nodes", bodies))?;
-        run::poll("the simulated nodes are Ready", self.patience(), Duration::from_millis(500), || {
+        self.step(format!("making {} simulated nodes", table::count(self.nodes)), || {
+            let bodies = (1..=self.nodes)
+                .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
+                .collect::<Result<Vec<_>, _>>()?;
+            self.wait_for(self.admin.create_all("/api/v1/nodes", bodies))?;
+            let pause = Duration::from_millis(500);
+            self.poll("the simulated nodes are Ready", pause, || {
+                Ok(self.list("/api/v1/nodes")?.iter().all(is_ready).then_some(()))
+            })
+        })
+    }
+
+    /// Does something, and says so on stderr.
+    pub fn step<T>(&self, label: impl Into<String>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = self.step.replace(Some(Step::start_long(label)));
+        let done = work();
+        let step = self.step.replace(before);
+        if done.is_ok() {
+            step.into_iter().for_each(Step::done);
+        }
+        done
+    }
+
+    /// Gives a sign of life.
+    pub fn tick(&self) {
+        if let Some(step) = &mut *self.step.borrow_mut() {
             step.tick();
-            Ok(self.list("/api/v1/nodes")?.iter().all(is_ready).then_some(()))
-        })?;
-        step.done();
-        Ok(())
+        }
+    }
+
+    /// Reads something again and again, with a pause between, until it returns a value.
+    pub fn poll<T>(
+        &self,
+        what: &str,
+        pause: Duration,
+        mut read: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        run::poll(what, self.patience(), pause, || {
+            self.tick();
+            read()
+        })
+    }
+
+    /// Waits until something is so.
+    pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+        self.poll(what, LOOK, || Ok(is_so()?.then_some(())))
+    }
+
+    /// Waits until a collection has no object.
+    pub fn wait_until_empty(&self, collection: &str) -> Result<()> {
+        self.wait_until(&format!("nothing is in {collection}"), || Ok(!self.has_any(collection, "")?))
     }
 
     /// Waits for requests, or for Ctrl-C.

@@ -108,33 +108,24 @@ fn measure_round(rig: &Rig, contenders: &[Contender], round: Round, results: &mu
     let bodies = runs::warm_up(rig)?;
     rig.set(round.setting)?;
     let with_life = round.setting == results.life_setting;
+    let label = |what: &str| round.label(rig.nodes(), "nodes", what);
     for contender in order(contenders, round.number) {
-        let mut step = round.start(rig.nodes(), "nodes", &contender.to_string());
-        match contender {
-            Contender::Bare => results.completions.push(runs::bare(rig, &bodies, round, &mut step)?),
+        let completion = rig.step(label(&contender.to_string()), || match contender {
+            Contender::Bare => runs::bare(rig, &bodies, round),
             Contender::DaemonJob if with_life => {
-                let (completion, life) = runs::daemonjob_life(rig, round, &mut step)?;
-                results.completions.push(completion);
+                let (completion, life) = runs::daemonjob_life(rig, round)?;
                 results.lives.push(life);
+                Ok(completion)
             }
-            Contender::DaemonJob => results.completions.push(runs::daemonjob(rig, round, &mut step)?),
-            Contender::BroadcastJob => {
-                let Some(kruise) = &kruise else { continue };
-                results.completions.push(runs::broadcastjob(rig, kruise, round, &mut step)?);
-            }
-            Contender::Job | Contender::DaemonSet => {
-                results.completions.push(runs::peer(rig, contender, round, &mut step)?);
-            }
-        }
-        step.done();
+            _ => runs::completed(rig, contender, kruise.as_ref(), round),
+        })?;
+        results.completions.push(completion);
     }
     if with_life {
-        let mut step = round.start(rig.nodes(), "nodes", "DaemonJob with ttlSecondsAfterFinished 0");
-        results.ttl_lives.push(runs::daemonjob_ttl_life(rig, round, &mut step)?);
-        step.done();
-        let mut step = round.start(rig.nodes(), "nodes", "simulated kubelets alone");
-        results.kubelets.push(runs::kubelets(rig, &bodies, &mut step)?);
-        step.done();
+        let ttl = label("DaemonJob with ttlSecondsAfterFinished 0");
+        results.ttl_lives.push(rig.step(ttl, || runs::daemonjob_ttl_life(rig, round))?);
+        let alone = label("simulated kubelets alone");
+        results.kubelets.push(rig.step(alone, || runs::kubelets(rig, &bodies))?);
     }
     Ok(())
 }

@@ -8,8 +8,7 @@ use quintet_localcluster::audit::{Author, Request, Tally};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::kube::is_true;
 use quintet_localcluster::manager::Manager;
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::{paths, run};
+use quintet_localcluster::paths;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 
@@ -61,106 +60,93 @@ fn sample() -> Result<Value> {
     serde_saphyr::from_str(&text).with_context(|| format!("{} is no YAML", file.display()))
 }
 
-fn sample_pod_spec() -> Result<Value> {
-    Ok(sample()?["spec"]["template"]["spec"].take())
-}
-
-fn daemonjobs(namespace: &str) -> String {
-    format!("/apis/dj.dysproz.io/v1/namespaces/{namespace}/daemonjobs")
-}
-
-/// Something that is created as one object and does the rest by itself.
-struct Entry<'a> {
+/// An object that is created, whose controller does the rest.
+struct Entry {
     contender: Contender,
     author: Author,
-    manager: Option<&'a Manager>,
-    pid: i32,
     collection: String,
     object: Value,
     is_done: fn(&Value, usize) -> bool,
 }
 
-impl<'a> Entry<'a> {
+impl Entry {
+    /// The sample, or an object of another kind with the same pod.
+    fn new(contender: Contender, namespace: &str, nodes: usize) -> Result<Self> {
+        type IsDone = fn(&Value, usize) -> bool;
+        let sample = sample()?;
+        let mut pod = sample["spec"]["template"]["spec"].clone();
+        let (author, group, spec, is_done): (_, _, _, IsDone) = match contender {
+            Contender::Bare | Contender::DaemonJob => {
+                (Author::Quintet, "dj.dysproz.io/v1", sample["spec"].clone(), is_done_everywhere)
+            }
+            Contender::BroadcastJob => {
+                // The simulated kubelet completes its pods by an annotation.
+                let metadata = json!({"annotations": {"kwok.quintet.dev/exit-code": "0"}});
+                let spec = json!({"template": {"metadata": metadata, "spec": pod}});
+                let is_done: IsDone = |job, nodes| {
+                    job["status"]["phase"] == "completed" && counts(&job["status"]["succeeded"], nodes)
+                };
+                (Author::Kruise, "apps.kruise.io/v1alpha1", spec, is_done)
+            }
+            Contender::Job => {
+                let mut spec = json!({"completionMode": "Indexed", "template": {"spec": pod}});
+                (spec["completions"], spec["parallelism"]) = (json!(nodes), json!(nodes));
+                (Author::JobController, "batch/v1", spec, |job, _| is_true(job, "Complete"))
+            }
+            Contender::DaemonSet => {
+                // A DaemonSet takes no other policy than Always.
+                pod.as_object_mut().context("the sample's pod has no spec")?.remove("restartPolicy");
+                let labels = json!({"app": "daemonset-sample"});
+                let template = json!({"metadata": {"labels": labels}, "spec": pod});
+                let spec = json!({"selector": {"matchLabels": labels}, "template": template});
+                let is_done: IsDone = |set, nodes| counts(&set["status"]["numberReady"], nodes);
+                (Author::DaemonSetController, "apps/v1", spec, is_done)
+            }
+        };
+        let (kind, word) = (contender.to_string(), contender.to_string().to_lowercase());
+        let metadata = json!({"name": format!("{word}-sample")});
+        let object = json!({"apiVersion": group, "kind": kind, "metadata": metadata, "spec": spec});
+        let collection = format!("/apis/{group}/namespaces/{namespace}/{word}s");
+        Ok(Self { contender, author, collection, object, is_done })
+    }
+
     fn path(&self) -> String {
         format!("{}/{}", self.collection, self.object["metadata"]["name"].as_str().unwrap_or_default())
     }
 
-    fn daemonjob(namespace: &str, manager: &'a Manager) -> Result<Self> {
-        Ok(Self {
-            manager: Some(manager),
-            contender: Contender::DaemonJob,
-            author: Author::Quintet,
-            pid: manager.pid(),
-            collection: daemonjobs(namespace),
-            object: sample()?,
-            is_done: is_done_everywhere,
+    fn create_and_wait(&self, rig: &Rig) -> Result<()> {
+        rig.create(&self.collection, &self.object)?;
+        let (path, mut last) = (self.path(), Value::Null);
+        rig.wait_until(&format!("{} is done", self.contender), || {
+            last = rig.get(&path)?.unwrap_or_default();
+            Ok((self.is_done)(&last, rig.nodes()))
         })
+        .with_context(|| format!("its status is {}", last["status"]))
+    }
+}
+
+/// The process that does the work of an entry. Ours and OpenKruise's are started for each.
+enum Worker {
+    Quintet(Manager),
+    Kruise(Running),
+    ControllerManager(i32),
+}
+
+impl Worker {
+    fn start(rig: &Rig, contender: Contender, kruise: Option<&Kruise>, round: Round) -> Result<Self> {
+        match (contender, kruise) {
+            (Contender::DaemonJob, _) => rig.manager().map(Self::Quintet),
+            (Contender::BroadcastJob, Some(kruise)) => kruise.start(rig, round.setting).map(Self::Kruise),
+            _ => rig.pid(Component::ControllerManager).map(Self::ControllerManager),
+        }
     }
 
-    fn broadcastjob(namespace: &str, kruise: &Running) -> Result<Self> {
-        // The simulated kubelet completes its pods by an annotation.
-        let annotations = json!({"kwok.quintet.dev/exit-code": "0"});
-        Ok(Self {
-            contender: Contender::BroadcastJob,
-            author: Author::Kruise,
-            manager: None,
-            pid: kruise.pid(),
-            collection: format!("/apis/apps.kruise.io/v1alpha1/namespaces/{namespace}/broadcastjobs"),
-            object: json!({
-                "apiVersion": "apps.kruise.io/v1alpha1",
-                "kind": "BroadcastJob",
-                "metadata": {"name": "broadcastjob-sample"},
-                "spec": {"template": {"metadata": {"annotations": annotations}, "spec": sample_pod_spec()?}},
-            }),
-            is_done: |job, nodes| {
-                job["status"]["phase"] == "completed" && counts(&job["status"]["succeeded"], nodes)
-            },
-        })
-    }
-
-    fn job(namespace: &str, rig: &Rig) -> Result<Self> {
-        Ok(Self {
-            contender: Contender::Job,
-            author: Author::JobController,
-            manager: None,
-            pid: rig.pid(Component::ControllerManager)?,
-            collection: format!("/apis/batch/v1/namespaces/{namespace}/jobs"),
-            object: json!({
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "metadata": {"name": "job-sample"},
-                "spec": {
-                    "completionMode": "Indexed",
-                    "completions": rig.nodes(),
-                    "parallelism": rig.nodes(),
-                    "template": {"spec": sample_pod_spec()?},
-                },
-            }),
-            is_done: |job, _| is_true(job, "Complete"),
-        })
-    }
-
-    fn daemonset(namespace: &str, rig: &Rig) -> Result<Self> {
-        let mut spec = sample_pod_spec()?;
-        // A DaemonSet takes no other policy than Always.
-        spec.as_object_mut().context("the sample's pod has no spec")?.remove("restartPolicy");
-        Ok(Self {
-            contender: Contender::DaemonSet,
-            author: Author::DaemonSetController,
-            manager: None,
-            pid: rig.pid(Component::ControllerManager)?,
-            collection: format!("/apis/apps/v1/namespaces/{namespace}/daemonsets"),
-            object: json!({
-                "apiVersion": "apps/v1",
-                "kind": "DaemonSet",
-                "metadata": {"name": "daemonset-sample"},
-                "spec": {
-                    "selector": {"matchLabels": {"app": "daemonset-sample"}},
-                    "template": {"metadata": {"labels": {"app": "daemonset-sample"}}, "spec": spec},
-                },
-            }),
-            is_done: |set, nodes| counts(&set["status"]["numberReady"], nodes),
-        })
+    fn stop(self) -> Result<()> {
+        match self {
+            Self::Quintet(manager) => stop(manager),
+            Self::Kruise(running) => running.stop(),
+            Self::ControllerManager(_) => Ok(()),
+        }
     }
 }
 
@@ -173,22 +159,18 @@ fn is_done_everywhere(job: &Value, nodes: usize) -> bool {
 fn to_completion(
     rig: &Rig,
     namespace: &str,
-    entry: &Entry<'_>,
+    entry: &Entry,
+    worker: &Worker,
     round: Round,
-    step: &mut Step,
 ) -> Result<(Completion, Vec<Request>)> {
-    let meter = Meter::start(rig, entry.pid, entry.manager.map(|manager| (CONTROLLER, manager)))?;
+    let meter = match worker {
+        Worker::Quintet(manager) => Meter::start(rig, manager.pid(), Some((CONTROLLER, manager))),
+        Worker::Kruise(running) => Meter::start(rig, running.pid(), None),
+        Worker::ControllerManager(pid) => Meter::start(rig, *pid, None),
+    }?;
     rig.forget_requests()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
-    rig.create(&entry.collection, &entry.object)?;
-    let path = entry.path();
-    let mut last = Value::Null;
-    run::poll(&format!("{} is done", entry.contender), rig.patience(), LOOK, || {
-        step.tick();
-        last = rig.get(&path)?.unwrap_or_default();
-        Ok((entry.is_done)(&last, rig.nodes()).then_some(()))
-    })
-    .with_context(|| format!("its status is {}", last["status"]))?;
+    entry.create_and_wait(rig)?;
     let done_seconds = began.elapsed().as_secs_f64();
     let used = meter.used()?;
     let writes = rig.writes(namespace)?;
@@ -230,27 +212,21 @@ fn creation(writes: &Tally, began_at: Timestamp, nodes: usize) -> Result<(f64, f
 /// Runs a DaemonJob unmeasured, so that nothing is done for the first time later, and returns its pods as bodies of
 /// requests that would make them again.
 pub fn warm_up(rig: &Rig) -> Result<Vec<Vec<u8>>> {
-    let mut step = Step::start_long("warming up, with a DaemonJob that is not measured");
-    let namespace = rig.namespace()?;
-    let manager = rig.manager()?;
-    let entry = Entry::daemonjob(&namespace, &manager)?;
-    rig.create(&entry.collection, &entry.object)?;
-    run::poll("the DaemonJob is done", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((entry.is_done)(&rig.get(&entry.path())?.unwrap_or_default(), rig.nodes()).then_some(()))
-    })?;
-    let bodies = rig
-        .list(&pods(&namespace))?
-        .into_iter()
-        .map(|pod| serde_json::to_vec(&bare_body(pod)).context("a pod is no JSON"))
-        .collect::<Result<Vec<_>>>()?;
-    if bodies.len() != rig.nodes() {
-        bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
-    }
-    remove(rig, &namespace, &entry.path())?;
-    stop(manager)?;
-    step.done();
-    Ok(bodies)
+    rig.step("warming up, with a DaemonJob that is not measured", || {
+        let namespace = rig.namespace()?;
+        let manager = rig.manager()?;
+        let entry = Entry::new(Contender::DaemonJob, &namespace, rig.nodes())?;
+        entry.create_and_wait(rig)?;
+        let made = rig.list(&pods(&namespace))?.into_iter();
+        let bodies = made.map(|pod| serde_json::to_vec(&bare_body(pod)).context("a pod is no JSON"));
+        let bodies = bodies.collect::<Result<Vec<_>>>()?;
+        if bodies.len() != rig.nodes() {
+            bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
+        }
+        remove(rig, &namespace, &entry.path())?;
+        stop(manager)?;
+        Ok(bodies)
+    })
 }
 
 /// A pod as its maker sent it, without what the API server and the scheduler filled in, and nobody's: no owner, no
@@ -277,7 +253,7 @@ fn bare_body(mut pod: Value) -> Value {
 }
 
 /// Makes the same pods by plain requests, without a manager: what the API server can do.
-pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Result<Completion> {
+pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round) -> Result<Completion> {
     let namespace = rig.namespace()?;
     let bodies = bodies.to_vec();
     let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
@@ -287,13 +263,13 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
     let created = rig.create_all(&pods(&namespace), bodies)?;
     // Waiting is not a part of it.
     let Cost { cpu_seconds, .. } = meter.used()?;
-    wait_for_success(rig, &namespace, step)?;
+    wait_for_success(rig, &namespace)?;
     let done_seconds = began.elapsed().as_secs_f64();
     let cost = Cost { cpu_seconds, ..meter.used()? };
     if created.retries > 0 {
         eprintln!("note: {} creations were sent again, as the API server was too busy", created.retries);
     }
-    let writes = Tally::of(&rig.writes(&namespace)?, Author::Bench, &namespace);
+    let writes = rig.tally(&namespace, Author::Bench)?;
     let (creating_seconds, last_created_seconds) = creation(&writes, began_at, rig.nodes())?;
     let completion = Completion {
         contender: Contender::Bare,
@@ -312,11 +288,10 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Res
 }
 
 /// Waits until all pods of a namespace have succeeded, one for each node.
-fn wait_for_success(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
+fn wait_for_success(rig: &Rig, namespace: &str) -> Result<()> {
     // The server looks at every pod for this answer.
     let pause = LOOK.max(LOOK_AT_POD * u32::try_from(rig.nodes())?);
-    run::poll("all pods have succeeded", rig.patience(), pause, || {
-        step.tick();
+    rig.poll("all pods have succeeded", pause, || {
         let unfinished = rig.has_any(&pods(namespace), "fieldSelector=status.phase!%3DSucceeded")?;
         Ok((!unfinished).then_some(()))
     })
@@ -333,7 +308,7 @@ impl Drop for Halted {
 
 /// The simulated kubelets alone: seconds from the moment that they may begin until they have completed all pods, which are
 /// on their nodes by then.
-pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>], step: &mut Step) -> Result<f64> {
+pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>]) -> Result<f64> {
     let namespace = rig.namespace()?;
     let bound = |body: &Vec<u8>| {
         let mut pod: Value = serde_json::from_slice(body)?;
@@ -347,53 +322,37 @@ pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>], step: &mut Step) -> Result<f64> {
     rig.create_all(&pods(&namespace), bodies)?;
     drop(halted);
     let began = Instant::now();
-    wait_for_success(rig, &namespace, step)?;
+    wait_for_success(rig, &namespace)?;
     let seconds = began.elapsed().as_secs_f64();
     rig.remove_pods(&namespace)?;
     Ok(seconds)
 }
 
-/// A BroadcastJob, by a manager that is started anew.
-pub fn broadcastjob(rig: &Rig, kruise: &Kruise, round: Round, step: &mut Step) -> Result<Completion> {
+/// Any contender except bare creation, to completion only.
+pub fn completed(
+    rig: &Rig,
+    contender: Contender,
+    kruise: Option<&Kruise>,
+    round: Round,
+) -> Result<Completion> {
     let namespace = rig.namespace()?;
-    let running = kruise.start(rig, round.setting)?;
-    let entry = Entry::broadcastjob(&namespace, &running)?;
-    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
+    let worker = Worker::start(rig, contender, kruise, round)?;
+    let entry = Entry::new(contender, &namespace, rig.nodes())?;
+    let (completion, _) = to_completion(rig, &namespace, &entry, &worker, round)?;
     remove(rig, &namespace, &entry.path())?;
-    running.stop()?;
-    Ok(completion)
-}
-
-pub fn peer(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> Result<Completion> {
-    let namespace = rig.namespace()?;
-    let entry = match contender {
-        Contender::Job => Entry::job(&namespace, rig)?,
-        _ => Entry::daemonset(&namespace, rig)?,
-    };
-    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
-    remove(rig, &namespace, &entry.path())?;
-    Ok(completion)
-}
-
-pub fn daemonjob(rig: &Rig, round: Round, step: &mut Step) -> Result<Completion> {
-    let namespace = rig.namespace()?;
-    let manager = rig.manager()?;
-    let entry = Entry::daemonjob(&namespace, &manager)?;
-    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
-    remove(rig, &namespace, &entry.path())?;
-    stop(manager)?;
+    worker.stop()?;
     Ok(completion)
 }
 
 /// A DaemonJob to completion, a restart, changes of nodes, and its deletion.
-pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Completion, Life)> {
+pub fn daemonjob_life(rig: &Rig, round: Round) -> Result<(Completion, Life)> {
     let namespace = rig.namespace()?;
-    let manager = rig.manager()?;
-    let entry = Entry::daemonjob(&namespace, &manager)?;
-    let (completion, mut writes) = to_completion(rig, &namespace, &entry, round, step)?;
+    let worker = Worker::Quintet(rig.manager()?);
+    let entry = Entry::new(Contender::DaemonJob, &namespace, rig.nodes())?;
+    let (completion, mut writes) = to_completion(rig, &namespace, &entry, &worker, round)?;
     let path = entry.path();
     let sizes = sizes(rig, &namespace, &path)?;
-    stop(manager)?;
+    worker.stop()?;
     writes.extend(rig.writes(&namespace)?);
 
     let pods_before = rig.list(&pods(&namespace))?.len();
@@ -419,7 +378,7 @@ pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Compl
 
     let began = Instant::now();
     rig.delete(&format!("{path}?propagationPolicy=Background"))?;
-    until_no_pods(rig, &namespace, step)?;
+    rig.wait_until_empty(&pods(&namespace))?;
     let deletion_seconds = began.elapsed().as_secs_f64();
     writes.extend(rig.writes(&namespace)?);
     stop(manager)?;
@@ -428,23 +387,19 @@ pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Compl
 }
 
 /// A DaemonJob whose pods are to go when it is complete, until it is deleted and they are gone.
-pub fn daemonjob_ttl_life(rig: &Rig, round: Round, step: &mut Step) -> Result<TtlLife> {
+pub fn daemonjob_ttl_life(rig: &Rig, round: Round) -> Result<TtlLife> {
     let namespace = rig.namespace()?;
     let manager = rig.manager()?;
-    let mut entry = Entry::daemonjob(&namespace, &manager)?;
+    let mut entry = Entry::new(Contender::DaemonJob, &namespace, rig.nodes())?;
     entry.object["spec"]["ttlSecondsAfterFinished"] = json!(0);
     rig.forget_requests()?;
     let began = Instant::now();
-    rig.create(&entry.collection, &entry.object)?;
-    run::poll("the DaemonJob is done", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((entry.is_done)(&rig.get(&entry.path())?.unwrap_or_default(), rig.nodes()).then_some(()))
-    })?;
+    entry.create_and_wait(rig)?;
     let done_seconds = began.elapsed().as_secs_f64();
     let gone_seconds = gone_by_themselves(rig, &namespace)?;
     let mut writes = rig.writes(&namespace)?;
     rig.delete(&format!("{}?propagationPolicy=Background", entry.path()))?;
-    until_no_pods(rig, &namespace, step)?;
+    rig.wait_until_empty(&pods(&namespace))?;
     writes.extend(rig.writes(&namespace)?);
     stop(manager)?;
     let writes = Tally::of(&writes, Author::Quintet, &namespace);
@@ -455,7 +410,7 @@ pub fn daemonjob_ttl_life(rig: &Rig, round: Round, step: &mut Step) -> Result<Tt
 fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
     let began = Instant::now();
     let (mut count, mut changed) = (usize::MAX, Instant::now());
-    run::poll("the pods are gone, or stay", rig.patience(), Duration::from_millis(250), || {
+    rig.poll("the pods are gone, or stay", Duration::from_millis(250), || {
         // Counting many pods costs the API server something; whether there are any does not.
         if !rig.has_any(&pods(namespace), "")? {
             return Ok(Some(Some(began.elapsed().as_secs_f64())));
@@ -467,13 +422,6 @@ fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
         let stays = now == count;
         (count, changed) = (now, Instant::now());
         Ok(stays.then_some(None))
-    })
-}
-
-fn until_no_pods(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
-    run::poll("the pods of the deleted DaemonJob are gone", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((!rig.has_any(&pods(namespace), "")?).then_some(()))
     })
 }
 

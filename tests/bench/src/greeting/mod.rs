@@ -11,7 +11,6 @@ use std::path::Path;
 
 use anyhow::Result;
 use clap::value_parser;
-use quintet_localcluster::progress::Step;
 use strum::VariantArray as _;
 
 use self::figures::{Contender, Mode, Results};
@@ -93,10 +92,8 @@ fn measure(kopf: Option<&Kopf>, args: &Args, program: &Path) -> Result<(Results,
             for contender in order(contenders, round) {
                 let all = count(greetings);
                 let label = format!("{all} Greetings, {mode}, round {round} of {rounds}: {contender}");
-                let mut step = Step::start_long(label);
-                let options = (*mode, round, greetings);
-                results.cycles.push(runs::cycle(&rig, contender, kopf, options, &mut step)?);
-                step.done();
+                let cycle = || runs::cycle(&rig, contender, kopf, (*mode, round, greetings));
+                results.cycles.push(rig.step(label, cycle)?);
             }
         }
     }
@@ -104,9 +101,8 @@ fn measure(kopf: Option<&Kopf>, args: &Args, program: &Path) -> Result<(Results,
         let rig = up()?;
         // kopf is the last one: it looks at its own namespace alone, and what it leaves is nobody's.
         for &contender in contenders {
-            let mut step = Step::start_long(format!("{} Greetings with a timer: {contender}", count(timers)));
-            results.timers.push(runs::timers(&rig, contender, kopf, timers, &mut step)?);
-            step.done();
+            let label = format!("{} Greetings with a timer: {contender}", count(timers));
+            results.timers.push(rig.step(label, || runs::timers(&rig, contender, kopf, timers))?);
         }
     }
     Ok((results, versions))

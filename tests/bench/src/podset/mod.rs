@@ -87,9 +87,8 @@ fn measure(pods: usize, args: &Args, program: &Path) -> Result<(Results, Version
         runs::warm_up(&rig)?;
         rig.set(round.setting)?;
         for contender in order(contenders, round.number) {
-            let mut step = round.start(pods, "pods", &contender.to_string());
-            results.cycles.push(runs::cycle(&rig, contender, round, &mut step)?);
-            step.done();
+            let label = round.label(pods, "pods", &contender.to_string());
+            results.cycles.push(rig.step(label, || runs::cycle(&rig, contender, round))?);
         }
     }
     Ok((results, versions))

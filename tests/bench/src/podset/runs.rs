@@ -6,8 +6,6 @@ use anyhow::{Context, Result};
 use quintet_localcluster::audit::{Author, Request, Tally};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::manager::Manager;
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use super::counting::{last_scaling, made_around, most_above};
@@ -15,7 +13,7 @@ use super::figures::{Contender, Cycle, Halfway, Phase, Restart};
 use crate::client::Patch;
 use crate::contest::{Controller, Meter, Round, counts, remove, stop};
 use crate::process;
-use crate::rig::{LOOK, Rig, pods};
+use crate::rig::{Rig, pods};
 
 const CONTROLLER: Controller = Controller("podset");
 
@@ -84,22 +82,14 @@ impl Entry {
     }
 
     /// Waits until the status says of the current generation that so many pods are there and ready.
-    fn wait_for_status(&self, rig: &Rig, replicas: usize, step: &mut Step) -> Result<()> {
+    fn wait_for_status(&self, rig: &Rig, replicas: usize) -> Result<()> {
         let (path, what) = (self.path(), format!("{} has {replicas} ready pods", self.contender));
         let mut last = Value::Null;
-        run::poll(&what, rig.patience(), LOOK, || {
-            step.tick();
+        rig.wait_until(&what, || {
             last = rig.get(&path)?.unwrap_or_default();
-            Ok(has_exactly(&last, replicas).then_some(()))
+            Ok(has_exactly(&last, replicas))
         })
         .with_context(|| format!("its status is {}", last["status"]))
-    }
-
-    fn wait_until_no_pods(&self, rig: &Rig, step: &mut Step) -> Result<()> {
-        run::poll("all pods are gone", rig.patience(), LOOK, || {
-            step.tick();
-            Ok((!rig.has_any(&pods(&self.namespace), "")?).then_some(()))
-        })
     }
 }
 
@@ -115,34 +105,33 @@ fn has_exactly(object: &Value, replicas: usize) -> bool {
 
 /// Runs a PodSet of a tenth of the pods unmeasured, so that nothing is done for the first time later.
 pub fn warm_up(rig: &Rig) -> Result<()> {
-    let mut step = Step::start_long("warming up, with a PodSet that is not measured");
-    let namespace = rig.namespace()?;
-    let manager = rig.manager()?;
-    let entry = Entry::new(Contender::PodSet, &namespace);
-    rig.create(&entry.collection, &entry.object)?;
-    entry.scale(rig, tenth(rig))?;
-    entry.wait_for_status(rig, tenth(rig), &mut step)?;
-    remove(rig, &namespace, &entry.path())?;
-    stop(manager)?;
-    step.done();
-    Ok(())
+    rig.step("warming up, with a PodSet that is not measured", || {
+        let namespace = rig.namespace()?;
+        let manager = rig.manager()?;
+        let entry = Entry::new(Contender::PodSet, &namespace);
+        rig.create(&entry.collection, &entry.object)?;
+        entry.scale(rig, tenth(rig))?;
+        entry.wait_for_status(rig, tenth(rig))?;
+        remove(rig, &namespace, &entry.path())?;
+        stop(manager)
+    })
 }
 
 fn tenth(rig: &Rig) -> usize {
     rig.pods() / 10
 }
 
-pub fn cycle(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> Result<Cycle> {
+pub fn cycle(rig: &Rig, contender: Contender, round: Round) -> Result<Cycle> {
     let namespace = rig.namespace()?;
     let entry = Entry::new(contender, &namespace);
     let mut manager = (contender == Contender::PodSet).then(|| rig.manager()).transpose()?;
     rig.create(&entry.collection, &entry.object)?;
-    entry.wait_for_status(rig, 0, step)?;
+    entry.wait_for_status(rig, 0)?;
     if let Some(manager) = &manager {
         CONTROLLER.settled_passes(rig, manager)?;
     }
 
-    let up = phase(rig, &entry, manager.as_ref(), (0, rig.pods()), step)?;
+    let up = phase(rig, &entry, manager.as_ref(), (0, rig.pods()))?;
     let restart = match manager.take() {
         Some(old) => {
             let (new, restart) = restart(rig, &entry, old)?;
@@ -151,8 +140,8 @@ pub fn cycle(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> 
         }
         None => None,
     };
-    let down = phase(rig, &entry, manager.as_ref(), (rig.pods(), 0), step)?;
-    let halfway = halfway(rig, &entry, step)?;
+    let down = phase(rig, &entry, manager.as_ref(), (rig.pods(), 0))?;
+    let halfway = halfway(rig, &entry)?;
 
     remove(rig, &namespace, &entry.path())?;
     if let Some(manager) = manager {
@@ -167,21 +156,15 @@ fn pid(rig: &Rig, manager: Option<&Manager>) -> Result<i32> {
 }
 
 /// Scales from one number to another and measures until all pods are ready, or gone.
-fn phase(
-    rig: &Rig,
-    entry: &Entry,
-    manager: Option<&Manager>,
-    (from, to): (usize, usize),
-    step: &mut Step,
-) -> Result<Phase> {
+fn phase(rig: &Rig, entry: &Entry, manager: Option<&Manager>, (from, to): (usize, usize)) -> Result<Phase> {
     let meter = Meter::start(rig, pid(rig, manager)?, manager.map(|manager| (CONTROLLER, manager)))?;
     rig.forget_requests()?;
     let began = Instant::now();
     entry.scale(rig, to)?;
-    entry.wait_for_status(rig, to, step)?;
+    entry.wait_for_status(rig, to)?;
     let status_seconds = began.elapsed().as_secs_f64();
     if to == 0 {
-        entry.wait_until_no_pods(rig, step)?;
+        rig.wait_until_empty(&pods(&entry.namespace))?;
     }
     let done_seconds = began.elapsed().as_secs_f64();
     let used = meter.used()?;
@@ -210,13 +193,13 @@ fn restart(rig: &Rig, entry: &Entry, manager: Manager) -> Result<(Manager, Resta
     CONTROLLER.first_pass(rig, &manager)?;
     let first_pass_seconds = began.elapsed().as_secs_f64();
     let passes = CONTROLLER.settled_passes(rig, &manager)?;
-    let writes = Tally::of(&rig.writes(&entry.namespace)?, entry.author, &entry.namespace);
+    let writes = rig.tally(&entry.namespace, entry.author)?;
     let memory = process::memory(manager.pid())?;
     Ok((manager, Restart { first_pass_seconds, passes, writes, memory }))
 }
 
 /// Scales from nothing to all and, when a third of the pods are made, to a tenth.
-fn halfway(rig: &Rig, entry: &Entry, step: &mut Step) -> Result<Halfway> {
+fn halfway(rig: &Rig, entry: &Entry) -> Result<Halfway> {
     let third = rig.pods() / 3;
     let made = |writes: &[Request]| {
         writes.iter().filter(|write| write.author == entry.author && write.is_creation_of_pod()).count()
@@ -224,14 +207,13 @@ fn halfway(rig: &Rig, entry: &Entry, step: &mut Step) -> Result<Halfway> {
     rig.forget_requests()?;
     entry.scale(rig, rig.pods())?;
     let mut writes = Vec::new();
-    run::poll("a third of the pods are made", rig.patience(), GLANCE, || {
-        step.tick();
+    rig.poll("a third of the pods are made", GLANCE, || {
         writes.extend(rig.writes_so_far(&entry.namespace)?);
         Ok((made(&writes) >= third).then_some(()))
     })?;
     let began = Instant::now();
     entry.scale(rig, tenth(rig))?;
-    entry.wait_for_status(rig, tenth(rig), step)?;
+    entry.wait_for_status(rig, tenth(rig))?;
     let done_seconds = began.elapsed().as_secs_f64();
     writes.extend(rig.writes(&entry.namespace)?);
     let scaled = last_scaling(&writes).context("the audit log does not have the scaling")?.answered;

@@ -7,15 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use quintet_localcluster::audit::{Author, Tally};
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::run;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Results;
 use crate::contest::{self, Controller, counts};
 use crate::host::Versions;
-use crate::rig::{LOOK, Rig};
+use crate::rig::Rig;
 use crate::stats::Quantiles;
 use crate::table::{NONE, Table, count, decimals};
 
@@ -88,12 +86,13 @@ impl Written {
 pub(super) fn measured(program: &Path) -> Result<(Results, Versions)> {
     let rig = Rig::up(NODES, CASES.iter().map(|case| case.objects * case.replicas).sum(), program)?;
     let versions = Versions::of(&rig, program)?;
-    let writes = CASES.iter().map(|case| measure(&rig, *case)).collect::<Result<Vec<_>>>()?;
+    let writes =
+        CASES.map(|case| rig.step(format!("counting writes: {}", case.name()), || measure(&rig, case)));
+    let writes = writes.into_iter().collect::<Result<Vec<_>>>()?;
     Ok((Results { writes, ..Results::default() }, versions))
 }
 
 fn measure(rig: &Rig, case: Case) -> Result<Written> {
-    let step = Step::start_long(format!("counting writes: {}", case.name()));
     let namespace = rig.namespace()?;
     let path = format!("/apis/pulsar.pulsarconsumer.krvarma.com/v1/namespaces/{namespace}/pulsarconsumers");
     let manager = rig.manager()?;
@@ -105,27 +104,26 @@ fn measure(rig: &Rig, case: Case) -> Result<Written> {
         rig.create(&path, &object)?;
     }
     let mut settled_in: Vec<f64> = Vec::new();
-    run::poll("every status is settled", rig.patience(), LOOK, || {
+    rig.wait_until("every status is settled", || {
         for object in rig.list(&path)?.iter().filter(|object| is_settled(object, case.replicas)) {
             let since = waiting.remove(object["metadata"]["name"].as_str().unwrap_or_default());
             settled_in.extend(since.map(|since| since.elapsed().as_secs_f64()));
         }
-        Ok(waiting.is_empty().then_some(()))
+        Ok(waiting.is_empty())
     })?;
-    let settling = Tally::of(&rig.writes(&namespace)?, Author::Quintet, &namespace);
+    let settling = rig.tally(&namespace, Author::Quintet)?;
 
     contest::stop(manager)?;
     let manager = rig.manager()?;
-    run::poll("the restarted manager has looked at every object", rig.patience(), LOOK, || {
-        Ok((usize::try_from(CONTROLLER.passes(&manager)?)? >= case.objects).then_some(()))
+    rig.wait_until("the restarted manager has looked at every object", || {
+        Ok(usize::try_from(CONTROLLER.passes(&manager)?)? >= case.objects)
     })?;
     CONTROLLER.settled_passes(rig, &manager)?;
-    let restart = Tally::of(&rig.writes(&namespace)?, Author::Quintet, &namespace);
+    let restart = rig.tally(&namespace, Author::Quintet)?;
     // What is left would be looked at by the next case's managers.
     rig.delete(&path)?;
-    run::poll("the objects are gone", rig.patience(), LOOK, || Ok((!rig.has_any(&path, "")?).then_some(())))?;
+    rig.wait_until_empty(&path)?;
     contest::stop(manager)?;
-    step.done();
     let (limit, settled_in) = (limit(&settled_in), Quantiles::of(&settled_in));
     Ok(Written { case, settled_in, limit, settling, restart })
 }
