@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::host::Share;
+use super::peer::Running;
 use super::process::{self, Memory};
 use super::rig::{Rig, Setting, settled};
 use super::scrape;
@@ -62,6 +63,42 @@ pub struct Cost {
     pub memory: Option<Memory>,
 }
 
+/// The process that does the work of a contender.
+pub enum Worker {
+    Quintet(Manager),
+    Peer(Running),
+    ControllerManager(i32),
+}
+
+impl Worker {
+    pub fn pid(&self) -> i32 {
+        match self {
+            Self::Quintet(manager) => manager.pid(),
+            Self::Peer(running) => running.pid(),
+            Self::ControllerManager(pid) => *pid,
+        }
+    }
+
+    pub fn stop(self) -> Result<()> {
+        match self {
+            Self::Quintet(manager) => return stop(manager),
+            Self::Peer(running) => running.end(),
+            Self::ControllerManager(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Ends it by SIGKILL.
+    pub fn kill(self) -> Result<()> {
+        match self {
+            Self::Quintet(manager) => return manager.kill().map(drop),
+            Self::Peer(running) => running.kill(),
+            Self::ControllerManager(_) => {}
+        }
+        Ok(())
+    }
+}
+
 /// Measures a [`Cost`] from now on.
 pub struct Meter<'a> {
     rig: &'a Rig,
@@ -78,6 +115,12 @@ impl<'a> Meter<'a> {
         let mut meter = Self { rig, manager, pid, before, share_before };
         meter.before = Cost { memory: Some(process::memory(pid)?), passes: meter.passes()?, ..meter.now()? };
         Ok(meter)
+    }
+
+    /// The same of a worker. `controller` is the one whose passes are counted.
+    pub fn of(rig: &'a Rig, worker: &'a Worker, controller: Controller) -> Result<Self> {
+        let manager = if let Worker::Quintet(manager) = worker { Some((controller, manager)) } else { None };
+        Self::start(rig, worker.pid(), manager)
     }
 
     fn now(&self) -> Result<Cost> {

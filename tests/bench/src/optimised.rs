@@ -10,7 +10,7 @@ use quintet_localcluster::{paths, run};
 /// The release profile without what makes the program small and takes long.
 const PROFILE: [&str; 3] = ["opt-level=2", "lto=\"off\"", "codegen-units=16"];
 
-/// Returns if this program is optimised. Otherwise, this process becomes the optimised program.
+/// Returns if this program is optimised: a bench that is timed calls this first. Otherwise, this process becomes the optimised program.
 pub fn go_on_there() -> Result<()> {
     if !cfg!(debug_assertions) {
         return Ok(());

@@ -1,11 +1,16 @@
 //! The options that the benches of kinds share.
 
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{ValueEnum, value_parser};
 use quintet_localcluster::build;
+
+use super::host::Versions;
+use super::optimised;
+use super::report::{self, Measurements, Run};
+use super::table::count;
 
 /// The options of every bench that compares contenders in rounds.
 #[derive(Debug, clap::Args)]
@@ -21,15 +26,40 @@ pub struct Options {
     pub without_peers: bool,
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
-    pub program: Option<PathBuf>,
+    program: Option<PathBuf>,
     /// Keep the outcome in docs/bench and tests/bench/results, beside runs of other sizes
     #[arg(long)]
-    pub write: bool,
+    write: bool,
 }
 
 impl Options {
     pub fn rounds(&self) -> usize {
         if self.quick { 1 } else { self.rounds.into() }
+    }
+
+    /// Measures each size with the program that is asked for, and reports that.
+    pub fn run<M: Measurements>(
+        &self,
+        sizes: Vec<usize>,
+        unit: &str,
+        command: &str,
+        measure: impl Fn(usize, &Path) -> Result<(M, Versions)>,
+    ) -> Result<()> {
+        if !self.quick {
+            optimised::go_on_there()?;
+        }
+        let program = program(self.program.as_ref())?;
+        let run = |size| {
+            let (about, is_built) = (format!("{} {unit}", count(size)), self.program.is_none());
+            Run::measured(about, size, command.to_owned(), is_built, || measure(size, &program))
+        };
+        let runs = sizes.into_iter().map(run).collect::<Result<Vec<_>>>()?;
+        report::finish(&runs, self.write)
+    }
+
+    /// The sizes to measure: those that are given, or a small one.
+    pub fn sizes(&self, given: &[u16], small: usize) -> Vec<usize> {
+        if self.quick { vec![small] } else { given.iter().copied().map(usize::from).collect() }
     }
 
     /// The command that measures the same, with the bench's own words before and after the number of rounds.

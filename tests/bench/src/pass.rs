@@ -21,6 +21,7 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::optimised;
 use super::stats::{self, float};
 use super::table::Table;
 
@@ -53,6 +54,7 @@ struct Measured {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    optimised::go_on_there()?;
     let mut by_size = Vec::new();
     for nodes in &args.nodes {
         let mut step = Step::start_long(format!("measuring passes with {nodes} nodes"));

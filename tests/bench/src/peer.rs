@@ -121,12 +121,14 @@ impl Running {
         }
     }
 
-    pub fn wait_until_ready(&self) -> Result<()> {
+    /// Waits until /readyz says that it is ready.
+    pub fn once_ready(self) -> Result<Self> {
         run::poll(&format!("{} is ready", self.process.name), LIMIT, Duration::from_millis(10), || {
             self.must_run()?;
             Ok(manager::is_ready(self.process.port).then_some(()))
         })
-        .with_context(|| self.log.tail(5))
+        .with_context(|| self.log.tail(5))?;
+        Ok(self)
     }
 
     /// Sends SIGTERM, without waiting.

@@ -23,6 +23,7 @@ use self::writes::Written;
 use super::attempts::{self, Attempt};
 use super::contest::order;
 use super::host::Versions;
+use super::optimised;
 use super::options::{command, repeated, word};
 use super::process::{self, Memory};
 use super::report::{self, Measurements, Run};
@@ -62,7 +63,7 @@ pub struct Args {
     rounds: u8,
     /// See whether it works: 100,000 messages, one round
     #[arg(long, conflicts_with_all = ["messages", "rounds", "write"])]
-    pub quick: bool,
+    quick: bool,
     /// Measure this alone
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
@@ -82,11 +83,6 @@ impl Args {
         };
         let only = self.only.map_or_else(String::new, |part| format!("--only {}", word(&part)));
         command("pulsar", [size, &only, if self.quick { "" } else { "--write" }])
-    }
-
-    /// Whether nothing is timed.
-    pub fn only_counts(&self) -> bool {
-        self.only == Some(Part::Writes)
     }
 
     fn wants(&self, part: Part) -> bool {
@@ -212,6 +208,9 @@ fn range(values: impl IntoIterator<Item = f64>, places: usize) -> String {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if !args.quick && args.wants(Part::Rate) {
+        optimised::go_on_there()?;
+    }
     let mut runs = Vec::new();
     if args.wants(Part::Writes) {
         let program = build::release()?;

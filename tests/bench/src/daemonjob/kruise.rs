@@ -70,9 +70,7 @@ impl Kruise {
             .arg(format!("--metrics-addr=127.0.0.1:{metrics_port}"))
             .arg(format!("--health-probe-addr=127.0.0.1:{health_port}"));
         command.args(flags(setting));
-        let running = Running::start(rig, ACCOUNT, command, health_port, metrics_port)?;
-        running.wait_until_ready()?;
-        Ok(running)
+        Running::start(rig, ACCOUNT, command, health_port, metrics_port)?.once_ready()
     }
 }
 

@@ -17,10 +17,8 @@ pub use self::kruise::KRUISE;
 use self::kruise::Kruise;
 use super::contest::{Round, order, rounds};
 use super::host::Versions;
-use super::options::{Options, program, repeated, word};
-use super::report::{self, Run};
+use super::options::{Options, repeated, word};
 use super::rig::{Rig, Setting};
-use super::table::count;
 
 /// DaemonJob beside bare pods, BroadcastJob, Job and DaemonSet: time, writes, processor time and memory.
 ///
@@ -47,14 +45,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "SETTING", conflicts_with = "quick")]
     only: Option<Setting>,
     #[command(flatten)]
-    pub options: Options,
+    options: Options,
 }
 
 impl Args {
-    fn sizes(&self) -> Vec<usize> {
-        if self.options.quick { vec![100] } else { self.nodes.iter().copied().map(usize::from).collect() }
-    }
-
     /// In the order of the runs; the rest of a DaemonJob's life is measured with the last.
     fn settings(&self) -> Vec<Setting> {
         Setting::chosen(self.only, self.options.quick)
@@ -72,14 +66,8 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let given = args.options.program.as_ref();
-    let program = program(given)?;
-    let run = |nodes| {
-        let measure = || measure(nodes, args, &program);
-        Run::measured(format!("{} nodes", count(nodes)), nodes, args.command(), given.is_none(), measure)
-    };
-    let runs = args.sizes().into_iter().map(run).collect::<Result<Vec<_>>>()?;
-    report::finish(&runs, args.options.write)
+    let sizes = args.options.sizes(&args.nodes, 100);
+    args.options.run(sizes, "nodes", &args.command(), |nodes, program| measure(nodes, args, program))
 }
 
 fn measure(nodes: usize, args: &Args, program: &Path) -> Result<(Results, Versions)> {

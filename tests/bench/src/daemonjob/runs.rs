@@ -15,8 +15,7 @@ use serde_json::{Map, Value, json};
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
 use super::kruise::Kruise;
 use crate::client::Patch;
-use crate::contest::{Controller, Cost, Meter, Round, counts, remove, stop};
-use crate::peer::Running;
+use crate::contest::{Controller, Cost, Meter, Round, Worker, counts, remove, stop};
 use crate::process;
 use crate::rig::{LOOK, Rig, pods};
 use crate::stats;
@@ -125,28 +124,12 @@ impl Entry {
     }
 }
 
-/// The process that does the work of an entry. Ours and OpenKruise's are started for each.
-enum Worker {
-    Quintet(Manager),
-    Kruise(Running),
-    ControllerManager(i32),
-}
-
-impl Worker {
-    fn start(rig: &Rig, contender: Contender, kruise: Option<&Kruise>, round: Round) -> Result<Self> {
-        match (contender, kruise) {
-            (Contender::DaemonJob, _) => rig.manager().map(Self::Quintet),
-            (Contender::BroadcastJob, Some(kruise)) => kruise.start(rig, round.setting).map(Self::Kruise),
-            _ => rig.pid(Component::ControllerManager).map(Self::ControllerManager),
-        }
-    }
-
-    fn stop(self) -> Result<()> {
-        match self {
-            Self::Quintet(manager) => stop(manager),
-            Self::Kruise(running) => running.stop(),
-            Self::ControllerManager(_) => Ok(()),
-        }
+/// Ours and OpenKruise's are started for each.
+fn start(rig: &Rig, contender: Contender, kruise: Option<&Kruise>, round: Round) -> Result<Worker> {
+    match (contender, kruise) {
+        (Contender::DaemonJob, _) => rig.manager().map(Worker::Quintet),
+        (Contender::BroadcastJob, Some(kruise)) => kruise.start(rig, round.setting).map(Worker::Peer),
+        _ => rig.pid(Component::ControllerManager).map(Worker::ControllerManager),
     }
 }
 
@@ -163,11 +146,7 @@ fn to_completion(
     worker: &Worker,
     round: Round,
 ) -> Result<(Completion, Vec<Request>)> {
-    let meter = match worker {
-        Worker::Quintet(manager) => Meter::start(rig, manager.pid(), Some((CONTROLLER, manager))),
-        Worker::Kruise(running) => Meter::start(rig, running.pid(), None),
-        Worker::ControllerManager(pid) => Meter::start(rig, *pid, None),
-    }?;
+    let meter = Meter::of(rig, worker, CONTROLLER)?;
     rig.forget_requests()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     entry.create_and_wait(rig)?;
@@ -336,7 +315,7 @@ pub fn completed(
     round: Round,
 ) -> Result<Completion> {
     let namespace = rig.namespace()?;
-    let worker = Worker::start(rig, contender, kruise, round)?;
+    let worker = start(rig, contender, kruise, round)?;
     let entry = Entry::new(contender, &namespace, rig.nodes())?;
     let (completion, _) = to_completion(rig, &namespace, &entry, &worker, round)?;
     remove(rig, &namespace, &entry.path())?;

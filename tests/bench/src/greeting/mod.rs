@@ -17,8 +17,7 @@ use self::figures::{Contender, Mode, Results};
 use self::kopf::Kopf;
 use super::contest::order;
 use super::host::Versions;
-use super::options::{Options, program};
-use super::report::{self, Run};
+use super::options::Options;
 use super::rig::Rig;
 use super::table::count;
 
@@ -45,7 +44,7 @@ pub struct Args {
         conflicts_with = "quick")]
     timers: u16,
     #[command(flatten)]
-    pub options: Options,
+    options: Options,
 }
 
 impl Args {
@@ -62,13 +61,8 @@ impl Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let kopf = if args.options.without_peers { None } else { Some(Kopf::installed()?) };
-    let given = args.options.program.as_ref();
-    let program = program(given)?;
-    let (greetings, _) = args.sizes();
-    let about = format!("{} Greetings", count(greetings));
-    let measure = || measure(kopf.as_ref(), args, &program);
-    let run = Run::measured(about, greetings, args.command(), given.is_none(), measure)?;
-    report::finish(&[run], args.options.write)
+    let measure = |_, program: &Path| measure(kopf.as_ref(), args, program);
+    args.options.run(vec![args.sizes().0], "Greetings", &args.command(), measure)
 }
 
 /// Measures every round, each on a cluster of its own, and the timers on another one.

@@ -6,15 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use quintet_localcluster::audit::{Author, Tally};
-use quintet_localcluster::manager::Manager;
 use serde_json::{Value, json};
 
 use super::figures::{Contender, Cycle, Mode, Phase, Timers};
 use super::kopf::Kopf;
 use super::lines::Lines;
 use super::requests::{Request, Requests};
-use crate::contest::stop;
-use crate::peer;
+use crate::contest::Worker;
 use crate::process;
 use crate::rig::{LOOK, Rig, settled};
 use crate::stats::{Quantiles, float};
@@ -33,40 +31,6 @@ pub const INTERVAL: u32 = 10;
 pub const WINDOW: Duration = Duration::from_secs(30);
 /// The post's interval.
 const USUAL: u32 = 60;
-
-enum Running {
-    Greeting(Manager),
-    Kopf(peer::Running),
-}
-
-impl Running {
-    fn pid(&self) -> i32 {
-        match self {
-            Self::Greeting(manager) => manager.pid(),
-            Self::Kopf(kopf) => kopf.pid(),
-        }
-    }
-
-    fn stop(self) -> Result<()> {
-        match self {
-            Self::Greeting(manager) => stop(manager),
-            Self::Kopf(kopf) => {
-                kopf.end();
-                Ok(())
-            }
-        }
-    }
-
-    fn kill(self) -> Result<()> {
-        match self {
-            Self::Greeting(manager) => manager.kill().map(|_| ()),
-            Self::Kopf(kopf) => {
-                kopf.kill();
-                Ok(())
-            }
-        }
-    }
-}
 
 struct Entry<'a> {
     rig: &'a Rig,
@@ -87,10 +51,10 @@ impl<'a> Entry<'a> {
         Ok(Self { rig, contender, kopf, namespace, interval, lines })
     }
 
-    fn start(&self) -> Result<Running> {
+    fn start(&self) -> Result<Worker> {
         match self.kopf.filter(|_| self.contender == Contender::Kopf) {
-            Some(kopf) => kopf.start(self.rig, &self.namespace, self.interval).map(Running::Kopf),
-            None => self.rig.manager().map(Running::Greeting),
+            Some(kopf) => kopf.start(self.rig, &self.namespace, self.interval).map(Worker::Peer),
+            None => self.rig.manager().map(Worker::Quintet),
         }
     }
 
@@ -155,11 +119,11 @@ impl<'a> Entry<'a> {
     /// Sends requests and counts the lines that they come to; with a restart when half of these were seen.
     fn phase(
         &self,
-        running: Running,
+        running: Worker,
         mode: Mode,
         requests: Vec<Request>,
         expected: &[String],
-    ) -> Result<(Running, Phase, Vec<Instant>)> {
+    ) -> Result<(Worker, Phase, Vec<Instant>)> {
         self.rig.forget_requests()?;
         let requests = Requests::start(self.rig, requests);
         let (mut running, mut ended) = (running, None);

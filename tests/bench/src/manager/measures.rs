@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use quintet_localcluster::audit::{Request, Tally};
 use quintet_localcluster::image::gzip;
+use quintet_localcluster::manager::NAMESPACE;
 use quintet_localcluster::{interrupt, run};
 use serde_json::{Value, json};
 
@@ -202,7 +203,7 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
     let (number, of) = (pair.number, pair.of);
     rig.step(format!("{} objects of five kinds, pair {number} of {of}", sizes.many), || {
         stand.free(ours)?;
-        let running = stand.start_ready(ours, "a")?;
+        let running = stand.start(ours, "a")?.once_ready()?;
         for kind in KINDS {
             let bodies = (0..kind.share(sizes.many)).map(|number| serde_json::to_vec(&kind.object(number)));
             let bodies = bodies.collect::<Result<_, _>>()?;
@@ -215,7 +216,7 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
     rig.step(format!("restart, pair {number} of {of}"), || {
         stand.free(ours)?;
         rig.forget_requests()?;
-        let running = stand.start_ready(ours, "a")?;
+        let running = stand.start(ours, "a")?.once_ready()?;
         rig.wait_until("every object was looked at", || {
             let metrics = running.metrics()?;
             Ok(KINDS.iter().all(|kind| {
@@ -449,10 +450,10 @@ pub fn hand_over(
             _ => 1,
         };
         stand.free(contender)?;
-        let Some(follower) = stand.follow(contender) else { return Ok(()) };
+        let Some(follower) = stand.follow(contender, NAMESPACE) else { return Ok(()) };
         let start = |place| match end {
-            End::Graceful => stand.start_ready(contender, place),
-            End::Crash => stand.start_renewing_alike(contender, place),
+            End::Graceful => stand.start(contender, place)?.once_ready(),
+            End::Crash => stand.start_renewing_alike(contender, place)?.once_ready(),
         };
         let mut leader = start("a")?;
         let (mut released, mut taken, mut wrote) = (Vec::new(), Vec::new(), Vec::new());
@@ -519,8 +520,8 @@ fn first_write(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Resu
 /// A contender that holds the Lease and has been at rest for a while.
 pub(super) fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Running> {
     stand.free(contender)?;
-    let follower = stand.follow(contender);
-    let running = stand.start_ready(contender, "a")?;
+    let follower = stand.follow(contender, NAMESPACE);
+    let running = stand.start(contender, "a")?.once_ready()?;
     if let Some(follower) = follower {
         follower.wait_for_holder()?;
     }
@@ -561,7 +562,7 @@ fn many_pods(stand: &Stand<'_>, namespace: &str, name: &str, pods: usize) -> Res
     let rig = stand.rig;
     rig.step(format!("making {pods} pods"), || {
         stand.free(Contender::Quintet)?;
-        let running = stand.start_ready(Contender::Quintet, "a")?;
+        let running = stand.start(Contender::Quintet, "a")?.once_ready()?;
         let path = format!("{}/{name}", pod_sets(namespace));
         rig.create(&pod_sets(namespace), &pod_set(name, pods))?;
         run::poll("the pods are made", patience(stand, pods)?, Duration::from_millis(500), || {

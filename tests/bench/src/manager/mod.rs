@@ -26,6 +26,7 @@ use self::measure::Measure;
 use self::measures::{End, Pair};
 use self::sizes::Sizes;
 use super::host::Versions;
+use super::optimised;
 use super::options::{command, program, word};
 use super::report::{self, Run};
 use super::rig::Rig;
@@ -53,7 +54,7 @@ pub struct Args {
     pairs: u8,
     /// See whether it works: one pair, 100 pods where there are 10,000 else, and little of everything
     #[arg(long, conflicts_with_all = ["pairs", "write"])]
-    pub quick: bool,
+    quick: bool,
     /// Measure this alone; may be given several times
     #[arg(long, value_enum, value_name = "MEASURE")]
     only: Vec<Measure>,
@@ -85,6 +86,9 @@ impl Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if !args.quick {
+        optimised::go_on_there()?;
+    }
     let programs = Programs {
         quintet: program(args.program.as_ref())?,
         twin: Program::built("tests/bench/twin", FRAMEWORK)?,

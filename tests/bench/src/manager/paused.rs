@@ -134,10 +134,10 @@ impl Lane {
         for (name, _) in [BUSY, MEANWHILE] {
             stand.rig.create(&pod_sets(&namespace), &pod_set(name, 0))?;
         }
-        let follower = stand.follow_in(contender, &namespace).context("it competes for no Lease")?;
-        let leader = stand.start_in(contender, "1", &namespace)?;
+        let follower = stand.follow(contender, &namespace).context("it competes for no Lease")?;
+        let leader = stand.start_in(contender, "1", &namespace)?.once_ready()?;
         let holder = follower.wait_for_holder()?;
-        let standby = stand.start_in(contender, "2", &namespace)?;
+        let standby = stand.start_in(contender, "2", &namespace)?.once_ready()?;
         let stopped = (holder, Timestamp::now());
         Ok(Self { contender, namespace, follower, leader, standby, stopped, started: 2 })
     }
@@ -180,7 +180,9 @@ impl Lane {
         for process in [&mut self.leader, &mut self.standby] {
             if process.has_ended()? {
                 self.started += 1;
-                *process = stand.start_in(self.contender, &self.started.to_string(), &self.namespace)?;
+                *process = stand
+                    .start_in(self.contender, &self.started.to_string(), &self.namespace)?
+                    .once_ready()?;
             }
         }
         Ok(())

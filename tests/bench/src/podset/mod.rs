@@ -14,10 +14,8 @@ use strum::VariantArray as _;
 use self::figures::{Contender, Results};
 use super::contest::{order, rounds};
 use super::host::Versions;
-use super::options::{Options, program, repeated, word};
-use super::report::{self, Run};
+use super::options::{Options, repeated, word};
 use super::rig::{Rig, Setting};
-use super::table::count;
 
 /// A node takes 110 pods; the scheduler needs some room to choose.
 const PODS_PER_NODE: usize = 100;
@@ -46,14 +44,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "SETTING", conflicts_with = "quick")]
     only: Option<Setting>,
     #[command(flatten)]
-    pub options: Options,
+    options: Options,
 }
 
 impl Args {
-    fn sizes(&self) -> Vec<usize> {
-        if self.options.quick { vec![100] } else { self.pods.iter().copied().map(usize::from).collect() }
-    }
-
     fn command(&self) -> String {
         let pods = repeated("--pods", &self.pods);
         let only = self.only.map_or_else(String::new, |only| format!("--only {}", word(&only)));
@@ -67,14 +61,8 @@ fn nodes(pods: usize) -> usize {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let given = args.options.program.as_ref();
-    let program = program(given)?;
-    let run = |pods| {
-        let measure = || measure(pods, args, &program);
-        Run::measured(format!("{} pods", count(pods)), pods, args.command(), given.is_none(), measure)
-    };
-    let runs = args.sizes().into_iter().map(run).collect::<Result<Vec<_>>>()?;
-    report::finish(&runs, args.options.write)
+    let sizes = args.options.sizes(&args.pods, 100);
+    args.options.run(sizes, "pods", &args.command(), |pods, program| measure(pods, args, program))
 }
 
 fn measure(pods: usize, args: &Args, program: &Path) -> Result<(Results, Versions)> {
@@ -102,7 +90,6 @@ mod tests {
     #[test]
     fn options_select_sizes() {
         let args = parsed::<Args>(&["--pods", "1000", "--pods", "5000", "--only", "tuned"]).unwrap();
-        assert_eq!(args.sizes(), [1_000, 5_000]);
         assert_eq!(
             args.command(),
             "cargo xtask bench podset --pods 1000 --pods 5000 --rounds 7 --only tuned --write"

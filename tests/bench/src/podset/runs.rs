@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::counting::{last_scaling, made_around, most_above};
 use super::figures::{Contender, Cycle, Halfway, Phase, Restart};
 use crate::client::Patch;
-use crate::contest::{Controller, Meter, Round, counts, remove, stop};
+use crate::contest::{Controller, Meter, Round, Worker, counts, remove, stop};
 use crate::process;
 use crate::rig::{Rig, pods};
 
@@ -124,40 +124,34 @@ fn tenth(rig: &Rig) -> usize {
 pub fn cycle(rig: &Rig, contender: Contender, round: Round) -> Result<Cycle> {
     let namespace = rig.namespace()?;
     let entry = Entry::new(contender, &namespace);
-    let mut manager = (contender == Contender::PodSet).then(|| rig.manager()).transpose()?;
+    let mut worker = match contender {
+        Contender::PodSet => Worker::Quintet(rig.manager()?),
+        Contender::ReplicaSet => Worker::ControllerManager(rig.pid(Component::ControllerManager)?),
+    };
     rig.create(&entry.collection, &entry.object)?;
     entry.wait_for_status(rig, 0)?;
-    if let Some(manager) = &manager {
+    if let Worker::Quintet(manager) = &worker {
         CONTROLLER.settled_passes(rig, manager)?;
     }
 
-    let up = phase(rig, &entry, manager.as_ref(), (0, rig.pods()))?;
-    let restart = match manager.take() {
-        Some(old) => {
-            let (new, restart) = restart(rig, &entry, old)?;
-            manager = Some(new);
-            Some(restart)
-        }
-        None => None,
-    };
-    let down = phase(rig, &entry, manager.as_ref(), (rig.pods(), 0))?;
+    let up = phase(rig, &entry, &worker, (0, rig.pods()))?;
+    let mut restarted = None;
+    if let Worker::Quintet(old) = worker {
+        let (new, restart) = restart(rig, &entry, old)?;
+        (worker, restarted) = (Worker::Quintet(new), Some(restart));
+    }
+    let down = phase(rig, &entry, &worker, (rig.pods(), 0))?;
     let halfway = halfway(rig, &entry)?;
 
     remove(rig, &namespace, &entry.path())?;
-    if let Some(manager) = manager {
-        stop(manager)?;
-    }
-    Ok(Cycle { contender, setting: round.setting, round: round.number, up, restart, down, halfway })
-}
-
-/// The process that does an entry's work.
-fn pid(rig: &Rig, manager: Option<&Manager>) -> Result<i32> {
-    manager.map_or_else(|| rig.pid(Component::ControllerManager), |manager| Ok(manager.pid()))
+    worker.stop()?;
+    let (setting, round) = (round.setting, round.number);
+    Ok(Cycle { contender, setting, round, up, restart: restarted, down, halfway })
 }
 
 /// Scales from one number to another and measures until all pods are ready, or gone.
-fn phase(rig: &Rig, entry: &Entry, manager: Option<&Manager>, (from, to): (usize, usize)) -> Result<Phase> {
-    let meter = Meter::start(rig, pid(rig, manager)?, manager.map(|manager| (CONTROLLER, manager)))?;
+fn phase(rig: &Rig, entry: &Entry, worker: &Worker, (from, to): (usize, usize)) -> Result<Phase> {
+    let meter = Meter::of(rig, worker, CONTROLLER)?;
     rig.forget_requests()?;
     let began = Instant::now();
     entry.scale(rig, to)?;
