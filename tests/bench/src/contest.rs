@@ -1,7 +1,7 @@
 //! What the contenders of every bench are run and measured with: rounds, what a process uses, a manager and its passes,
 //! and how objects are taken away again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::cluster::components::Component;
@@ -67,7 +67,8 @@ pub struct Cost {
 pub enum Worker {
     Quintet(Manager),
     Peer(Running),
-    ControllerManager(i32),
+    /// A process that goes on: of the cluster, or of the bench.
+    Other(i32),
 }
 
 impl Worker {
@@ -75,7 +76,7 @@ impl Worker {
         match self {
             Self::Quintet(manager) => manager.pid(),
             Self::Peer(running) => running.pid(),
-            Self::ControllerManager(pid) => *pid,
+            Self::Other(pid) => *pid,
         }
     }
 
@@ -83,7 +84,7 @@ impl Worker {
         match self {
             Self::Quintet(manager) => return stop(manager),
             Self::Peer(running) => running.end(),
-            Self::ControllerManager(_) => {}
+            Self::Other(_) => {}
         }
         Ok(())
     }
@@ -93,7 +94,7 @@ impl Worker {
         match self {
             Self::Quintet(manager) => return manager.kill().map(drop),
             Self::Peer(running) => running.kill(),
-            Self::ControllerManager(_) => {}
+            Self::Other(_) => {}
         }
         Ok(())
     }
@@ -110,17 +111,14 @@ pub struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    pub fn start(rig: &'a Rig, pid: i32, manager: Option<(Controller, &'a Manager)>) -> Result<Self> {
+    /// `controller` is the one whose passes are counted, if the worker is a manager of Quintet.
+    pub fn start(rig: &'a Rig, worker: &'a Worker, controller: Controller) -> Result<Self> {
+        let pid = worker.pid();
+        let manager = if let Worker::Quintet(manager) = worker { Some((controller, manager)) } else { None };
         let (before, share_before) = (Cost::default(), rig.share([pid])?);
         let mut meter = Self { rig, manager, pid, before, share_before };
         meter.before = Cost { memory: Some(process::memory(pid)?), passes: meter.passes()?, ..meter.now()? };
         Ok(meter)
-    }
-
-    /// The same of a worker. `controller` is the one whose passes are counted.
-    pub fn of(rig: &'a Rig, worker: &'a Worker, controller: Controller) -> Result<Self> {
-        let manager = if let Worker::Quintet(manager) = worker { Some((controller, manager)) } else { None };
-        Self::start(rig, worker.pid(), manager)
     }
 
     fn now(&self) -> Result<Cost> {
@@ -196,9 +194,15 @@ impl Controller {
         Ok((of("sum"), of("count")))
     }
 
-    /// Waits until a manager that was just started has made its first pass.
-    pub fn first_pass(self, rig: &Rig, manager: &Manager) -> Result<()> {
-        rig.wait_until("the restarted manager has looked at the object", || Ok(self.passes(manager)? > 0))
+    /// Starts a manager, and waits until it makes no more passes. The other values are the seconds until its first pass was
+    /// over, and the passes.
+    pub fn restarted(self, rig: &Rig) -> Result<(Manager, f64, u64)> {
+        let began = Instant::now();
+        let manager = rig.manager()?;
+        rig.wait_until("the restarted manager has looked at the object", || Ok(self.passes(&manager)? > 0))?;
+        let seconds = began.elapsed().as_secs_f64();
+        let passes = self.settled_passes(rig, &manager)?;
+        Ok((manager, seconds, passes))
     }
 }
 

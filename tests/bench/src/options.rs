@@ -106,10 +106,14 @@ mod tests {
 
     #[test]
     fn the_command_measures_the_same() {
-        let command = |words: &[&str]| parsed::<Options>(words).unwrap().command("x", "--size 1", "--more 2");
-        let written = "cargo xtask bench x --size 1 --rounds 2 --more 2 --without-peers --write";
-        assert_eq!(command(&["--rounds", "2", "--without-peers"]), written);
-        assert_eq!(command(&["--quick", "--program", "a"]), "cargo xtask bench x --quick --program FILE");
+        let given = |words: &[&str]| {
+            let options = parsed::<Options>(words).unwrap();
+            (options.command("x", &repeated("--size", &[1, 2]), "--more 2"), options.sizes(&[1, 2], 100))
+        };
+        let written = "cargo xtask bench x --size 1 --size 2 --rounds 7 --more 2 --without-peers --write";
+        assert_eq!(given(&["--without-peers"]), (written.to_owned(), vec![1, 2]));
+        let quick = "cargo xtask bench x --quick --program FILE";
+        assert_eq!(given(&["--quick", "--program", "a"]), (quick.to_owned(), vec![100]));
         assert!(parsed::<Options>(&["--quick", "--rounds", "2"]).is_err());
         assert!(parsed::<Options>(&["--quick", "--write"]).is_err());
     }

@@ -12,6 +12,7 @@ use quintet_localcluster::audit::{AuditLog, Author, Request, Tally};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::cluster::processes::Process;
 use quintet_localcluster::cluster::{Cluster, UpOptions, nodes};
+use quintet_localcluster::kube::is_true;
 use quintet_localcluster::manager::{self, Manager, ManagerOptions};
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::temporary::Temporary;
@@ -408,11 +409,9 @@ async fn interrupted() -> anyhow::Error {
     }
 }
 
+/// A node with a taint takes no pods yet.
 fn is_ready(node: &Value) -> bool {
-    let conditions = node["status"]["conditions"].as_array();
-    let ready =
-        conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"));
-    ready && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
+    is_true(node, "Ready") && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
 }
 
 /// Waits until a reading does not change any more, and returns it.
@@ -433,24 +432,4 @@ pub fn settled<T: PartialEq>(
         Ok((since.elapsed() >= quiet).then_some(()))
     })?;
     Ok(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_with_a_taint_takes_no_pods_yet() {
-        let node = |status: &str, taints: Value| {
-            json!({
-                "spec": {"taints": taints},
-                "status": {"conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": status}]},
-            })
-        };
-        assert!(is_ready(&node("True", Value::Null)));
-        assert!(is_ready(&node("True", json!([]))));
-        assert!(!is_ready(&node("False", Value::Null)));
-        assert!(!is_ready(&node("True", json!([{"key": "node.kubernetes.io/not-ready"}]))));
-        assert!(!is_ready(&json!({})));
-    }
 }

@@ -3,7 +3,6 @@
 use std::iter;
 
 use quintet_localcluster::audit::Tally;
-use serde::{Deserialize, Serialize};
 
 use super::stats::{self, Interval, Spread};
 
@@ -14,7 +13,7 @@ pub type Figure<T> = (&'static str, usize, fn(&T) -> Option<f64>);
 pub const NONE: &str = "-";
 
 /// A title, a header and rows. The first column is text, the others are numbers.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Table {
     pub title: String,
     /// One name a column, with the unit.

@@ -121,22 +121,6 @@ fn measure_round(rig: &Rig, contenders: &[Contender], round: Round, results: &mu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parsed;
-
-    #[test]
-    fn options_select_sizes_and_contenders() {
-        let args = parsed::<Args>(&["--nodes", "5000", "--only", "tuned"]).unwrap();
-        assert_eq!((args.settings(), args.contenders()), (vec![Setting::Tuned], Contender::VARIANTS));
-        assert_eq!(
-            args.command(),
-            "cargo xtask bench daemonjob --nodes 5000 --rounds 7 --only tuned --write"
-        );
-        let args = parsed::<Args>(&["--quick", "--without-peers"]).unwrap();
-        assert_eq!(args.settings(), [Setting::Shipped]);
-        assert_eq!(args.contenders(), [Contender::Bare, Contender::DaemonJob]);
-        assert!(parsed::<Args>(&["--quick", "--nodes", "2"]).is_err());
-        assert!(parsed::<Args>(&["--nodes", "0"]).is_err());
-    }
 
     #[test]
     fn the_help_says_the_limit_that_is_checked() {

@@ -129,7 +129,7 @@ fn start(rig: &Rig, contender: Contender, kruise: Option<&Kruise>, round: Round)
     match (contender, kruise) {
         (Contender::DaemonJob, _) => rig.manager().map(Worker::Quintet),
         (Contender::BroadcastJob, Some(kruise)) => kruise.start(rig, round.setting).map(Worker::Peer),
-        _ => rig.pid(Component::ControllerManager).map(Worker::ControllerManager),
+        _ => rig.pid(Component::ControllerManager).map(Worker::Other),
     }
 }
 
@@ -146,7 +146,7 @@ fn to_completion(
     worker: &Worker,
     round: Round,
 ) -> Result<(Completion, Vec<Request>)> {
-    let meter = Meter::of(rig, worker, CONTROLLER)?;
+    let meter = Meter::start(rig, worker, CONTROLLER)?;
     rig.forget_requests()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     entry.create_and_wait(rig)?;
@@ -235,9 +235,9 @@ fn bare_body(mut pod: Value) -> Value {
 pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round) -> Result<Completion> {
     let namespace = rig.namespace()?;
     let bodies = bodies.to_vec();
-    let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+    let me = Worker::Other(i32::try_from(std::process::id())?);
     rig.forget_requests()?;
-    let meter = Meter::start(rig, me, None)?;
+    let meter = Meter::start(rig, &me, CONTROLLER)?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
     // Waiting is not a part of it.
@@ -335,11 +335,7 @@ pub fn daemonjob_life(rig: &Rig, round: Round) -> Result<(Completion, Life)> {
     writes.extend(rig.writes(&namespace)?);
 
     let pods_before = rig.list(&pods(&namespace))?.len();
-    let began = Instant::now();
-    let manager = rig.manager()?;
-    CONTROLLER.first_pass(rig, &manager)?;
-    let first_pass_seconds = began.elapsed().as_secs_f64();
-    CONTROLLER.settled_passes(rig, &manager)?;
+    let (manager, first_pass_seconds, _) = CONTROLLER.restarted(rig)?;
     let restart_writes = rig.writes(&namespace)?;
     let pods_after = rig.list(&pods(&namespace))?.len();
     let restart = Restart {
@@ -500,37 +496,24 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_pod_is_what_was_sent_and_nobodys() {
+    fn a_bare_pod_is_what_was_sent_without_an_owner() {
         let pod = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
             "metadata": {
-                "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1,
-                "creationTimestamp": "t", "managedFields": [{}], "finalizers": ["f"], "ownerReferences": [{}],
-                "labels": {"quintet.dev/kind": "DaemonJob", "daemonjob": "d"},
-                "annotations": {"dj.dysproz.io/node-name": "node-1"},
+                "name": "a", "namespace": "n", "uid": "u", "finalizers": ["f"], "ownerReferences": [{}],
+                "labels": {"quintet.dev/kind": "DaemonJob", "daemonjob": "d"}, "annotations": {"a": "b"},
             },
             "spec": {
-                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "k"}], "restartPolicy": "OnFailure",
-                "nodeName": "node-1", "schedulerName": "default-scheduler", "priority": 0,
-                "volumes": [{"name": "kube-api-access-x"}],
+                "restartPolicy": "OnFailure", "nodeName": "node-1", "volumes": [{"name": "kube-api-access-x"}],
                 "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always", "volumeMounts": [{}]}],
             },
             "status": {"phase": "Succeeded"},
         });
-        let expected = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": "a",
-                "labels": {"quintet.dev/kind": "Bare", "daemonjob": "d"},
-                "annotations": {"dj.dysproz.io/node-name": "node-1", "kwok.quintet.dev/exit-code": "0"},
-            },
-            "spec": {
-                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "k"}], "restartPolicy": "OnFailure",
-                "containers": [{"name": "c", "image": "i"}],
-            },
+        let metadata = json!({
+            "name": "a", "labels": {"quintet.dev/kind": "Bare", "daemonjob": "d"},
+            "annotations": {"a": "b", "kwok.quintet.dev/exit-code": "0"},
         });
+        let spec = json!({"restartPolicy": "OnFailure", "containers": [{"name": "c", "image": "i"}]});
+        let expected = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
         assert_eq!(bare_body(pod), expected);
     }
 

@@ -101,22 +101,3 @@ fn measure(kopf: Option<&Kopf>, args: &Args, program: &Path) -> Result<(Results,
     }
     Ok((results, versions))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::parsed;
-
-    #[test]
-    fn options_select_sizes() {
-        let args = parsed::<Args>(&["--rounds", "2"]).unwrap();
-        assert_eq!(args.sizes(), (200, 10_000));
-        assert_eq!(
-            args.command(),
-            "cargo xtask bench greeting --greetings 200 --rounds 2 --timers 10000 --write"
-        );
-        assert_eq!(parsed::<Args>(&["--quick"]).unwrap().sizes(), (40, 200));
-        assert!(parsed::<Args>(&["--quick", "--timers", "2"]).is_err());
-        assert!(parsed::<Args>(&["--greetings", "9"]).is_err());
-    }
-}

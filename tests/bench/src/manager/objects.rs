@@ -127,13 +127,3 @@ pub fn daemon_job(name: &str) -> Value {
         "spec": {"template": {"metadata": {"annotations": {"kwok.quintet.dev/exit-code": "0"}}, "spec": spec}},
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_are_all() {
-        assert_eq!(KINDS.map(|kind| kind.share(10_000)).iter().sum::<usize>(), 10_000);
-    }
-}

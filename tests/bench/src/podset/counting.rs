@@ -26,29 +26,16 @@ pub fn most_above(writes: &[Request], author: Author, before: usize, wanted: usi
     most - signed(wanted)
 }
 
-/// The pods that an author made, told apart by a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MadeAround {
-    /// Answered by then.
-    pub before: u64,
-    /// Answered later.
-    pub after: u64,
-    /// Those of them whose request came later too.
-    pub sent_after: u64,
-}
-
-/// Counts the pods that an author made before and after a moment.
-pub fn made_around(writes: &[Request], author: Author, moment: Timestamp) -> MadeAround {
-    let mut made = MadeAround::default();
+/// The pods that an author made: those that were answered by a moment, those that were answered later, and those of them
+/// whose request came later too.
+pub fn made_around(writes: &[Request], author: Author, moment: Timestamp) -> (u64, u64, u64) {
+    let (mut before, mut after, mut sent_after) = (0, 0, 0);
     for write in writes.iter().filter(|write| write.author == author && write.is_creation_of_pod()) {
-        if write.answered <= moment {
-            made.before += 1;
-        } else {
-            made.after += 1;
-            made.sent_after += u64::from(write.received > moment);
-        }
+        before += u64::from(write.answered <= moment);
+        after += u64::from(write.answered > moment);
+        sent_after += u64::from(write.received > moment);
     }
-    made
+    (before, after, sent_after)
 }
 
 /// The last request of this bench that scaled something.
@@ -103,7 +90,6 @@ mod tests {
         let moment = last_scaling(&writes).unwrap().answered;
         writes.extend([10, 20, 21, 30].map(|millisecond| request("create", "pods", 201, millisecond)));
         writes.extend([request("create", "pods", 409, 31), request("delete", "pods", 200, 32)]);
-        let made = made_around(&writes, Author::Quintet, moment);
-        assert_eq!(made, MadeAround { before: 2, after: 2, sent_after: 1 });
+        assert_eq!(made_around(&writes, Author::Quintet, moment), (2, 2, 1));
     }
 }

@@ -85,18 +85,6 @@ fn measure(pods: usize, args: &Args, program: &Path) -> Result<(Results, Version
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parsed;
-
-    #[test]
-    fn options_select_sizes() {
-        let args = parsed::<Args>(&["--pods", "1000", "--pods", "5000", "--only", "tuned"]).unwrap();
-        assert_eq!(
-            args.command(),
-            "cargo xtask bench podset --pods 1000 --pods 5000 --rounds 7 --only tuned --write"
-        );
-        assert!(parsed::<Args>(&["--quick", "--pods", "20"]).is_err());
-        assert!(parsed::<Args>(&["--pods", "9"]).is_err());
-    }
 
     #[test]
     fn the_help_says_the_limit_that_is_checked() {

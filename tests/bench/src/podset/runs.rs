@@ -126,7 +126,7 @@ pub fn cycle(rig: &Rig, contender: Contender, round: Round) -> Result<Cycle> {
     let entry = Entry::new(contender, &namespace);
     let mut worker = match contender {
         Contender::PodSet => Worker::Quintet(rig.manager()?),
-        Contender::ReplicaSet => Worker::ControllerManager(rig.pid(Component::ControllerManager)?),
+        Contender::ReplicaSet => Worker::Other(rig.pid(Component::ControllerManager)?),
     };
     rig.create(&entry.collection, &entry.object)?;
     entry.wait_for_status(rig, 0)?;
@@ -151,7 +151,7 @@ pub fn cycle(rig: &Rig, contender: Contender, round: Round) -> Result<Cycle> {
 
 /// Scales from one number to another and measures until all pods are ready, or gone.
 fn phase(rig: &Rig, entry: &Entry, worker: &Worker, (from, to): (usize, usize)) -> Result<Phase> {
-    let meter = Meter::of(rig, worker, CONTROLLER)?;
+    let meter = Meter::start(rig, worker, CONTROLLER)?;
     rig.forget_requests()?;
     let began = Instant::now();
     entry.scale(rig, to)?;
@@ -182,11 +182,7 @@ fn phase(rig: &Rig, entry: &Entry, worker: &Worker, (from, to): (usize, usize)) 
 fn restart(rig: &Rig, entry: &Entry, manager: Manager) -> Result<(Manager, Restart)> {
     rig.forget_requests()?;
     stop(manager)?;
-    let began = Instant::now();
-    let manager = rig.manager()?;
-    CONTROLLER.first_pass(rig, &manager)?;
-    let first_pass_seconds = began.elapsed().as_secs_f64();
-    let passes = CONTROLLER.settled_passes(rig, &manager)?;
+    let (manager, first_pass_seconds, passes) = CONTROLLER.restarted(rig)?;
     let writes = rig.tally(&entry.namespace, entry.author)?;
     let memory = process::memory(manager.pid())?;
     Ok((manager, Restart { first_pass_seconds, passes, writes, memory }))
@@ -211,11 +207,11 @@ fn halfway(rig: &Rig, entry: &Entry) -> Result<Halfway> {
     let done_seconds = began.elapsed().as_secs_f64();
     writes.extend(rig.writes(&entry.namespace)?);
     let scaled = last_scaling(&writes).context("the audit log does not have the scaling")?.answered;
-    let made = made_around(&writes, entry.author, scaled);
+    let (made_before, made_after, sent_after) = made_around(&writes, entry.author, scaled);
     Ok(Halfway {
-        made_before: made.before,
-        made_after: made.after,
-        sent_after: made.sent_after,
+        made_before,
+        made_after,
+        sent_after,
         done_seconds,
         writes: Tally::of(&writes, entry.author, &entry.namespace),
     })

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use quintet_localcluster::audit::{Author, Tally};
+use quintet_localcluster::kube::is_true;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -142,9 +143,7 @@ fn consumer(number: usize, replicas: usize) -> Value {
 /// Whether a status says of the current generation that all replicas are ready.
 fn is_settled(object: &Value, replicas: usize) -> bool {
     let status = &object["status"];
-    let available =
-        |all: &Vec<Value>| all.iter().any(|one| one["type"] == "Available" && one["status"] == "True");
-    status["conditions"].as_array().is_some_and(available)
+    is_true(object, "Available")
         && counts(&status["readyReplicas"], replicas)
         && status["observedGeneration"] == object["metadata"]["generation"]
 }
