@@ -289,20 +289,10 @@ impl<'a> PulsarRig<'a> {
         self.admin.create_subscription(TOPIC, &subscription)?;
         let log = Log::fresh(self.broker.dir().join(format!("{subscription}.log")))?;
         let mut child = Running(self.start(contender, kind, &subscription, &log)?);
-        let taken = self.watch(&mut child.0, &subscription).with_context(|| log.tail(15));
-        let (rate, second_half, memory, cpu_seconds, left) = taken?;
-        drop(child);
+        let taken = self.watch(&mut child.0, &subscription, (contender, kind, round));
+        let taken = taken.with_context(|| log.tail(15))?;
         step.done();
-        Ok(Taken {
-            contender,
-            kind,
-            round,
-            messages_per_second: rate,
-            second_half_per_second: second_half,
-            memory,
-            cpu_seconds,
-            left,
-        })
+        Ok(taken)
     }
 
     fn start(&self, contender: Contender, kind: Kind, subscription: &str, log: &Log) -> Result<Child> {
@@ -336,7 +326,12 @@ impl<'a> PulsarRig<'a> {
     }
 
     /// Follows the broker's counts to the last message, and measures the process then.
-    fn watch(&self, child: &mut Child, subscription: &str) -> Result<(f64, f64, Memory, f64, i64)> {
+    fn watch(
+        &self,
+        child: &mut Child,
+        subscription: &str,
+        (contender, kind, round): (Contender, Kind, usize),
+    ) -> Result<Taken> {
         let pid = i32::try_from(child.id())?;
         let mut looks: Vec<(Instant, u32)> = Vec::new();
         run::poll("all messages are sent", LIMIT, LOOK, || {
@@ -357,7 +352,16 @@ impl<'a> PulsarRig<'a> {
             Ok((left == 0).then_some(()))
         });
         let half = looks.iter().position(|(_, sent)| *sent >= self.messages / 2).unwrap_or_default();
-        Ok((rate(&looks), rate(&looks[half..]), process::memory(pid)?, process::cpu_seconds(pid)?, left))
+        Ok(Taken {
+            contender,
+            kind,
+            round,
+            messages_per_second: rate(&looks),
+            second_half_per_second: rate(&looks[half..]),
+            memory: process::memory(pid)?,
+            cpu_seconds: process::cpu_seconds(pid)?,
+            left,
+        })
     }
 }
 

@@ -35,6 +35,8 @@ use super::rig::{Rig, Setting};
 ///
 /// Seven rounds with 1,000 nodes take about an hour on two cores; the peers as shipped, whose limits set their times,
 /// are most of that.
+///
+/// With `--quick` there are 100 nodes, as shipped only.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Number of simulated nodes; may be given several times

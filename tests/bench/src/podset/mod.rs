@@ -34,6 +34,8 @@ const SPARE_NODES: usize = 3;
 ///
 /// A round with 1,000 pods takes about six minutes on two cores; the ReplicaSet as shipped, whose limits set its times,
 /// is most of that.
+///
+/// With `--quick` there are 100 pods, as shipped only.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Number of pods; may be given several times, each gets a cluster of its own
