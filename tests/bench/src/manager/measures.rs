@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
-use quintet_localcluster::audit::{Request, Tally};
+use quintet_localcluster::audit::Request;
 use quintet_localcluster::image::gzip;
 use quintet_localcluster::manager::NAMESPACE;
 use quintet_localcluster::{interrupt, run};
@@ -358,8 +358,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
         })?;
         let seconds = began.elapsed().as_secs_f64();
         let (waits, refused) = canary.finish(stand)?;
-        let writes = rig.writes(&namespace)?;
-        let tally = Tally::of(&writes, contender.author(), &namespace);
+        let tally = rig.tally(&namespace, contender.author())?;
         let cpu = process::cpu_seconds(running.pid())? - cpu;
         results.one(contender, pair.number, "cpu", cpu * 1_000.0 / float(driven));
         results.one(contender, pair.number, "writes", float(tally.writes()) / float(driven));
@@ -377,42 +376,36 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
     })
 }
 
-/// Somebody who has nothing to do with the manager and asks the API server for a small object, again and again.
+/// A client that has nothing to do with the manager and gets a small object, again and again.
 struct Canary {
-    ended: Arc<AtomicBool>,
-    waits: Arc<Mutex<Vec<f64>>>,
-    /// Ends with how often it was asked to come later.
-    task: tokio::task::JoinHandle<Result<usize>>,
+    has_ended: Arc<AtomicBool>,
+    /// Ends with the milliseconds that each request took, and the number of others that were asked to come later.
+    task: tokio::task::JoinHandle<Result<(Vec<f64>, usize)>>,
 }
 
 impl Canary {
     fn start(stand: &Stand<'_>, api: &Api, namespace: &str) -> Self {
-        let (ended, waits) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (api, path) = (api.clone(), format!("/api/v1/namespaces/{namespace}"));
-        let (until, into) = (Arc::clone(&ended), Arc::clone(&waits));
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (api, path, until) = (api.clone(), format!("/api/v1/namespaces/{namespace}"), has_ended.clone());
         let task = stand.rig.spawn(async move {
-            let mut refused = 0;
+            let (mut waits, mut refused) = (Vec::new(), 0);
             while !until.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 if api.is_served(&path).await? {
-                    let wait = 1_000.0 * began.elapsed().as_secs_f64();
-                    into.lock().unwrap_or_else(PoisonError::into_inner).push(wait);
+                    waits.push(1_000.0 * began.elapsed().as_secs_f64());
                 } else {
                     refused += 1;
                 }
                 tokio::time::sleep(CANARY).await;
             }
-            Ok(refused)
+            Ok((waits, refused))
         });
-        Self { ended, waits, task }
+        Self { has_ended, task }
     }
 
-    /// Milliseconds that each request took, and how many others were asked to come later.
     fn finish(self, stand: &Stand<'_>) -> Result<(Vec<f64>, usize)> {
-        self.ended.store(true, Ordering::Relaxed);
-        let refused =
-            stand.rig.wait_for(async { self.task.await.context("the canary's task ended early")? })?;
-        Ok((self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(), refused))
+        self.has_ended.store(true, Ordering::Relaxed);
+        stand.rig.wait_for(async { self.task.await.context("the canary's task ended early")? })
     }
 }
 
