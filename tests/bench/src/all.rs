@@ -25,14 +25,11 @@ const QUICK: [&[&str]; 5] = [
     &["manager", "--quick"],
 ];
 
-/// `cargo xtask bench all`.
+/// Every bench, one after another, and the goals at the end.
+///
+/// It takes about seven hours on two cores. A bench that fails does not keep the others from being run; the exit code
+/// is 1 then. With --write what is done is kept, so that an interrupted run goes on with the commands that are printed.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "Every bench, one after another, and the goals at the end",
-    long_about = "Every bench, one after another, and the goals at the end.\n\n\
-    It takes about seven hours on two cores. A bench that fails does not keep the others from being run; the exit code is 1 \
-    then. With --write what is done is kept, so that an interrupted run goes on with the commands that are printed."
-)]
 pub struct Args {
     /// See whether they work: little of everything, nothing is kept
     #[arg(long, conflicts_with = "write")]
@@ -42,7 +39,6 @@ pub struct Args {
     write: bool,
 }
 
-/// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let this = run::this_program()?;
     let mut failed = Vec::new();

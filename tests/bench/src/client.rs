@@ -31,7 +31,6 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 /// The objects of a list come in pages of this many.
 const PAGE: usize = 500;
 
-/// The kind of a patch.
 #[derive(Clone, Copy, Debug)]
 pub enum Patch {
     /// RFC 7386.
@@ -40,11 +39,9 @@ pub enum Patch {
     Strategic,
 }
 
-/// A client with one identity.
 #[derive(Clone)]
 pub struct Api(Client);
 
-/// What creating many objects took.
 #[derive(Clone, Copy, Debug)]
 pub struct Created {
     /// From the first request to the last answer.
@@ -119,14 +116,12 @@ impl Api {
         self.0.request_events(request).await.with_context(|| format!("cannot watch {path}"))
     }
 
-    /// Creates an object.
     pub async fn create(&self, path: &str, object: &Value) -> Result<Value> {
         self.send(Method::POST, path, Some("application/json"), serde_json::to_vec(object)?)
             .await
             .with_context(|| format!("cannot create in {path}"))
     }
 
-    /// Patches an object.
     pub async fn patch(&self, path: &str, kind: Patch, patch: &Value) -> Result<Value> {
         let content_type = match kind {
             Patch::Merge => "application/merge-patch+json",

@@ -1,42 +1,42 @@
 //! What the contenders of every bench are run and measured with: rounds, what a process uses, a manager and its passes,
 //! and how objects are taken away again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::manager::Manager;
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::run;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::host::Share;
-use super::process;
-use super::rig::{LOOK, Rig, Setting, settled};
+use super::peer::Running;
+use super::process::{self, Memory};
+use super::rig::{Rig, Setting, settled};
 use super::scrape;
 use super::table::count;
 
 /// How long there must be no pass until no further one is expected.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The round that a run belongs to.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
-    /// How kube-controller-manager and the scheduler are set.
     pub setting: Setting,
-    /// From 1.
     pub number: usize,
-    /// How many there are.
     pub of: usize,
 }
 
 impl Round {
-    /// Says on stderr what is run now. `unit` is what there are `size` of.
-    pub fn start(self, size: usize, unit: &str, what: &str) -> Step {
-        let size = count(size);
-        let Self { setting, number, of } = self;
-        Step::start_long(format!("{size} {unit}, {}, round {number} of {of}: {what}", setting.name()))
+    /// What is run now, for the user. `unit` is what there are `size` of.
+    pub fn label(self, size: usize, unit: &str, what: &str) -> String {
+        let (size, Self { setting, number, of }) = (count(size), self);
+        format!("{size} {unit}, {setting}, round {number} of {of}: {what}")
     }
+}
+
+/// Every round with every setting.
+pub fn rounds(settings: &[Setting], of: usize) -> impl Iterator<Item = Round> {
+    settings.iter().flat_map(move |&setting| (1..=of).map(move |number| Round { setting, number, of }))
 }
 
 /// A B in odd rounds, B A in even ones, so that what changes with time meets all alike.
@@ -48,63 +48,114 @@ pub fn order<T: Copy>(contenders: &[T], round: usize) -> Vec<T> {
     order
 }
 
-/// What a process, the API server and strangers use of the processors from now on.
+/// What a contender cost until its work was done.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Cost {
+    pub cpu_seconds: f64,
+    /// For every client.
+    pub api_server_cpu_seconds: f64,
+    /// The share of the processors that processes outside the bench used. Much makes times worthless.
+    pub others_percent: Option<f64>,
+    /// Of a manager of Quintet, until nothing trailed behind.
+    pub passes: Option<u64>,
+    pub memory_before: Option<Memory>,
+    /// When it was quiet.
+    pub memory: Option<Memory>,
+}
+
+/// The process that does the work of a contender.
+pub enum Worker {
+    Quintet(Manager),
+    Peer(Running),
+    /// A process that goes on: of the cluster, or of the bench.
+    Other(i32),
+}
+
+impl Worker {
+    pub fn pid(&self) -> i32 {
+        match self {
+            Self::Quintet(manager) => manager.pid(),
+            Self::Peer(running) => running.pid(),
+            Self::Other(pid) => *pid,
+        }
+    }
+
+    pub fn stop(self) -> Result<()> {
+        match self {
+            Self::Quintet(manager) => return stop(manager),
+            Self::Peer(running) => running.end(),
+            Self::Other(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Ends it by SIGKILL.
+    pub fn kill(self) -> Result<()> {
+        match self {
+            Self::Quintet(manager) => return manager.kill().map(drop),
+            Self::Peer(running) => running.kill(),
+            Self::Other(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Measures a [`Cost`] from now on.
 pub struct Meter<'a> {
     rig: &'a Rig,
-    manager: Option<&'a Manager>,
+    /// The controller whose passes are counted, and its manager, which is not outside the bench.
+    manager: Option<(Controller, &'a Manager)>,
     pid: i32,
-    api_server: i32,
-    cpu_before: f64,
-    api_server_before: f64,
+    before: Cost,
     share_before: Share,
 }
 
-/// Processor time that was used.
-#[derive(Clone, Copy, Debug)]
-pub struct Used {
-    /// By the process.
-    pub cpu_seconds: f64,
-    /// By the API server, for everybody.
-    pub api_server_cpu_seconds: f64,
-    /// By processes that have nothing to do with the bench, in percent of all there was.
-    pub others_percent: Option<f64>,
-}
-
 impl<'a> Meter<'a> {
-    /// Begins to measure a process. `manager` is the one that runs, if one does: it is no stranger.
-    pub fn start(rig: &'a Rig, pid: i32, manager: Option<&'a Manager>) -> Result<Self> {
-        let api_server = rig.pid(Component::Apiserver)?;
-        Ok(Self {
-            share_before: rig.share(manager.map(Manager::pid).into_iter().chain([pid]))?,
-            cpu_before: process::cpu_seconds(pid)?,
-            api_server_before: process::cpu_seconds(api_server)?,
-            rig,
-            manager,
-            pid,
-            api_server,
+    /// `controller` is the one whose passes are counted, if the worker is a manager of Quintet.
+    pub fn start(rig: &'a Rig, worker: &'a Worker, controller: Controller) -> Result<Self> {
+        let pid = worker.pid();
+        let manager = if let Worker::Quintet(manager) = worker { Some((controller, manager)) } else { None };
+        let (before, share_before) = (Cost::default(), rig.share([pid])?);
+        let mut meter = Self { rig, manager, pid, before, share_before };
+        meter.before = Cost { memory: Some(process::memory(pid)?), passes: meter.passes()?, ..meter.now()? };
+        Ok(meter)
+    }
+
+    fn now(&self) -> Result<Cost> {
+        Ok(Cost {
+            cpu_seconds: process::cpu_seconds(self.pid)?,
+            api_server_cpu_seconds: process::cpu_seconds(self.rig.pid(Component::Apiserver)?)?,
+            ..Cost::default()
         })
     }
 
-    /// What the process has used until now.
-    pub fn cpu_seconds(&self) -> Result<f64> {
-        Ok(process::cpu_seconds(self.pid)? - self.cpu_before)
+    fn passes(&self) -> Result<Option<u64>> {
+        self.manager.map(|(controller, manager)| controller.passes(manager)).transpose()
     }
 
-    /// What all have used until now.
-    pub fn used(&self) -> Result<Used> {
-        let ours = self.manager.map(Manager::pid).into_iter().chain([self.pid]);
-        Ok(Used {
-            cpu_seconds: self.cpu_seconds()?,
-            api_server_cpu_seconds: process::cpu_seconds(self.api_server)? - self.api_server_before,
-            others_percent: self.share_before.others_percent(self.rig.share(ours)?),
+    /// What was used until now.
+    pub fn used(&self) -> Result<Cost> {
+        let now = self.now()?;
+        Ok(Cost {
+            cpu_seconds: now.cpu_seconds - self.before.cpu_seconds,
+            api_server_cpu_seconds: now.api_server_cpu_seconds - self.before.api_server_cpu_seconds,
+            others_percent: self.share_before.others_percent(self.rig.share([self.pid])?),
+            ..now
         })
+    }
+
+    /// The same with the passes and the memory, now that nothing trails behind.
+    pub fn settled(&self, used: Cost) -> Result<Cost> {
+        let passes = self.before.passes.zip(self.passes()?).map(|(before, after)| after - before);
+        let memory = Some(process::memory(self.pid)?);
+        Ok(Cost { passes, memory_before: self.before.memory, memory, ..used })
     }
 }
 
 /// Deletes an object and the pods that it made.
 pub fn remove(rig: &Rig, namespace: &str, path: &str) -> Result<()> {
     rig.delete(&format!("{path}?propagationPolicy=Background"))?;
-    run::poll("the object is gone", rig.patience(), LOOK, || Ok(rig.get(path)?.is_none().then_some(())))?;
+    rig.wait_until("the object is gone", || Ok(rig.get(path)?.is_none()))?;
     rig.remove_pods(namespace)
 }
 
@@ -143,11 +194,15 @@ impl Controller {
         Ok((of("sum"), of("count")))
     }
 
-    /// Waits until a manager that was just started has made its first pass.
-    pub fn first_pass(self, rig: &Rig, manager: &Manager) -> Result<()> {
-        run::poll("the restarted manager has looked at the object", rig.patience(), LOOK, || {
-            Ok((self.passes(manager)? > 0).then_some(()))
-        })
+    /// Starts a manager, and waits until it makes no more passes. The other values are the seconds until its first pass was
+    /// over, and the passes.
+    pub fn restarted(self, rig: &Rig) -> Result<(Manager, f64, u64)> {
+        let began = Instant::now();
+        let manager = rig.manager()?;
+        rig.wait_until("the restarted manager has looked at the object", || Ok(self.passes(&manager)? > 0))?;
+        let seconds = began.elapsed().as_secs_f64();
+        let passes = self.settled_passes(rig, &manager)?;
+        Ok((manager, seconds, passes))
     }
 }
 
@@ -164,17 +219,12 @@ mod tests {
 
     #[test]
     fn the_order_alternates() {
-        assert_eq!(order(&[1, 2, 3], 1), [1, 2, 3]);
-        assert_eq!(order(&[1, 2, 3], 2), [3, 2, 1]);
-        assert_eq!(order(&[1, 2, 3], 3), [1, 2, 3]);
+        assert_eq!([1, 2].map(|round| order(&[1, 2, 3], round)), [[1, 2, 3], [3, 2, 1]]);
     }
 
     #[test]
-    fn a_count_that_is_left_out_is_nothing() {
-        assert!(counts(&json!(3), 3));
-        assert!(!counts(&json!(2), 3));
-        assert!(counts(&Value::Null, 0));
-        assert!(!counts(&Value::Null, 3));
-        assert!(!counts(&json!("3"), 3));
+    fn a_count_that_is_left_out_is_0() {
+        assert!(counts(&json!(3), 3) && counts(&Value::Null, 0));
+        assert!(!counts(&json!(2), 3) && !counts(&Value::Null, 3) && !counts(&json!("3"), 3));
     }
 }

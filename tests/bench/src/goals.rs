@@ -15,21 +15,17 @@ use super::{plot, report};
 const MUST: &str = "must";
 const NO: &str = "no";
 
-/// `cargo xtask bench goals`.
+/// Every goal beside what the benches have found, out of tests/bench/results.
+///
+/// Nothing is measured: the figures are those that `cargo xtask bench KIND --write` has kept. A goal holds if the worse
+/// end of the 95 % interval does.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "Every goal beside what the benches have found, out of tests/bench/results",
-    long_about = "Every goal beside what the benches have found, out of tests/bench/results.\n\n\
-    Nothing is measured: the figures are those that `cargo xtask bench KIND --write` has kept. A goal holds if the worse end \
-    of the 95 % interval does."
-)]
 pub struct Args {
     /// Keep the table as docs/bench/README.md, with plots of how figures grow
     #[arg(long)]
     write: bool,
 }
 
-/// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     let kept = Kept::read(&report::results())?;
     let (table, lists, growths) = found(&kept)?;
@@ -49,7 +45,6 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A goal, as `goals.yaml` has it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Goal {
@@ -101,12 +96,10 @@ impl Goal {
 /// A goal that is not reached, or not at best.
 struct Short {
     verdict: &'static str,
-    /// The goal, and what was found.
     what: String,
     why: String,
 }
 
-/// A title and the items below it.
 type List = (&'static str, String);
 
 /// The table of the goals, the lists of those that are not reached or not at best, and the growth of figures.
@@ -187,7 +180,6 @@ fn three_digits(value: f64) -> String {
     decimals(places)(value)
 }
 
-/// docs/bench/README.md.
 fn page(kept: &Kept) -> Result<String> {
     let (table, lists, growths) = found(kept)?;
     let mut goals: Vec<String> = of_larger_program(kept).into_iter().collect();

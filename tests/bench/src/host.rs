@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use procfs_core::{CpuInfo, FromRead as _, Meminfo};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::{http, paths, run};
 use serde::{Deserialize, Serialize};
@@ -19,19 +20,16 @@ use super::stats::{float, ratio};
 /// The machine at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// The date, in UTC.
+    /// In UTC.
     pub date: String,
     /// `linux x86_64`.
     pub system: String,
-    /// Such as `6.12.1`.
     #[serde(default)]
     pub kernel: String,
-    /// The model of the processors.
     #[serde(default)]
     pub processor: String,
     /// Processors that this program may use.
     pub cores: usize,
-    /// All memory.
     pub memory_mib: u64,
     /// The load over the last minute, before the cluster was started. A build for this bench counts too.
     pub load: String,
@@ -39,7 +37,6 @@ pub struct Machine {
     pub idle_percent: Option<u64>,
 }
 
-/// How long that moment is.
 const MOMENT: Duration = Duration::from_secs(2);
 
 impl Machine {
@@ -49,22 +46,21 @@ impl Machine {
         thread::sleep(MOMENT);
         let idle_percent = before.zip(ticks()).and_then(|(before, after)| idle_percent(before, after));
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
-        let memory = read("/proc/meminfo").lines().find_map(|line| {
-            line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-        });
+        let memory = Meminfo::from_file("/proc/meminfo").map_or(0, |found| found.mem_total);
+        let processors = CpuInfo::from_file("/proc/cpuinfo").ok();
+        let model = processors.as_ref().and_then(|found| found.model_name(0)).unwrap_or_default();
         Self {
             date: Timestamp::now().strftime("%Y-%m-%d").to_string(),
             system: format!("{} {}", env::consts::OS, env::consts::ARCH),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            processor: processor(&read("/proc/cpuinfo")),
+            processor: model.split_ascii_whitespace().collect::<Vec<_>>().join(" "),
             cores: thread::available_parallelism().map_or(1, usize::from),
-            memory_mib: memory.unwrap_or_default() / 1_024,
+            memory_mib: memory / 1_048_576,
             load: read("/proc/loadavg").split_ascii_whitespace().next().unwrap_or("unknown").to_owned(),
             idle_percent,
         }
     }
 
-    /// In a sentence.
     pub fn describe(&self) -> String {
         let Self { date, system, kernel, processor, cores, memory_mib, load, idle_percent } = self;
         let kernel = if kernel.is_empty() { String::new() } else { format!(" {kernel}") };
@@ -74,12 +70,6 @@ impl Machine {
             "{date}, {system}{kernel}, {cores} cores{processor}, {memory_mib} MiB of memory; before the start load {load}{idle}."
         )
     }
-}
-
-/// The first model that `/proc/cpuinfo` names (see proc(5)); nothing where it names none.
-fn processor(cpuinfo: &str) -> String {
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    model.map(|(_, name)| name.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default()
 }
 
 /// What all processors did since the system started: in all, and nothing.
@@ -96,14 +86,8 @@ fn ticks() -> Option<Ticks> {
 /// The first line of `/proc/stat` (see proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is
 /// part of the first two.
 fn parse_ticks(stat: &str) -> Option<Ticks> {
-    let fields: Vec<u64> = stat
-        .lines()
-        .next()?
-        .strip_prefix("cpu ")?
-        .split_ascii_whitespace()
-        .take(8)
-        .flat_map(str::parse)
-        .collect();
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let fields: Vec<u64> = fields.take(8).flat_map(str::parse).collect();
     Some(Ticks { all: fields.iter().sum(), idle: fields.get(3)? + fields.get(4)? })
 }
 
@@ -135,35 +119,28 @@ impl Share {
     }
 }
 
-/// What ran, in which version; nothing for what did not.
+/// The versions of what ran; empty for what did not, or if it is not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
-    /// The manager.
     pub quintet: String,
     /// The commit of the checkout, and whether files differ from it.
     pub checkout: String,
-    /// The API server and its fellows.
     pub kubernetes: String,
-    /// The store.
     pub etcd: String,
-    /// The simulated kubelets.
     pub kwok: String,
-    /// The broker.
     #[serde(default)]
     pub pulsar: String,
-    /// The compiler of the programs; empty where that is not known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rustc: String,
-    /// The settings of the profile that they were built with; empty where that is not known.
+    /// The settings of the profile that the programs were built with.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub profile: String,
 }
 
 impl Versions {
-    /// As the programs say.
+    /// As the programs of a cluster say.
     pub fn of(rig: &Rig, program: &Path) -> Result<Self> {
         let text = |value: Option<&str>| value.unwrap_or("unknown").to_owned();
-        let quintet = run::stdout(Command::new(program).arg("--version"))?;
         let server = rig.get("/version")?.unwrap_or_default();
         let etcd = rig.cluster().dir().settings()?.and_then(|settings| {
             let (_, body) = http::get(Component::Etcd.port(&settings), "/version")?;
@@ -173,44 +150,39 @@ impl Versions {
         let node = rig.get("/api/v1/nodes/node-00001")?.unwrap_or_default();
         let kubelet = node["status"]["nodeInfo"]["kubeletVersion"].as_str();
         Ok(Self {
-            quintet: text(quintet.split_ascii_whitespace().nth(1)),
-            checkout: checkout(),
             kubernetes: text(server["gitVersion"].as_str()),
             etcd: text(etcd.as_deref()),
             kwok: text(kubelet.map(|version| version.trim_start_matches("kwok-"))),
-            ..Self::default()
+            ..Self::of_pulsar(program, "")?
         })
     }
 
     /// As the programs for Pulsar say, which have no cluster.
     pub fn of_pulsar(program: &Path, pulsar: &str) -> Result<Self> {
-        let quintet = run::stdout(Command::new(program).arg("--version"))?;
         Ok(Self {
-            quintet: quintet.split_ascii_whitespace().nth(1).unwrap_or("unknown").to_owned(),
+            quintet: second_word(Command::new(program).arg("--version"))?,
             checkout: checkout(),
             pulsar: pulsar.to_owned(),
             ..Self::default()
         })
     }
 
-    /// The same, with how the programs were built, if they were and are no file from elsewhere.
+    /// The same, with how the programs were built, if they were built here.
     pub fn built(self, is_built: bool) -> Result<Self> {
         if !is_built {
             return Ok(self);
         }
         let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-        let rustc = run::stdout(rustc.arg("--version").current_dir(paths::workspace()))?;
         let manifest = paths::workspace().join("Cargo.toml");
         let manifest =
             fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
         Ok(Self {
-            rustc: rustc.split_ascii_whitespace().nth(1).unwrap_or("unknown").to_owned(),
+            rustc: second_word(rustc.arg("--version").current_dir(paths::workspace()))?,
             profile: profile(&manifest),
             ..self
         })
     }
 
-    /// In a sentence.
     pub fn describe(&self) -> String {
         let others = [
             ("Kubernetes", &self.kubernetes),
@@ -240,6 +212,11 @@ fn profile(manifest: &str) -> String {
     words.join(" ")
 }
 
+/// The version in what a program says, such as `rustc 1.95.0 (…)`.
+fn second_word(command: &mut Command) -> Result<String> {
+    Ok(run::stdout(command)?.split_ascii_whitespace().nth(1).unwrap_or("unknown").to_owned())
+}
+
 /// What git says, where there is git.
 fn checkout() -> String {
     let git =
@@ -261,23 +238,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_is_described() {
-        let machine = Machine::now();
-        assert!(machine.cores > 0);
-        let text = machine.describe();
-        assert!(text.contains("cores") && text.starts_with("20"), "{text}");
-    }
-
-    #[test]
-    fn the_processor_is_named_where_it_has_a_name() {
-        assert_eq!(
-            processor("processor\t: 0\nmodel name\t: A  B @ 2.0GHz\nmodel name\t: C\n"),
-            "A B @ 2.0GHz"
-        );
-        assert_eq!(processor("processor\t: 0\n"), "");
-    }
-
-    #[test]
     fn the_profile_is_that_of_releases() {
         let manifest =
             "[profile.dev]\ndebug = 1\n\n[profile.release]\nopt-level = \"z\"\nlto = \"fat\"\n\n[a]\nb = 1\n";
@@ -285,11 +245,6 @@ mod tests {
         assert_eq!(profile("[a]\nb = 1\n"), "");
         let own = "[profile.release]\nlto = true\n\n[profile.release.package.a]\nopt-level = \"s\"\n";
         assert_eq!(profile(own), "lto=true and 1 crates with some of their own");
-        let versions =
-            Versions { quintet: "1".to_owned(), checkout: "commit a".to_owned(), ..Versions::default() };
-        assert_eq!(versions.describe(), "quintet 1 (commit a).");
-        let versions = Versions { rustc: "1.95.0".to_owned(), profile: "lto=fat".to_owned(), ..versions };
-        assert_eq!(versions.describe(), "quintet 1 (commit a), rustc 1.95.0 (lto=fat).");
     }
 
     #[test]

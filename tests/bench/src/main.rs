@@ -6,6 +6,7 @@
 //! program as a whole, [`pass`], which needs no cluster, and [`pulsar`], which has a broker beside its cluster.
 
 mod all;
+mod attempts;
 mod client;
 mod contest;
 mod daemonjob;
@@ -16,6 +17,7 @@ mod host;
 mod kept;
 mod manager;
 mod optimised;
+mod options;
 mod pass;
 mod peer;
 mod plot;
@@ -67,20 +69,6 @@ enum Command {
     Pulsar(pulsar::Args),
 }
 
-impl Command {
-    fn is_timed(&self) -> bool {
-        match self {
-            Self::All(_) | Self::Goals(_) => false,
-            Self::Daemonjob(args) => !args.quick,
-            Self::Greeting(args) => !args.quick,
-            Self::Manager(args) => !args.quick,
-            Self::Pass(_) => true,
-            Self::Podset(args) => !args.quick,
-            Self::Pulsar(args) => !args.quick && !args.only_counts(),
-        }
-    }
-}
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match interrupt::install().and_then(|()| run(&cli)) {
@@ -96,12 +84,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a bench.
 fn run(cli: &Cli) -> Result<()> {
-    // Counts are the same however fast the client is, and the times of a quick run are nobody's.
-    if cli.command.is_timed() {
-        optimised::go_on_there()?;
-    }
     match &cli.command {
         Command::All(args) => all::run(args),
         Command::Goals(args) => goals::run(args),

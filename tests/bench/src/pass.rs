@@ -21,16 +21,15 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, PODS};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::optimised;
 use super::stats::{self, float};
-use super::table::Table;
+use super::table::{Table, spread};
 
-/// `cargo xtask bench pass`.
+/// What one pass of a DaemonJob costs, observe and plan.
+///
+/// What one pass of a DaemonJob costs, observe and plan, in milliseconds, and how that grows with the nodes. It needs
+/// no cluster. The largest status and the largest ConfigMap of the ledger are beside it.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "What one pass of a DaemonJob costs, observe and plan",
-    long_about = "What one pass of a DaemonJob costs, observe and plan, in milliseconds, and how that grows with the nodes. \
-    It needs no cluster. The largest status and the largest ConfigMap of the ledger are beside it."
-)]
 pub struct Args {
     /// Numbers of nodes
     #[arg(long, default_values_t = [1_000, 5_000, 15_000])]
@@ -54,9 +53,9 @@ struct Measured {
     milliseconds: Vec<f64>,
 }
 
-/// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
-    let mut by_size = Vec::new();
+    optimised::go_on_there()?;
+    let mut by_size: Vec<Sized> = Vec::new();
     for nodes in &args.nodes {
         let mut step = Step::start_long(format!("measuring passes with {nodes} nodes"));
         by_size.push((*nodes, measure(*nodes, args.passes, || step.tick())?));
@@ -65,18 +64,13 @@ pub fn run(args: &Args) -> Result<()> {
     let header = args.nodes.iter().map(|nodes| format!("{nodes} nodes")).chain(["exponent".to_owned()]);
     let mut table = Table::new("One pass of a DaemonJob: median (worst)", header);
     table.header[0] = "ms a pass".into();
-    let states = by_size.first().map_or(0, |(_, (measured, _))| measured.len());
-    for at in 0..states {
-        let of_size = |(_, (measured, _)): &(usize, (Vec<Measured>, Sizes))| {
-            stats::spread(measured[at].milliseconds.iter().copied())
-        };
-        let cells =
-            by_size.iter().map(|one| super::table::spread(one.1.0[at].milliseconds.iter().copied(), 1));
-        let points: Vec<(f64, f64)> =
-            by_size.iter().filter_map(|one| Some((float(one.0), of_size(one)?.median))).collect();
+    let states = by_size.first().map_or(&[][..], |(_, (measured, _))| measured);
+    for (at, Measured { state, .. }) in states.iter().enumerate() {
+        let times = |(_, (measured, _)): &Sized| measured[at].milliseconds.clone();
+        let point = |one: &Sized| Some((float(one.0), stats::spread(times(one))?.median));
+        let points: Vec<(f64, f64)> = by_size.iter().filter_map(point).collect();
         let growth = stats::exponent(&points).map_or_else(String::new, |grows| format!("{grows:.2}"));
-        let state = by_size[0].1.0[at].state;
-        table.row(state, cells.chain([growth]));
+        table.row(*state, by_size.iter().map(|one| spread(times(one), 1)).chain([growth]));
     }
     let limit = |nodes: &usize| {
         let limit = LIMITS.iter().find(|(of, _)| of == nodes);
@@ -95,7 +89,9 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Sizes in bytes.
+/// What was measured with a number of nodes.
+type Sized = (usize, (Vec<Measured>, Sizes));
+
 struct Sizes {
     shard: usize,
     status: usize,

@@ -25,7 +25,6 @@ pub const LIMIT: Duration = Duration::from_mins(1);
 /// How often something is looked at that is over in milliseconds.
 pub const GLANCE: Duration = Duration::from_millis(1);
 
-/// A rule of a ClusterRole.
 pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
 }
@@ -54,7 +53,6 @@ pub fn grant(rig: &Rig, namespace: &str, account: &str, role: &str, rules: &[Val
     Ok(())
 }
 
-/// Where the kubeconfig of a ServiceAccount is.
 pub fn kubeconfig(rig: &Rig, account: &str) -> PathBuf {
     rig.cluster().kube().dir().join(format!("bench-{account}.kubeconfig"))
 }
@@ -108,17 +106,14 @@ impl Running {
         Ok(Self { process, child, log, metrics_port, began })
     }
 
-    /// Its pid.
     pub fn pid(&self) -> i32 {
         self.process.pid
     }
 
-    /// What it uses of the memory.
     pub fn memory(&self) -> Result<process::Memory> {
         process::memory(self.pid())
     }
 
-    /// What /metrics answers.
     pub fn metrics(&self) -> Result<String> {
         match http::get(self.metrics_port, "/metrics") {
             Some((200, body)) => Ok(body),
@@ -126,13 +121,14 @@ impl Running {
         }
     }
 
-    /// Waits until /readyz says so.
-    pub fn wait_until_ready(&self) -> Result<()> {
+    /// Waits until /readyz says that it is ready.
+    pub fn once_ready(self) -> Result<Self> {
         run::poll(&format!("{} is ready", self.process.name), LIMIT, Duration::from_millis(10), || {
             self.must_run()?;
             Ok(manager::is_ready(self.process.port).then_some(()))
         })
-        .with_context(|| self.log.tail(5))
+        .with_context(|| self.log.tail(5))?;
+        Ok(self)
     }
 
     /// Sends SIGTERM, without waiting.
@@ -165,7 +161,6 @@ impl Running {
         Ok(())
     }
 
-    /// Whether it has ended.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait().context("cannot wait for a manager")?.is_some())
     }
@@ -178,7 +173,11 @@ impl Running {
         })
     }
 
-    /// Ends it by SIGKILL.
+    /// Ends it by SIGTERM, or by SIGKILL if that takes too long.
+    pub fn end(self) {
+        processes::stop(&[&self.process]);
+    }
+
     pub fn kill(self) {
         self.process.kill();
     }

@@ -5,7 +5,6 @@ use plotters::prelude::*;
 
 use super::growth::Curve;
 
-/// The size of a plot in pixels.
 const SIZE: (u32, u32) = (640, 400);
 
 /// The colours of the lines, which people who see few colours can tell apart.
@@ -17,7 +16,6 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(86, 86, 86),
 ];
 
-/// A curve as SVG.
 pub fn svg(curve: &Curve) -> Result<String> {
     let mut text = String::new();
     draw(curve, &mut text)

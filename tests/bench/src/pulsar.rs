@@ -1,5 +1,6 @@
-//! `cargo xtask bench pulsar`: what PulsarConsumers cost the API server; and how fast `pulsar-consumer` takes messages from a broker and in how much memory, beside
-//! `pulsar-perf consume`, the measuring program of Apache Pulsar itself, from the same topic of the same broker.
+//! `cargo xtask bench pulsar`: what PulsarConsumers cost the API server; and how fast `pulsar-consumer` takes messages from
+//! a broker and in how much memory, beside `pulsar-perf consume`, the measuring program of Apache Pulsar itself, from the
+//! same topic of the same broker.
 
 mod writes;
 
@@ -16,15 +17,18 @@ use quintet_localcluster::run::{self, Log};
 use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::{build, protoc};
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 use self::writes::Written;
+use super::attempts::{self, Attempt};
 use super::contest::order;
-use super::host::{Machine, Versions};
+use super::host::Versions;
+use super::optimised;
+use super::options::{command, repeated, word};
 use super::process::{self, Memory};
-use super::report::{Measurements, Report, Run};
-use super::rig;
-use super::stats::{float, mebibytes, ratio};
-use super::table::{Table, count, decimals};
+use super::report::{self, Measurements, Run};
+use super::stats::{self, Spread, float, mebibytes, ratio};
+use super::table::{Figure, NONE, Table, count};
 
 /// The broker's heap: enough that it is not what is measured.
 const HEAP_MIB: u32 = 1_024;
@@ -33,27 +37,23 @@ const HEAP_MIB: u32 = 1_024;
 const MESSAGE: &str =
     "a small message, as sensors send them: {\"id\": 4711, \"celsius\": 21.5, \"volt\": 3.29} and its number";
 
-/// The topic that everything is taken from.
 const TOPIC: &str = "bench";
 
-/// How often the broker's counts are read.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long one run may take.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// `cargo xtask bench pulsar`.
+/// PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.
+///
+/// First it counts what the manager writes from an object to its settled status, on a cluster of its own: at most three
+/// writes, and one for each second that it takes, none after a restart; it fails if there are more.
+///
+/// Then it starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and
+/// has both take all of it, in alternating order, each time with a new subscription: Exclusive and Shared. What
+/// pulsar-consumer prints goes to /dev/null; pulsar-perf prints nothing of a message.
+///
+/// It fails if a message is not acknowledged in the end.
 #[derive(Debug, clap::Args)]
-#[command(
-    about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time",
-    long_about = "PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.\n\n\
-    First it counts what the manager writes from an object to its settled status, on a cluster of its own: at most three \
-    writes, and one for each second that it takes, none after a restart; it fails if there are more.\n\n\
-    Then it starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and has both take \
-    all of it, in alternating order, each time with a new subscription: Exclusive and Shared. What pulsar-consumer prints \
-    goes to /dev/null; pulsar-perf prints nothing of a message.\n\n\
-    It fails if a message is not acknowledged in the end."
-)]
 pub struct Args {
     /// Number of messages; may be given several times
     #[arg(long, value_name = "N", default_values_t = [1_000_000], value_parser = clap::value_parser!(u32).range(10_000..=20_000_000))]
@@ -63,7 +63,7 @@ pub struct Args {
     rounds: u8,
     /// See whether it works: 100,000 messages, one round
     #[arg(long, conflicts_with_all = ["messages", "rounds", "write"])]
-    pub quick: bool,
+    quick: bool,
     /// Measure this alone
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
@@ -74,21 +74,15 @@ pub struct Args {
 
 impl Args {
     fn command(&self) -> String {
-        let mut words = vec!["cargo xtask bench pulsar".to_owned()];
-        if self.quick {
-            words.push("--quick".to_owned());
-        } else if self.wants(Part::Rate) {
-            words.extend(self.messages.iter().map(|messages| format!("--messages {messages}")));
-            words.push(format!("--rounds {}", self.rounds));
-        }
-        words.extend(self.only.map(|part| format!("--only {}", part.word())));
-        words.extend((!self.quick).then(|| "--write".to_owned()));
-        words.join(" ")
-    }
-
-    /// Whether nothing is timed.
-    pub fn only_counts(&self) -> bool {
-        self.only == Some(Part::Writes)
+        let messages = repeated("--messages", &self.messages);
+        let rates = format!("{messages} --rounds {}", self.rounds);
+        let size = match self.quick {
+            true => "--quick",
+            false if self.wants(Part::Rate) => &rates,
+            false => "",
+        };
+        let only = self.only.map_or_else(String::new, |part| format!("--only {}", word(&part)));
+        command("pulsar", [size, &only, if self.quick { "" } else { "--write" }])
     }
 
     fn wants(&self, part: Part) -> bool {
@@ -96,7 +90,6 @@ impl Args {
     }
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// How the manager writes, on a cluster; needs no broker
@@ -105,42 +98,26 @@ enum Part {
     Rate,
 }
 
-impl Part {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Writes => "writes",
-            Self::Rate => "rate",
-        }
-    }
-}
-
-/// Who takes messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray)]
 #[serde(rename_all = "kebab-case")]
 enum Contender {
+    #[strum(to_string = "pulsar-consumer")]
     PulsarConsumer,
+    #[strum(to_string = "pulsar-perf consume")]
     PulsarPerf,
 }
 
-impl Contender {
-    const ALL: [Self; 2] = [Self::PulsarConsumer, Self::PulsarPerf];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::PulsarConsumer => "pulsar-consumer",
-            Self::PulsarPerf => "pulsar-perf consume",
-        }
-    }
+/// The subscriptions that are measured: one that acknowledges all up to a message, and one that does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray)]
+enum Kind {
+    Exclusive,
+    Shared,
 }
 
-/// The types of subscription that are measured: one that acknowledges all up to a message, and one that does not.
-const KINDS: [&str; 2] = ["Exclusive", "Shared"];
-
-/// What one contender did in one round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Taken {
     contender: Contender,
-    kind: String,
+    kind: Kind,
     round: usize,
     /// From the first look at which there were some to the last message.
     messages_per_second: f64,
@@ -148,14 +125,19 @@ struct Taken {
     second_half_per_second: f64,
     /// When all were acknowledged.
     memory: Memory,
-    /// From its start on.
     cpu_seconds: f64,
     /// What the broker says was not acknowledged in the end.
     left: i64,
 }
 
-/// A figure of a run, with so many decimals.
-type Figure = (usize, fn(&Taken) -> f64);
+impl Attempt for Taken {
+    type Contender = Contender;
+    type Under = Kind;
+
+    fn key(&self) -> (Contender, Kind, usize) {
+        (self.contender, self.kind, self.round)
+    }
+}
 
 /// Everything of one part, with one number of messages.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -166,76 +148,92 @@ pub struct Results {
     runs: Vec<Taken>,
 }
 
+const FIGURES: [Figure<Taken>; 5] = [
+    ("messages/s", 0, |run| Some(run.messages_per_second)),
+    ("second half, messages/s", 0, |run| Some(run.second_half_per_second)),
+    ("peak MiB", 1, |run| Some(mebibytes(run.memory.peak_kib))),
+    ("PSS MiB", 1, |run| Some(mebibytes(run.memory.pss_kib))),
+    ("CPU s", 2, |run| Some(run.cpu_seconds)),
+];
+
 impl Measurements for Results {
+    const NAME: &'static str = "pulsar";
+    const TITLE: &'static str = "PulsarConsumer, measured";
+    const METHOD: &'static str = include_str!("pulsar/method.md");
+
     fn tables(&self) -> Vec<Table> {
         match self.writes[..] {
-            [] => KINDS.iter().map(|kind| self.table(kind)).collect(),
+            [] => Kind::VARIANTS.iter().map(|kind| self.table(*kind)).collect(),
             _ => vec![writes::table(&self.writes)],
+        }
+    }
+
+    fn failures(&self) -> Option<Vec<String>> {
+        let left = self.runs.iter().filter(|run| run.left > 0);
+        let left = left.map(|Taken { contender, kind, round, left, .. }| {
+            format!("{contender} left {left} entries of {kind}, round {round}")
+        });
+        Some(left.chain(self.writes.iter().flat_map(Written::failures)).collect())
+    }
+}
+
+impl Results {
+    fn table(&self, kind: Kind) -> Table {
+        let mut table = Table::of(format!("{kind} subscription"), &FIGURES);
+        for contender in Contender::VARIANTS {
+            let runs: Vec<&Taken> = attempts::of(&self.runs, kind, *contender).collect();
+            let cells =
+                FIGURES.map(|(_, places, figure)| range(runs.iter().filter_map(|run| figure(run)), places));
+            table.row(contender.to_string(), cells);
+        }
+        let both = (Contender::PulsarConsumer, Contender::PulsarPerf);
+        let ratios = FIGURES.map(|(_, _, figure)| range(attempts::ratios(&self.runs, kind, both, figure), 2));
+        table.row("ratio", ratios);
+        table.note("Median of the rounds, the least and the greatest in parentheses.");
+        table
+    }
+}
+
+/// The median, and the ends if there is more than one value.
+fn range(values: impl IntoIterator<Item = f64>, places: usize) -> String {
+    let values: Vec<f64> = values.into_iter().collect();
+    let ends = stats::spread(values.iter().copied()).zip(stats::quantile(&values, 0.0));
+    match ends {
+        None => NONE.to_owned(),
+        Some((Spread { median, rounds: 1, .. }, _)) => format!("{median:.places$}"),
+        Some((Spread { median, worst, .. }, least)) => {
+            format!("{median:.places$} ({least:.places$} to {worst:.places$})")
         }
     }
 }
 
-/// Runs the bench.
 pub fn run(args: &Args) -> Result<()> {
+    if !args.quick && args.wants(Part::Rate) {
+        optimised::go_on_there()?;
+    }
     let mut runs = Vec::new();
     if args.wants(Part::Writes) {
-        runs.push(writes::run(&build::release()?, args.command())?);
+        let program = build::release()?;
+        let (about, measure) = ("Writes to the API server".to_owned(), || writes::measured(&program));
+        // Before everything else.
+        runs.push(Run::measured(about, 0, args.command(), true, measure)?);
     }
     if args.wants(Part::Rate) {
-        runs.extend(rates(args)?);
+        let Some(programs) = build::pulsar_release()? else { bail!("{}", protoc::MISSING) };
+        let [consumer, producer] = &programs[..] else { bail!("cargo built other programs than asked for") };
+        let (sizes, rounds) =
+            if args.quick { (vec![100_000], 1) } else { (args.messages.clone(), usize::from(args.rounds)) };
+        for messages in sizes {
+            let (about, size) = (format!("{} messages", count(messages)), usize::try_from(messages)?);
+            let measure = || {
+                let rig = PulsarRig::up(consumer, messages)?;
+                rig.fill(producer)?;
+                Ok((rig.measure(rounds, !args.quick)?, Versions::of_pulsar(consumer, VERSION)?))
+            };
+            runs.push(Run::measured(about, size, args.command(), true, measure)?);
+        }
     }
-    report(runs).finish(args.write)
-}
-
-/// The page and the results, with these runs.
-pub fn report(runs: Vec<Run<Results>>) -> Report<Results> {
-    Report { name: "pulsar", title: "PulsarConsumer, measured", method: method(), runs }
-}
-
-fn rates(args: &Args) -> Result<Vec<Run<Results>>> {
-    let Some(programs) = build::pulsar_release()? else { bail!("{}", protoc::MISSING) };
-    let [consumer, producer] = &programs[..] else { bail!("cargo built other programs than asked for") };
-    let (sizes, rounds) =
-        if args.quick { (vec![100_000], 1) } else { (args.messages.clone(), usize::from(args.rounds)) };
-    let mut runs = Vec::new();
-    for messages in sizes {
-        let machine = Machine::now();
-        let rig = PulsarRig::up(consumer, messages)?;
-        rig.fill(producer)?;
-        let results = rig.measure(rounds, !args.quick)?;
-        runs.push(Run {
-            about: format!("{} messages", count(messages)),
-            size: usize::try_from(messages)?,
-            command: args.command(),
-            machine,
-            versions: Versions::of_pulsar(consumer, VERSION)?.built(true)?,
-            failures: Some(results.failures()),
-            caveats: Vec::new(),
-            measurements: results,
-        });
-    }
-    Ok(runs)
-}
-
-fn method() -> Vec<String> {
-    let paragraphs = [
-        "Each section below is from the newest run of its part, with its number of messages, and says by which command.",
-        writes::METHOD,
-        rig::METHOD,
-        "One standalone broker of Apache Pulsar on this machine, whose processors it shares with whoever takes messages from \
-        it. The topic holds messages of about 100 bytes in batches of 1,000, sent by pulsar-producer. Each run has a \
-        subscription of its own, made at the topic's beginning. pulsar-perf is that of the same distribution, started as its \
-        own script does, with Java's own choice of heap; its receiver queue is 1,000 messages, as is pulsar-consumer's. It does \
-        not start with a heap of 256 MiB, as it keeps figures of its own; a Java program that only consumes needs less.",
-        "pulsar-consumer prints every message, to /dev/null here, and acknowledges it after that; pulsar-perf counts it. The \
-        order alternates, so that what changes with time meets both; before the first round each runs once uncounted. \
-        Ratios are taken between runs of the same round.",
-        "The rate is the broker's count of messages that it sent, from the first look at which it was not 0 to the last \
-        message, so that neither program's start counts; it is read every 20 ms. The second half is for Java, which is \
-        fast once it is warm. Peak is the most memory that ever was resident; PSS is memory in use when all was \
-        acknowledged.",
-    ];
-    paragraphs.map(str::to_owned).to_vec()
+    report::finish(&runs, args.write)
 }
 
 /// A broker that is full of messages.
@@ -270,48 +268,34 @@ impl<'a> PulsarRig<'a> {
     fn measure(&self, rounds: usize, warm: bool) -> Result<Results> {
         let mut results = Results::default();
         if warm {
-            for contender in Contender::ALL {
-                self.take(contender, KINDS[0], 0, rounds)?;
+            for contender in Contender::VARIANTS {
+                self.take(*contender, Kind::Exclusive, 0, format!("{contender}, uncounted"))?;
             }
         }
-        for kind in KINDS {
+        for kind in Kind::VARIANTS {
             for round in 1..=rounds {
-                for contender in order(&Contender::ALL, round) {
-                    results.runs.push(self.take(contender, kind, round, rounds)?);
+                for contender in order(Contender::VARIANTS, round) {
+                    let label = format!("{kind}, round {round} of {rounds}: {contender}");
+                    results.runs.push(self.take(contender, *kind, round, label)?);
                 }
             }
         }
         Ok(results)
     }
 
-    fn take(&self, contender: Contender, kind: &'static str, round: usize, rounds: usize) -> Result<Taken> {
-        let name = contender.name();
-        let label = match round {
-            0 => format!("{name}, uncounted"),
-            round => format!("{kind}, round {round} of {rounds}: {name}"),
-        };
+    fn take(&self, contender: Contender, kind: Kind, round: usize, label: String) -> Result<Taken> {
         let step = Step::start_long(label);
-        let subscription = format!("{}-{kind}-{round}", name.replace(' ', "-"));
+        let subscription = format!("{contender}-{kind}-{round}").replace(' ', "-");
         self.admin.create_subscription(TOPIC, &subscription)?;
         let log = Log::fresh(self.broker.dir().join(format!("{subscription}.log")))?;
         let mut child = Running(self.start(contender, kind, &subscription, &log)?);
-        let taken = self.watch(&mut child.0, &subscription).with_context(|| log.tail(15));
-        let (rate, second_half, memory, cpu_seconds, left) = taken?;
-        drop(child);
+        let taken = self.watch(&mut child.0, &subscription, (contender, kind, round));
+        let taken = taken.with_context(|| log.tail(15))?;
         step.done();
-        Ok(Taken {
-            contender,
-            kind: kind.to_owned(),
-            round,
-            messages_per_second: rate,
-            second_half_per_second: second_half,
-            memory,
-            cpu_seconds,
-            left,
-        })
+        Ok(taken)
     }
 
-    fn start(&self, contender: Contender, kind: &str, subscription: &str, log: &Log) -> Result<Child> {
+    fn start(&self, contender: Contender, kind: Kind, subscription: &str, log: &Log) -> Result<Child> {
         let server = self.broker.service_url();
         let mut command = match contender {
             Contender::PulsarConsumer => {
@@ -320,7 +304,7 @@ impl<'a> PulsarRig<'a> {
                     .env("PULSAR_SERVER", server)
                     .env("PULSAR_TOPIC", TOPIC)
                     .env("PULSAR_SUBSCRIPTION_NAME", subscription)
-                    .env("PULSAR_SUBSCRIPTION_TYPE", kind)
+                    .env("PULSAR_SUBSCRIPTION_TYPE", kind.to_string())
                     .env("PULSAR_HTTP_BIND_ADDRESS", "127.0.0.1:0")
                     .stdout(File::create("/dev/null")?);
                 command
@@ -329,7 +313,7 @@ impl<'a> PulsarRig<'a> {
                 let mut command = perf::command(self.broker.dir())?;
                 command
                     .args(["consume", "--service-url", &server, "--subscriptions", subscription])
-                    .args(["--subscription-type", kind, "--receiver-queue-size", "1000", TOPIC])
+                    .args(["--subscription-type", &kind.to_string(), "--receiver-queue-size", "1000", TOPIC])
                     .stdout(log.open()?);
                 command
             }
@@ -338,11 +322,16 @@ impl<'a> PulsarRig<'a> {
             .stdin(Stdio::null())
             .stderr(log.open()?)
             .spawn()
-            .with_context(|| format!("cannot run {}", contender.name()))
+            .with_context(|| format!("cannot run {contender}"))
     }
 
     /// Follows the broker's counts to the last message, and measures the process then.
-    fn watch(&self, child: &mut Child, subscription: &str) -> Result<(f64, f64, Memory, f64, i64)> {
+    fn watch(
+        &self,
+        child: &mut Child,
+        subscription: &str,
+        (contender, kind, round): (Contender, Kind, usize),
+    ) -> Result<Taken> {
         let pid = i32::try_from(child.id())?;
         let mut looks: Vec<(Instant, u32)> = Vec::new();
         run::poll("all messages are sent", LIMIT, LOOK, || {
@@ -363,7 +352,16 @@ impl<'a> PulsarRig<'a> {
             Ok((left == 0).then_some(()))
         });
         let half = looks.iter().position(|(_, sent)| *sent >= self.messages / 2).unwrap_or_default();
-        Ok((rate(&looks), rate(&looks[half..]), process::memory(pid)?, process::cpu_seconds(pid)?, left))
+        Ok(Taken {
+            contender,
+            kind,
+            round,
+            messages_per_second: rate(&looks),
+            second_half_per_second: rate(&looks[half..]),
+            memory: process::memory(pid)?,
+            cpu_seconds: process::cpu_seconds(pid)?,
+            left,
+        })
     }
 }
 
@@ -383,109 +381,30 @@ fn rate(looks: &[(Instant, u32)]) -> f64 {
     ratio(float(after - before), (*last - *first).as_secs_f64()).unwrap_or_default()
 }
 
-impl Results {
-    fn failures(&self) -> Vec<String> {
-        let left = self.runs.iter().filter(|run| run.left > 0);
-        left.map(|run| {
-            format!("{} left {} entries of {}, round {}", run.contender.name(), run.left, run.kind, run.round)
-        })
-        .collect()
-    }
-
-    fn of(&self, kind: &str, contender: Contender) -> Vec<&Taken> {
-        self.runs.iter().filter(|run| run.kind == kind && run.contender == contender).collect()
-    }
-
-    fn table(&self, kind: &str) -> Table {
-        let header = ["messages/s", "second half, messages/s", "peak MiB", "PSS MiB", "CPU s"];
-        let mut table = Table::new(format!("{kind} subscription"), header);
-        let figures: [Figure; 5] = [
-            (0, |run| run.messages_per_second),
-            (0, |run| run.second_half_per_second),
-            (1, |run| mebibytes(run.memory.peak_kib)),
-            (1, |run| mebibytes(run.memory.pss_kib)),
-            (2, |run| run.cpu_seconds),
-        ];
-        for contender in Contender::ALL {
-            let runs = self.of(kind, contender);
-            let cells =
-                figures.iter().map(|(places, figure)| range(runs.iter().map(|run| figure(run)), *places));
-            table.row(contender.name(), cells);
-        }
-        let [ours, theirs] = Contender::ALL.map(|contender| self.of(kind, contender));
-        let ratios = figures.iter().map(|(_, figure)| {
-            let pairs = ours.iter().filter_map(|ours| {
-                let theirs = theirs.iter().find(|theirs| theirs.round == ours.round)?;
-                ratio(figure(ours), figure(theirs))
-            });
-            range(pairs, 2)
-        });
-        table.row("ratio", ratios);
-        table.note("Median of the rounds, the least and the greatest in parentheses.");
-        table
-    }
-}
-
-/// The median, and the ends where there is more than one.
-fn range(values: impl Iterator<Item = f64>, places: usize) -> String {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let number = decimals(places);
-    match (super::stats::spread(values.iter().copied()), values.first()) {
-        (Some(spread), Some(least)) if values.len() > 1 => {
-            format!("{} ({} to {})", number(spread.median), number(*least), number(spread.worst))
-        }
-        (Some(spread), _) => number(spread.median),
-        (None, _) => super::table::NONE.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn taken(contender: Contender, round: usize, rate: f64) -> Taken {
-        Taken {
-            contender,
-            kind: "Shared".to_owned(),
-            round,
-            messages_per_second: rate,
-            second_half_per_second: rate,
-            memory: Memory { rss_kib: 1_024, peak_kib: 2_048, pss_kib: 1_024 },
-            cpu_seconds: 1.0,
-            left: 0,
-        }
-    }
-
-    #[test]
-    fn ratios_are_those_of_the_same_round() {
-        let runs = vec![
-            taken(Contender::PulsarConsumer, 1, 100.0),
-            taken(Contender::PulsarPerf, 1, 50.0),
-            taken(Contender::PulsarPerf, 2, 100.0),
-            taken(Contender::PulsarConsumer, 2, 300.0),
-        ];
-        let results = Results { runs, ..Results::default() };
-        let table = results.table("Shared");
-        assert_eq!(table.rows[2][1], "2.50 (2.00 to 3.00)");
-        assert_eq!(table.rows[0][3], "2.0 (2.0 to 2.0)");
-        assert!(results.failures().is_empty());
-        assert_eq!(results.table("Exclusive").rows[2][1], "-");
-    }
-
     #[test]
     fn a_message_that_is_left_is_a_failure() {
-        let runs = vec![Taken { left: 3, ..taken(Contender::PulsarConsumer, 1, 1.0) }];
-        let failures = Results { runs, ..Results::default() }.failures();
+        let left = r#"{"runs": [{"contender": "pulsar-consumer", "kind": "Shared", "round": 1, "left": 3,
+            "messages_per_second": 1.0, "second_half_per_second": 1.0, "cpu_seconds": 1.0,
+            "memory": {"rss_kib": 1, "peak_kib": 1, "pss_kib": 1}}]}"#;
+        let failures = serde_json::from_str::<Results>(left).unwrap().failures().unwrap();
         assert_eq!(failures, ["pulsar-consumer left 3 entries of Shared, round 1"]);
+    }
+
+    #[test]
+    fn shows_both_ends() {
+        let shown = [range([3.0, 2.0, 9.0], 1), range([2.0], 2), range([], 1)];
+        assert_eq!(shown, ["3.0 (2.0 to 9.0)", "2.00", "-"]);
     }
 
     #[test]
     fn a_rate_lies_between_the_first_and_the_last_look() {
         let now = Instant::now();
         let looks = [(now, 100), (now + Duration::from_secs(1), 150), (now + Duration::from_secs(2), 500)];
-        assert!((rate(&looks) - 200.0).abs() < 1e-9);
-        assert!(rate(&looks[..1]).abs() < f64::EPSILON);
-        assert!(rate(&[]).abs() < f64::EPSILON);
+        let rates = [rate(&looks), rate(&looks[..1]), rate(&[])];
+        assert_eq!(rates.map(|rate| format!("{rate:.3}")), ["200.000", "0.000", "0.000"]);
     }
 }

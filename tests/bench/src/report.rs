@@ -14,68 +14,52 @@ use serde_json::{Map, Value, json};
 use super::host::{Machine, Versions};
 use super::table::Table;
 
-/// Where pages and plots go, below the checkout.
-const PAGES: &str = "docs/bench";
-
-/// Where results go.
-const RESULTS: &str = "tests/bench/results";
-
 /// A machine whose processors are less idle than this before the start, in percent, is shared with others.
 const SHARED: u64 = 80;
 
-/// What a bench found, in one size or several.
-#[derive(Debug)]
-pub struct Report<M> {
-    /// The name of the bench and of its files.
-    pub name: &'static str,
-    /// The document's title.
-    pub title: &'static str,
-    /// How it was measured, a paragraph each.
-    pub method: Vec<String>,
-    /// One for each size.
-    pub runs: Vec<Run<M>>,
-}
-
 /// What the runs of a bench measure. Each item of its lists is a line of the results.
 pub trait Measurements: Serialize + DeserializeOwned {
-    /// What was measured, for people.
+    const NAME: &'static str;
+    const TITLE: &'static str;
+    /// How it is measured, as Markdown. `{cluster}` is what the method of every bench says about its clusters.
+    const METHOD: &'static str;
+
     fn tables(&self) -> Vec<Table>;
+
+    /// Counts that are too high, a sentence each; nothing if none has a limit.
+    fn failures(&self) -> Option<Vec<String>>;
+
+    /// What a reader has to know about this run alone, a sentence each: the goals say it too.
+    fn caveats(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
-/// Everything that is said about one size. A document keeps the newest run of each size, so that a large one can be
-/// measured by itself, and less often.
+/// One size of a bench. A page keeps the newest run of each size, so that a large one can be measured alone and less often.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run<M> {
-    /// What there is so much of, such as `1,000 nodes`.
+    /// Such as `1,000 nodes`.
     pub about: String,
-    /// How much; documents are in this order.
+    /// The order in the page.
     pub size: usize,
-    /// The command that did it.
     pub command: String,
-    /// On what.
     pub machine: Machine,
-    /// With what.
     pub versions: Versions,
-    /// Counts that are too high, a sentence each; nothing where none has a limit.
     pub failures: Option<Vec<String>>,
-    /// What one has to know of this run alone, a sentence each: the goals say it too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caveats: Vec<String>,
-    /// What was measured.
     pub measurements: M,
 }
 
-/// The folder of pages and plots.
 pub fn pages() -> PathBuf {
-    paths::workspace().join(PAGES)
+    paths::workspace().join("docs/bench")
 }
 
-/// The folder of results.
 pub fn results() -> PathBuf {
-    paths::workspace().join(RESULTS)
+    paths::workspace().join("tests/bench/results")
 }
 
-/// The runs of a bench in the folder of results, by their size; none where there is no file.
+/// The runs of a bench in the folder of results, by their size; none if there is no file.
 pub fn kept<M: DeserializeOwned>(folder: &Path, name: &str) -> Result<Vec<Run<M>>> {
     let file = folder.join(format!("{name}.jsonl"));
     let text = match fs::read_to_string(&file) {
@@ -119,7 +103,6 @@ pub fn unwrapped(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Writes a file of a document.
 pub fn write_file(file: &Path, text: &str) -> Result<()> {
     file.parent()
         .map_or(Ok(()), fs::create_dir_all)
@@ -129,62 +112,69 @@ pub fn write_file(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-impl<M: Measurements> Report<M> {
-    fn print(&self) -> Result<()> {
-        let mut parts = Vec::new();
-        for run in &self.runs {
-            parts.push(format!("\n{}", run.about));
-            parts.push(run.machine.describe());
-            parts.push(format!("{}\n", run.versions.describe()));
-            parts.extend(run.measurements.tables().iter().map(Table::plain));
-            parts.extend(run.verdict().map(|verdict| format!("{verdict}\n")));
-            parts.extend(run.remarks().into_iter().map(|remark| format!("{remark}\n")));
-        }
-        print(parts.join("\n"))
+/// Prints the tables of some runs and keeps them if `write` says so. Fails if a count is too high.
+pub fn finish<M: Measurements>(runs: &[Run<M>], write: bool) -> Result<()> {
+    let mut parts = Vec::new();
+    for run in runs {
+        parts.push(format!("\n{}", run.about));
+        parts.push(run.machine.describe());
+        parts.push(format!("{}\n", run.versions.describe()));
+        parts.extend(run.measurements.tables().iter().map(Table::plain));
+        parts.extend(run.verdict().into_iter().chain(run.remarks()).map(|remark| format!("{remark}\n")));
     }
-
-    /// Prints the tables and keeps them where that is asked for. Fails if a count is too high.
-    pub fn finish(&self, write: bool) -> Result<()> {
-        self.print()?;
-        if write {
-            self.write_to(&pages(), &results())?;
-        }
-        match self.runs.iter().flat_map(|run| &run.failures).map(Vec::len).sum::<usize>() {
-            0 => Ok(()),
-            1 => bail!("a count is too high, see above"),
-            failures => bail!("{failures} counts are too high, see above"),
-        }
+    print(parts.join("\n"))?;
+    if write {
+        write_to(runs, &pages(), &results())?;
     }
-
-    /// Writes the page and the results. What they have of other sizes stays.
-    fn write_to(&self, pages: &Path, results: &Path) -> Result<()> {
-        let old = kept(results, self.name)?;
-        let old = old.iter().filter(|old| self.runs.iter().all(|run| run.size != old.size));
-        let mut runs: Vec<&Run<M>> = self.runs.iter().chain(old).collect();
-        runs.sort_by_key(|run| run.size);
-        let lines = runs.iter().map(|run| run.lines()).collect::<Result<String>>()?;
-        write_file(&results.join(format!("{}.jsonl", self.name)), &lines)?;
-        write_file(&pages.join(format!("{}.md", self.name)), &self.markdown(&runs))
-    }
-
-    fn markdown(&self, runs: &[&Run<M>]) -> String {
-        let mut parts = vec![format!("# {}", self.title)];
-        parts.extend_from_slice(&self.method);
-        for run in runs {
-            parts.push(format!("## {}", run.about));
-            parts.push(format!("Written by `{}`. {}", run.command, run.machine.describe()));
-            parts.push(run.versions.describe());
-            parts.extend(run.verdict());
-            parts.extend(run.remarks());
-            let tables = run.measurements.tables();
-            parts.extend(tables.iter().map(Table::markdown));
-        }
-        parts.join("\n\n") + "\n"
+    match runs.iter().flat_map(|run| &run.failures).map(Vec::len).sum::<usize>() {
+        0 => Ok(()),
+        1 => bail!("a count is too high, see above"),
+        failures => bail!("{failures} counts are too high, see above"),
     }
 }
 
-impl<M: Serialize> Run<M> {
-    /// A line with all but the lists of measurements, and a line for each item of those.
+/// Writes the page and the results, which keep their runs of other sizes.
+fn write_to<M: Measurements>(runs: &[Run<M>], pages: &Path, results: &Path) -> Result<()> {
+    let old = kept(results, M::NAME)?;
+    let old = old.iter().filter(|old| runs.iter().all(|run| run.size != old.size));
+    let mut runs: Vec<&Run<M>> = runs.iter().chain(old).collect();
+    runs.sort_by_key(|run| run.size);
+    let lines = runs.iter().map(|run| run.lines()).collect::<Result<String>>()?;
+    write_file(&results.join(format!("{}.jsonl", M::NAME)), &lines)?;
+    write_file(&pages.join(format!("{}.md", M::NAME)), &markdown(&runs))
+}
+
+fn markdown<M: Measurements>(runs: &[&Run<M>]) -> String {
+    let method = unwrapped(M::METHOD).replace("{cluster}", &unwrapped(include_str!("cluster.md")));
+    let mut parts = vec![format!("# {}", M::TITLE), method];
+    for run in runs {
+        parts.push(format!("## {}", run.about));
+        parts.push(format!("Written by `{}`. {}", run.command, run.machine.describe()));
+        parts.push(run.versions.describe());
+        parts.extend(run.verdict().into_iter().chain(run.remarks()));
+        parts.extend(run.measurements.tables().iter().map(Table::markdown));
+    }
+    parts.join("\n\n") + "\n"
+}
+
+impl<M: Measurements> Run<M> {
+    /// Measures, and says on which machine and with which programs. `is_built` is whether the programs are those of the
+    /// checkout.
+    pub fn measured(
+        about: String,
+        size: usize,
+        command: String,
+        is_built: bool,
+        measure: impl FnOnce() -> Result<(M, Versions)>,
+    ) -> Result<Self> {
+        let machine = Machine::now();
+        let (measurements, versions) = measure()?;
+        let (failures, caveats) = (measurements.failures(), measurements.caveats());
+        let versions = versions.built(is_built)?;
+        Ok(Self { about, size, command, machine, versions, failures, caveats, measurements })
+    }
+
+    /// A line with everything except the lists of measurements, and a line for each item of those.
     fn lines(&self) -> Result<String> {
         let (mut run, mut items) = (serde_json::to_value(self)?, String::new());
         if let Some(measurements) = run["measurements"].as_object_mut() {
@@ -207,7 +197,7 @@ impl<M> Run<M> {
         })
     }
 
-    /// What one has to know to read its figures right.
+    /// What a reader has to know to read its figures right.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.caveats.clone();
         if self.machine.idle_percent.is_some_and(|idle| idle < SHARED) {
@@ -224,93 +214,72 @@ mod tests {
 
     #[derive(Debug, Serialize, Deserialize)]
     struct Rain {
-        place: String,
         #[serde(default)]
         hours: Vec<usize>,
     }
 
     impl Measurements for Rain {
+        const NAME: &'static str = "x";
+        const TITLE: &'static str = "X";
+        const METHOD: &'static str = "By\nlooking.";
+
         fn tables(&self) -> Vec<Table> {
-            let mut table = Table::new("Times", ["s"]);
-            table.row(&self.place, [self.hours.len().to_string()]);
-            vec![table]
+            vec![Table::new("Times", ["s"])]
+        }
+
+        fn failures(&self) -> Option<Vec<String>> {
+            Some(if self.hours.len() > 5 { vec!["too wet".to_owned()] } else { Vec::new() })
         }
     }
 
-    fn run(size: usize, failures: &[&str]) -> Run<Rain> {
-        Run {
-            about: format!("{size} nodes"),
-            size,
-            command: format!("cargo xtask bench x --nodes {size}"),
-            machine: Machine::now(),
-            versions: Versions { kwok: "v0".to_owned(), ..Versions::default() },
-            failures: Some(failures.iter().map(|&failure| failure.to_owned()).collect()),
-            caveats: vec!["It rained.".to_owned()],
-            measurements: Rain { place: "here".to_owned(), hours: (1..=size / 10).collect() },
-        }
-    }
-
-    fn report(runs: Vec<Run<Rain>>) -> Report<Rain> {
-        Report { name: "x", title: "X", method: vec!["By looking.".to_owned()], runs }
+    fn run(size: usize, hours: usize) -> Run<Rain> {
+        let measured = || Ok((Rain { hours: (1..=hours).collect() }, Versions::default()));
+        Run::measured(format!("{size} nodes"), size, format!("x --nodes {size}"), false, measured).unwrap()
     }
 
     #[test]
-    fn a_document_says_on_what_it_was_measured_and_what_failed() {
-        let text = report(Vec::new()).markdown(&[&run(7, &["a restart wrote"])]);
-        for part in [
-            "# X\n",
-            "## 7 nodes\n",
-            "`cargo xtask bench x --nodes 7`",
-            "kwok v0",
-            "By looking.",
-            "too high: a restart wrote.",
-            "\n\nIt rained.\n\n",
-            "### Times",
-        ] {
+    fn keeps_the_newest_run_of_each_size() {
+        let folder = std::env::temp_dir().join(format!("quintet-report-{}", std::process::id()));
+        write_to(&[run(7, 6), run(50, 5)], &folder, &folder).unwrap();
+        let text = fs::read_to_string(folder.join("x.md")).unwrap();
+        for part in ["# X\n\nBy looking.\n\n## 7 nodes\n", "`x --nodes 7`", "too high: too wet.", "### Times"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
-    }
-
-    #[test]
-    fn a_run_on_a_machine_that_was_shared_says_so() {
-        let mut run = run(7, &[]);
-        let remarks = [None, Some(SHARED), Some(SHARED - 1)].map(|idle| {
-            run.machine.idle_percent = idle;
-            run.remarks().len()
-        });
-        assert_eq!(remarks, [1, 1, 2]);
-    }
-
-    #[test]
-    fn a_document_keeps_the_newest_run_of_each_size() {
-        let folder = std::env::temp_dir().join(format!("quintet-report-{}", std::process::id()));
-        report(vec![run(7, &["wrong"]), run(50, &[])]).write_to(&folder, &folder).unwrap();
-        report(vec![run(7, &[])]).write_to(&folder, &folder).unwrap();
+        write_to(&[run(7, 0)], &folder, &folder).unwrap();
         let text = fs::read_to_string(folder.join("x.md")).unwrap();
-        assert!(!text.contains("wrong"), "{text}");
-        assert!(text.find("## 7 nodes") < text.find("## 50 nodes"), "{text}");
+        assert!(!text.contains("too wet") && text.find("## 7 nodes") < text.find("## 50 nodes"), "{text}");
         let lines = fs::read_to_string(folder.join("x.jsonl")).unwrap();
         assert_eq!(lines.lines().nth(3), Some("{\"hours\":2}"), "a measurement is a line: {lines}");
-        let hours: Vec<_> =
-            kept::<Rain>(&folder, "x").unwrap().into_iter().map(|run| run.measurements.hours).collect();
-        assert_eq!(hours, [vec![], vec![1, 2, 3, 4, 5]]);
+        let kept = kept::<Rain>(&folder, "x").unwrap();
+        assert_eq!(kept.iter().map(|run| run.measurements.hours.len()).collect::<Vec<_>>(), [0, 5]);
         fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
+    fn says_that_the_machine_was_shared() {
+        let mut run = run(7, 0);
+        let remarks = [None, Some(SHARED), Some(SHARED - 1)].map(|idle| {
+            run.machine.idle_percent = idle;
+            run.remarks().len()
+        });
+        assert_eq!(remarks, [0, 0, 1]);
+    }
+
+    #[test]
     fn pages_are_made_from_the_results() {
-        fn check<M: Measurements>(report: &Report<M>) {
-            let runs = kept::<M>(&results(), report.name).unwrap();
-            let page = fs::read_to_string(pages().join(format!("{}.md", report.name))).unwrap();
-            let made = report.markdown(&runs.iter().collect::<Vec<_>>());
+        fn check<M: Measurements>() {
+            let runs = kept::<M>(&results(), M::NAME).unwrap();
+            let page = fs::read_to_string(pages().join(format!("{}.md", M::NAME))).unwrap();
+            let made = markdown(&runs.iter().collect::<Vec<_>>());
             // The method is that of the newest run, and above the first section.
             let sections = |page: &str| page.split_once("\n## ").map(|(_, sections)| sections.to_owned());
-            assert!(sections(&made) == sections(&page), "{}.md differs from its results", report.name);
+            assert!(sections(&made) == sections(&page), "{}.md differs from its results", M::NAME);
         }
-        check(&crate::daemonjob::report(Vec::new()));
-        check(&crate::greeting::report(Vec::new()));
-        check(&crate::manager::report(Vec::new()));
-        check(&crate::podset::report(Vec::new()));
-        check(&crate::pulsar::report(Vec::new()));
+        check::<crate::daemonjob::figures::Results>();
+        check::<crate::greeting::figures::Results>();
+        check::<crate::manager::figures::Results>();
+        check::<crate::podset::figures::Results>();
+        check::<crate::pulsar::Results>();
     }
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::config::Kubeconfig;
-use quintet_localcluster::audit::{AuditLog, Request};
+use quintet_localcluster::audit::{AuditLog, Author, Request, Tally};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::cluster::processes::Process;
 use quintet_localcluster::cluster::{Cluster, UpOptions, nodes};
+use quintet_localcluster::kube::is_true;
 use quintet_localcluster::manager::{self, Manager, ManagerOptions};
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::temporary::Temporary;
@@ -25,12 +26,6 @@ use super::host::Share;
 use super::process;
 use super::table;
 
-/// What the method of every bench says of its clusters (see [`Component`]): what makes them differ from one that is run for
-/// others.
-pub const METHOD: &str = "The cluster is one to measure on: etcd runs without fsync, so a write waits for no disk; \
-    kube-controller-manager has --node-monitor-grace-period=24h, so that no simulated node is given up; kube-apiserver has \
-    the priority and fairness that it has by default, and writes the audit log that requests are counted in.";
-
 /// How often a bench looks whether something is so: what ends between two looks seems to take that much longer.
 pub const LOOK: Duration = Duration::from_millis(50);
 
@@ -38,29 +33,35 @@ pub const LOOK: Duration = Duration::from_millis(50);
 const TRAIL: Duration = Duration::from_secs(2);
 
 /// How the components that are peers, or that every contender needs, are set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+    strum::Display,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
     /// kube-controller-manager and kube-scheduler with the request limits that they have by default
+    #[strum(to_string = "as shipped")]
     Shipped,
     /// both with limits that do not limit, and kube-controller-manager with more workers
+    #[strum(to_string = "tuned")]
     Tuned,
 }
 
 impl Setting {
-    /// As an option says it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Shipped => "shipped",
-            Self::Tuned => "tuned",
-        }
-    }
-
-    /// As a table's title ends.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Shipped => "as shipped",
-            Self::Tuned => "tuned",
+    pub fn chosen(only: Option<Self>, quick: bool) -> Vec<Self> {
+        match only {
+            _ if quick => vec![Self::Shipped],
+            Some(only) => vec![only],
+            None => vec![Self::Shipped, Self::Tuned],
         }
     }
 
@@ -82,7 +83,6 @@ impl Setting {
         }
     }
 
-    /// The flags, for people.
     pub fn description(self) -> String {
         let of = |component: Component| format!("{} {}", component.name(), self.flags(component).join(" "));
         format!("{}; {}", of(Component::ControllerManager), of(Component::Scheduler))
@@ -100,6 +100,8 @@ pub struct Rig {
     cluster: Cluster,
     nodes: usize,
     pods: usize,
+    /// What is under way, as the user sees it.
+    step: RefCell<Option<Step>>,
     _temporary: Temporary,
 }
 
@@ -137,28 +139,25 @@ impl Rig {
             cluster,
             nodes,
             pods,
+            step: RefCell::default(),
             _temporary: temporary,
         };
         rig.make_nodes()?;
         Ok(rig)
     }
 
-    /// The program that is run as the manager.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// The cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The number of pods that each contender makes.
     pub fn pods(&self) -> usize {
         self.pods
     }
@@ -177,12 +176,10 @@ impl Rig {
         Ok(())
     }
 
-    /// The pid of a component.
     pub fn pid(&self, component: Component) -> Result<i32> {
         Ok(self.process(component)?.pid)
     }
 
-    /// The port of the API server on loopback.
     pub fn api_port(&self) -> Result<u16> {
         Ok(self.process(Component::Apiserver)?.port)
     }
@@ -216,18 +213,14 @@ impl Rig {
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         self.create("/api/v1/namespaces", &object)?;
         let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-        run::poll("the namespace's service account", self.patience(), LOOK, || {
-            Ok(self.get(&account)?.map(|_| ()))
-        })?;
+        self.wait_until("the namespace's service account", || Ok(self.get(&account)?.is_some()))?;
         Ok(name)
     }
 
-    /// An object, or nothing.
     pub fn get(&self, path: &str) -> Result<Option<Value>> {
         self.wait_for(self.admin.get(path))
     }
 
-    /// The objects of a collection.
     pub fn list(&self, path: &str) -> Result<Vec<Value>> {
         self.wait_for(self.admin.list(path, ""))
     }
@@ -237,12 +230,10 @@ impl Rig {
         self.wait_for(self.admin.has_any(path, query))
     }
 
-    /// Creates an object.
     pub fn create(&self, path: &str, object: &Value) -> Result<Value> {
         self.wait_for(self.admin.create(path, object))
     }
 
-    /// Patches an object.
     pub fn patch(&self, path: &str, kind: Patch, patch: &Value) -> Result<Value> {
         self.wait_for(self.admin.patch(path, kind, patch))
     }
@@ -252,7 +243,6 @@ impl Rig {
         self.wait_for(self.admin.delete(path))
     }
 
-    /// Creates many objects at a time, as the manager's ServiceAccount.
     pub fn create_all(&self, path: &str, bodies: Vec<Vec<u8>>) -> Result<Created> {
         self.wait_for(self.peer.create_all(path, bodies))
     }
@@ -260,13 +250,18 @@ impl Rig {
     /// What was written in a namespace since the last call. Waits until nothing trails behind.
     pub fn writes(&self, namespace: &str) -> Result<Vec<Request>> {
         let mut writes = Vec::new();
-        run::poll("the audit log is quiet", self.patience(), TRAIL, || {
+        self.poll("the audit log is quiet", TRAIL, || {
             let more = self.writes_so_far(namespace)?;
             let quiet = more.is_empty();
             writes.extend(more);
             Ok(quiet.then_some(()))
         })?;
         Ok(writes)
+    }
+
+    /// What an author wrote in a namespace since the last call.
+    pub fn tally(&self, namespace: &str, author: Author) -> Result<Tally> {
+        Ok(Tally::of(&self.writes(namespace)?, author, namespace))
     }
 
     /// What was written in a namespace since the last call, as far as it is in the log already.
@@ -298,7 +293,7 @@ impl Rig {
         let path = pods(namespace);
         // The server may give up on a large collection: what it has done by then is done.
         let mut failure = None;
-        let gone = run::poll("the pods are gone", self.patience(), Duration::from_millis(200), || {
+        let gone = self.poll("the pods are gone", Duration::from_millis(200), || {
             if !self.has_any(&path, "")? {
                 return Ok(Some(()));
             }
@@ -324,7 +319,6 @@ impl Rig {
         self.wait_for(Api::new(kubeconfig_of(&self.cluster, namespace, account)?))
     }
 
-    /// Runs something in the background.
     pub fn spawn<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
@@ -333,17 +327,57 @@ impl Rig {
     }
 
     fn make_nodes(&self) -> Result<()> {
-        let mut step = Step::start_long(format!("making {} simulated nodes", table::count(self.nodes)));
-        let bodies = (1..=self.nodes)
-            .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
-            .collect::<Result<Vec<_>, _>>()?;
-        self.wait_for(self.admin.create_all("/api/v1/nodes", bodies))?;
-        run::poll("the simulated nodes are Ready", self.patience(), Duration::from_millis(500), || {
+        self.step(format!("making {} simulated nodes", table::count(self.nodes)), || {
+            let bodies = (1..=self.nodes)
+                .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
+                .collect::<Result<Vec<_>, _>>()?;
+            self.wait_for(self.admin.create_all("/api/v1/nodes", bodies))?;
+            let pause = Duration::from_millis(500);
+            self.poll("the simulated nodes are Ready", pause, || {
+                Ok(self.list("/api/v1/nodes")?.iter().all(is_ready).then_some(()))
+            })
+        })
+    }
+
+    /// Does something, and says so on stderr.
+    pub fn step<T>(&self, label: impl Into<String>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = self.step.replace(Some(Step::start_long(label)));
+        let done = work();
+        let step = self.step.replace(before);
+        if done.is_ok() {
+            step.into_iter().for_each(Step::done);
+        }
+        done
+    }
+
+    /// Gives a sign of life.
+    pub fn tick(&self) {
+        if let Some(step) = &mut *self.step.borrow_mut() {
             step.tick();
-            Ok(self.list("/api/v1/nodes")?.iter().all(is_ready).then_some(()))
-        })?;
-        step.done();
-        Ok(())
+        }
+    }
+
+    /// Reads something again and again, with a pause between, until it returns a value.
+    pub fn poll<T>(
+        &self,
+        what: &str,
+        pause: Duration,
+        mut read: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        run::poll(what, self.patience(), pause, || {
+            self.tick();
+            read()
+        })
+    }
+
+    /// Waits until something is so.
+    pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+        self.poll(what, LOOK, || Ok(is_so()?.then_some(())))
+    }
+
+    /// Waits until a collection has no object.
+    pub fn wait_until_empty(&self, collection: &str) -> Result<()> {
+        self.wait_until(&format!("nothing is in {collection}"), || Ok(!self.has_any(collection, "")?))
     }
 
     /// Waits for requests, or for Ctrl-C.
@@ -362,7 +396,6 @@ fn kubeconfig_of(cluster: &Cluster, namespace: &str, account: &str) -> Result<Ku
     Kubeconfig::from_yaml(&text).context("the ServiceAccount's kubeconfig is damaged")
 }
 
-/// The collection of a namespace's pods.
 pub fn pods(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods")
 }
@@ -376,11 +409,9 @@ async fn interrupted() -> anyhow::Error {
     }
 }
 
+/// A node with a taint takes no pods yet.
 fn is_ready(node: &Value) -> bool {
-    let conditions = node["status"]["conditions"].as_array();
-    let ready =
-        conditions.is_some_and(|all| all.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"));
-    ready && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
+    is_true(node, "Ready") && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
 }
 
 /// Waits until a reading does not change any more, and returns it.
@@ -401,33 +432,4 @@ pub fn settled<T: PartialEq>(
         Ok((since.elapsed() >= quiet).then_some(()))
     })?;
     Ok(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_with_a_taint_takes_no_pods_yet() {
-        let node = |status: &str, taints: Value| {
-            json!({
-                "spec": {"taints": taints},
-                "status": {"conditions": [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": status}]},
-            })
-        };
-        assert!(is_ready(&node("True", Value::Null)));
-        assert!(is_ready(&node("True", json!([]))));
-        assert!(!is_ready(&node("False", Value::Null)));
-        assert!(!is_ready(&node("True", json!([{"key": "node.kubernetes.io/not-ready"}]))));
-        assert!(!is_ready(&json!({})));
-    }
-
-    #[test]
-    fn both_settings_say_their_limits() {
-        for setting in [Setting::Shipped, Setting::Tuned] {
-            let text = setting.description();
-            assert_eq!(text.matches("--kube-api-qps=").count(), 2, "{text}");
-        }
-        assert!(Setting::Tuned.flags(Component::Etcd).is_empty());
-    }
 }

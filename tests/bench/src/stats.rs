@@ -6,11 +6,8 @@ use serde::{Deserialize, Serialize};
 /// The middle and the far end of some measurements, of which less is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Half of the measurements are not above it.
     pub median: f64,
-    /// The greatest one.
     pub worst: f64,
-    /// How many there are.
     pub rounds: usize,
 }
 
@@ -31,13 +28,9 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
 /// The middle of the ratios of some pairs, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// Half of the ratios are not above it.
     pub median: f64,
-    /// The lower end of the interval.
     pub low: f64,
-    /// The upper end.
     pub high: f64,
-    /// How many pairs there are.
     pub pairs: usize,
 }
 
@@ -66,15 +59,10 @@ pub fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
 /// What is kept of many attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// How many attempts there were.
     pub n: usize,
-    /// Half of the attempts were not above it.
     pub p50: f64,
-    /// 90 of 100 were not.
     pub p90: f64,
-    /// 99 of 100 were not.
     pub p99: f64,
-    /// The greatest one.
     pub max: f64,
 }
 
@@ -112,12 +100,10 @@ pub fn ratio(this: f64, that: f64) -> Option<f64> {
     (that > 0.0).then(|| this / that)
 }
 
-/// KiB as MiB.
 pub fn mebibytes(kib: u64) -> f64 {
     float(kib) / 1_024.0
 }
 
-/// Bytes as KiB.
 pub fn kibibytes(bytes: usize) -> f64 {
     float(bytes) / 1_024.0
 }
@@ -140,7 +126,6 @@ mod tests {
     fn the_median_of_an_even_number_lies_between_the_middle_two() {
         let of = |values: &[f64]| spread(values.iter().copied());
         assert_eq!(of(&[]), None);
-        assert_eq!(of(&[2.0]), Some(Spread { median: 2.0, worst: 2.0, rounds: 1 }));
         assert_eq!(of(&[3.0, 1.0]), Some(Spread { median: 2.0, worst: 3.0, rounds: 2 }));
         assert_eq!(of(&[9.0, 1.0, 2.0]), Some(Spread { median: 2.0, worst: 9.0, rounds: 3 }));
     }
@@ -148,49 +133,25 @@ mod tests {
     #[test]
     fn a_quantile_is_one_of_the_values() {
         let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        assert_eq!(quantile(&values, 0.5), Some(100.0));
-        assert_eq!(quantile(&values, 0.99), Some(198.0));
-        assert_eq!(quantile(&values, 1.0), Some(200.0));
-        assert_eq!(quantile(&[], 0.5), None);
         let found = Quantiles { n: 200, p50: 100.5, p90: 180.0, p99: 198.0, max: 200.0 };
         assert_eq!((Quantiles::of(&values), Quantiles::of(&[])), (Some(found), None));
     }
 
     #[test]
-    fn the_interval_of_a_median_holds_it_and_is_the_same_each_time() {
+    fn the_interval_of_seven_leaves_the_outermost_out() {
         assert_eq!(interval([]), None);
         assert_eq!(interval([0.5]), Some(Interval { median: 0.5, low: 0.5, high: 0.5, pairs: 1 }));
-        let values = [0.30, 0.31, 0.29, 0.33, 0.30, 0.28, 0.90];
-        let found = interval(values).unwrap();
-        assert_eq!((found.median, found.pairs), (0.30, 7));
-        assert!(
-            found.low >= 0.28 && found.low <= 0.30 && found.high >= 0.30 && found.high < 0.90,
-            "{found:?}"
-        );
-        assert_eq!(interval(values), Some(found));
-        let found = interval((1..=7).map(f64::from)).unwrap();
-        assert_eq!((found.low, found.high), (2.0, 6.0), "the second least and the second most of seven");
+        let seven = || interval((1..=7).map(f64::from));
+        assert_eq!(seven(), Some(Interval { median: 4.0, low: 2.0, high: 6.0, pairs: 7 }));
+        assert_eq!(seven(), seven());
     }
 
     #[test]
     fn what_doubles_with_its_size_grows_by_the_first_power() {
-        let exponent_of =
-            |of: fn(f64) -> f64| exponent(&[100.0, 1_000.0, 5_000.0].map(|size| (size, of(size)))).unwrap();
+        let sizes = [100.0, 1_000.0, 5_000.0];
+        let exponent_of = |of: fn(f64) -> f64| exponent(&sizes.map(|size| (size, of(size)))).unwrap();
         assert!((exponent_of(|size| 3.0 * size) - 1.0).abs() < 1e-9);
-        assert!((exponent_of(|size| size * size) - 2.0).abs() < 1e-9);
         assert!(exponent_of(|_| 7.0).abs() < 1e-9);
         assert_eq!(exponent(&[(1_000.0, 1.0)]), None);
-    }
-
-    #[test]
-    fn nothing_is_divided_by_zero() {
-        assert_eq!(ratio(3.0, 2.0), Some(1.5));
-        assert_eq!(ratio(3.0, 0.0), None);
-    }
-
-    #[test]
-    fn counts_become_numbers() {
-        assert!((float(1_000_u64) - 1_000.0).abs() < f64::EPSILON);
-        assert!((signed(-3) + 3.0).abs() < f64::EPSILON);
     }
 }

@@ -3,7 +3,6 @@
 use std::iter;
 
 use quintet_localcluster::audit::Tally;
-use serde::{Deserialize, Serialize};
 
 use super::stats::{self, Interval, Spread};
 
@@ -14,7 +13,7 @@ pub type Figure<T> = (&'static str, usize, fn(&T) -> Option<f64>);
 pub const NONE: &str = "-";
 
 /// A title, a header and rows. The first column is text, the others are numbers.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Table {
     pub title: String,
     /// One name a column, with the unit.
@@ -37,7 +36,6 @@ impl Table {
         Self::new(title, figures.iter().map(|figure| figure.0))
     }
 
-    /// Adds a row.
     pub fn row(&mut self, name: impl Into<String>, cells: impl IntoIterator<Item = String>) {
         let mut row = vec![name.into()];
         row.extend(cells);
@@ -51,6 +49,14 @@ impl Table {
             .iter()
             .map(|(_, places, figure)| spread(runs.iter().filter_map(|run| figure(run)), *places));
         self.row(name, cells);
+    }
+
+    /// Adds a row for each figure, with the median and the worst of each group of runs.
+    pub fn rows_of<T>(&mut self, groups: &[Vec<&T>], figures: &[Figure<T>]) {
+        for (name, places, figure) in figures {
+            let cell = |runs: &Vec<&T>| spread(runs.iter().filter_map(|run| figure(run)), *places);
+            self.row(*name, groups.iter().map(cell));
+        }
     }
 
     /// Adds rows for what an author wrote, by verb and resource, with a column for each tally.
@@ -72,7 +78,6 @@ impl Table {
         self.row(format!("{name}: Events, apart"), cells(&|tally| tally.events));
     }
 
-    /// Adds a note.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
@@ -126,7 +131,6 @@ pub fn count(count: impl TryInto<u64>) -> String {
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// A number with so many decimals.
 pub fn decimals(decimals: usize) -> impl Fn(f64) -> String {
     move |value| format!("{value:.decimals$}")
 }

@@ -19,10 +19,8 @@ pub const KRUISE: &str = "github.com/openkruise/kruise";
 /// all, without the third a quarter of a minute later.
 const TYPES: [&str; 3] = ["broadcastjobs", "imagepulljobs", "sidecarsets"];
 
-/// The name of its ServiceAccount.
 const ACCOUNT: &str = "kruise";
 
-/// OpenKruise, installed in a cluster.
 pub struct Kruise {
     program: Program,
 }
@@ -60,12 +58,10 @@ impl Kruise {
         Ok(Self { program })
     }
 
-    /// What it is.
     pub fn version(&self) -> &str {
         &self.program.version
     }
 
-    /// Starts the manager and waits until it is ready.
     pub fn start(&self, rig: &Rig, setting: Setting) -> Result<Running> {
         let (metrics_port, health_port) = (ports::one()?, ports::one()?);
         let mut command = Command::new(&self.program.file);
@@ -74,9 +70,7 @@ impl Kruise {
             .arg(format!("--metrics-addr=127.0.0.1:{metrics_port}"))
             .arg(format!("--health-probe-addr=127.0.0.1:{health_port}"));
         command.args(flags(setting));
-        let running = Running::start(rig, ACCOUNT, command, health_port, metrics_port)?;
-        running.wait_until_ready()?;
-        Ok(running)
+        Running::start(rig, ACCOUNT, command, health_port, metrics_port)?.once_ready()
     }
 }
 

@@ -8,30 +8,25 @@ use quintet_localcluster::audit::{Author, Request, Tally};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::kube::is_true;
 use quintet_localcluster::manager::Manager;
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::{paths, run};
+use quintet_localcluster::paths;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 
 use super::figures::{Completion, Contender, Life, NodeEvents, Restart, Sizes, TtlLife};
 use super::kruise::Kruise;
 use crate::client::Patch;
-use crate::contest::{Controller, Meter, Round, Used, counts, remove, stop};
-use crate::peer::Running;
+use crate::contest::{Controller, Cost, Meter, Round, Worker, counts, remove, stop};
 use crate::process;
-use crate::rig::{LOOK, Rig, Setting, pods};
+use crate::rig::{LOOK, Rig, pods};
 use crate::stats;
 
-/// Whose passes are counted.
 const CONTROLLER: Controller = Controller("daemonjob");
 
-/// The sample that is run.
 const SAMPLE: &str = "samples/daemonjob/daemonjob-sample.yaml";
 
 /// How many nodes are changed in something that nobody looks at.
 const UNREAD_CHANGES: usize = 20;
 
-/// How often a label is changed.
 const LABEL_CHANGES: u64 = 10;
 
 /// How long to wait between two questions about all pods, for each of them, so that the questions do not slow down what
@@ -41,117 +36,100 @@ const LOOK_AT_POD: Duration = Duration::from_micros(500);
 /// How long pods that a ttl should take away may stay as many as they are.
 const TTL_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The sample, as an object.
+/// What the API server and the scheduler fill in. The sample has no volumes; the token of the ServiceAccount is one.
+const IN_SPEC: [&str; 11] = [
+    "dnsPolicy",
+    "enableServiceLinks",
+    "nodeName",
+    "preemptionPolicy",
+    "priority",
+    "schedulerName",
+    "securityContext",
+    "serviceAccount",
+    "serviceAccountName",
+    "terminationGracePeriodSeconds",
+    "volumes",
+];
+const IN_CONTAINERS: [&str; 5] =
+    ["imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy", "volumeMounts"];
+
 fn sample() -> Result<Value> {
     let file = paths::workspace().join(SAMPLE);
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     serde_saphyr::from_str(&text).with_context(|| format!("{} is no YAML", file.display()))
 }
 
-/// The pod's spec of the sample, for peers.
-fn sample_pod_spec() -> Result<Value> {
-    Ok(sample()?["spec"]["template"]["spec"].take())
-}
-
-/// Where the DaemonJob of a namespace is.
-fn daemonjobs(namespace: &str) -> String {
-    format!("/apis/dj.dysproz.io/v1/namespaces/{namespace}/daemonjobs")
-}
-
-/// Something that is created as one object and does the rest by itself.
-struct Entry<'a> {
+/// An object that is created, whose controller does the rest.
+struct Entry {
     contender: Contender,
     author: Author,
-    /// Where it is a manager of ours.
-    manager: Option<&'a Manager>,
-    /// The process that does it.
-    pid: i32,
     collection: String,
     object: Value,
     is_done: fn(&Value, usize) -> bool,
 }
 
-impl<'a> Entry<'a> {
+impl Entry {
+    /// The sample, or an object of another kind with the same pod.
+    fn new(contender: Contender, namespace: &str, nodes: usize) -> Result<Self> {
+        type IsDone = fn(&Value, usize) -> bool;
+        let sample = sample()?;
+        let mut pod = sample["spec"]["template"]["spec"].clone();
+        let (author, group, spec, is_done): (_, _, _, IsDone) = match contender {
+            Contender::Bare | Contender::DaemonJob => {
+                (Author::Quintet, "dj.dysproz.io/v1", sample["spec"].clone(), is_done_everywhere)
+            }
+            Contender::BroadcastJob => {
+                // The simulated kubelet completes its pods by an annotation.
+                let metadata = json!({"annotations": {"kwok.quintet.dev/exit-code": "0"}});
+                let spec = json!({"template": {"metadata": metadata, "spec": pod}});
+                let is_done: IsDone = |job, nodes| {
+                    job["status"]["phase"] == "completed" && counts(&job["status"]["succeeded"], nodes)
+                };
+                (Author::Kruise, "apps.kruise.io/v1alpha1", spec, is_done)
+            }
+            Contender::Job => {
+                let mut spec = json!({"completionMode": "Indexed", "template": {"spec": pod}});
+                (spec["completions"], spec["parallelism"]) = (json!(nodes), json!(nodes));
+                (Author::JobController, "batch/v1", spec, |job, _| is_true(job, "Complete"))
+            }
+            Contender::DaemonSet => {
+                // A DaemonSet takes no other policy than Always.
+                pod.as_object_mut().context("the sample's pod has no spec")?.remove("restartPolicy");
+                let labels = json!({"app": "daemonset-sample"});
+                let template = json!({"metadata": {"labels": labels}, "spec": pod});
+                let spec = json!({"selector": {"matchLabels": labels}, "template": template});
+                let is_done: IsDone = |set, nodes| counts(&set["status"]["numberReady"], nodes);
+                (Author::DaemonSetController, "apps/v1", spec, is_done)
+            }
+        };
+        let (kind, word) = (contender.to_string(), contender.to_string().to_lowercase());
+        let metadata = json!({"name": format!("{word}-sample")});
+        let object = json!({"apiVersion": group, "kind": kind, "metadata": metadata, "spec": spec});
+        let collection = format!("/apis/{group}/namespaces/{namespace}/{word}s");
+        Ok(Self { contender, author, collection, object, is_done })
+    }
+
     fn path(&self) -> String {
         format!("{}/{}", self.collection, self.object["metadata"]["name"].as_str().unwrap_or_default())
     }
 
-    fn daemonjob(namespace: &str, manager: &'a Manager) -> Result<Self> {
-        Ok(Self {
-            manager: Some(manager),
-            contender: Contender::DaemonJob,
-            author: Author::Quintet,
-            pid: manager.pid(),
-            collection: daemonjobs(namespace),
-            object: sample()?,
-            is_done: is_done_everywhere,
+    fn create_and_wait(&self, rig: &Rig) -> Result<()> {
+        rig.create(&self.collection, &self.object)?;
+        let (path, mut last) = (self.path(), Value::Null);
+        rig.wait_until(&format!("{} is done", self.contender), || {
+            last = rig.get(&path)?.unwrap_or_default();
+            Ok((self.is_done)(&last, rig.nodes()))
         })
+        .with_context(|| format!("its status is {}", last["status"]))
     }
+}
 
-    fn broadcastjob(namespace: &str, kruise: &Running) -> Result<Self> {
-        // The simulated kubelet completes its pods by an annotation.
-        let annotations = json!({"kwok.quintet.dev/exit-code": "0"});
-        Ok(Self {
-            contender: Contender::BroadcastJob,
-            author: Author::Kruise,
-            manager: None,
-            pid: kruise.pid(),
-            collection: format!("/apis/apps.kruise.io/v1alpha1/namespaces/{namespace}/broadcastjobs"),
-            object: json!({
-                "apiVersion": "apps.kruise.io/v1alpha1",
-                "kind": "BroadcastJob",
-                "metadata": {"name": "broadcastjob-sample"},
-                "spec": {"template": {"metadata": {"annotations": annotations}, "spec": sample_pod_spec()?}},
-            }),
-            is_done: |job, nodes| {
-                job["status"]["phase"] == "completed" && counts(&job["status"]["succeeded"], nodes)
-            },
-        })
-    }
-
-    fn job(namespace: &str, rig: &Rig) -> Result<Self> {
-        Ok(Self {
-            contender: Contender::Job,
-            author: Author::JobController,
-            manager: None,
-            pid: rig.pid(Component::ControllerManager)?,
-            collection: format!("/apis/batch/v1/namespaces/{namespace}/jobs"),
-            object: json!({
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "metadata": {"name": "job-sample"},
-                "spec": {
-                    "completionMode": "Indexed",
-                    "completions": rig.nodes(),
-                    "parallelism": rig.nodes(),
-                    "template": {"spec": sample_pod_spec()?},
-                },
-            }),
-            is_done: |job, _| is_true(job, "Complete"),
-        })
-    }
-
-    fn daemonset(namespace: &str, rig: &Rig) -> Result<Self> {
-        let mut spec = sample_pod_spec()?;
-        // A DaemonSet takes no other policy than Always.
-        spec.as_object_mut().context("the sample's pod has no spec")?.remove("restartPolicy");
-        Ok(Self {
-            contender: Contender::DaemonSet,
-            author: Author::DaemonSetController,
-            manager: None,
-            pid: rig.pid(Component::ControllerManager)?,
-            collection: format!("/apis/apps/v1/namespaces/{namespace}/daemonsets"),
-            object: json!({
-                "apiVersion": "apps/v1",
-                "kind": "DaemonSet",
-                "metadata": {"name": "daemonset-sample"},
-                "spec": {
-                    "selector": {"matchLabels": {"app": "daemonset-sample"}},
-                    "template": {"metadata": {"labels": {"app": "daemonset-sample"}}, "spec": spec},
-                },
-            }),
-            is_done: |set, nodes| counts(&set["status"]["numberReady"], nodes),
-        })
+/// Ours and OpenKruise's are started for each.
+fn start(rig: &Rig, contender: Contender, kruise: Option<&Kruise>, round: Round) -> Result<Worker> {
+    match (contender, kruise) {
+        (Contender::DaemonJob, _) => rig.manager().map(Worker::Quintet),
+        (Contender::BroadcastJob, Some(kruise)) => kruise.start(rig, round.setting).map(Worker::Peer),
+        _ => rig.pid(Component::ControllerManager).map(Worker::Other),
     }
 }
 
@@ -164,42 +142,30 @@ fn is_done_everywhere(job: &Value, nodes: usize) -> bool {
 fn to_completion(
     rig: &Rig,
     namespace: &str,
-    entry: &Entry<'_>,
+    entry: &Entry,
+    worker: &Worker,
     round: Round,
-    step: &mut Step,
 ) -> Result<(Completion, Vec<Request>)> {
-    let memory_before = entry.manager.map(|manager| process::memory(manager.pid())).transpose()?;
-    let passes_before = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
-    let meter = Meter::start(rig, entry.pid, entry.manager)?;
+    let meter = Meter::start(rig, worker, CONTROLLER)?;
     rig.forget_requests()?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
-    rig.create(&entry.collection, &entry.object)?;
-    let path = entry.path();
-    let mut last = Value::Null;
-    run::poll(&format!("{} is done", entry.contender.name()), rig.patience(), LOOK, || {
-        step.tick();
-        last = rig.get(&path)?.unwrap_or_default();
-        Ok((entry.is_done)(&last, rig.nodes()).then_some(()))
-    })
-    .with_context(|| format!("its status is {}", last["status"]))?;
+    entry.create_and_wait(rig)?;
     let done_seconds = began.elapsed().as_secs_f64();
-    let Used { cpu_seconds, api_server_cpu_seconds, others_percent } = meter.used()?;
+    let used = meter.used()?;
     let writes = rig.writes(namespace)?;
-    let memory = process::memory(entry.pid)?;
-    let passes_after = entry.manager.map(|manager| CONTROLLER.passes(manager)).transpose()?;
+    let tally = Tally::of(&without_releases(&writes), entry.author, namespace);
+    let (creating_seconds, last_created_seconds) = creation(&tally, began_at, rig.nodes())?;
     let completion = Completion {
         contender: entry.contender,
         setting: round.setting,
         round: round.number,
+        creating_seconds,
+        last_created_seconds,
         done_seconds,
+        client_seconds: None,
         nodes_covered: rig.nodes_covered(namespace)?,
-        cpu_seconds,
-        api_server_cpu_seconds,
-        others_percent,
-        passes: passes_before.zip(passes_after).map(|(before, after)| after - before),
-        memory_before,
-        memory: Some(memory),
-        ..counted(Tally::of(&without_releases(&writes), entry.author, namespace), began_at, rig.nodes())?
+        writes: tally,
+        cost: meter.settled(used)?,
     };
     Ok((completion, writes))
 }
@@ -211,57 +177,35 @@ fn without_releases(writes: &[Request]) -> Vec<Request> {
     writes.iter().filter(|write| !is_release(write)).cloned().collect()
 }
 
-/// The part of a completion that the audit log tells.
-fn counted(writes: Tally, began_at: Timestamp, nodes: usize) -> Result<Completion> {
+/// From the first request to make a pod to the last answer, and from the beginning to there, by the audit log.
+fn creation(writes: &Tally, began_at: Timestamp, nodes: usize) -> Result<(f64, f64)> {
     let (Some(creating_seconds), Some(last)) = (writes.creating_seconds(), writes.last_pod) else {
         bail!("the audit log has no creation of a pod: was it written to, and by whom?")
     };
     if usize::try_from(writes.pods) != Ok(nodes) {
         eprintln!("note: the audit log has {} creations of pods for {nodes} nodes", writes.pods);
     }
-    Ok(Completion {
-        contender: Contender::Bare,
-        setting: Setting::Shipped,
-        round: 0,
-        creating_seconds,
-        last_created_seconds: last.duration_since(began_at).as_secs_f64(),
-        done_seconds: 0.0,
-        client_seconds: None,
-        nodes_covered: 0,
-        writes,
-        cpu_seconds: 0.0,
-        api_server_cpu_seconds: 0.0,
-        others_percent: None,
-        passes: None,
-        memory_before: None,
-        memory: None,
-    })
+    Ok((creating_seconds, last.duration_since(began_at).as_secs_f64()))
 }
 
 /// Runs a DaemonJob unmeasured, so that nothing is done for the first time later, and returns its pods as bodies of
 /// requests that would make them again.
 pub fn warm_up(rig: &Rig) -> Result<Vec<Vec<u8>>> {
-    let mut step = Step::start_long("warming up, with a DaemonJob that is not measured");
-    let namespace = rig.namespace()?;
-    let manager = rig.manager()?;
-    let entry = Entry::daemonjob(&namespace, &manager)?;
-    rig.create(&entry.collection, &entry.object)?;
-    run::poll("the DaemonJob is done", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((entry.is_done)(&rig.get(&entry.path())?.unwrap_or_default(), rig.nodes()).then_some(()))
-    })?;
-    let bodies = rig
-        .list(&pods(&namespace))?
-        .into_iter()
-        .map(|pod| serde_json::to_vec(&bare_body(pod)).context("a pod is no JSON"))
-        .collect::<Result<Vec<_>>>()?;
-    if bodies.len() != rig.nodes() {
-        bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
-    }
-    remove(rig, &namespace, &entry.path())?;
-    stop(manager)?;
-    step.done();
-    Ok(bodies)
+    rig.step("warming up, with a DaemonJob that is not measured", || {
+        let namespace = rig.namespace()?;
+        let manager = rig.manager()?;
+        let entry = Entry::new(Contender::DaemonJob, &namespace, rig.nodes())?;
+        entry.create_and_wait(rig)?;
+        let made = rig.list(&pods(&namespace))?.into_iter();
+        let bodies = made.map(|pod| serde_json::to_vec(&bare_body(pod)).context("a pod is no JSON"));
+        let bodies = bodies.collect::<Result<Vec<_>>>()?;
+        if bodies.len() != rig.nodes() {
+            bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
+        }
+        remove(rig, &namespace, &entry.path())?;
+        stop(manager)?;
+        Ok(bodies)
+    })
 }
 
 /// A pod as its maker sent it, without what the API server and the scheduler filled in, and nobody's: no owner, no
@@ -274,33 +218,10 @@ fn bare_body(mut pod: Value) -> Value {
     }
     let mut spec = pod["spec"].take();
     if let Some(spec) = spec.as_object_mut() {
-        for filled_in in [
-            "dnsPolicy",
-            "enableServiceLinks",
-            "nodeName",
-            "preemptionPolicy",
-            "priority",
-            "schedulerName",
-            "securityContext",
-            "serviceAccount",
-            "serviceAccountName",
-            "terminationGracePeriodSeconds",
-            // The sample has none; the token of the ServiceAccount is one.
-            "volumes",
-        ] {
-            spec.remove(filled_in);
-        }
+        spec.retain(|field, _| !IN_SPEC.contains(&field.as_str()));
         for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(container) = container.as_object_mut() {
-                for filled_in in [
-                    "imagePullPolicy",
-                    "resources",
-                    "terminationMessagePath",
-                    "terminationMessagePolicy",
-                    "volumeMounts",
-                ] {
-                    container.remove(filled_in);
-                }
+                container.retain(|field, _| !IN_CONTAINERS.contains(&field.as_str()));
             }
         }
     }
@@ -311,43 +232,45 @@ fn bare_body(mut pod: Value) -> Value {
 }
 
 /// Makes the same pods by plain requests, without a manager: what the API server can do.
-pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round, step: &mut Step) -> Result<Completion> {
+pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round) -> Result<Completion> {
     let namespace = rig.namespace()?;
     let bodies = bodies.to_vec();
-    let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+    let me = Worker::Other(i32::try_from(std::process::id())?);
     rig.forget_requests()?;
-    let meter = Meter::start(rig, me, None)?;
+    let meter = Meter::start(rig, &me, CONTROLLER)?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
-    let cpu_seconds = meter.cpu_seconds()?;
-    wait_for_success(rig, &namespace, step)?;
+    // Waiting is not a part of it.
+    let Cost { cpu_seconds, .. } = meter.used()?;
+    wait_for_success(rig, &namespace)?;
     let done_seconds = began.elapsed().as_secs_f64();
-    let Used { api_server_cpu_seconds, others_percent, .. } = meter.used()?;
+    let cost = Cost { cpu_seconds, ..meter.used()? };
     if created.retries > 0 {
         eprintln!("note: {} creations were sent again, as the API server was too busy", created.retries);
     }
-    let writes = Tally::of(&rig.writes(&namespace)?, Author::Bench, &namespace);
+    let writes = rig.tally(&namespace, Author::Bench)?;
+    let (creating_seconds, last_created_seconds) = creation(&writes, began_at, rig.nodes())?;
     let completion = Completion {
+        contender: Contender::Bare,
         setting: round.setting,
         round: round.number,
+        creating_seconds,
+        last_created_seconds,
         done_seconds,
         client_seconds: Some(created.took.as_secs_f64()),
         nodes_covered: rig.nodes_covered(&namespace)?,
-        cpu_seconds,
-        api_server_cpu_seconds,
-        others_percent,
-        ..counted(writes, began_at, rig.nodes())?
+        writes,
+        cost,
     };
     rig.remove_pods(&namespace)?;
     Ok(completion)
 }
 
 /// Waits until all pods of a namespace have succeeded, one for each node.
-fn wait_for_success(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
+fn wait_for_success(rig: &Rig, namespace: &str) -> Result<()> {
     // The server looks at every pod for this answer.
     let pause = LOOK.max(LOOK_AT_POD * u32::try_from(rig.nodes())?);
-    run::poll("all pods have succeeded", rig.patience(), pause, || {
-        step.tick();
+    rig.poll("all pods have succeeded", pause, || {
         let unfinished = rig.has_any(&pods(namespace), "fieldSelector=status.phase!%3DSucceeded")?;
         Ok((!unfinished).then_some(()))
     })
@@ -364,7 +287,7 @@ impl Drop for Halted {
 
 /// The simulated kubelets alone: seconds from the moment that they may begin until they have completed all pods, which are
 /// on their nodes by then.
-pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>], step: &mut Step) -> Result<f64> {
+pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>]) -> Result<f64> {
     let namespace = rig.namespace()?;
     let bound = |body: &Vec<u8>| {
         let mut pod: Value = serde_json::from_slice(body)?;
@@ -378,63 +301,41 @@ pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>], step: &mut Step) -> Result<f64> {
     rig.create_all(&pods(&namespace), bodies)?;
     drop(halted);
     let began = Instant::now();
-    wait_for_success(rig, &namespace, step)?;
+    wait_for_success(rig, &namespace)?;
     let seconds = began.elapsed().as_secs_f64();
     rig.remove_pods(&namespace)?;
     Ok(seconds)
 }
 
-/// A BroadcastJob, by a manager that is started anew.
-pub fn broadcastjob(rig: &Rig, kruise: &Kruise, round: Round, step: &mut Step) -> Result<Completion> {
+/// Any contender except bare creation, to completion only.
+pub fn completed(
+    rig: &Rig,
+    contender: Contender,
+    kruise: Option<&Kruise>,
+    round: Round,
+) -> Result<Completion> {
     let namespace = rig.namespace()?;
-    let running = kruise.start(rig, round.setting)?;
-    let entry = Entry::broadcastjob(&namespace, &running)?;
-    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
+    let worker = start(rig, contender, kruise, round)?;
+    let entry = Entry::new(contender, &namespace, rig.nodes())?;
+    let (completion, _) = to_completion(rig, &namespace, &entry, &worker, round)?;
     remove(rig, &namespace, &entry.path())?;
-    running.stop()?;
-    Ok(completion)
-}
-
-/// A Job or a DaemonSet.
-pub fn peer(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> Result<Completion> {
-    let namespace = rig.namespace()?;
-    let entry = match contender {
-        Contender::Job => Entry::job(&namespace, rig)?,
-        _ => Entry::daemonset(&namespace, rig)?,
-    };
-    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
-    remove(rig, &namespace, &entry.path())?;
-    Ok(completion)
-}
-
-/// A DaemonJob, to completion only.
-pub fn daemonjob(rig: &Rig, round: Round, step: &mut Step) -> Result<Completion> {
-    let namespace = rig.namespace()?;
-    let manager = rig.manager()?;
-    let entry = Entry::daemonjob(&namespace, &manager)?;
-    let (completion, _) = to_completion(rig, &namespace, &entry, round, step)?;
-    remove(rig, &namespace, &entry.path())?;
-    stop(manager)?;
+    worker.stop()?;
     Ok(completion)
 }
 
 /// A DaemonJob to completion, a restart, changes of nodes, and its deletion.
-pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Completion, Life)> {
+pub fn daemonjob_life(rig: &Rig, round: Round) -> Result<(Completion, Life)> {
     let namespace = rig.namespace()?;
-    let manager = rig.manager()?;
-    let entry = Entry::daemonjob(&namespace, &manager)?;
-    let (completion, mut writes) = to_completion(rig, &namespace, &entry, round, step)?;
+    let worker = Worker::Quintet(rig.manager()?);
+    let entry = Entry::new(Contender::DaemonJob, &namespace, rig.nodes())?;
+    let (completion, mut writes) = to_completion(rig, &namespace, &entry, &worker, round)?;
     let path = entry.path();
     let sizes = sizes(rig, &namespace, &path)?;
-    stop(manager)?;
+    worker.stop()?;
     writes.extend(rig.writes(&namespace)?);
 
     let pods_before = rig.list(&pods(&namespace))?.len();
-    let began = Instant::now();
-    let manager = rig.manager()?;
-    CONTROLLER.first_pass(rig, &manager)?;
-    let first_pass_seconds = began.elapsed().as_secs_f64();
-    CONTROLLER.settled_passes(rig, &manager)?;
+    let (manager, first_pass_seconds, _) = CONTROLLER.restarted(rig)?;
     let restart_writes = rig.writes(&namespace)?;
     let pods_after = rig.list(&pods(&namespace))?.len();
     let restart = Restart {
@@ -452,7 +353,7 @@ pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Compl
 
     let began = Instant::now();
     rig.delete(&format!("{path}?propagationPolicy=Background"))?;
-    until_no_pods(rig, &namespace, step)?;
+    rig.wait_until_empty(&pods(&namespace))?;
     let deletion_seconds = began.elapsed().as_secs_f64();
     writes.extend(rig.writes(&namespace)?);
     stop(manager)?;
@@ -461,23 +362,19 @@ pub fn daemonjob_life(rig: &Rig, round: Round, step: &mut Step) -> Result<(Compl
 }
 
 /// A DaemonJob whose pods are to go when it is complete, until it is deleted and they are gone.
-pub fn daemonjob_ttl_life(rig: &Rig, round: Round, step: &mut Step) -> Result<TtlLife> {
+pub fn daemonjob_ttl_life(rig: &Rig, round: Round) -> Result<TtlLife> {
     let namespace = rig.namespace()?;
     let manager = rig.manager()?;
-    let mut entry = Entry::daemonjob(&namespace, &manager)?;
+    let mut entry = Entry::new(Contender::DaemonJob, &namespace, rig.nodes())?;
     entry.object["spec"]["ttlSecondsAfterFinished"] = json!(0);
     rig.forget_requests()?;
     let began = Instant::now();
-    rig.create(&entry.collection, &entry.object)?;
-    run::poll("the DaemonJob is done", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((entry.is_done)(&rig.get(&entry.path())?.unwrap_or_default(), rig.nodes()).then_some(()))
-    })?;
+    entry.create_and_wait(rig)?;
     let done_seconds = began.elapsed().as_secs_f64();
     let gone_seconds = gone_by_themselves(rig, &namespace)?;
     let mut writes = rig.writes(&namespace)?;
     rig.delete(&format!("{}?propagationPolicy=Background", entry.path()))?;
-    until_no_pods(rig, &namespace, step)?;
+    rig.wait_until_empty(&pods(&namespace))?;
     writes.extend(rig.writes(&namespace)?);
     stop(manager)?;
     let writes = Tally::of(&writes, Author::Quintet, &namespace);
@@ -488,7 +385,7 @@ pub fn daemonjob_ttl_life(rig: &Rig, round: Round, step: &mut Step) -> Result<Tt
 fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
     let began = Instant::now();
     let (mut count, mut changed) = (usize::MAX, Instant::now());
-    run::poll("the pods are gone, or stay", rig.patience(), Duration::from_millis(250), || {
+    rig.poll("the pods are gone, or stay", Duration::from_millis(250), || {
         // Counting many pods costs the API server something; whether there are any does not.
         if !rig.has_any(&pods(namespace), "")? {
             return Ok(Some(Some(began.elapsed().as_secs_f64())));
@@ -500,13 +397,6 @@ fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
         let stays = now == count;
         (count, changed) = (now, Instant::now());
         Ok(stays.then_some(None))
-    })
-}
-
-fn until_no_pods(rig: &Rig, namespace: &str, step: &mut Step) -> Result<()> {
-    run::poll("the pods of the deleted DaemonJob are gone", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((!rig.has_any(&pods(namespace), "")?).then_some(()))
     })
 }
 
@@ -606,44 +496,25 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_pod_is_what_was_sent_and_nobodys() {
+    fn a_bare_pod_is_what_was_sent_without_an_owner() {
         let pod = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
             "metadata": {
-                "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1,
-                "creationTimestamp": "t", "managedFields": [{}], "finalizers": ["f"], "ownerReferences": [{}],
-                "labels": {"quintet.dev/kind": "DaemonJob", "daemonjob": "d"},
-                "annotations": {"dj.dysproz.io/node-name": "node-1"},
+                "name": "a", "namespace": "n", "uid": "u", "finalizers": ["f"], "ownerReferences": [{}],
+                "labels": {"quintet.dev/kind": "DaemonJob", "daemonjob": "d"}, "annotations": {"a": "b"},
             },
             "spec": {
-                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "k"}], "restartPolicy": "OnFailure",
-                "nodeName": "node-1", "schedulerName": "default-scheduler", "priority": 0,
-                "volumes": [{"name": "kube-api-access-x"}],
+                "restartPolicy": "OnFailure", "nodeName": "node-1", "volumes": [{"name": "kube-api-access-x"}],
                 "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always", "volumeMounts": [{}]}],
             },
             "status": {"phase": "Succeeded"},
         });
-        let expected = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": "a",
-                "labels": {"quintet.dev/kind": "Bare", "daemonjob": "d"},
-                "annotations": {"dj.dysproz.io/node-name": "node-1", "kwok.quintet.dev/exit-code": "0"},
-            },
-            "spec": {
-                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "k"}], "restartPolicy": "OnFailure",
-                "containers": [{"name": "c", "image": "i"}],
-            },
+        let metadata = json!({
+            "name": "a", "labels": {"quintet.dev/kind": "Bare", "daemonjob": "d"},
+            "annotations": {"a": "b", "kwok.quintet.dev/exit-code": "0"},
         });
+        let spec = json!({"restartPolicy": "OnFailure", "containers": [{"name": "c", "image": "i"}]});
+        let expected = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
         assert_eq!(bare_body(pod), expected);
-    }
-
-    #[test]
-    fn the_sample_is_a_daemonjob_that_a_job_can_run_too() {
-        assert_eq!(sample().unwrap()["kind"], "DaemonJob");
-        assert!(sample_pod_spec().unwrap()["containers"].is_array());
     }
 
     #[test]

@@ -2,26 +2,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use quintet_localcluster::cluster::processes::{self, Launch, Process};
 use quintet_localcluster::cluster::state;
 use quintet_localcluster::paths;
 use quintet_localcluster::progress::Step;
 use quintet_localcluster::run::{self, Log};
 
-use crate::peer::{self, rule};
+use crate::peer::{self, Running, rule};
 use crate::rig::Rig;
 
 /// What pip installs: kopf's version is stated there and nowhere else.
 const REQUIREMENTS: &str = include_str!("requirements.txt");
-/// What kopf runs.
 const HANDLERS: &str = include_str!("handlers.py");
-/// The name of its process, of its ServiceAccount and of its files.
 const NAME: &str = "kopf";
 
-/// A virtual environment that has kopf.
 #[derive(Debug)]
 pub struct Kopf {
     python: PathBuf,
@@ -30,7 +26,6 @@ pub struct Kopf {
 }
 
 impl Kopf {
-    /// Makes the environment, unless it is there.
     pub fn installed() -> Result<Self> {
         let kept = REQUIREMENTS.trim().replace("==", "-");
         let folder = paths::cache()?.join(kept);
@@ -50,8 +45,6 @@ impl Kopf {
     /// Runs it in one namespace. `interval` is that of its timer, in seconds.
     pub fn start(&self, rig: &Rig, namespace: &str, interval: u32) -> Result<Running> {
         let kube = rig.cluster().kube();
-        let records = kube.dir().join("processes");
-        fs::create_dir_all(&records).with_context(|| format!("cannot create {}", records.display()))?;
         let (script, config) = (kube.dir().join("handlers.py"), kube.dir().join("kopf.kubeconfig"));
         state::write(&script, HANDLERS.as_bytes())?;
         if !config.is_file() {
@@ -61,50 +54,9 @@ impl Kopf {
         }
         let mut command = Command::new(&self.python);
         command.args(["-m", "kopf", "run", "--standalone", "--namespace", namespace]).arg(&script);
-        command.env("KUBECONFIG", &config).env("INTERVAL", interval.to_string()).current_dir(kube.dir());
-        let (process, child) = processes::start(
-            &records,
-            Launch {
-                name: NAME,
-                command,
-                port: 0,
-                fingerprint: String::new(),
-                stdout: kube.log("kopf.out"),
-                stderr: kube.log("kopf.log"),
-            },
-        )?;
-        Ok(Running { process, child })
-    }
-}
-
-/// kopf while it runs. Dropped, it is killed.
-#[derive(Debug)]
-pub struct Running {
-    process: Process,
-    child: Child,
-}
-
-impl Running {
-    /// Its pid.
-    pub fn pid(&self) -> i32 {
-        self.process.pid
-    }
-
-    /// Ends it by SIGTERM.
-    pub fn stop(self) {
-        processes::stop(&[&self.process]);
-    }
-
-    /// Ends it by SIGKILL.
-    pub fn kill(self) {
-        self.process.kill();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.process.kill();
-        let _ = self.child.wait();
+        command.env("KUBECONFIG", &config).env("INTERVAL", interval.to_string());
+        // It serves neither health nor metrics.
+        Running::start(rig, NAME, command, 0, 0)
     }
 }
 

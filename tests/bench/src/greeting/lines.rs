@@ -41,7 +41,6 @@ impl Lines {
         Ok(Self { seen, stop, reader: Some(reader) })
     }
 
-    /// What was seen so far.
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,16 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use quintet_localcluster::audit::{Author, Tally};
-use quintet_localcluster::manager::Manager;
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use super::figures::{Contender, Cycle, Mode, Phase, Timers};
-use super::kopf::{self, Kopf};
+use super::kopf::Kopf;
 use super::lines::Lines;
 use super::requests::{Request, Requests};
-use crate::contest::stop;
+use crate::contest::Worker;
 use crate::process;
 use crate::rig::{LOOK, Rig, settled};
 use crate::stats::{Quantiles, float};
@@ -35,42 +32,6 @@ pub const WINDOW: Duration = Duration::from_secs(30);
 /// The post's interval.
 const USUAL: u32 = 60;
 
-/// Who says the lines, while it runs.
-enum Running {
-    Greeting(Manager),
-    Kopf(kopf::Running),
-}
-
-impl Running {
-    fn pid(&self) -> i32 {
-        match self {
-            Self::Greeting(manager) => manager.pid(),
-            Self::Kopf(kopf) => kopf.pid(),
-        }
-    }
-
-    fn stop(self) -> Result<()> {
-        match self {
-            Self::Greeting(manager) => stop(manager),
-            Self::Kopf(kopf) => {
-                kopf.stop();
-                Ok(())
-            }
-        }
-    }
-
-    fn kill(self) -> Result<()> {
-        match self {
-            Self::Greeting(manager) => manager.kill().map(|_| ()),
-            Self::Kopf(kopf) => {
-                kopf.kill();
-                Ok(())
-            }
-        }
-    }
-}
-
-/// A contender in a namespace of its own.
 struct Entry<'a> {
     rig: &'a Rig,
     contender: Contender,
@@ -90,10 +51,10 @@ impl<'a> Entry<'a> {
         Ok(Self { rig, contender, kopf, namespace, interval, lines })
     }
 
-    fn start(&self) -> Result<Running> {
+    fn start(&self) -> Result<Worker> {
         match self.kopf.filter(|_| self.contender == Contender::Kopf) {
-            Some(kopf) => kopf.start(self.rig, &self.namespace, self.interval).map(Running::Kopf),
-            None => self.rig.manager().map(Running::Greeting),
+            Some(kopf) => kopf.start(self.rig, &self.namespace, self.interval).map(Worker::Peer),
+            None => self.rig.manager().map(Worker::Quintet),
         }
     }
 
@@ -127,49 +88,47 @@ impl<'a> Entry<'a> {
     fn create_one(&self, name: &str) -> Result<Duration> {
         let (line, began) = (format!("Create: {name}"), Instant::now());
         self.rig.create(&self.collection(), &self.greeting(name, name))?;
-        run::poll(&line, self.rig.patience(), GLANCE, || {
+        self.rig.poll(&line, GLANCE, || {
             Ok(self.lines.seen().get(&line).map(|(_, at)| at.saturating_duration_since(began)))
         })
     }
 
     /// What was written, until nothing trails behind.
     fn tally(&self) -> Result<Tally> {
-        Ok(Tally::of(&self.rig.writes(&self.namespace)?, self.author(), &self.namespace))
+        self.rig.tally(&self.namespace, self.author())
     }
 
     /// Waits until all lines have come, or none comes any more, and then until none comes twice.
-    fn wait_for_lines(&self, expected: &[String], step: &mut Step) -> Result<()> {
-        self.wait_for_any(expected, step)?;
+    fn wait_for_lines(&self, expected: &[String]) -> Result<()> {
+        self.wait_for_any(expected)?;
         settled("no line comes", QUIET, self.rig.patience(), || Ok(self.lines.but_ticks())).map(|_| ())
     }
 
     /// Waits until all lines have come, or none comes any more.
-    fn wait_for_any(&self, expected: &[String], step: &mut Step) -> Result<()> {
+    fn wait_for_any(&self, expected: &[String]) -> Result<()> {
         let (mut last, mut since) = (0, Instant::now());
-        run::poll("the lines", self.rig.patience(), LOOK, || {
-            step.tick();
+        self.rig.wait_until("the lines", || {
             let now = self.lines.count(expected);
             if now != last {
                 (last, since) = (now, Instant::now());
             }
-            Ok((now == expected.len() || since.elapsed() > SILENCE).then_some(()))
+            Ok(now == expected.len() || since.elapsed() > SILENCE)
         })
     }
 
     /// Sends requests and counts the lines that they come to; with a restart when half of these were seen.
     fn phase(
         &self,
-        running: Running,
+        running: Worker,
         mode: Mode,
         requests: Vec<Request>,
         expected: &[String],
-        step: &mut Step,
-    ) -> Result<(Running, Phase, Vec<Option<Instant>>)> {
+    ) -> Result<(Worker, Phase, Vec<Instant>)> {
         self.rig.forget_requests()?;
         let requests = Requests::start(self.rig, requests);
         let (mut running, mut ended) = (running, None);
         if mode != Mode::Undisturbed {
-            run::poll("half of the lines", self.rig.patience(), GLANCE, || {
+            self.rig.poll("half of the lines", GLANCE, || {
                 Ok((self.lines.count(expected) >= expected.len() / 2).then_some(()))
             })?;
             if mode == Mode::Sigterm {
@@ -181,7 +140,7 @@ impl<'a> Entry<'a> {
             running = self.start()?;
         }
         let sent = requests.finish(self.rig)?;
-        self.wait_for_lines(expected, step)?;
+        self.wait_for_lines(expected)?;
         let seen = self.lines.seen();
         let counts: Vec<usize> =
             expected.iter().map(|line| seen.get(line).map_or(0, |(count, _)| *count)).collect();
@@ -213,7 +172,6 @@ pub fn cycle(
     contender: Contender,
     kopf: Option<&Kopf>,
     (mode, round, count): (Mode, usize, usize),
-    step: &mut Step,
 ) -> Result<Cycle> {
     let entry = Entry::new(rig, contender, kopf, USUAL)?;
     let running = entry.start()?;
@@ -223,7 +181,6 @@ pub fn cycle(
     let mut one_at_a_time = Vec::new();
     if mode == Mode::Undisturbed {
         for probe in 0..PROBES {
-            step.tick();
             one_at_a_time.push(entry.create_one(&format!("probe-{probe}"))?.as_secs_f64() * 1_000.0);
         }
     }
@@ -236,12 +193,12 @@ pub fn cycle(
     });
     let (greeted, created) = (lines("Greeting", "hello", count), lines("Create", "hello", count));
     let expected = [greeted, created.clone()].concat();
-    let (running, create, sent) = entry.phase(running, mode, create.collect(), &expected, step)?;
+    let (running, create, sent) = entry.phase(running, mode, create.collect(), &expected)?;
     let all_at_once: Vec<f64> = {
         let seen = entry.lines.seen();
-        let took = |(line, sent): (&String, &Option<Instant>)| {
+        let took = |(line, sent): (&String, &Instant)| {
             let at = seen.get(line).map(|(_, at)| *at)?;
-            Some(at.saturating_duration_since((*sent)?).as_secs_f64() * 1_000.0)
+            Some(at.saturating_duration_since(*sent).as_secs_f64() * 1_000.0)
         };
         created.iter().zip(&sent).filter_map(took).collect()
     };
@@ -252,11 +209,11 @@ pub fn cycle(
         Request::Merge(entry.path(&name(number)), patch)
     });
     let expected = lines("Update", "changed", count);
-    let (running, update, _) = entry.phase(running, mode, update.collect(), &expected, step)?;
+    let (running, update, _) = entry.phase(running, mode, update.collect(), &expected)?;
 
     let delete = numbers.map(|number| Request::Delete(entry.path(&name(number))));
     let expected = lines("Delete", "changed", count);
-    let (running, delete, _) = entry.phase(running, mode, delete.collect(), &expected, step)?;
+    let (running, delete, _) = entry.phase(running, mode, delete.collect(), &expected)?;
 
     // Of a process that was there all the time.
     let cpu_seconds = match mode {
@@ -264,10 +221,7 @@ pub fn cycle(
         _ => None,
     };
     rig.delete(&entry.collection())?;
-    run::poll("the Greetings are gone", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((!rig.has_any(&entry.collection(), "")?).then_some(()))
-    })?;
+    rig.wait_until_empty(&entry.collection())?;
     running.stop()?;
     Ok(Cycle {
         contender,
@@ -285,13 +239,7 @@ pub fn cycle(
 }
 
 /// Makes many Greetings and looks what their timers cost. They stay: nobody may run after this who would act for them.
-pub fn timers(
-    rig: &Rig,
-    contender: Contender,
-    kopf: Option<&Kopf>,
-    count: usize,
-    step: &mut Step,
-) -> Result<Timers> {
+pub fn timers(rig: &Rig, contender: Contender, kopf: Option<&Kopf>, count: usize) -> Result<Timers> {
     let entry = Entry::new(rig, contender, kopf, INTERVAL)?;
     let running = entry.start()?;
     entry.create_one("warm")?;
@@ -304,7 +252,7 @@ pub fn timers(
     let requests = Requests::start(rig, requests.collect());
     let expected: Vec<String> = (0..count).map(|number| format!("Create: tock {number}")).collect();
     requests.finish(rig)?;
-    entry.wait_for_any(&expected, step)?;
+    entry.wait_for_any(&expected)?;
     let (said, created_seconds) = {
         let seen = entry.lines.seen();
         let came: Vec<Instant> = expected.iter().filter_map(|line| Some(seen.get(line)?.1)).collect();
@@ -314,17 +262,11 @@ pub fn timers(
     let created = entry.tally()?;
     // What came with the creations is over.
     let since = Instant::now();
-    run::poll("an interval has passed", rig.patience(), LOOK, || {
-        step.tick();
-        Ok((since.elapsed().as_secs() >= u64::from(INTERVAL)).then_some(()))
-    })?;
+    rig.wait_until("an interval has passed", || Ok(since.elapsed().as_secs() >= u64::from(INTERVAL)))?;
     rig.forget_requests()?;
     let ticks = || entry.lines.with_prefix("Timer: tock");
     let (cpu_before, ticks_before, began) = (process::cpu_seconds(running.pid())?, ticks(), Instant::now());
-    run::poll("the ticks", WINDOW * 2, LOOK, || {
-        step.tick();
-        Ok((began.elapsed() >= WINDOW).then_some(()))
-    })?;
+    rig.wait_until("the ticks", || Ok(began.elapsed() >= WINDOW))?;
     let (cpu_after, ticks_after) = (process::cpu_seconds(running.pid())?, ticks());
     let seconds = began.elapsed().as_secs_f64();
     let writes = entry.tally()?;

@@ -43,7 +43,7 @@ pub fn broken(
         Break::Outage => "an API server that is gone",
         Break::Silence => "connections that went silent",
     };
-    pair.each(what, |contender, step| {
+    pair.each(stand.rig, what, |contender| {
         let namespace = rig.namespace()?;
         let proxy = Proxy::to(rig.api_port()?)?;
         stand.lead_through(contender, Some(proxy.port()))?;
@@ -63,7 +63,7 @@ pub fn broken(
         }
         if way == Break::Outage {
             while broke.elapsed() < sizes.outage {
-                step.tick();
+                rig.tick();
                 supervised.start_again_if_ended()?;
                 interrupt::pause(Duration::from_secs(1))?;
             }
@@ -72,7 +72,7 @@ pub fn broken(
         }
         let mut made = Vec::new();
         run::poll("everything has its pod", UNNOTICED, Duration::from_secs(1), || {
-            step.tick();
+            rig.tick();
             supervised.start_again_if_ended()?;
             let writes = rig.writes_so_far(&namespace)?.into_iter();
             made.extend(writes.filter(Request::is_creation_of_pod).map(|write| write.received));

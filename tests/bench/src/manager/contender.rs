@@ -27,36 +27,38 @@ const TWIN: &str = "twin";
 const CANARY: &str = "canary";
 const CANARY_NAMESPACE: &str = "default";
 
-/// Who is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// What is compared.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::VariantArray,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     /// The release program with its five kinds.
     Quintet,
     /// The twin with controller-runtime's defaults.
+    #[strum(to_string = "twin")]
     Twin,
     /// The twin with settings that an expert would choose.
+    #[strum(to_string = "twin, tuned")]
     TwinTuned,
     /// A manager for PodSets alone, written with kube-runtime's Controller. It competes for no Lease.
+    #[strum(to_string = "kube-runtime")]
     KubeRuntime,
 }
 
 impl Contender {
-    /// Those that whole managers are compared with, in the order of the tables.
+    /// Those that whole managers are compared with.
     pub const MANAGERS: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned];
-
-    /// All of them: where one controller is enough.
-    pub const ALL: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned, Self::KubeRuntime];
-
-    /// As tables and steps have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Quintet => "Quintet",
-            Self::Twin => "twin",
-            Self::TwinTuned => "twin, tuned",
-            Self::KubeRuntime => "kube-runtime",
-        }
-    }
 
     /// As the audit log has it.
     pub fn author(self) -> Author {
@@ -74,13 +76,8 @@ impl Contender {
         }
     }
 
-    /// The Lease that it competes for, if it does.
-    pub fn lease(self) -> Option<String> {
-        self.lease_in(NAMESPACE)
-    }
-
-    /// The one that it competes for where it is told to do so in another namespace.
-    fn lease_in(self, namespace: &str) -> Option<String> {
+    /// The Lease in a namespace that it competes for, if it does.
+    pub fn lease(self, namespace: &str) -> Option<String> {
         let name = match self {
             Self::Quintet => "quintet-manager",
             Self::Twin | Self::TwinTuned => TWIN,
@@ -95,24 +92,28 @@ impl Contender {
     }
 }
 
+/// The programs of the contenders.
+pub struct Programs {
+    pub quintet: PathBuf,
+    pub twin: Program,
+    /// The manager that is written with kube-runtime's Controller.
+    pub kube_runtime: PathBuf,
+}
+
 /// What contenders are started with.
 pub struct Stand<'a> {
-    /// The cluster.
     pub rig: &'a Rig,
-    /// The twin.
-    pub twin: &'a Program,
-    /// The manager that is written with kube-runtime's Controller.
-    pub kube_runtime: &'a Path,
+    programs: &'a Programs,
 }
 
 impl<'a> Stand<'a> {
     /// Gives the twin a ServiceAccount that may do what it has to do, and both a kubeconfig.
-    pub fn new(rig: &'a Rig, twin: &'a Program, kube_runtime: &'a Path) -> Result<Self> {
+    pub fn new(rig: &'a Rig, programs: &'a Programs) -> Result<Self> {
         allow(rig)?;
         for contender in [Contender::Quintet, Contender::Twin] {
             peer::write_kubeconfig(rig, contender.account(), None)?;
         }
-        Ok(Self { rig, twin, kube_runtime })
+        Ok(Self { rig, programs })
     }
 
     /// Makes whoever is started from now on reach the API server by another port, or by its own again.
@@ -126,12 +127,12 @@ impl<'a> Stand<'a> {
         self.rig.api_of(CANARY_NAMESPACE, CANARY)
     }
 
-    /// The program of a contender.
-    pub fn program(&self, contender: Contender) -> PathBuf {
+    pub fn program(&self, contender: Contender) -> &Path {
         match contender {
-            Contender::Quintet => self.rig.program().to_owned(),
-            Contender::Twin | Contender::TwinTuned => self.twin.file.clone(),
-            Contender::KubeRuntime => self.kube_runtime.to_owned(),
+            // The rig's copy, which stays what it is if the release program is built again meanwhile.
+            Contender::Quintet => self.rig.program(),
+            Contender::Twin | Contender::TwinTuned => &self.programs.twin.file,
+            Contender::KubeRuntime => &self.programs.kube_runtime,
         }
     }
 
@@ -147,89 +148,60 @@ impl<'a> Stand<'a> {
 
     /// Starts a contender, without waiting for it. `place` tells two of them apart.
     pub fn start(&self, contender: Contender, place: &str) -> Result<Running> {
-        self.launch(contender, place, None, None)
+        self.launch(contender, place, NAMESPACE, None)
     }
 
-    /// Starts a contender that renews its Lease as often as client-go does, and waits until it says that it is ready.
+    /// Starts a contender that renews its Lease as often as client-go does.
     pub fn start_renewing_alike(&self, contender: Contender, place: &str) -> Result<Running> {
         let renewal = (contender == Contender::Quintet).then_some("--leader-elect-renew-period=2s");
-        let running = self.launch(contender, place, None, renewal)?;
-        running.wait_until_ready()?;
-        Ok(running)
+        self.launch(contender, place, NAMESPACE, renewal)
     }
 
-    /// Starts a contender that serves one namespace and competes for a Lease there, and waits until it says that it is ready.
+    /// Starts a contender that serves one namespace and competes for a Lease there.
     pub fn start_in(&self, contender: Contender, place: &str, namespace: &str) -> Result<Running> {
-        let running = self.launch(contender, &format!("{namespace}-{place}"), Some(namespace), None)?;
-        running.wait_until_ready()?;
-        Ok(running)
+        let (name, watched) = (format!("{namespace}-{place}"), format!("--watch-namespace={namespace}"));
+        self.launch(contender, &name, namespace, Some(&watched))
     }
 
     fn launch(
         &self,
         contender: Contender,
         place: &str,
-        namespace: Option<&str>,
-        renewal: Option<&str>,
+        namespace: &str,
+        more: Option<&str>,
     ) -> Result<Running> {
         let (metrics_port, health_port) = (ports::one()?, ports::one()?);
         let mut command = Command::new(self.program(contender));
         command
             .arg(format!("--kubeconfig={}", peer::kubeconfig(self.rig, contender.account()).display()))
             .arg(format!("--health-probe-bind-address=127.0.0.1:{health_port}"));
-        if contender.lease().is_some() {
+        if contender.lease(namespace).is_some() {
             command
                 .arg(format!("--metrics-bind-address=127.0.0.1:{metrics_port}"))
                 .arg("--leader-elect=true")
-                .arg(format!("--leader-election-namespace={}", namespace.unwrap_or(NAMESPACE)));
+                .arg(format!("--leader-election-namespace={namespace}"));
         }
-        if let Some(namespace) = namespace {
-            command.arg(format!("--watch-namespace={namespace}"));
-        }
-        command.args(renewal);
-        if contender == Contender::TwinTuned {
-            command.arg("--tuned");
-        }
+        command.args(more).args((contender == Contender::TwinTuned).then_some("--tuned"));
         let name = format!("{}-{place}", contender.account());
         Running::start(self.rig, &name, command, health_port, metrics_port)
     }
 
-    /// Starts a contender and waits until it says that it is ready.
-    pub fn start_ready(&self, contender: Contender, place: &str) -> Result<Running> {
-        let running = self.start(contender, place)?;
-        running.wait_until_ready()?;
-        Ok(running)
-    }
-
     /// Takes a Lease away whose holder has ended, so that nobody waits for it.
     pub fn free(&self, contender: Contender) -> Result<()> {
-        contender.lease().map_or(Ok(()), |lease| self.rig.delete(&lease))
+        contender.lease(NAMESPACE).map_or(Ok(()), |lease| self.rig.delete(&lease))
     }
 
-    /// Follows the Lease of a contender, if it competes for one.
-    pub fn follow(&self, contender: Contender) -> Option<Follower> {
-        contender.lease().map(|lease| Follower::start(self.rig, &lease))
+    /// Follows the Lease that a contender competes for in a namespace, if it does.
+    pub fn follow(&self, contender: Contender, namespace: &str) -> Option<Follower> {
+        contender.lease(namespace).map(|lease| Follower::start(self.rig, &lease))
     }
-
-    /// Follows the Lease of one that serves this namespace, if it competes for one.
-    pub fn follow_in(&self, contender: Contender, namespace: &str) -> Option<Follower> {
-        contender.lease_in(namespace).map(|lease| Follower::start(self.rig, &lease))
-    }
-}
-
-/// Who holds a Lease, and since when that is known here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// When the watch said so.
-    pub at: Timestamp,
-    /// Nobody, where it is empty.
-    pub holder: String,
 }
 
 /// Follows a Lease by a watch.
 #[derive(Debug)]
 pub struct Follower {
-    seen: Arc<Mutex<Vec<Held>>>,
+    /// The holders, which are empty if there is none, and when the watch said so.
+    seen: Arc<Mutex<Vec<(Timestamp, String)>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -250,38 +222,34 @@ impl Follower {
                         WatchEvent::Deleted(_) => String::new(),
                         WatchEvent::Bookmark(_) | WatchEvent::Error(_) => continue,
                     };
-                    into.lock().unwrap_or_else(PoisonError::into_inner).push(Held { at, holder });
+                    into.lock().unwrap_or_else(PoisonError::into_inner).push((at, holder));
                 }
             }
         });
         Self { seen, task }
     }
 
-    /// The first state after a moment that is so.
-    fn first(&self, after: Timestamp, is: impl Fn(&Held) -> bool) -> Option<Held> {
+    fn first(&self, after: Timestamp, is: impl Fn(&str) -> bool) -> Option<Timestamp> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.iter().find(|held| held.at >= after && is(held)).cloned()
+        seen.iter().find(|(at, holder)| *at >= after && is(holder)).map(|(at, _)| *at)
     }
 
-    /// Who holds it.
-    pub fn holder(&self) -> Option<String> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.last().map(|held| held.holder.clone()).filter(|holder| !holder.is_empty())
-    }
-
-    /// When it was let go after a moment.
+    /// When it was released after a moment.
     pub fn released(&self, after: Timestamp) -> Option<Timestamp> {
-        self.first(after, |held| held.holder.is_empty()).map(|held| held.at)
+        self.first(after, str::is_empty)
     }
 
-    /// When somebody other than `old` was seen to hold it after a moment.
+    /// When another process than `old` was seen to hold it after a moment.
     pub fn taken(&self, after: Timestamp, old: &str) -> Option<Timestamp> {
-        self.first(after, |held| !held.holder.is_empty() && held.holder != old).map(|held| held.at)
+        self.first(after, |holder| !holder.is_empty() && holder != old)
     }
 
     /// Waits until somebody holds it.
     pub fn wait_for_holder(&self) -> Result<String> {
-        run::poll("somebody holds the Lease", LIMIT, GLANCE, || Ok(self.holder()))
+        run::poll("somebody holds the Lease", LIMIT, GLANCE, || {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(seen.last().map(|(_, holder)| holder.clone()).filter(|holder| !holder.is_empty()))
+        })
     }
 }
 
@@ -295,42 +263,19 @@ fn holder(lease: &Value) -> String {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Gives the twin what it has to do.
 fn allow(rig: &Rig) -> Result<()> {
-    let see = ["get", "list", "watch"];
+    let (see, own) = (["get", "list", "watch"], ["get", "list", "watch", "update"]);
+    let (daemonjobs, podsets) = ("dj.dysproz.io", "batch.tutorial.kubebuilder.io");
     let rules = [
         rule("", &["pods"], &["get", "list", "watch", "create", "delete"]),
         rule("", &["nodes"], &see),
         rule("", &["events"], &["create", "patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),
-        rule("dj.dysproz.io", &["daemonjobs", "daemonjobs/finalizers"], &["get", "list", "watch", "update"]),
-        rule("dj.dysproz.io", &["daemonjobs/status"], &["update"]),
-        rule(
-            "batch.tutorial.kubebuilder.io",
-            &["podsets", "podsets/finalizers"],
-            &["get", "list", "watch", "update"],
-        ),
-        rule("batch.tutorial.kubebuilder.io", &["podsets/status"], &["update"]),
+        rule(daemonjobs, &["daemonjobs", "daemonjobs/finalizers"], &own),
+        rule(daemonjobs, &["daemonjobs/status"], &["update"]),
+        rule(podsets, &["podsets", "podsets/finalizers"], &own),
+        rule(podsets, &["podsets/status"], &["update"]),
     ];
     peer::allow(rig, NAMESPACE, TWIN, &rules)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_lease_is_free_where_nobody_holds_it() {
-        assert_eq!(holder(&json!({"spec": {"holderIdentity": "a"}})), "a");
-        assert_eq!(holder(&json!({"spec": {"holderIdentity": ""}})), "");
-        assert_eq!(holder(&json!({"spec": {}})), "");
-    }
-
-    #[test]
-    fn both_twins_in_go_have_one_lease() {
-        assert_eq!(Contender::Twin.lease(), Contender::TwinTuned.lease());
-        assert_ne!(Contender::Twin.lease(), Contender::Quintet.lease());
-    }
 }

@@ -5,18 +5,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::contender::Contender;
-use super::measure::Measure;
+use super::measure::{Measure, Part, Row};
 use crate::report::Measurements;
 use crate::stats::{self, Quantiles, ratio};
-use crate::table::{Table, decimals, interval, spread};
+use crate::table::{Table, interval, spread};
 
 /// What a figure was: one value, or many attempts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Values {
-    /// In the figure's unit.
     One(f64),
-    /// The same.
     Many(Quantiles),
 }
 
@@ -34,84 +32,66 @@ impl Values {
             Self::Many(quantiles) => quantiles.n,
         }
     }
+
+    fn part(self, part: Part) -> f64 {
+        match (self, part) {
+            (Self::One(value), _) => value,
+            (Self::Many(quantiles), Part::P50) => quantiles.p50,
+            (Self::Many(quantiles), Part::P99) => quantiles.p99,
+            (Self::Many(quantiles), Part::Worst) => quantiles.max,
+        }
+    }
 }
 
 /// What one contender showed in one pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Who.
     pub contender: Contender,
     /// From 1; nothing for the attempts of all pairs together, where a pair has many.
     pub pair: Option<usize>,
-    /// By the name of the figure, see [`Row::key`].
     pub figures: BTreeMap<String, Values>,
 }
 
 /// Everything that one measure found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
-    measure: Measure,
-    title: String,
+    pub measure: Measure,
+    pub title: String,
     /// The version of the twin.
-    twin: String,
+    pub twin: String,
     #[serde(default)]
-    samples: Vec<Sample>,
+    pub samples: Vec<Sample>,
     /// All attempts until now, of which the quantiles of all pairs together are taken.
     #[serde(skip)]
-    attempts: BTreeMap<(Contender, &'static str), Vec<f64>>,
-}
-
-/// What is shown of the values of a pair.
-#[derive(Clone, Copy, Debug)]
-pub enum Part {
-    /// The middle.
-    P50,
-    /// All but one of a hundred are not above it.
-    P99,
-    /// The greatest.
-    Worst,
-}
-
-impl Part {
-    fn of(self, values: Values) -> f64 {
-        match (self, values) {
-            (_, Values::One(value)) => value,
-            (Self::P50, Values::Many(quantiles)) => quantiles.p50,
-            (Self::P99, Values::Many(quantiles)) => quantiles.p99,
-            (Self::Worst, Values::Many(quantiles)) => quantiles.max,
-        }
-    }
-}
-
-/// A row of a table.
-#[derive(Clone, Copy, Debug)]
-pub struct Row {
-    /// The figure's name in samples.
-    pub key: &'static str,
-    /// What it is, with its unit.
-    pub label: &'static str,
-    /// What is shown of many attempts.
-    pub part: Part,
-    /// How many decimals.
-    pub places: usize,
-    /// What Quintet should come to.
-    pub goal: &'static str,
+    pub attempts: BTreeMap<(Contender, &'static str), Vec<f64>>,
+    /// How far from 0 figures of Quintet may be.
+    #[serde(skip)]
+    pub limits: Vec<(&'static str, f64)>,
 }
 
 impl Measurements for Results {
+    const NAME: &'static str = "manager";
+    const TITLE: &'static str = "The manager, measured";
+    const METHOD: &'static str = include_str!("method.md");
+
     fn tables(&self) -> Vec<Table> {
-        let mut table = self.table(&self.measure.rows(), self.measure.contenders());
+        let mut table = self.table(self.measure.rows(), self.measure.contenders());
         table.note(format!("The twin: {}.", self.twin));
         vec![table]
+    }
+
+    /// Figures of Quintet that are farther from 0 than their limit in any pair.
+    fn failures(&self) -> Option<Vec<String>> {
+        let too_high = |(key, most): &(&str, f64)| {
+            let of_pairs = self.of_pairs(key, Part::Worst, Contender::Quintet).into_values();
+            let worst = of_pairs.max_by(|one, other| one.abs().total_cmp(&other.abs()))?;
+            (worst.abs() > *most).then(|| format!("{key} {worst:.2}, and {most} is the most"))
+        };
+        (!self.limits.is_empty()).then(|| self.limits.iter().filter_map(too_high).collect())
     }
 }
 
 impl Results {
-    /// Of a measure of which nothing was measured yet.
-    pub fn new(measure: Measure, title: String, twin: String) -> Self {
-        Self { measure, title, twin, samples: Vec::new(), attempts: BTreeMap::new() }
-    }
-
     /// Keeps the values of many attempts, of the pair and of all pairs together.
     pub fn add(&mut self, contender: Contender, pair: usize, figure: &'static str, values: Vec<f64>) {
         self.keep(contender, Some(pair), figure, &values);
@@ -123,7 +103,6 @@ impl Results {
         self.attempts.insert((contender, figure), all);
     }
 
-    /// Keeps a value.
     pub fn one(&mut self, contender: Contender, pair: usize, figure: &str, value: f64) {
         self.keep(contender, Some(pair), figure, &[value]);
     }
@@ -138,79 +117,57 @@ impl Results {
         self.samples[at].figures.insert(figure.to_owned(), values);
     }
 
-    /// A figure of a contender: of each pair and, where a pair has many attempts, of all pairs together.
+    /// A figure of a contender: of each pair and, if a pair has many attempts, of all pairs together.
     fn of(&self, key: &str, contender: Contender) -> impl Iterator<Item = (Option<usize>, Values)> {
         let samples = self.samples.iter().filter(move |sample| sample.contender == contender);
         samples.filter_map(move |sample| Some((sample.pair, *sample.figures.get(key)?)))
     }
 
-    /// What a contender came to in each pair.
-    pub fn of_pairs(&self, key: &str, part: Part, contender: Contender) -> Vec<(usize, f64)> {
-        self.of(key, contender).filter_map(|(pair, values)| Some((pair?, part.of(values)))).collect()
+    fn of_pairs(&self, key: &str, part: Part, contender: Contender) -> BTreeMap<usize, f64> {
+        self.of(key, contender).filter_map(|(pair, values)| Some((pair?, values.part(part)))).collect()
     }
 
     /// Of many attempts, of all pairs together; of single values, the median of the pairs and the worst of them.
-    fn cell(&self, row: &Row, contender: Contender) -> String {
-        if let Some((_, all)) = self.of(row.key, contender).find(|(pair, _)| pair.is_none()) {
-            return decimals(row.places)(row.part.of(all));
+    fn cell(&self, (key, _, part, places, _): Row, contender: Contender) -> String {
+        match self.of(key, contender).find(|(pair, _)| pair.is_none()) {
+            Some((_, all)) => format!("{:.places$}", all.part(part)),
+            None => spread(self.of_pairs(key, part, contender).into_values(), places),
         }
-        let of_pairs = self.of_pairs(row.key, row.part, contender);
-        spread(of_pairs.into_iter().map(|(_, value)| value), row.places)
     }
 
-    /// Quintet's and another's, for each pair that has both.
-    pub fn of_both(&self, key: &str, part: Part, other: Contender) -> Vec<(f64, f64)> {
-        let theirs = self.of_pairs(key, part, other);
-        let ours = self.of_pairs(key, part, Contender::Quintet).into_iter();
-        let both = ours.filter_map(|(pair, ours)| {
-            let (_, theirs) = theirs.iter().find(|(other, _)| *other == pair)?;
-            Some((ours, *theirs))
-        });
-        both.collect()
+    /// Quintet's over another's, for each pair that has both.
+    fn ratios(&self, key: &str, part: Part, other: Contender) -> Vec<f64> {
+        let (ours, theirs) = (self.of_pairs(key, part, Contender::Quintet), self.of_pairs(key, part, other));
+        ours.iter().filter_map(|(pair, ours)| ratio(*ours, *theirs.get(pair)?)).collect()
     }
 
-    /// Quintet's over another's, for each pair.
-    fn ratios(&self, key: &str, part: Part, to: Contender) -> Vec<f64> {
-        self.of_both(key, part, to).into_iter().filter_map(|(ours, theirs)| ratio(ours, theirs)).collect()
-    }
-
-    /// How many attempts of a figure there were.
     fn attempts(&self, key: &str, contender: Contender) -> usize {
         let of_pairs = self.of(key, contender).filter(|(pair, _)| pair.is_some());
         of_pairs.map(|(_, values)| values.attempts()).sum()
     }
 
-    /// What of Quintet's is farther from nothing than its limit in any pair, a sentence each.
-    pub fn failures(&self, limits: &[(&str, f64)]) -> Vec<String> {
-        let too_high = |(key, most): &(&str, f64)| {
-            let values = self.of_pairs(key, Part::Worst, Contender::Quintet).into_iter();
-            let worst =
-                values.map(|(_, value)| value).max_by(|one, other| one.abs().total_cmp(&other.abs()))?;
-            (worst.abs() > *most).then(|| format!("{key} {worst:.2}, and {most} is the most"))
-        };
-        limits.iter().filter_map(too_high).collect()
-    }
-
-    /// The table of a measure: what each contender came to, and Quintet's over each other's.
+    /// The figures of each contender, and Quintet's over each other's.
     fn table(&self, rows: &[Row], contenders: &[Contender]) -> Table {
         let others = || contenders.iter().filter(|contender| **contender != Contender::Quintet);
-        let names = contenders.iter().map(|contender| contender.name().to_owned());
-        let ratios = others().map(|other| format!("{} / {}", Contender::Quintet.name(), other.name()));
+        let names = contenders.iter().map(Contender::to_string);
+        let ratios = others().map(|other| format!("{} / {other}", Contender::Quintet));
         let mut table = Table::new(&self.title, names.chain(ratios).chain(["goal".to_owned()]));
-        // Older runs lack some figures.
-        let has = |row: &&Row| contenders.iter().any(|contender| self.attempts(row.key, *contender) > 0);
-        for row in rows.iter().filter(has) {
-            let cells = contenders.iter().map(|contender| self.cell(row, *contender));
-            let ratios =
-                others().map(|other| interval(stats::interval(self.ratios(row.key, row.part, *other)), 2));
-            table.row(row.label, cells.chain(ratios).chain([row.goal.to_owned()]));
+        for row in rows {
+            let (key, label, part, _, goal) = *row;
+            // Older runs lack some figures.
+            if contenders.iter().all(|contender| self.attempts(key, *contender) == 0) {
+                continue;
+            }
+            let cells = contenders.iter().map(|contender| self.cell(*row, *contender));
+            let ratios = others().map(|other| interval(stats::interval(self.ratios(key, part, *other)), 2));
+            table.row(label, cells.chain(ratios).chain([goal.to_owned()]));
         }
-        let attempts = contenders.iter().map(|contender| {
-            // Some figures have no value in some attempts, and the canary has many.
-            let of_rows = rows.iter().map(|row| self.attempts(row.key, *contender));
+        // Some figures have no value in some attempts, and the canary has many.
+        let least = contenders.iter().map(|contender| {
+            let of_rows = rows.iter().map(|row| self.attempts(row.0, *contender));
             of_rows.filter(|attempts| *attempts > 0).min().unwrap_or_default().to_string()
         });
-        table.note(format!("Times measured, at least: {}.", attempts.collect::<Vec<_>>().join(", ")));
+        table.note(format!("Times measured, at least: {}.", least.collect::<Vec<_>>().join(", ")));
         table
     }
 }
@@ -219,19 +176,20 @@ impl Results {
 mod tests {
     use super::*;
 
-    const ONE: Row = Row { key: "rss", label: "RSS MiB", part: Part::P50, places: 1, goal: "8" };
-    const MANY: Row = Row { key: "ms", label: "p99 ms", part: Part::P99, places: 0, goal: "" };
-
-    fn none() -> Results {
-        Results::new(Measure::Own, "Memory".to_owned(), "v0".to_owned())
-    }
+    const ROWS: [Row; 2] = [("rss", "RSS MiB", Part::P50, 1, "8"), ("ms", "p99 ms", Part::P99, 0, "")];
 
     fn results() -> Results {
-        let mut results = none();
-        results.one(Contender::Quintet, 1, "rss", 8.0);
-        results.one(Contender::Quintet, 2, "rss", 10.0);
-        results.one(Contender::Twin, 1, "rss", 40.0);
-        results.one(Contender::Twin, 2, "rss", 20.0);
+        let empty = r#"{"measure": "own", "title": "Memory", "twin": "v0"}"#;
+        let mut results: Results = serde_json::from_str(empty).unwrap();
+        for (contender, pair, rss) in [
+            (Contender::Quintet, 1, 8.0),
+            (Contender::Quintet, 2, 10.0),
+            (Contender::Twin, 1, 40.0),
+            (Contender::Twin, 2, 20.0),
+            (Contender::KubeRuntime, 2, 5.0),
+        ] {
+            results.one(contender, pair, "rss", rss);
+        }
         results.add(Contender::Quintet, 1, "ms", vec![1.0, 2.0]);
         results.add(Contender::Quintet, 2, "ms", vec![9.0, 3.0]);
         results
@@ -239,37 +197,28 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_pair() {
-        let table = results().table(&[ONE, MANY], Contender::MANAGERS);
-        assert_eq!(
-            table.rows[0],
-            ["RSS MiB", "9.0 (10.0)", "30.0 (40.0)", "-", "0.35 (0.20 to 0.50)", "-", "8"].map(str::to_owned)
-        );
-        assert_eq!(table.rows[1], ["p99 ms", "9", "-", "-", "-", "-", ""].map(str::to_owned));
+        let table = results().table(&ROWS, Contender::MANAGERS);
+        let rows = [
+            ["RSS MiB", "9.0 (10.0)", "30.0 (40.0)", "-", "0.35 (0.20 to 0.50)", "-", "8"],
+            ["p99 ms", "9", "-", "-", "-", "-", ""],
+        ];
+        assert_eq!(table.rows, rows);
         assert_eq!(table.notes, ["Times measured, at least: 2, 2, 0."]);
+        assert_eq!(
+            results().ratios("rss", Part::P50, Contender::KubeRuntime),
+            [2.0],
+            "of the pair with both"
+        );
     }
 
     #[test]
-    fn what_is_too_high_in_one_pair_is_said() {
-        let results = results();
-        assert_eq!(results.failures(&[("rss", 10.0), ("ms", 9.0)]), Vec::<String>::new());
-        assert_eq!(results.failures(&[("rss", 9.5), ("ms", 9.0)]), ["rss 10.00, and 9.5 is the most"]);
-    }
-
-    #[test]
-    fn what_is_far_below_nothing_is_said_too() {
-        let mut results = none();
-        results.one(Contender::Quintet, 1, "bytes", -11.0);
-        results.one(Contender::Quintet, 2, "bytes", 2.0);
-        assert_eq!(results.failures(&[("bytes", 11.0)]), Vec::<String>::new());
-        assert_eq!(results.failures(&[("bytes", 10.0)]), ["bytes -11.00, and 10 is the most"]);
-    }
-
-    #[test]
-    fn both_have_a_value_in_a_pair_or_neither_counts() {
+    fn limits_hold_in_every_pair_and_both_ways() {
         let mut results = results();
-        results.one(Contender::TwinTuned, 2, "rss", 5.0);
-        assert_eq!(results.of_both("rss", Part::P50, Contender::TwinTuned), [(10.0, 5.0)]);
-        assert_eq!(results.of_both("rss", Part::P50, Contender::Twin), [(8.0, 40.0), (10.0, 20.0)]);
-        assert_eq!(results.of_both("rss", Part::P50, Contender::KubeRuntime), [(0.0, 0.0); 0]);
+        results.one(Contender::Quintet, 1, "bytes", -11.0);
+        results.limits = vec![("rss", 10.0), ("ms", 9.0), ("bytes", 11.0)];
+        assert_eq!(results.failures().unwrap(), [""; 0]);
+        results.limits = vec![("rss", 9.5), ("bytes", 10.0)];
+        let failures = ["rss 10.00, and 9.5 is the most", "bytes -11.00, and 10 is the most"];
+        assert_eq!(results.failures().unwrap(), failures);
     }
 }

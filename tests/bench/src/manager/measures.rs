@@ -3,27 +3,27 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
-use quintet_localcluster::audit::{Request, Tally};
+use quintet_localcluster::audit::Request;
 use quintet_localcluster::image::gzip;
-use quintet_localcluster::progress::Step;
+use quintet_localcluster::manager::NAMESPACE;
 use quintet_localcluster::{interrupt, run};
 use serde_json::{Value, json};
 
 use super::contender::{Contender, Stand};
 use super::figures::Results;
-use super::objects::{Kind, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
-use super::sizes::{Sizes, fewer};
+use super::objects::{KINDS, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec};
+use super::sizes::Sizes;
 use crate::client::Api;
 use crate::contest::{counts, remove};
 use crate::peer::Running;
 use crate::process;
-use crate::rig::{LOOK, pods, settled as quiet};
+use crate::rig::{LOOK, Rig, pods, settled as quiet};
 use crate::scrape;
 use crate::stats::{float, mebibytes, signed};
 
@@ -45,12 +45,9 @@ const RENEWAL: Duration = Duration::from_secs(5);
 /// How often the canary asks.
 const CANARY: Duration = Duration::from_millis(20);
 
-/// A pair of so many.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
-    /// From 1.
     pub number: usize,
-    /// How many there are.
     pub of: usize,
     /// Who is compared on this cluster, in this order.
     pub contenders: &'a [Contender],
@@ -62,15 +59,11 @@ impl Pair<'_> {
         Ok(RENEWAL * u32::try_from(self.number - 1)? / u32::try_from(self.of)?)
     }
 
-    /// Calls `measure` for each contender.
-    pub fn each(self, what: &str, mut measure: impl FnMut(Contender, &mut Step) -> Result<()>) -> Result<()> {
+    pub fn each(self, rig: &Rig, what: &str, mut measure: impl FnMut(Contender) -> Result<()>) -> Result<()> {
         let Self { number, of, contenders } = self;
-        for &contender in contenders {
-            let mut step = Step::start_long(format!("{what}, pair {number} of {of}: {}", contender.name()));
-            measure(contender, &mut step)?;
-            step.done();
-        }
-        Ok(())
+        contenders.iter().try_for_each(|&contender| {
+            rig.step(format!("{what}, pair {number} of {of}: {contender}"), || measure(contender))
+        })
     }
 }
 
@@ -78,11 +71,11 @@ impl Pair<'_> {
 pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
     let namespace = stand.rig.namespace()?;
     for &contender in pair.contenders.iter().rev() {
-        let step = Step::start_long(format!("warming up: {}", contender.name()));
-        let (running, _) = first_write(stand, contender, &namespace)?;
-        clear(stand, &namespace)?;
-        running.stop()?;
-        step.done();
+        stand.rig.step(format!("warming up: {contender}"), || {
+            let (running, _) = first_write(stand, contender, &namespace)?;
+            clear(stand, &namespace)?;
+            running.stop()
+        })?;
     }
     Ok(())
 }
@@ -91,7 +84,7 @@ pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
 pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
     for &contender in Contender::MANAGERS {
         let program = stand.program(contender);
-        let bytes = fs::read(&program).with_context(|| format!("cannot read {}", program.display()))?;
+        let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
         results.one(contender, 1, "bytes", float(bytes.len()) / 1_048_576.0);
         // Images are spoken of in MB, of a million bytes.
         results.one(contender, 1, "compressed", float(gzip(&bytes)?.len()) / 1e6);
@@ -99,9 +92,8 @@ pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Memory while nothing happens.
 pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
-    pair.each("idle", |contender, _| {
+    pair.each(stand.rig, "idle", |contender| {
         let running = settled(stand, contender, sizes)?;
         interrupt::pause(sizes.idle)?;
         let memory = running.memory()?;
@@ -114,49 +106,49 @@ pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Resu
 
 /// Requests while nothing happens, of all contenders at the same time: minutes are needed, for watches last as long.
 pub fn requests(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
-    let mut step = Step::start_long(format!("requests while nothing happens, {} s", sizes.long.as_secs()));
-    let started = pair.contenders.iter().map(|&contender| Ok((contender, settled(stand, contender, sizes)?)));
-    let started = started.collect::<Result<Vec<_>>>()?;
-    stand.rig.forget_requests()?;
-    let began = Instant::now();
-    while let Some(left) = sizes.long.checked_sub(began.elapsed()) {
-        step.tick();
-        interrupt::pause(left.min(Duration::from_secs(1)))?;
-    }
-    let asked = stand.rig.requests_so_far()?;
-    let seconds = began.elapsed().as_secs_f64();
-    for (contender, running) in started {
-        let own = || asked.iter().filter(|request| request.author == contender.author());
-        results.one(contender, pair.number, "requests", float(own().count()) / seconds);
-        let reads = own().filter(|request| request.is_read());
-        results.one(contender, pair.number, "reads", float(reads.count()) / seconds);
-        let besides = own().filter(|request| !request.is_of_election());
-        results.one(contender, pair.number, "besides", float(besides.count()) / seconds);
-        running.stop()?;
-    }
-    step.done();
-    Ok(())
+    let label = format!("requests while nothing happens, {} s", sizes.long.as_secs());
+    stand.rig.step(label, || {
+        let settle = |&contender: &Contender| Ok((contender, settled(stand, contender, sizes)?));
+        let started = pair.contenders.iter().map(settle).collect::<Result<Vec<_>>>()?;
+        stand.rig.forget_requests()?;
+        let began = Instant::now();
+        while let Some(left) = sizes.long.checked_sub(began.elapsed()) {
+            stand.rig.tick();
+            interrupt::pause(left.min(Duration::from_secs(1)))?;
+        }
+        let asked = stand.rig.requests_so_far()?;
+        let seconds = began.elapsed().as_secs_f64();
+        for (contender, running) in started {
+            let mut add = |figure, is: fn(&Request) -> bool| {
+                let own = asked.iter().filter(|request| request.author == contender.author() && is(request));
+                results.one(contender, pair.number, figure, float(own.count()) / seconds);
+            };
+            add("requests", |_| true);
+            add("reads", Request::is_read);
+            add("besides", |request| !request.is_of_election());
+            running.stop()?;
+        }
+        Ok(())
+    })
 }
 
 /// Memory for pods that nobody here owns.
 pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let mut without = BTreeMap::new();
-    pair.each("memory without pods", |contender, _| {
+    pair.each(stand.rig, "memory without pods", |contender| {
         without.insert(contender, resident(stand, contender, sizes)?);
         Ok(())
     })?;
     let namespace = rig.namespace()?;
-    let step = Step::start_long(format!("making {} foreign pods", sizes.many));
-    let bodies = (0..sizes.many).map(|number| {
-        let mut pod =
-            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("foreign-{number}")}});
-        pod["spec"] = pod_spec("Always");
-        serde_json::to_vec(&pod)
-    });
-    rig.create_all(&pods(&namespace), bodies.collect::<Result<_, _>>()?)?;
-    step.done();
-    pair.each("memory with foreign pods", |contender, _| {
+    rig.step(format!("making {} foreign pods", sizes.many), || {
+        let (metadata, spec) = (|number| json!({"name": format!("foreign-{number}")}), pod_spec("Always"));
+        let pod =
+            |number| json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata(number), "spec": spec});
+        let bodies = (0..sizes.many).map(|number| serde_json::to_vec(&pod(number)));
+        rig.create_all(&pods(&namespace), bodies.collect::<Result<_, _>>()?)
+    })?;
+    pair.each(stand.rig, "memory with foreign pods", |contender| {
         let (with, without) = (resident(stand, contender, sizes)?, without[&contender]);
         results.one(contender, pair.number, "bytes", per_pod(without, with, sizes.many));
         Ok(())
@@ -167,24 +159,24 @@ pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
 pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let mut without = BTreeMap::new();
-    pair.each("memory without pods", |contender, _| {
+    pair.each(stand.rig, "memory without pods", |contender| {
         let rss = resident(stand, contender, sizes)?;
         results.one(contender, pair.number, "rss-none", mebibytes(rss));
         without.insert(contender, rss);
         Ok(())
     })?;
     let many = rig.namespace()?;
-    let (tenth, half) = fewer(sizes.many);
+    let (tenth, half) = (sizes.many / 10, sizes.many / 2);
     for (figure, part, more) in [("rss-tenth", "a tenth", tenth), ("rss-half", "half", half - tenth)] {
         many_pods(stand, &many, figure, more)?;
-        pair.each(&format!("memory with {part} of its pods"), |contender, _| {
+        pair.each(stand.rig, &format!("memory with {part} of its pods"), |contender| {
             results.one(contender, pair.number, figure, mebibytes(resident(stand, contender, sizes)?));
             Ok(())
         })?;
     }
     many_pods(stand, &many, "all", sizes.many - half)?;
     let namespace = rig.namespace()?;
-    pair.each("memory with its own pods", |contender, _| {
+    pair.each(stand.rig, "memory with its own pods", |contender| {
         // What the API server did for the one before is over.
         interrupt::pause(sizes.settle)?;
         let (running, seconds) = first_write(stand, contender, &namespace)?;
@@ -208,55 +200,51 @@ pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Resul
 pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let (rig, ours) = (stand.rig, Contender::Quintet);
     let namespace = rig.namespace()?;
-    stand.free(ours)?;
-    let running = stand.start_ready(ours, "a")?;
-    let mut step = Step::start_long(format!(
-        "{} objects of five kinds, pair {} of {}",
-        sizes.many, pair.number, pair.of
-    ));
-    let objects = Kind::ALL.map(|kind| kind.share(sizes.many));
-    for (kind, objects) in Kind::ALL.into_iter().zip(objects) {
-        let bodies = (0..objects).map(|number| serde_json::to_vec(&kind.object(number)));
-        rig.wait_for(rig.api().create_all(&kind.collection(&namespace), bodies.collect::<Result<_, _>>()?))?;
-        step.tick();
-    }
-    at_rest(stand, &running, sizes.many)?;
-    running.stop()?;
-    step.done();
-
-    let step = Step::start_long(format!("restart, pair {} of {}", pair.number, pair.of));
-    stand.free(ours)?;
-    rig.forget_requests()?;
-    let running = stand.start_ready(ours, "a")?;
-    run::poll("every object was looked at", rig.patience(), LOOK, || {
-        let metrics = running.metrics()?;
-        let looked = Kind::ALL.map(|kind| {
-            scrape::sum(&metrics, "controller_runtime_reconcile_total", &[("controller", kind.controller())])
-        });
-        let all = looked.into_iter().zip(objects).all(|(looked, objects)| looked >= float(objects));
-        Ok(all.then_some(()))
+    let (number, of) = (pair.number, pair.of);
+    rig.step(format!("{} objects of five kinds, pair {number} of {of}", sizes.many), || {
+        stand.free(ours)?;
+        let running = stand.start(ours, "a")?.once_ready()?;
+        for kind in KINDS {
+            let bodies = (0..kind.share(sizes.many)).map(|number| serde_json::to_vec(&kind.object(number)));
+            let bodies = bodies.collect::<Result<_, _>>()?;
+            rig.wait_for(rig.api().create_all(&kind.collection(&namespace), bodies))?;
+            rig.tick();
+        }
+        at_rest(stand, &running, sizes.many)?;
+        running.stop()
     })?;
-    at_rest(stand, &running, sizes.many)?;
-    let is_ours = |request: &&Request| request.author == ours.author() && request.resource != "leases";
-    let asked = rig.requests_so_far()?;
-    let of = |what: fn(&Request) -> bool| {
-        float(asked.iter().filter(is_ours).filter(|request| what(request)).count())
-    };
-    results.one(ours, pair.number, "writes", of(Request::is_write));
-    results.one(ours, pair.number, "reads", of(Request::is_read));
-    interrupt::pause(sizes.idle)?;
-    let asked = rig.requests_so_far()?;
-    let steady = asked.iter().filter(is_ours).filter(|request| request.is_read());
-    results.one(ours, pair.number, "steady", float(steady.count()));
-    running.stop()?;
-    step.done();
-    Ok(())
+    rig.step(format!("restart, pair {number} of {of}"), || {
+        stand.free(ours)?;
+        rig.forget_requests()?;
+        let running = stand.start(ours, "a")?.once_ready()?;
+        rig.wait_until("every object was looked at", || {
+            let metrics = running.metrics()?;
+            Ok(KINDS.iter().all(|kind| {
+                let passes =
+                    scrape::sum(&metrics, "controller_runtime_reconcile_total", &[("controller", kind.name)]);
+                passes >= float(kind.share(sizes.many))
+            }))
+        })?;
+        at_rest(stand, &running, sizes.many)?;
+        // Renewals of the Lease are left out.
+        let count = |asked: &[Request], is: fn(&Request) -> bool| {
+            let is_ours =
+                |request: &&Request| request.author == ours.author() && request.resource != "leases";
+            float(asked.iter().filter(is_ours).filter(|request| is(request)).count())
+        };
+        let asked = rig.requests_so_far()?;
+        results.one(ours, number, "writes", count(&asked, Request::is_write));
+        results.one(ours, number, "reads", count(&asked, Request::is_read));
+        interrupt::pause(sizes.idle)?;
+        results.one(ours, number, "steady", count(&rig.requests_so_far()?, Request::is_read));
+        running.stop()
+    })
 }
 
 /// From the start of the program until its first write arrives.
 pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let namespace = stand.rig.namespace()?;
-    pair.each("start to first write", |contender, _| {
+    pair.each(stand.rig, "start to first write", |contender| {
         interrupt::pause(sizes.settle)?;
         let (running, seconds) = first_write(stand, contender, &namespace)?;
         results.one(contender, pair.number, "first", 1_000.0 * seconds);
@@ -267,12 +255,12 @@ pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
 
 /// From the answer to a request that makes an object until the answer to the one that makes its pod.
 pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
-    pair.each("event to write", |contender, step| {
+    pair.each(stand.rig, "event to write", |contender| {
         let running = settled(stand, contender, sizes)?;
         for (figure, rate, events) in
             [("delay-calm", CALM_RATE, sizes.calm_events), ("delay", RATE, sizes.events)]
         {
-            let delays = delays_at(stand, &running, rate, events, step)?;
+            let delays = delays_at(stand, &running, rate, events)?;
             results.add(contender, pair.number, figure, delays);
         }
         running.stop()
@@ -280,13 +268,7 @@ pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
 }
 
 /// Milliseconds from each of so many events, at so many a second, to the write that it causes.
-fn delays_at(
-    stand: &Stand<'_>,
-    running: &Running,
-    rate: u32,
-    events: usize,
-    step: &mut Step,
-) -> Result<Vec<f64>> {
+fn delays_at(stand: &Stand<'_>, running: &Running, rate: u32, events: usize) -> Result<Vec<f64>> {
     let rig = stand.rig;
     let namespace = rig.namespace()?;
     rig.forget_requests()?;
@@ -309,12 +291,11 @@ fn delays_at(
     });
     rig.wait_for(async { sender.await.context("the sender's task ended early")? })?;
     let mut writes = Vec::new();
-    run::poll("every event has its pod", rig.patience(), LOOK, || {
-        step.tick();
+    rig.wait_until("every event has its pod", || {
         running.must_run()?;
         writes.extend(rig.writes_so_far(&namespace)?);
         let made = writes.iter().filter(|write| write.is_creation_of_pod()).count();
-        Ok((made >= events).then_some(()))
+        Ok(made >= events)
     })?;
     let owners: BTreeMap<String, String> =
         rig.list(&pods(&namespace))?.iter().filter_map(owner_of_pod).collect();
@@ -353,7 +334,7 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
     let rig = stand.rig;
     let driven = sizes.jobs * rig.nodes();
     let canaries = stand.canary()?;
-    pair.each("pods driven to completion", |contender, step| {
+    pair.each(stand.rig, "pods driven to completion", |contender| {
         let namespace = rig.namespace()?;
         let running = settled(stand, contender, sizes)?;
         rig.forget_requests()?;
@@ -365,21 +346,19 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
         for number in 0..sizes.jobs {
             rig.create(&daemon_jobs(&namespace), &daemon_job(&format!("drive-{number}")))?;
         }
-        run::poll("all pods have succeeded", rig.patience(), LOOK, || {
-            step.tick();
+        rig.wait_until("all pods have succeeded", || {
             running.must_run()?;
             for path in &paths {
                 let job = rig.get(path)?.unwrap_or_default();
                 if !counts(&job["status"]["succeeded"], rig.nodes()) || job["status"]["succeeded"].is_null() {
-                    return Ok(None);
+                    return Ok(false);
                 }
             }
-            Ok(Some(()))
+            Ok(true)
         })?;
         let seconds = began.elapsed().as_secs_f64();
         let (waits, refused) = canary.finish(stand)?;
-        let writes = rig.writes(&namespace)?;
-        let tally = Tally::of(&writes, contender.author(), &namespace);
+        let tally = rig.tally(&namespace, contender.author())?;
         let cpu = process::cpu_seconds(running.pid())? - cpu;
         results.one(contender, pair.number, "cpu", cpu * 1_000.0 / float(driven));
         results.one(contender, pair.number, "writes", float(tally.writes()) / float(driven));
@@ -397,42 +376,36 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
     })
 }
 
-/// Somebody who has nothing to do with the manager and asks the API server for a small object, again and again.
+/// A client that has nothing to do with the manager and gets a small object, again and again.
 struct Canary {
-    ended: Arc<AtomicBool>,
-    waits: Arc<Mutex<Vec<f64>>>,
-    /// Ends with how often it was asked to come later.
-    task: tokio::task::JoinHandle<Result<usize>>,
+    has_ended: Arc<AtomicBool>,
+    /// Ends with the milliseconds that each request took, and the number of others that were asked to come later.
+    task: tokio::task::JoinHandle<Result<(Vec<f64>, usize)>>,
 }
 
 impl Canary {
     fn start(stand: &Stand<'_>, api: &Api, namespace: &str) -> Self {
-        let (ended, waits) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (api, path) = (api.clone(), format!("/api/v1/namespaces/{namespace}"));
-        let (until, into) = (Arc::clone(&ended), Arc::clone(&waits));
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (api, path, until) = (api.clone(), format!("/api/v1/namespaces/{namespace}"), has_ended.clone());
         let task = stand.rig.spawn(async move {
-            let mut refused = 0;
+            let (mut waits, mut refused) = (Vec::new(), 0);
             while !until.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 if api.is_served(&path).await? {
-                    let wait = 1_000.0 * began.elapsed().as_secs_f64();
-                    into.lock().unwrap_or_else(PoisonError::into_inner).push(wait);
+                    waits.push(1_000.0 * began.elapsed().as_secs_f64());
                 } else {
                     refused += 1;
                 }
                 tokio::time::sleep(CANARY).await;
             }
-            Ok(refused)
+            Ok((waits, refused))
         });
-        Self { ended, waits, task }
+        Self { has_ended, task }
     }
 
-    /// Milliseconds that each request took, and how many others were asked to come later.
     fn finish(self, stand: &Stand<'_>) -> Result<(Vec<f64>, usize)> {
-        self.ended.store(true, Ordering::Relaxed);
-        let refused =
-            stand.rig.wait_for(async { self.task.await.context("the canary's task ended early")? })?;
-        Ok((self.waits.lock().unwrap_or_else(PoisonError::into_inner).clone(), refused))
+        self.has_ended.store(true, Ordering::Relaxed);
+        stand.rig.wait_for(async { self.task.await.context("the canary's task ended early")? })
     }
 }
 
@@ -461,7 +434,7 @@ pub fn hand_over(
         End::Graceful => "graceful hand-over",
         End::Crash => "fail-over after a crash",
     };
-    pair.each(what, |contender, step| {
+    pair.each(stand.rig, what, |contender| {
         let namespace = stand.rig.namespace()?;
         // One that nobody hands over takes as long as the Lease: a few tell as much as a hundred.
         let times = match (end, contender) {
@@ -470,15 +443,14 @@ pub fn hand_over(
             _ => 1,
         };
         stand.free(contender)?;
-        let Some(follower) = stand.follow(contender) else { return Ok(()) };
+        let Some(follower) = stand.follow(contender, NAMESPACE) else { return Ok(()) };
         let start = |place| match end {
-            End::Graceful => stand.start_ready(contender, place),
-            End::Crash => stand.start_renewing_alike(contender, place),
+            End::Graceful => stand.start(contender, place)?.once_ready(),
+            End::Crash => stand.start_renewing_alike(contender, place)?.once_ready(),
         };
         let mut leader = start("a")?;
         let (mut released, mut taken, mut wrote) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..times {
-            step.tick();
             let old = follower.wait_for_holder()?;
             let standby = start(if number % 2 == 0 { "b" } else { "a" })?;
             interrupt::pause(sizes.standby)?;
@@ -519,7 +491,7 @@ pub fn hand_over(
 
 /// When the first request to make a pod came; waits for it.
 pub(super) fn first_creation(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Result<Timestamp> {
-    run::poll("a pod is made", stand.rig.patience(), GLANCE, || {
+    stand.rig.poll("a pod is made", GLANCE, || {
         let writes = stand.rig.writes_so_far(namespace)?;
         let mut made =
             writes.iter().filter(|write| write.author == contender.author() && write.is_creation_of_pod());
@@ -541,8 +513,8 @@ fn first_write(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Resu
 /// A contender that holds the Lease and has been at rest for a while.
 pub(super) fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Running> {
     stand.free(contender)?;
-    let follower = stand.follow(contender);
-    let running = stand.start_ready(contender, "a")?;
+    let follower = stand.follow(contender, NAMESPACE);
+    let running = stand.start(contender, "a")?.once_ready()?;
     if let Some(follower) = follower {
         follower.wait_for_holder()?;
     }
@@ -581,28 +553,25 @@ fn per_pod(without: u64, with: u64, pods: usize) -> f64 {
 /// which the twin selects. They go with their cluster.
 fn many_pods(stand: &Stand<'_>, namespace: &str, name: &str, pods: usize) -> Result<()> {
     let rig = stand.rig;
-    let mut step = Step::start_long(format!("making {pods} pods"));
-    stand.free(Contender::Quintet)?;
-    let running = stand.start_ready(Contender::Quintet, "a")?;
-    let path = format!("{}/{name}", pod_sets(namespace));
-    rig.create(&pod_sets(namespace), &pod_set(name, pods))?;
-    run::poll("the pods are made", patience(stand, pods)?, Duration::from_millis(500), || {
-        step.tick();
-        let status = rig.get(&path)?.unwrap_or_default()["status"].take();
-        Ok((!status["replicas"].is_null() && counts(&status["replicas"], pods)).then_some(()))
-    })?;
-    running.stop()?;
-    step.done();
-    Ok(())
+    rig.step(format!("making {pods} pods"), || {
+        stand.free(Contender::Quintet)?;
+        let running = stand.start(Contender::Quintet, "a")?.once_ready()?;
+        let path = format!("{}/{name}", pod_sets(namespace));
+        rig.create(&pod_sets(namespace), &pod_set(name, pods))?;
+        run::poll("the pods are made", patience(stand, pods)?, Duration::from_millis(500), || {
+            rig.tick();
+            let status = rig.get(&path)?.unwrap_or_default()["status"].take();
+            Ok((!status["replicas"].is_null() && counts(&status["replicas"], pods)).then_some(()))
+        })?;
+        running.stop()
+    })
 }
 
 /// Deletes all PodSets of a namespace and their pods.
 pub(super) fn clear(stand: &Stand<'_>, namespace: &str) -> Result<()> {
     let collection = pod_sets(namespace);
     stand.rig.delete(&format!("{collection}?propagationPolicy=Background"))?;
-    run::poll("the objects are gone", stand.rig.patience(), LOOK, || {
-        Ok((!stand.rig.has_any(&collection, "")?).then_some(()))
-    })?;
+    stand.rig.wait_until_empty(&collection)?;
     stand.rig.remove_pods(namespace)
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use quintet_localcluster::audit::Request;
-use quintet_localcluster::progress::Step;
 use quintet_localcluster::{interrupt, run};
 use serde_json::json;
 
@@ -43,18 +42,15 @@ const BUSINESS: Duration = Duration::from_secs(2);
 /// Writes of leaders that were stopped in the middle of their work and have woken, in how many tries.
 pub fn paused(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     stand.allow_every_lease()?;
-    pair.each("leaders that were stopped", |contender, step| {
+    pair.each(stand.rig, "leaders that were stopped", |contender| {
         let rounds = sizes.pauses.div_ceil(sizes.lanes);
         // One that writes does so within a few tries.
         let rounds = if contender == Contender::Quintet { rounds } else { rounds.div_ceil(5) };
-        let lanes = (0..sizes.lanes).map(|_| {
-            step.tick();
-            Lane::start(stand, contender)
-        });
+        let lanes = (0..sizes.lanes).map(|_| Lane::start(stand, contender));
         let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
         let (mut writes, mut unclean) = (0, 0);
         for round in 0..rounds {
-            let late = late_writes(stand, contender, &mut lanes, round, step)?;
+            let late = late_writes(stand, contender, &mut lanes, round)?;
             writes += late.len();
             unclean += late.iter().collect::<BTreeSet<_>>().len();
         }
@@ -72,24 +68,18 @@ fn late_writes(
     contender: Contender,
     lanes: &mut [Lane],
     round: usize,
-    step: &mut Step,
 ) -> Result<Vec<String>> {
     let rig = stand.rig;
     let replicas = |most| if round.is_multiple_of(2) { most } else { 0 };
     for lane in lanes.iter_mut() {
-        step.tick();
         lane.find_leader().with_context(|| lane.namespace.clone())?;
     }
     for (number, lane) in lanes.iter_mut().enumerate() {
-        step.tick();
         lane.scale(stand, BUSY.0, replicas(BUSY.1))?;
         interrupt::pause(APART * u32::try_from((number + round) % MOMENTS)?)?;
         lane.stop_leader()?;
     }
-    run::poll("every Lease was taken", LIMIT, LOOK, || {
-        step.tick();
-        Ok(lanes.iter().all(Lane::is_taken).then_some(()))
-    })?;
+    run::poll("every Lease was taken", LIMIT, LOOK, || Ok(lanes.iter().all(Lane::is_taken).then_some(())))?;
     interrupt::pause(BUSINESS)?;
     // Whoever writes from now on until they go on is a leader that was stopped.
     for lane in lanes.iter() {
@@ -106,7 +96,6 @@ fn late_writes(
     }
     for lane in lanes.iter_mut() {
         run::poll("a leader that was stopped knows that it was replaced", LIMIT, LOOK, || {
-            step.tick();
             Ok(lane.leader_knows()?.then_some(()))
         })?;
     }
@@ -121,7 +110,6 @@ fn late_writes(
         lane.standby.wake();
     }
     for lane in lanes.iter_mut() {
-        step.tick();
         lane.start_again(stand)?;
     }
     interrupt::pause(BUSINESS)?;
@@ -137,7 +125,6 @@ struct Lane {
     standby: Running,
     /// Who held the Lease when the leader was stopped, and when that was.
     stopped: (String, Timestamp),
-    /// How many processes were started.
     started: usize,
 }
 
@@ -147,10 +134,10 @@ impl Lane {
         for (name, _) in [BUSY, MEANWHILE] {
             stand.rig.create(&pod_sets(&namespace), &pod_set(name, 0))?;
         }
-        let follower = stand.follow_in(contender, &namespace).context("it competes for no Lease")?;
-        let leader = stand.start_in(contender, "1", &namespace)?;
+        let follower = stand.follow(contender, &namespace).context("it competes for no Lease")?;
+        let leader = stand.start_in(contender, "1", &namespace)?.once_ready()?;
         let holder = follower.wait_for_holder()?;
-        let standby = stand.start_in(contender, "2", &namespace)?;
+        let standby = stand.start_in(contender, "2", &namespace)?.once_ready()?;
         let stopped = (holder, Timestamp::now());
         Ok(Self { contender, namespace, follower, leader, standby, stopped, started: 2 })
     }
@@ -193,7 +180,9 @@ impl Lane {
         for process in [&mut self.leader, &mut self.standby] {
             if process.has_ended()? {
                 self.started += 1;
-                *process = stand.start_in(self.contender, &self.started.to_string(), &self.namespace)?;
+                *process = stand
+                    .start_in(self.contender, &self.started.to_string(), &self.namespace)?
+                    .once_ready()?;
             }
         }
         Ok(())

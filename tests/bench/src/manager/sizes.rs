@@ -2,11 +2,6 @@
 
 use std::time::Duration;
 
-/// A tenth and half of so many pods.
-pub fn fewer(many: usize) -> (usize, usize) {
-    (many / 10, many / 2)
-}
-
 /// How much of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -40,4 +35,48 @@ pub struct Sizes {
     pub outage: Duration,
     /// Objects that are made while nothing comes through.
     pub meanwhile: usize,
+}
+
+impl Sizes {
+    pub fn small() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            pairs: 1,
+            many: 100,
+            events: 50,
+            calm_events: 10,
+            jobs: 2,
+            nodes: 5,
+            hand_overs: 2,
+            pauses: 4,
+            lanes: 2,
+            settle: seconds(1),
+            standby: seconds(1),
+            idle: seconds(5),
+            long: seconds(5),
+            outage: seconds(3),
+            meanwhile: 3,
+        }
+    }
+
+    pub fn full(pairs: usize) -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            pairs,
+            many: 10_000,
+            events: 1_000,
+            calm_events: 250,
+            jobs: 5,
+            nodes: 200,
+            hand_overs: 100,
+            pauses: 1_000,
+            lanes: 50,
+            settle: seconds(8),
+            standby: seconds(1),
+            idle: seconds(30),
+            long: Duration::from_mins(20),
+            outage: Duration::from_mins(1),
+            meanwhile: 20,
+        }
+    }
 }

@@ -26,29 +26,16 @@ pub fn most_above(writes: &[Request], author: Author, before: usize, wanted: usi
     most - signed(wanted)
 }
 
-/// The pods that an author made, told apart by a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MadeAround {
-    /// Answered by then.
-    pub before: u64,
-    /// Answered later.
-    pub after: u64,
-    /// Those of them whose request came later too.
-    pub sent_after: u64,
-}
-
-/// Counts the pods that an author made before and after a moment.
-pub fn made_around(writes: &[Request], author: Author, moment: Timestamp) -> MadeAround {
-    let mut made = MadeAround::default();
+/// The pods that an author made: those that were answered by a moment, those that were answered later, and those of them
+/// whose request came later too.
+pub fn made_around(writes: &[Request], author: Author, moment: Timestamp) -> (u64, u64, u64) {
+    let (mut before, mut after, mut sent_after) = (0, 0, 0);
     for write in writes.iter().filter(|write| write.author == author && write.is_creation_of_pod()) {
-        if write.answered <= moment {
-            made.before += 1;
-        } else {
-            made.after += 1;
-            made.sent_after += u64::from(write.received > moment);
-        }
+        before += u64::from(write.answered <= moment);
+        after += u64::from(write.answered > moment);
+        sent_after += u64::from(write.received > moment);
     }
-    made
+    (before, after, sent_after)
 }
 
 /// The last request of this bench that scaled something.
@@ -61,70 +48,48 @@ pub fn last_scaling(writes: &[Request]) -> Option<&Request> {
 mod tests {
     use super::*;
 
-    fn at(millisecond: i64) -> Timestamp {
-        Timestamp::from_millisecond(1_000_000 + millisecond).unwrap()
-    }
-
-    fn write(author: Author, verb: &str, resource: &str, code: u16, received: i64, answered: i64) -> Request {
+    fn request(verb: &str, resource: &str, code: u16, millisecond: i64) -> Request {
+        let at = |millisecond: i64| Timestamp::from_millisecond(millisecond).unwrap();
         Request {
-            author,
+            author: Author::Quintet,
             namespace: "n".to_owned(),
             verb: verb.to_owned(),
             resource: resource.to_owned(),
             name: String::new(),
             code,
-            received: at(received),
-            answered: at(answered),
+            received: at(millisecond - 2),
+            answered: at(millisecond),
         }
     }
 
-    fn ours(verb: &str, code: u16, answered: i64) -> Request {
-        write(Author::Quintet, verb, "pods", code, answered - 2, answered)
-    }
-
     #[test]
-    fn the_worst_moment_is_found_in_the_order_of_answers() {
+    fn finds_the_worst_moment_in_the_order_of_answers() {
         let writes = [
-            ours("create", 201, 40),
-            ours("create", 201, 10),
-            ours("delete", 200, 20),
-            ours("create", 201, 20),
-            ours("create", 409, 21),
-            ours("delete", 404, 22),
-            write(Author::ReplicaSetController, "create", "pods", 201, 0, 20),
-            write(Author::Quintet, "patch", "pods", 200, 0, 20),
+            request("create", "pods", 201, 40),
+            request("create", "pods", 201, 10),
+            request("delete", "pods", 200, 20),
+            request("create", "pods", 201, 20),
+            request("create", "pods", 409, 21),
+            request("delete", "pods", 404, 22),
+            Request { author: Author::ReplicaSetController, ..request("create", "pods", 201, 20) },
+            request("patch", "pods", 200, 20),
         ];
         // 1, 2 (before the deletion of the same moment), 1, 2.
-        assert_eq!(most_above(&writes, Author::Quintet, 0, 1), 1);
-        assert_eq!(most_above(&writes, Author::Quintet, 0, 2), 0);
-        assert_eq!(most_above(&writes, Author::Quintet, 5, 2), 5);
+        let above = |before, wanted| most_above(&writes, Author::Quintet, before, wanted);
+        assert_eq!([above(0, 1), above(0, 2), above(5, 2)], [1, 0, 5]);
         assert_eq!(most_above(&[], Author::Quintet, 0, 3), -3);
     }
 
     #[test]
-    fn creations_are_told_apart_by_a_moment() {
-        let writes = [
-            ours("create", 201, 10),
-            ours("create", 201, 20),
-            ours("create", 201, 21),
-            ours("create", 201, 30),
-            ours("create", 409, 31),
-            ours("delete", 200, 32),
-        ];
-        let made = made_around(&writes, Author::Quintet, at(20));
-        assert_eq!(made, MadeAround { before: 2, after: 2, sent_after: 1 });
-        assert_eq!(made_around(&writes, Author::ReplicaSetController, at(20)), MadeAround::default());
-    }
-
-    #[test]
-    fn the_last_scaling_is_this_benchs() {
-        let writes = [
-            write(Author::Bench, "patch", "podsets/scale", 200, 1, 2),
-            write(Author::Bench, "patch", "podsets/scale", 200, 5, 6),
-            write(Author::Bench, "patch", "podsets", 200, 7, 8),
-            write(Author::Other, "patch", "podsets/scale", 200, 9, 10),
-        ];
-        assert_eq!(last_scaling(&writes).map(|write| write.answered), Some(at(6)));
-        assert_eq!(last_scaling(&writes[2..]), None);
+    fn tells_creations_apart_by_the_last_scaling() {
+        let scaling = |millisecond| Request {
+            author: Author::Bench,
+            ..request("patch", "podsets/scale", 200, millisecond)
+        };
+        let mut writes = vec![scaling(5), scaling(20), request("patch", "podsets/scale", 200, 30)];
+        let moment = last_scaling(&writes).unwrap().answered;
+        writes.extend([10, 20, 21, 30].map(|millisecond| request("create", "pods", 201, millisecond)));
+        writes.extend([request("create", "pods", 409, 31), request("delete", "pods", 200, 32)]);
+        assert_eq!(made_around(&writes, Author::Quintet, moment), (2, 2, 1));
     }
 }

@@ -6,24 +6,20 @@ use anyhow::{Context, Result};
 use quintet_localcluster::audit::{Author, Request, Tally};
 use quintet_localcluster::cluster::components::Component;
 use quintet_localcluster::manager::Manager;
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 use super::counting::{last_scaling, made_around, most_above};
 use super::figures::{Contender, Cycle, Halfway, Phase, Restart};
 use crate::client::Patch;
-use crate::contest::{Controller, Meter, Round, Used, counts, remove, stop};
+use crate::contest::{Controller, Meter, Round, Worker, counts, remove, stop};
 use crate::process;
-use crate::rig::{LOOK, Rig, pods};
+use crate::rig::{Rig, pods};
 
-/// Whose passes are counted.
 const CONTROLLER: Controller = Controller("podset");
 
 /// How often the audit log is read while it is of interest how many pods are made.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// The name of every object that is run.
 const NAME: &str = "bench";
 
 /// The pod: what a PodSet makes by itself.
@@ -66,7 +62,7 @@ impl Entry {
         object["apiVersion"] = json!(group);
         object["metadata"] = json!({"name": NAME});
         object["spec"]["replicas"] = json!(0);
-        let plural = format!("{}s", contender.name().to_lowercase());
+        let plural = format!("{}s", contender.to_string().to_lowercase());
         Self {
             contender,
             author,
@@ -86,22 +82,14 @@ impl Entry {
     }
 
     /// Waits until the status says of the current generation that so many pods are there and ready.
-    fn wait_for_status(&self, rig: &Rig, replicas: usize, step: &mut Step) -> Result<()> {
-        let (path, what) = (self.path(), format!("{} has {replicas} ready pods", self.contender.name()));
+    fn wait_for_status(&self, rig: &Rig, replicas: usize) -> Result<()> {
+        let (path, what) = (self.path(), format!("{} has {replicas} ready pods", self.contender));
         let mut last = Value::Null;
-        run::poll(&what, rig.patience(), LOOK, || {
-            step.tick();
+        rig.wait_until(&what, || {
             last = rig.get(&path)?.unwrap_or_default();
-            Ok(has_exactly(&last, replicas).then_some(()))
+            Ok(has_exactly(&last, replicas))
         })
         .with_context(|| format!("its status is {}", last["status"]))
-    }
-
-    fn wait_until_no_pods(&self, rig: &Rig, step: &mut Step) -> Result<()> {
-        run::poll("all pods are gone", rig.patience(), LOOK, || {
-            step.tick();
-            Ok((!rig.has_any(&pods(&self.namespace), "")?).then_some(()))
-        })
     }
 }
 
@@ -117,80 +105,63 @@ fn has_exactly(object: &Value, replicas: usize) -> bool {
 
 /// Runs a PodSet of a tenth of the pods unmeasured, so that nothing is done for the first time later.
 pub fn warm_up(rig: &Rig) -> Result<()> {
-    let mut step = Step::start_long("warming up, with a PodSet that is not measured");
-    let namespace = rig.namespace()?;
-    let manager = rig.manager()?;
-    let entry = Entry::new(Contender::PodSet, &namespace);
-    rig.create(&entry.collection, &entry.object)?;
-    entry.scale(rig, tenth(rig))?;
-    entry.wait_for_status(rig, tenth(rig), &mut step)?;
-    remove(rig, &namespace, &entry.path())?;
-    stop(manager)?;
-    step.done();
-    Ok(())
+    rig.step("warming up, with a PodSet that is not measured", || {
+        let namespace = rig.namespace()?;
+        let manager = rig.manager()?;
+        let entry = Entry::new(Contender::PodSet, &namespace);
+        rig.create(&entry.collection, &entry.object)?;
+        entry.scale(rig, tenth(rig))?;
+        entry.wait_for_status(rig, tenth(rig))?;
+        remove(rig, &namespace, &entry.path())?;
+        stop(manager)
+    })
 }
 
 fn tenth(rig: &Rig) -> usize {
     rig.pods() / 10
 }
 
-/// Everything that is measured of one contender in one round.
-pub fn cycle(rig: &Rig, contender: Contender, round: Round, step: &mut Step) -> Result<Cycle> {
+pub fn cycle(rig: &Rig, contender: Contender, round: Round) -> Result<Cycle> {
     let namespace = rig.namespace()?;
     let entry = Entry::new(contender, &namespace);
-    let mut manager = (contender == Contender::PodSet).then(|| rig.manager()).transpose()?;
+    let mut worker = match contender {
+        Contender::PodSet => Worker::Quintet(rig.manager()?),
+        Contender::ReplicaSet => Worker::Other(rig.pid(Component::ControllerManager)?),
+    };
     rig.create(&entry.collection, &entry.object)?;
-    entry.wait_for_status(rig, 0, step)?;
-    if let Some(manager) = &manager {
+    entry.wait_for_status(rig, 0)?;
+    if let Worker::Quintet(manager) = &worker {
         CONTROLLER.settled_passes(rig, manager)?;
     }
 
-    let up = phase(rig, &entry, manager.as_ref(), (0, rig.pods()), step)?;
-    let restart = match manager.take() {
-        Some(old) => {
-            let (new, restart) = restart(rig, &entry, old)?;
-            manager = Some(new);
-            Some(restart)
-        }
-        None => None,
-    };
-    let down = phase(rig, &entry, manager.as_ref(), (rig.pods(), 0), step)?;
-    let halfway = halfway(rig, &entry, step)?;
+    let up = phase(rig, &entry, &worker, (0, rig.pods()))?;
+    let mut restarted = None;
+    if let Worker::Quintet(old) = worker {
+        let (new, restart) = restart(rig, &entry, old)?;
+        (worker, restarted) = (Worker::Quintet(new), Some(restart));
+    }
+    let down = phase(rig, &entry, &worker, (rig.pods(), 0))?;
+    let halfway = halfway(rig, &entry)?;
 
     remove(rig, &namespace, &entry.path())?;
-    if let Some(manager) = manager {
-        stop(manager)?;
-    }
-    Ok(Cycle { contender, setting: round.setting, round: round.number, up, restart, down, halfway })
-}
-
-/// The process that does an entry's work.
-fn pid(rig: &Rig, manager: Option<&Manager>) -> Result<i32> {
-    manager.map_or_else(|| rig.pid(Component::ControllerManager), |manager| Ok(manager.pid()))
+    worker.stop()?;
+    let (setting, round) = (round.setting, round.number);
+    Ok(Cycle { contender, setting, round, up, restart: restarted, down, halfway })
 }
 
 /// Scales from one number to another and measures until all pods are ready, or gone.
-fn phase(
-    rig: &Rig,
-    entry: &Entry,
-    manager: Option<&Manager>,
-    (from, to): (usize, usize),
-    step: &mut Step,
-) -> Result<Phase> {
-    let passes = || manager.map(|manager| CONTROLLER.passes(manager)).transpose();
-    let pid = pid(rig, manager)?;
-    let (memory_before, passes_before) = (process::memory(pid)?, passes()?);
-    let meter = Meter::start(rig, pid, manager)?;
+fn phase(rig: &Rig, entry: &Entry, worker: &Worker, (from, to): (usize, usize)) -> Result<Phase> {
+    let meter = Meter::start(rig, worker, CONTROLLER)?;
     rig.forget_requests()?;
     let began = Instant::now();
     entry.scale(rig, to)?;
-    entry.wait_for_status(rig, to, step)?;
+    entry.wait_for_status(rig, to)?;
     let status_seconds = began.elapsed().as_secs_f64();
     if to == 0 {
-        entry.wait_until_no_pods(rig, step)?;
+        rig.wait_until_empty(&pods(&entry.namespace))?;
     }
     let done_seconds = began.elapsed().as_secs_f64();
-    let Used { cpu_seconds, api_server_cpu_seconds, others_percent } = meter.used()?;
+    let used = meter.used()?;
     let writes = rig.writes(&entry.namespace)?;
     let tally = Tally::of(&writes, entry.author, &entry.namespace);
     let last = if to > from { tally.last_pod } else { tally.last_deletion };
@@ -203,12 +174,7 @@ fn phase(
         done_seconds,
         most_above: most_above(&writes, entry.author, from, from.max(to)),
         writes: tally,
-        cpu_seconds,
-        api_server_cpu_seconds,
-        others_percent,
-        passes: passes_before.zip(passes()?).map(|(before, after)| after - before),
-        memory_before,
-        memory: process::memory(pid)?,
+        cost: meter.settled(used)?,
     })
 }
 
@@ -216,18 +182,14 @@ fn phase(
 fn restart(rig: &Rig, entry: &Entry, manager: Manager) -> Result<(Manager, Restart)> {
     rig.forget_requests()?;
     stop(manager)?;
-    let began = Instant::now();
-    let manager = rig.manager()?;
-    CONTROLLER.first_pass(rig, &manager)?;
-    let first_pass_seconds = began.elapsed().as_secs_f64();
-    let passes = CONTROLLER.settled_passes(rig, &manager)?;
-    let writes = Tally::of(&rig.writes(&entry.namespace)?, entry.author, &entry.namespace);
+    let (manager, first_pass_seconds, passes) = CONTROLLER.restarted(rig)?;
+    let writes = rig.tally(&entry.namespace, entry.author)?;
     let memory = process::memory(manager.pid())?;
     Ok((manager, Restart { first_pass_seconds, passes, writes, memory }))
 }
 
 /// Scales from nothing to all and, when a third of the pods are made, to a tenth.
-fn halfway(rig: &Rig, entry: &Entry, step: &mut Step) -> Result<Halfway> {
+fn halfway(rig: &Rig, entry: &Entry) -> Result<Halfway> {
     let third = rig.pods() / 3;
     let made = |writes: &[Request]| {
         writes.iter().filter(|write| write.author == entry.author && write.is_creation_of_pod()).count()
@@ -235,22 +197,21 @@ fn halfway(rig: &Rig, entry: &Entry, step: &mut Step) -> Result<Halfway> {
     rig.forget_requests()?;
     entry.scale(rig, rig.pods())?;
     let mut writes = Vec::new();
-    run::poll("a third of the pods are made", rig.patience(), GLANCE, || {
-        step.tick();
+    rig.poll("a third of the pods are made", GLANCE, || {
         writes.extend(rig.writes_so_far(&entry.namespace)?);
         Ok((made(&writes) >= third).then_some(()))
     })?;
     let began = Instant::now();
     entry.scale(rig, tenth(rig))?;
-    entry.wait_for_status(rig, tenth(rig), step)?;
+    entry.wait_for_status(rig, tenth(rig))?;
     let done_seconds = began.elapsed().as_secs_f64();
     writes.extend(rig.writes(&entry.namespace)?);
     let scaled = last_scaling(&writes).context("the audit log does not have the scaling")?.answered;
-    let made = made_around(&writes, entry.author, scaled);
+    let (made_before, made_after, sent_after) = made_around(&writes, entry.author, scaled);
     Ok(Halfway {
-        made_before: made.before,
-        made_after: made.after,
-        sent_after: made.sent_after,
+        made_before,
+        made_after,
+        sent_after,
         done_seconds,
         writes: Tally::of(&writes, entry.author, &entry.namespace),
     })
@@ -259,16 +220,6 @@ fn halfway(rig: &Rig, entry: &Entry, step: &mut Step) -> Result<Halfway> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn both_have_the_same_pod() {
-        let entry = |contender| Entry::new(contender, "n");
-        let (ours, theirs) = (entry(Contender::PodSet), entry(Contender::ReplicaSet));
-        assert_eq!(ours.object["spec"]["template"]["spec"], theirs.object["spec"]["template"]["spec"]);
-        assert_eq!(ours.path(), "/apis/batch.tutorial.kubebuilder.io/v1/namespaces/n/podsets/bench");
-        assert_eq!(theirs.path(), "/apis/apps/v1/namespaces/n/replicasets/bench");
-        assert_eq!((&ours.object["spec"]["replicas"], &ours.object["kind"]), (&json!(0), &json!("PodSet")));
-    }
 
     #[test]
     fn a_status_counts_for_its_generation() {

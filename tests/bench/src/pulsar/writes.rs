@@ -7,16 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use quintet_localcluster::audit::{Author, Tally};
-use quintet_localcluster::progress::Step;
-use quintet_localcluster::run;
+use quintet_localcluster::kube::is_true;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Results;
 use crate::contest::{self, Controller, counts};
-use crate::host::{Machine, Versions};
-use crate::report::Run;
-use crate::rig::{LOOK, Rig};
+use crate::host::Versions;
+use crate::rig::Rig;
 use crate::stats::Quantiles;
 use crate::table::{NONE, Table, count, decimals};
 
@@ -48,13 +46,11 @@ impl Case {
     }
 }
 
-/// What was written for a case.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Written {
     case: Case,
     /// The seconds from the creation of an object to its settled status.
     settled_in: Option<Quantiles>,
-    /// How many writes there may be.
     limit: u64,
     /// Until then, and until nothing trailed behind.
     settling: Tally,
@@ -69,7 +65,7 @@ fn limit(settled_in: &[f64]) -> u64 {
 }
 
 impl Written {
-    fn failures(&self) -> Vec<String> {
+    pub(super) fn failures(&self) -> Vec<String> {
         let (name, writes, limit) = (self.case.name(), self.settling.requests(), self.limit);
         let (refused, again) = (self.settling.refused, self.restart.requests());
         let mut failures = Vec::new();
@@ -88,34 +84,16 @@ impl Written {
 }
 
 /// Counts, on a cluster of its own.
-pub(super) fn run(program: &Path, command: String) -> Result<Run<Results>> {
-    let machine = Machine::now();
+pub(super) fn measured(program: &Path) -> Result<(Results, Versions)> {
     let rig = Rig::up(NODES, CASES.iter().map(|case| case.objects * case.replicas).sum(), program)?;
     let versions = Versions::of(&rig, program)?;
-    let writes = CASES.iter().map(|case| measure(&rig, *case)).collect::<Result<Vec<_>>>()?;
-    Ok(Run {
-        about: "Writes to the API server".to_owned(),
-        // Before everything else.
-        size: 0,
-        command,
-        machine,
-        versions: versions.built(true)?,
-        failures: Some(writes.iter().flat_map(Written::failures).collect()),
-        caveats: Vec::new(),
-        measurements: Results { writes, ..Results::default() },
-    })
+    let writes =
+        CASES.map(|case| rig.step(format!("counting writes: {}", case.name()), || measure(&rig, case)));
+    let writes = writes.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok((Results { writes, ..Results::default() }, versions))
 }
 
-/// How they were counted, for the document.
-pub(super) const METHOD: &str = "Writes to the API server are those of the manager, by the API server's audit log, on a cluster of its own: etcd, \
-    kube-apiserver, kube-controller-manager and kube-scheduler as processes of this machine, with simulated nodes, where a \
-    pod is ready as soon as it is bound. They are counted from the creation of an object until its status says that all \
-    replicas are ready and nothing is written for two seconds; then the manager is started anew. Leases are left out, Events \
-    counted apart. Three writes for each object are allowed, and one more for each full second that it takes to settle; a restart \
-    writes nothing.";
-
 fn measure(rig: &Rig, case: Case) -> Result<Written> {
-    let step = Step::start_long(format!("counting writes: {}", case.name()));
     let namespace = rig.namespace()?;
     let path = format!("/apis/pulsar.pulsarconsumer.krvarma.com/v1/namespaces/{namespace}/pulsarconsumers");
     let manager = rig.manager()?;
@@ -127,27 +105,26 @@ fn measure(rig: &Rig, case: Case) -> Result<Written> {
         rig.create(&path, &object)?;
     }
     let mut settled_in: Vec<f64> = Vec::new();
-    run::poll("every status is settled", rig.patience(), LOOK, || {
+    rig.wait_until("every status is settled", || {
         for object in rig.list(&path)?.iter().filter(|object| is_settled(object, case.replicas)) {
             let since = waiting.remove(object["metadata"]["name"].as_str().unwrap_or_default());
             settled_in.extend(since.map(|since| since.elapsed().as_secs_f64()));
         }
-        Ok(waiting.is_empty().then_some(()))
+        Ok(waiting.is_empty())
     })?;
-    let settling = Tally::of(&rig.writes(&namespace)?, Author::Quintet, &namespace);
+    let settling = rig.tally(&namespace, Author::Quintet)?;
 
     contest::stop(manager)?;
     let manager = rig.manager()?;
-    run::poll("the restarted manager has looked at every object", rig.patience(), LOOK, || {
-        Ok((usize::try_from(CONTROLLER.passes(&manager)?)? >= case.objects).then_some(()))
+    rig.wait_until("the restarted manager has looked at every object", || {
+        Ok(usize::try_from(CONTROLLER.passes(&manager)?)? >= case.objects)
     })?;
     CONTROLLER.settled_passes(rig, &manager)?;
-    let restart = Tally::of(&rig.writes(&namespace)?, Author::Quintet, &namespace);
+    let restart = rig.tally(&namespace, Author::Quintet)?;
     // What is left would be looked at by the next case's managers.
     rig.delete(&path)?;
-    run::poll("the objects are gone", rig.patience(), LOOK, || Ok((!rig.has_any(&path, "")?).then_some(())))?;
+    rig.wait_until_empty(&path)?;
     contest::stop(manager)?;
-    step.done();
     let (limit, settled_in) = (limit(&settled_in), Quantiles::of(&settled_in));
     Ok(Written { case, settled_in, limit, settling, restart })
 }
@@ -166,9 +143,7 @@ fn consumer(number: usize, replicas: usize) -> Value {
 /// Whether a status says of the current generation that all replicas are ready.
 fn is_settled(object: &Value, replicas: usize) -> bool {
     let status = &object["status"];
-    let available =
-        |all: &Vec<Value>| all.iter().any(|one| one["type"] == "Available" && one["status"] == "True");
-    status["conditions"].as_array().is_some_and(available)
+    is_true(object, "Available")
         && counts(&status["readyReplicas"], replicas)
         && status["observedGeneration"] == object["metadata"]["generation"]
 }
@@ -191,52 +166,28 @@ pub(super) fn table(written: &[Written]) -> Table {
 mod tests {
     use super::*;
 
-    fn tally(kinds: &[(&str, u64)]) -> Tally {
-        Tally {
-            by_kind: kinds.iter().map(|&(kind, count)| (kind.to_owned(), count)).collect(),
-            ..Tally::default()
-        }
-    }
-
-    fn written(settled_in: &[f64], statuses: u64) -> Written {
-        let settling = tally(&[("patch deployments", 1), ("patch pulsarconsumers/status", statuses)]);
+    fn failures(settled_in: &[f64], statuses: u64, restart: Tally) -> Vec<String> {
+        let by_kind =
+            [("patch deployments".to_owned(), 1), ("patch pulsarconsumers/status".to_owned(), statuses)];
+        let settling = Tally { by_kind: by_kind.into(), ..Tally::default() };
         let case = Case { objects: settled_in.len(), replicas: 1 };
         let (limit, settled_in) = (limit(settled_in), Quantiles::of(settled_in));
-        Written { case, settled_in, limit, settling, restart: Tally::default() }
+        Written { case, settled_in, limit, settling, restart }.failures()
     }
 
     #[test]
     fn what_takes_longer_may_say_more() {
-        assert_eq!(written(&[0.9], 2).failures(), [""; 0]);
-        assert_eq!(
-            written(&[0.9], 3).failures(),
-            [
-                "1 object, 1 replica: 4 writes and not 3 at most (patch deployments: 1, patch pulsarconsumers/status: 3)"
-            ]
-        );
-        assert_eq!(written(&[1.2], 3).failures(), [""; 0]);
-        assert_eq!((limit(&[0.1, 2.5, 1.0]), limit(&[])), (12, 0));
+        assert_eq!(failures(&[0.9], 2, Tally::default()), [""; 0]);
+        let kinds = "patch deployments: 1, patch pulsarconsumers/status: 3";
+        let too_many = format!("1 object, 1 replica: 4 writes and not 3 at most ({kinds})");
+        assert_eq!(failures(&[0.9], 3, Tally::default()), [too_many]);
+        assert_eq!(failures(&[1.2], 3, Tally::default()), [""; 0]);
     }
 
     #[test]
     fn a_restart_writes_nothing() {
-        let restart = tally(&[("patch deployments", 1)]);
-        let failures = Written { restart, ..written(&[0.5], 1) }.failures();
-        assert_eq!(failures, ["1 object, 1 replica: a restart wrote 1 times (patch deployments: 1)"]);
-    }
-
-    #[test]
-    fn a_status_of_an_older_spec_is_not_settled() {
-        let mut object = json!({
-            "metadata": { "generation": 2 },
-            "status": {
-                "observedGeneration": 2, "readyReplicas": 3,
-                "conditions": [{ "type": "Available", "status": "True" }],
-            },
-        });
-        assert!(is_settled(&object, 3));
-        assert!(!is_settled(&object, 4));
-        object["status"]["observedGeneration"] = json!(1);
-        assert!(!is_settled(&object, 3));
+        let restart = Tally { by_kind: [("patch deployments".to_owned(), 1)].into(), ..Tally::default() };
+        let wrote = ["1 object, 1 replica: a restart wrote 1 times (patch deployments: 1)"];
+        assert_eq!(failures(&[0.5], 1, restart), wrote);
     }
 }
