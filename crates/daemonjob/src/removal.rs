@@ -1,4 +1,4 @@
-//! Which pods go before they end, and which ended pods are not needed any more.
+//! Decides which pods the manager deletes before they end, and which ended pods it no longer needs.
 
 use std::cmp::Reverse;
 
@@ -21,7 +21,7 @@ use crate::survey::Survey;
 /// Succeeded pods that are kept: with many more of them Kubernetes' pod garbage collector would delete the ended pods of
 /// other owners too (`--terminated-pod-gc-threshold` of kube-controller-manager, 12,500).
 const KEPT_SUCCEEDED_PODS: usize = 1_000;
-/// Failed pods that are kept for a person to look at.
+/// Failed pods that the manager keeps so that users can inspect them.
 const KEPT_FAILED_PODS: usize = 100;
 
 /// What happens to a pod before it ends.
@@ -115,7 +115,7 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
     let Some(history) = history else { return Some(DeletedFor::Misplaced) };
     let is_misplaced = match history.verdict {
         Verdict::Run => false,
-        // A typing error must not delete the running pods of the template before.
+        // A typo in the template must not delete the running pods of the template before.
         Verdict::Refuse(Why::NotSelected) if survey.is_template_invalid => false,
         // Of a pod that was not bound, nothing goes on.
         Verdict::Continue(_) => pod.node.is_none(),
