@@ -332,9 +332,9 @@ fn notices(
     let mut build = |what: &[&str]| build(copy, what, built).with_context(|| format!("{name:?}"));
     let first = |programs: Vec<PathBuf>| programs.into_iter().next().context("cargo reports no program");
     match catcher {
-        Catcher::Plans(stories, fault) => {
+        Catcher::Plans(scenario, fault) => {
             let programs = build(&["test", "--package", "quintet-faults", "--test", "faults", "--no-run"])?;
-            plan_that_notices(copy, &first(programs)?, name, (stories, fault))
+            plan_that_notices(copy, &first(programs)?, name, (scenario, fault))
         }
         Catcher::Tests(package, filter) => {
             let programs = build(&["test", "--package", package, "--no-run"])?;
@@ -375,11 +375,11 @@ fn plan_that_notices(
     copy: &Path,
     program: &Path,
     name: &str,
-    (stories, fault): (&str, &str),
+    (scenario, fault): (&str, &str),
 ) -> Result<Option<String>> {
     let mut faults = Command::new(program);
     faults.env("CARGO_MANIFEST_DIR", copy);
-    faults.args([stories, "--stop-after", "1", "--fault", fault, "--every", "1"]);
+    faults.args([scenario, "--stop-after", "1", "--fault", fault, "--every", "1"]);
     let output = run::output(&mut faults, None)?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if !said.contains(" violations") {

@@ -272,7 +272,7 @@ tolerations:
 The command that removes one finalizer from all objects of a kind, at any position in their lists:
 (list "pods" "--all-namespaces" "dj.dysproz.io/ledger").
 */}}
-{{- define "quintet.letGo" -}}
+{{- define "quintet.removeFinalizer" -}}
 {{- $found := printf `{{range .items}}{{$of := .metadata}}{{range $at, $name := $of.finalizers}}{{if eq $name %q}}{{$of.namespace}} {{$of.name}} {{$at}}{{"\n"}}{{end}}{{end}}{{end}}` (index . 2) }}
 {{- $patch := printf `[{"op":"test","path":"/metadata/finalizers/'"$at"'","value":%q},{"op":"remove","path":"/metadata/finalizers/'"$at"'"}]` (index . 2) }}
 {{- printf `kubectl get %s %s -o go-template='%s' | while read -r ns name at; do kubectl patch %s -n "$ns" "$name" --type=json -p '%s'; done` (index . 0) (index . 1) $found (index . 0) $patch }}

@@ -151,7 +151,7 @@ pub const KINDS: [Kind; 5] = [
     },
 ];
 
-/// The definitions of the kinds, in the order of [`KINDS`]. A function of its own, so that the manager does not contain them.
+/// The definitions of the kinds, in the order of [`KINDS`]. Kept out of the table, so that the manager does not link them.
 pub fn definitions() -> [CustomResourceDefinition; KINDS.len()] {
     [DaemonJob::crd(), PodSet::crd(), PulsarConsumer::crd(), Greeting::crd(), Book::crd()]
 }

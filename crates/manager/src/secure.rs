@@ -437,14 +437,14 @@ mod tests {
         assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
         assert_eq!(*asked.lock().unwrap(), 2, "once");
         assert_eq!(judge("known", "put", "/debug/log-level").await, Verdict::Forbidden("scraper".into()));
-        assert_eq!(judge("stranger", "get", "/metrics").await, Verdict::Unknown);
+        assert_eq!(judge("unknown", "get", "/metrics").await, Verdict::Unknown);
         assert_eq!(*asked.lock().unwrap(), 5);
         tokio::time::advance(REFUSED).await;
-        assert_eq!(judge("stranger", "get", "/metrics").await, Verdict::Unknown);
+        assert_eq!(judge("unknown", "get", "/metrics").await, Verdict::Unknown);
         assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
         assert_eq!(*asked.lock().unwrap(), 6, "allowed lasts longer");
-        for stranger in 0..2 * REMEMBERED {
-            judge(&stranger.to_string(), "get", "/metrics").await;
+        for token in 0..2 * REMEMBERED {
+            judge(&token.to_string(), "get", "/metrics").await;
         }
         assert!(guard.answers().len() <= REMEMBERED);
     }
@@ -463,7 +463,7 @@ mod tests {
         let read = get(|| std::future::ready("read"));
         let router: Router = Router::new().route("/metrics", read).layer(guarded);
         let ask = async || {
-            let request = http::Request::get("/metrics").header(header::AUTHORIZATION, "Bearer stranger");
+            let request = http::Request::get("/metrics").header(header::AUTHORIZATION, "Bearer unknown");
             let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
             (answer.status(), guard.failures.load(Ordering::Relaxed))
         };

@@ -143,14 +143,14 @@ mod tests {
         let rows = rows(&text).unwrap();
         let mut all = BTreeSet::new();
         paths_of(&serde_saphyr::from_str(&text).unwrap(), "", &mut all);
-        let told = |path: &str| {
+        let is_documented = |path: &str| {
             // The children of a documented value are part of its default.
             rows.iter().any(|row| {
                 row.path == path || (row.default.is_some() && path.starts_with(&format!("{}.", row.path)))
             })
         };
-        let untold: Vec<&String> = all.iter().filter(|path| !told(path)).collect();
-        assert!(untold.is_empty(), "{untold:?}");
+        let undocumented: Vec<&String> = all.iter().filter(|path| !is_documented(path)).collect();
+        assert!(undocumented.is_empty(), "{undocumented:?}");
     }
 
     /// Collects the properties of a schema and of its children, and asserts that it rejects others.
