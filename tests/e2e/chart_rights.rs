@@ -87,12 +87,12 @@ fn some_namespaces_are_served_with_rights_in_these_alone() {
     };
     let ((code, said), helm) = test(&[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("no manager is wanted here; ") && said.contains("renews the Lease"), "{said}");
+    assert!(said.contains("the Deployment has 0 replicas; ") && said.contains("renews Lease"), "{said}");
     helm.unwrap();
     assert_eq!(manager.stop().unwrap(), Some(0));
     let ((code, said), helm) = test(&["--within=2s"]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("nobody holds the Lease quintet-system/quintet-manager"), "{said}");
+    assert!(said.contains("Lease quintet-system/quintet-manager has no holder"), "{said}");
     helm.unwrap_err();
 
     // So has the hook rights in these namespaces alone, and they are enough.
@@ -102,9 +102,9 @@ fn some_namespaces_are_served_with_rights_in_these_alone() {
         let (code, said) = play_the_hook(&site, || ());
         assert_eq!(code, Some(0), "{said}");
         for line in [
-            "0 Greetings freed of example.com/farewell in namespace team-a.",
-            "1 Greeting freed of example.com/farewell in namespace team-b.",
-            "What stays in namespace team-b: 1 podsets.batch.tutorial.kubebuilder.io",
+            "Removed example.com/farewell from 0 Greetings in namespace team-a.",
+            "Removed example.com/farewell from 1 Greeting in namespace team-b.",
+            "Remaining in namespace team-b: 1 podsets.batch.tutorial.kubebuilder.io",
         ] {
             assert!(said.contains(line), "{line}: {said}");
         }

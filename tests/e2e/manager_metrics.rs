@@ -163,7 +163,7 @@ fn a_certificate_that_is_replaced_is_served_without_a_restart() {
     assert!(!is_shown(&first));
     // What cannot be used is said, and the last good one stays.
     std::fs::write(dir.join("tls.key"), "no key").unwrap();
-    arena.wait("it is said", || manager.logged().contains("the old certificate is kept"));
+    arena.wait("it is said", || manager.logged().contains("keeping the old one"));
     assert!(is_shown(&second));
     arena.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", arena.namespace())]).unwrap();
 }
@@ -230,7 +230,7 @@ fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
     };
     assert_eq!(page("/debug/log-level"), (200, "info\n".to_owned()));
     let (status, why) = put("loud");
-    assert_eq!((status, why.contains("no log level")), (400, true), "{why}");
+    assert_eq!((status, why.contains("is not a log level")), (400, true), "{why}");
     assert!(!manager.logged().contains("DEBUG"));
     assert_eq!(put("debug"), (200, "debug\n".to_owned()));
     let retitle =

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: the benches are a program of their own (`tests/bench`), so that nothing else compiles what they
-//! measure and plot with.
+//! `cargo xtask bench`: runs the program of `tests/bench`. It is a separate package, because only the benches need its
+//! dependencies.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,19 +10,19 @@ use quintet_localcluster::{paths, run};
 
 /// `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
-#[command(about = "Measure a kind beside its peers, on a cluster of its own", disable_help_flag = true)]
+#[command(about = "Measure a kind and its peers, on a temporary cluster", disable_help_flag = true)]
 pub struct Args {
-    /// The arguments of the bench program, which reads `--help` too
+    /// The arguments of the bench program; use --help to list them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<OsString>,
 }
 
-/// Becomes the bench program, so that its exit code and the user's signals need no translation.
+/// Replaces this process by the bench program, which then gets signals and sets the exit code.
 pub fn run(args: &Args) -> Result<()> {
     let mut cargo = run::cargo();
     cargo.args(["run", "--quiet", "--package", "quintet-bench", "--manifest-path"]);
     cargo.arg(paths::workspace().join("Cargo.toml")).arg("--").args(&args.words);
-    // Paths among the arguments are relative to where the user is.
+    // Paths in the arguments are relative to the user's directory.
     cargo.current_dir(env::current_dir().context("cannot find the current directory")?);
     Err(cargo.exec()).context("cannot run cargo")
 }

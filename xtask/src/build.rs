@@ -1,4 +1,4 @@
-//! `cargo xtask build`: the release programs as they are shipped, and how large they are.
+//! `cargo xtask build`: builds the release programs.
 
 use std::fs;
 
@@ -10,24 +10,25 @@ use quintet_localcluster::run::print;
 /// `cargo xtask build`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(
-    about = "Build the release programs as they are shipped",
-    long_about = "Build the release programs as they are shipped, and print their paths and sizes: quintet, the manager, and \
-    pulsar-consumer and pulsar-producer, which PulsarConsumers run and are fed by.\n\n\
-    On Linux with glibc, on x86_64 and aarch64, they are static and position independent: they need no loader and no \
-    library, and run in an empty image (see cargo xtask image --help). Where the checkout, cargo's home and the build lie \
-    leaves no trace in them. Elsewhere they are built as cargo does by itself. The flags that this takes are \
-    added to those in RUSTFLAGS, and leave what is built for debugging as it is. The Pulsar programs are left out where \
-    there is no protoc for this system (see cargo xtask protoc --help). Where rustup has added the target of musl for this \
-    processor, quintet is built for that as well; it needs musl-gcc, which is Debian's package musl-tools."
+    about = "Build the release programs",
+    long_about = "Build the release programs, and print their paths and sizes: quintet, the manager; pulsar-consumer, which \
+    PulsarConsumers run; and pulsar-producer, which sends messages.\n\n\
+    On Linux with glibc, on x86_64 and aarch64, the programs are static and position independent. They need no loader and no \
+    library, and run in an empty image (see cargo xtask image --help). They contain no paths of the checkout, of cargo's home \
+    and of the build. On other systems, cargo builds them with its defaults. The command adds its flags to RUSTFLAGS, and does \
+    not rebuild debug programs.\n\n\
+    Without a protoc for this system, the command skips the Pulsar programs (see cargo xtask protoc --help). If rustup has \
+    the musl target for this processor, the command also builds quintet for musl. That needs musl-gcc, from Debian's package \
+    musl-tools."
 )]
 pub struct Args {}
 
-/// Builds the programs and says where they are and how large.
+/// Builds the programs, and prints their paths and sizes.
 pub fn run() -> Result<()> {
     let mut programs = vec![release()?];
     match pulsar_release()? {
         Some(more) => programs.extend(more),
-        None => eprintln!("pulsar-consumer and pulsar-producer are left out: {}", protoc::MISSING),
+        None => eprintln!("skipping pulsar-consumer and pulsar-producer: {}", protoc::MISSING),
     }
     programs.extend(musl_release()?);
     let mut lines = Vec::new();

@@ -1,9 +1,8 @@
-//! `cargo xtask chart test`: the Helm chart, without installing it.
+//! `cargo xtask chart test`: tests the Helm chart without installing it.
 //!
-//! helm-unittest renders the chart for every case of charts/quintet/tests and looks at what came out. What it rendered is
-//! kept on the way (each suite's post-renderer does that) and shown to a real API server, which knows every field and rule
-//! of what would be installed. promtool tests the alerting rules; and what kustomize installs is compared with what the
-//! chart does.
+//! helm-unittest renders and checks the chart for every case of charts/quintet/tests. Each suite's post-renderer stores the
+//! rendered manifests, and a real API server validates them in a dry run. promtool tests the alerting rules. The last test
+//! compares config/default with the chart.
 
 mod manifests;
 mod parity;
@@ -26,10 +25,10 @@ use crate::test::{Counts, FAILED, Failed, PASSED};
 
 use manifests::Manifests;
 
-/// The variable that tells the suites' post-renderer where to keep what was rendered.
+/// The environment variable with the post-renderer's output folder.
 const RENDERED: &str = "RENDERED";
 
-/// The release's name and namespace where a test does not say another.
+/// The default name and namespace of the release.
 const RELEASE: [&str; 2] = ["quintet", "quintet-system"];
 
 /// `cargo xtask chart`.
@@ -41,12 +40,12 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum ChartCommand {
-    /// Test the chart: its cases, every manifest on a real API server, the alerting rules, and kustomize beside it
+    /// Test the chart: unit tests, manifests on a real API server, alerting rules, and parity with kustomize
     ///
-    /// The last line is "N passed, N failed"; the exit code is 1 if anything failed.
+    /// The last line is "N passed, N failed". The exit code is 1 if a test failed.
     Test {
-        /// Use this cluster, which is up (see `cargo xtask cluster --help`), instead of one of its own. Nothing is installed
-        /// but definitions, namespaces and accounts without rights
+        /// Use this running cluster (see `cargo xtask cluster --help`) instead of a temporary one. The tests create only
+        /// definitions, namespaces and accounts without permissions
         #[arg(long)]
         name: Option<String>,
     },
@@ -60,7 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     if counts.failed > 0 { Err(Failed.into()) } else { Ok(()) }
 }
 
-/// Every test of the chart, on the cluster of this name or on one of its own.
+/// Runs every test of the chart, on the named cluster or on a temporary one.
 pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
     let tools =
         Tools { binaries: binaries::ensure(&binaries::ALL)?, testers: binaries::ensure(&binaries::CHART)? };
@@ -70,22 +69,22 @@ pub(crate) fn counts(name: Option<&str>) -> Result<Counts> {
         None => Cluster::up(&UpOptions { name: own.name(), nodes: Some(0) })?.0,
     };
     let mut counts = Counts::default();
-    counts += case("helm lint takes the chart", || {
+    counts += case("helm lint accepts the chart", || {
         run::stdout(tools.helm()?.args(["lint", "--strict"]).arg(chart())).map(drop)
     })?;
     let rendered = Scratch::new("rendered")?;
     counts += unittest(&tools, &rendered.0)?;
-    counts += case("the API server takes every manifest that was rendered", || {
+    counts += case("the API server accepts every rendered manifest", || {
         accepted(cluster.kube(), &Manifests::below(&rendered.0)?)
     })?;
-    counts += case("pods pass Pod Security restricted", || restricted(&tools, cluster.kube()))?;
-    counts += case("a cluster that is too old is refused", || too_old(&tools))?;
-    counts += case("kustomize installs what the chart does", || parity::holds(&tools))?;
+    counts += case("pods meet Pod Security restricted", || restricted(&tools, cluster.kube()))?;
+    counts += case("the chart rejects an old cluster", || too_old(&tools))?;
+    counts += case("config/default matches the chart", || parity::holds(&tools))?;
     counts += alerts(&tools)?;
     Ok(counts)
 }
 
-/// The programs that are run.
+/// The programs of the tests.
 struct Tools {
     binaries: Binaries,
     testers: Binaries,
@@ -104,7 +103,7 @@ impl Tools {
         Ok(Command::new(self.testers.path("promtool")?))
     }
 
-    /// `helm template` of the chart, with further arguments.
+    /// The output of `helm template` with additional arguments.
     fn template(&self, args: &[&str]) -> Result<String> {
         run::stdout(
             self.helm()?
@@ -120,19 +119,19 @@ fn chart() -> PathBuf {
     paths::workspace().join("charts/quintet")
 }
 
-/// One test; what it fails with is shown. Only an interruption ends the whole.
+/// Runs a test and prints its error. Returns an error only for an interruption.
 fn case(what: &str, test: impl FnOnce() -> Result<()>) -> Result<Counts> {
     match test() {
         Ok(()) => Ok(PASSED),
         Err(error) if error.is::<interrupt::Interrupted>() => Err(error),
         Err(error) => {
-            eprintln!("not so: {what}: {error:#}");
+            eprintln!("failed: {what}: {error:#}");
             Ok(FAILED)
         }
     }
 }
 
-/// A folder that goes with this value.
+/// A folder that is removed with this value.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -150,7 +149,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs helm-unittest, which says itself what failed, and counts its cases.
+/// Runs helm-unittest, which prints the failures, and counts its cases.
 fn unittest(tools: &Tools, rendered: &Path) -> Result<Counts> {
     let mut unittest = Command::new(tools.testers.path("helm-unittest")?);
     let report = rendered.with_extension("xml");
@@ -183,7 +182,7 @@ fn junit(report: &str) -> Counts {
     counts
 }
 
-/// What prometheus-operator defines; the chart writes objects of these kinds.
+/// The definitions of prometheus-operator for the chart's objects.
 fn monitoring() -> Result<Vec<PathBuf>> {
     let folder = paths::controlplane().join("monitoring");
     let module = "github.com/prometheus-operator/prometheus-operator";
@@ -193,7 +192,7 @@ fn monitoring() -> Result<Vec<PathBuf>> {
     Ok(["servicemonitors", "podmonitors", "prometheusrules"].map(file).to_vec())
 }
 
-/// Shows every manifest to the API server: it checks them as if they were to be stored, unknown fields included.
+/// Applies every manifest in a dry run, which also rejects unknown fields.
 fn accepted(kube: &Kube, manifests: &Manifests) -> Result<()> {
     for definition in monitoring()? {
         run::stdout(kube.kubectl().args(["apply", "--server-side", "-f"]).arg(definition))?;
@@ -204,7 +203,7 @@ fn accepted(kube: &Kube, manifests: &Manifests) -> Result<()> {
         .map(|name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }))
         .collect();
     apply(kube, &["--server-side"], &namespaces)?;
-    // A pod that names an account or a runtime class is refused without it.
+    // The API server rejects a pod without its account and its runtime class.
     apply(kube, &["--server-side"], &accounts(manifests))?;
     let runtime = json!({ "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": { "name": "gvisor" }, "handler": "runsc" });
     apply(kube, &["--server-side"], &[runtime])?;
@@ -213,11 +212,11 @@ fn accepted(kube: &Kube, manifests: &Manifests) -> Result<()> {
         &["--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"],
         manifests.all(),
     )?;
-    eprintln!("the API server took {took} different manifests");
+    eprintln!("the API server accepted {took} different manifests");
     Ok(())
 }
 
-/// The accounts that pods name, each once.
+/// The accounts of the pods.
 fn accounts(manifests: &Manifests) -> Vec<Value> {
     let pods = manifests.all().iter().filter(|object| object["kind"] == "Pod");
     let named: BTreeSet<(&str, &str)> = pods
@@ -229,7 +228,7 @@ fn accounts(manifests: &Manifests) -> Vec<Value> {
     named.into_iter().map(account).collect()
 }
 
-/// `kubectl apply`; how many objects it took. It goes on after those that are refused, and names them at the end.
+/// Runs `kubectl apply`, which reports all rejected objects, and returns the number of objects.
 fn apply(kube: &Kube, args: &[&str], objects: &[Value]) -> Result<usize> {
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
     let mut kubectl = kube.kubectl();
@@ -237,12 +236,12 @@ fn apply(kube: &Kube, args: &[&str], objects: &[Value]) -> Result<usize> {
         run::stdout_with_input(kubectl.arg("apply").args(args).args(["-f", "-"]), Some(&list.to_string()))?;
     let taken = taken.lines().count();
     if taken != objects.len() {
-        bail!("{taken} of {} objects were answered", objects.len());
+        bail!("kubectl reported {taken} of {} objects", objects.len());
     }
     Ok(taken)
 }
 
-/// Every pod that the chart makes, in a namespace that enforces Pod Security `restricted`.
+/// Applies every pod of the chart in a namespace that enforces Pod Security `restricted`, in a dry run.
 fn restricted(tools: &Tools, kube: &Kube) -> Result<()> {
     let namespace = "pod-security-restricted";
     let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
@@ -258,42 +257,42 @@ fn restricted(tools: &Tools, kube: &Kube) -> Result<()> {
         };
         let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "spec": template["spec"] });
         pod["metadata"] = json!({ "name": object["metadata"]["name"], "namespace": namespace });
-        // No such account is there.
+        // The account of the chart does not exist here.
         pod["spec"]["serviceAccountName"] = json!("default");
         apply(kube, &["--server-side", "--dry-run=server"], &[pod])?;
         checked.insert(object["kind"].as_str().unwrap_or_default());
     }
     if checked != BTreeSet::from(["Deployment", "Job", "Pod"]) {
-        bail!("pods of {checked:?} alone were found");
+        bail!("expected pods of a Deployment, a Job and a Pod, got {checked:?}");
     }
-    // And it is enforced.
+    // The API server must reject another pod.
     let spec = json!({ "containers": [{ "name": "c", "image": "i" }] });
     let lax = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "lax", "namespace": namespace }, "spec": spec });
     if apply(kube, &["--server-side", "--dry-run=server"], &[lax]).is_ok() {
-        bail!("the API server enforces nothing");
+        bail!("the API server does not enforce Pod Security");
     }
     Ok(())
 }
 
 fn too_old(tools: &Tools) -> Result<()> {
     let Err(error) = tools.template(&["--kube-version", "1.32.9"]) else {
-        bail!("Kubernetes 1.32.9 is taken")
+        bail!("the chart accepts Kubernetes 1.32.9")
     };
     let said = format!("{error:#}");
     if !said.contains("kubeVersion: >=1.33.0-0") {
-        bail!("it is not said why: {said}");
+        bail!("the error does not name the version range: {said}");
     }
     Ok(())
 }
 
-/// The alerting rules as they are installed, tested by promtool with made-up samples.
+/// Tests the rendered alerting rules with promtool.
 fn alerts(tools: &Tools) -> Result<Counts> {
     let folder = paths::workspace().join("tests/chart/alerts");
     let scratch = Scratch::new("alerts")?;
     let set = "metrics.prometheusRule.enabled=true,metrics.prometheusRule.renderMode=alwaysRender";
     let rendered = tools.template(&["--set", set, "--show-only", "templates/prometheusrule.yaml"])?;
     let manifests = Manifests::of(&rendered)?;
-    let rule = manifests.all().first().context("no PrometheusRule is rendered")?;
+    let rule = manifests.all().first().context("the chart renders no PrometheusRule")?;
     // JSON is YAML.
     fs::write(scratch.0.join("rules.yaml"), rule["spec"].to_string())?;
     let mut names = BTreeSet::new();
@@ -301,19 +300,19 @@ fn alerts(tools: &Tools) -> Result<Counts> {
         names.extend(each["alert"].as_str().map(str::to_owned));
     }
     let mut counts = Counts::default();
-    counts += case("promtool takes the alerting rules", || {
+    counts += case("promtool accepts the alerting rules", || {
         run::stdout(
             tools.promtool()?.args(["check", "rules", "--lint-fatal"]).arg(scratch.0.join("rules.yaml")),
         )
         .map(drop)
     })?;
     for name in &names {
-        counts += case(&format!("alert {name} fires when it should, and then alone"), || {
+        counts += case(&format!("alert {name} fires only when it should"), || {
             let file = folder.join(format!("{name}.yaml"));
             let text =
                 fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
             if text.matches("exp_alerts: []").count() == 0 || !text.contains("exp_labels") {
-                bail!("{} has no case in which it fires, or none in which it does not", file.display());
+                bail!("{} needs a case that fires and a case that does not", file.display());
             }
             let copy = scratch.0.join(format!("{name}.yaml"));
             fs::write(&copy, text)?;
@@ -327,7 +326,7 @@ fn alerts(tools: &Tools) -> Result<Counts> {
 mod tests {
     use super::*;
 
-    /// What begins so is a metric of the manager's; `process_*` come from the library.
+    /// Prefixes of the manager's metrics. A library exports `process_*`.
     const PREFIXES: [&str; 5] =
         ["controller_runtime_", "workqueue_", "rest_client_", "leader_election_", "quintet_"];
 
@@ -335,7 +334,7 @@ mod tests {
         fs::read_to_string(paths::workspace().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// The words of a text that look like metrics of the manager's.
+    /// The words of a text that look like metrics of the manager.
     fn metrics(text: &str) -> BTreeSet<String> {
         text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
             .filter(|word| PREFIXES.iter().any(|prefix| word.starts_with(prefix)))
@@ -343,22 +342,22 @@ mod tests {
             .collect()
     }
 
-    /// Every metric that the manager has, from where they are registered.
+    /// Every metric of the manager, from the sources that register them.
     fn registered() -> BTreeSet<String> {
         let crates = fs::read_dir(paths::workspace().join("crates")).unwrap();
-        // That one is another program.
+        // pulsar-client is another program.
         let of_manager = crates.map(|one| one.unwrap()).filter(|one| one.file_name() != "pulsar-client");
         let files = of_manager.flat_map(|one| {
             ["metrics.rs", "server/metrics.rs"].map(|file| one.path().join("src").join(file))
         });
         let sources: String = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
-        // Those that stand alone in quotation marks; the crates' own names do not.
+        // Only whole string literals: names of crates are parts of longer ones.
         let quoted: Vec<&str> = sources.split('"').collect();
         quoted.into_iter().filter(|text| metrics(text).contains(*text)).map(str::to_owned).collect()
     }
 
     #[test]
-    fn alerts_and_dashboards_ask_for_metrics_that_there_are() {
+    fn alerts_and_dashboards_use_existing_metrics() {
         let registered = registered();
         assert!(registered.len() > 25, "{registered:?}");
         for file in ["alerts.yaml", "dashboards/manager.json", "dashboards/kinds.json"] {
@@ -375,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_and_every_alert_is_in_the_document() {
+    fn operations_md_lists_every_metric_and_alert() {
         let document = read("docs/operations.md");
         let untold: Vec<String> = registered().difference(&metrics(&document)).cloned().collect();
         assert!(untold.is_empty(), "{untold:?}");
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_of_a_report_are_added_up() {
+    fn adds_up_the_suites_of_a_report() {
         let report = r#"<testsuites><testsuite name="a" tests="3" failures="1" errors="0"></testsuite>
             <testsuite tests="2" failures="0" errors="0" name="b"></testsuite></testsuites>"#;
         assert_eq!(junit(report), Counts { passed: 4, failed: 1, skipped: 0 });

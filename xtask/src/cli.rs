@@ -5,25 +5,25 @@ use quintet_localcluster::{cluster, consumers, pulsar};
 
 use crate::{bench, build, chart, demo, faults, generate, image, protoc, release, test};
 
-/// Everything a developer of Quintet runs besides cargo itself
+/// Developer commands of Quintet
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What `cargo xtask` does.
+/// The commands of `cargo xtask`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// A real Kubernetes control plane on this machine, with simulated nodes: no container engine, no root
+    /// Run a Kubernetes control plane with simulated nodes on this machine, without container engine and root
     Cluster(cluster::cli::Args),
-    /// A real Apache Pulsar broker on this machine: no container engine, no root
+    /// Run an Apache Pulsar broker on this machine, without container engine and root
     Pulsar(pulsar::cli::Args),
-    /// Write the files that follow from the kinds' types and rules: definitions and RBAC
+    /// Generate the files that derive from the kinds' types and rules, such as definitions and RBAC
     Generate(generate::GenerateArgs),
-    /// The Helm chart: its tests
+    /// Test the Helm chart
     Chart(chart::Args),
     Consumers(consumers::Args),
     Demo(demo::Args),
@@ -43,7 +43,7 @@ mod tests {
     use quintet_localcluster::documents;
 
     #[test]
-    fn commands_in_the_documents_are_commands() {
+    fn parses_every_command_in_the_documents() {
         let mut failures = Vec::new();
         for document in documents::all() {
             for command in documents::commands(&document) {

@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: one command, from a fresh clone to all five kinds at work. Every line it prints about a kind was
-//! seen, not assumed: it fails with a sentence where something is not as it should be.
+//! `cargo xtask demo`: shows all five kinds on a local cluster. The demo verifies every line that it prints about a kind, and
+//! fails with a sentence otherwise.
 
 mod consumers;
 mod real;
@@ -21,35 +21,35 @@ use serde_json::Value;
 
 use consumers::Consumers;
 
-/// Where the samples, which name no namespace, are applied.
+/// The namespace for the samples.
 const SAMPLES: &str = "default";
 
-/// How long a kind may take to do its work. On a cluster with real nodes images are pulled meanwhile.
+/// The timeout for a kind. It includes the image pulls of real nodes.
 const LIMIT: Duration = Duration::from_mins(3);
 
 /// `cargo xtask demo`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Show the product: a cluster, Quintet on it, a sample of each kind applied and seen to work",
-    long_about = "Show the product: a cluster, Quintet on it, a sample of each kind applied and seen to work.\n\n\
-    Brings a local cluster up (see `cargo xtask cluster up --help`), installs the chart, applies a sample of each kind and waits \
-    until each kind has done its work. Where this machine can have real nodes, the managers are pods of the project's \
-    image and so are the samples' containers; else nodes are simulated, what is missing is said, and the manager is a \
-    process with the rights of the chart's ServiceAccount. Where \
-    there are Java and Maven, a broker of Apache Pulsar is part of it (see `cargo xtask pulsar --help`), and consumers \
-    are run. All is left running. It can be run again at any time."
+    about = "Install Quintet on a local cluster, apply a sample of each kind, and verify that it works",
+    long_about = "Install Quintet on a local cluster, apply a sample of each kind, and verify that it works.\n\n\
+    The command starts a local cluster (see `cargo xtask cluster up --help`), installs the chart, applies a sample of each \
+    kind, and waits until each sample works. If this machine supports real nodes, managers and samples run in pods. Otherwise, \
+    the command simulates nodes, prints the reason, and runs the manager as a process with the permissions of the chart's \
+    ServiceAccount. With Java and Maven, the demo includes an Apache Pulsar broker (see `cargo xtask pulsar --help`) and \
+    running consumers.\n\n\
+    The cluster and the manager keep running. You can run the command again at any time."
 )]
 pub struct Args {
     /// Name of the local cluster
     #[arg(long, default_value = DEFAULT_NAME)]
     name: String,
-    /// How many simulated nodes the local cluster has (3 for a new one), or `real` or `real:N` for N real ones (2 for a new one)
+    /// The number of simulated nodes (a new cluster has 3), or `real` or `real:N` for real nodes (a new cluster has 2)
     #[arg(long)]
     nodes: Option<Nodes>,
-    /// Use a cluster that you have, by its context in your kubeconfig, instead of a local one
+    /// Use the cluster of this kubeconfig context instead of a local one
     #[arg(long, conflicts_with_all = ["name", "nodes"])]
     context: Option<String>,
-    /// Stop what an earlier demo left running; the local cluster is removed, one of your own stays as it is
+    /// Stop an earlier demo: remove the local cluster, or stop the manager of --context
     #[arg(long)]
     stop: bool,
 }
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         let (cluster, started) = up(args)?;
         if started.is_empty() {
-            eprintln!("cluster {} is up already, with {} nodes", cluster.name(), cluster.nodes());
+            eprintln!("cluster {} is already running, with {} nodes", cluster.name(), cluster.nodes());
         }
         (cluster.kube().clone(), Some(cluster))
     };
@@ -80,8 +80,8 @@ pub fn run(args: &Args) -> Result<()> {
     shown
 }
 
-/// A local cluster: with real nodes where none were asked for by number and this machine can have them. One that is there
-/// keeps its own.
+/// Starts a local cluster. Without --nodes, an existing cluster keeps its nodes, and a new one has real nodes if this machine
+/// supports them.
 fn up(args: &Args) -> Result<(Cluster, Vec<String>)> {
     let options = |nodes: Option<usize>| UpOptions { name: args.name.clone(), nodes };
     match args.nodes {
@@ -92,17 +92,17 @@ fn up(args: &Args) -> Result<(Cluster, Vec<String>)> {
             Ok(_) => Cluster::up(&options(None)),
             Err(_) => {
                 if let Some(missing) = real::missing()? {
-                    eprintln!("nodes are simulated: {missing}");
+                    eprintln!("simulating nodes: {missing}");
                     return Cluster::up(&options(None));
                 }
-                eprintln!("nodes are real, and pods are run (--nodes 3 simulates three)");
+                eprintln!("using real nodes, which run pods (--nodes 3 simulates three nodes)");
                 Cluster::up_real(&options(None))
             }
         },
     }
 }
 
-/// Everything after the cluster is there.
+/// The demo on a running cluster.
 fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Result<()> {
     let repeated = kube.get(SAMPLES, "crd", chart::DEFINITIONS[3])?.is_some()
         && kube.get(SAMPLES, chart::DEFINITIONS[3], "hello-world")?.is_some();
@@ -114,28 +114,32 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
     let consumers = match (local, consumers::missing()) {
         (None, _) => None,
         (Some(_), Some(missing)) => {
-            eprintln!("no consumer is run: {missing}");
+            eprintln!("not running consumers: {missing}");
             None
         }
         (Some(cluster), None) => Some(Consumers::start(cluster)?),
     };
     if real.is_none() {
         let (process, started) = Manager::ensure(kube, &ManagerOptions::default())?;
-        eprintln!("the manager {} (pid {})", if started { "runs" } else { "runs already" }, process.pid);
+        eprintln!(
+            "the manager {} (pid {})",
+            if started { "is running" } else { "is already running" },
+            process.pid
+        );
     }
     let samples = paths::workspace().join("samples");
     run::stdout(kube.kubectl().args(["apply", "-n", SAMPLES, "-k"]).arg(&samples))?;
 
     let nodes = local.map(Cluster::nodes);
     let ran_on =
-        seen("DaemonJob daemonjob-sample: a pod ran to completion on every node", || daemonjob(kube, nodes))?;
-    seen("PodSet podset-sample: as many pods as wanted are ready", || podset(kube))?;
-    // Where its image is really run, what it is and needs is not ours to promise.
+        seen("DaemonJob daemonjob-sample: a pod completed on every node", || daemonjob(kube, nodes))?;
+    seen("PodSet podset-sample: all desired pods are ready", || podset(kube))?;
+    // Real nodes run the tutorial's image, which may not become ready.
     let all_ready = local.is_some() && real.is_none() && consumers.is_none();
     let consumer = if all_ready {
-        "PulsarConsumer pulsarconsumer-sample-1: its Deployment is there, and all its pods are ready"
+        "PulsarConsumer pulsarconsumer-sample-1: its Deployment exists, and all its pods are ready"
     } else {
-        "PulsarConsumer pulsarconsumer-sample-1: its Deployment is there"
+        "PulsarConsumer pulsarconsumer-sample-1: its Deployment exists"
     };
     seen(consumer, || pulsarconsumer(kube, all_ready))?;
     let consumed = match &consumers {
@@ -148,19 +152,21 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
             shown
         }
     };
-    let said = seen("Greeting hello-world: it was said", || greeting(kube, repeated, real.is_some()))?;
+    let said =
+        seen("Greeting hello-world: the manager printed it", || greeting(kube, repeated, real.is_some()))?;
     seen("Book david-copperfield: it is Ready", || book(kube))?;
-    let refusal = seen("Book moby-dick: it was refused, with the reasons", || refused(kube, &samples))?;
+    let refusal =
+        seen("Book moby-dick: the API server rejected it, with the reasons", || refused(kube, &samples))?;
 
     let get = |args: &[&str]| run::stdout(kube.kubectl().arg("get").args(args).args(["-n", SAMPLES]));
     let pods = ["pods", "-l", "quintet.dev/kind=DaemonJob", "-o", "wide"];
     print(format!("\n$ kubectl get quintet\n{}", get(&["quintet"])?))?;
     print(format!("\n$ kubectl get {}   # {ran_on} nodes\n{}", pods.join(" "), get(&pods)?))?;
     print(consumed)?;
-    print(format!("\nWhat the Greeting had the manager print:\n{said}\n"))?;
+    print(format!("\nThe manager printed for the Greeting:\n{said}\n"))?;
     print(format!("\n$ kubectl apply -f samples/book/moby-dick.yaml\n{}\n\n", refusal.trim()))?;
     print(format!("All five kinds work ({:.0} s). ", begin.elapsed().as_secs_f64()))?;
-    print("Cluster and manager are left running. Go on by hand:\n")?;
+    print("The cluster and the manager keep running. To continue:\n")?;
     print(match &args.context {
         None => {
             let option = name_option(&args.name);
@@ -189,7 +195,7 @@ fn show(args: &Args, kube: &Kube, local: Option<&Cluster>, begin: Instant) -> Re
     })
 }
 
-/// What ends what a demo leaves running.
+/// The command that stops the demo.
 fn stop_command(args: &Args) -> String {
     match &args.context {
         None if consumers::missing().is_none() => {
@@ -200,22 +206,21 @@ fn stop_command(args: &Args) -> String {
     }
 }
 
-/// For a demo that does not get to its end.
+/// The hint after an interruption.
 fn how_to_stop(args: &Args) -> String {
     match &args.context {
-        None => format!("cluster {} is left running; stop it: {}", args.name, stop_command(args)),
-        Some(_) => format!("a manager may be left running; stop it: {}", stop_command(args)),
+        None => format!("cluster {} keeps running; to stop it: {}", args.name, stop_command(args)),
+        Some(_) => format!("a manager may still run; to stop it: {}", stop_command(args)),
     }
 }
 
-/// The chart is installed without a manager in the cluster: one that is there would be scaled away.
+/// Rejects a cluster with a manager: the demo installs the chart with 0 replicas.
 fn refuse_a_manager_of_the_cluster(kube: &Kube, context: &str) -> Result<()> {
     let namespace = manager::NAMESPACE;
     match kube.get(namespace, "deployment", "quintet")? {
         Some(deployment) if has_replicas(&deployment) => bail!(
-            "Deployment quintet in namespace {namespace} runs a manager already, which the demo would scale away: \
-             uninstall it (`helm --kube-context {} uninstall quintet -n {namespace}` if it came with helm) or use \
-             another cluster",
+            "Deployment quintet in namespace {namespace} already runs a manager, and the demo would scale it to 0: \
+             uninstall it (with helm: `helm --kube-context {} uninstall quintet -n {namespace}`), or use another cluster",
             shell_quote(context)
         ),
         _ => Ok(()),
@@ -228,22 +233,22 @@ fn has_replicas(deployment: &Value) -> bool {
 
 fn stop(args: &Args) -> Result<()> {
     let Some(context) = &args.context else {
-        // Of a cluster that it lives in, it goes first.
+        // First the broker, which may run inside the cluster.
         let cluster = Cluster::open(&args.name)?;
         if let Ok(broker) = Broker::open(&args.name) {
             broker.down()?;
-            eprintln!("broker {} is gone", args.name);
+            eprintln!("removed broker {}", args.name);
         }
         cluster.down()?;
-        eprintln!("cluster {} is gone", args.name);
+        eprintln!("removed cluster {}", args.name);
         return Ok(());
     };
     let kube = Kube::with_context(context)?;
     let ran = Manager::stop_recorded(&kube, "manager")?;
-    eprintln!("the manager {}", if ran { "is stopped" } else { "was not running" });
+    eprintln!("{}", if ran { "stopped the manager" } else { "the manager was not running" });
     let context = shell_quote(context);
-    eprintln!("the samples and the release are still there; to remove them:");
-    eprintln!("  cargo xtask demo --context {context}   # a manager must run while Greetings go");
+    eprintln!("the samples and the release remain; to remove them:");
+    eprintln!("  cargo xtask demo --context {context}   # Greetings need a running manager to be deleted");
     eprintln!("  kubectl --context {context} delete -k samples");
     eprintln!("  cargo xtask demo --context {context} --stop");
     eprintln!("  helm --kube-context {context} uninstall quintet -n {}", manager::NAMESPACE);
@@ -258,25 +263,25 @@ fn seen<T>(what: &str, look: impl FnOnce() -> Result<T>) -> Result<T> {
             Ok(value)
         }
         Err(error) if error.is::<interrupt::Interrupted>() => Err(error),
-        Err(error) => Err(error.context(format!("not so: {what}"))),
+        Err(error) => Err(error.context(format!("failed: {what}"))),
     }
 }
 
-/// The number of nodes that it ran on.
+/// The number of nodes that the sample ran on.
 fn daemonjob(kube: &Kube, nodes: Option<usize>) -> Result<i64> {
     let done = until(kube, chart::DEFINITIONS[0], "daemonjob-sample", |object| is_true(object, "Complete"))?;
     ran_on(&done, nodes, kube.context())
 }
 
-/// The number of nodes that a DaemonJob which is Complete ran on: all, where their number is known, and one at least.
+/// The number of nodes of a complete DaemonJob. Fails if it ran on none, or on fewer than the known number of nodes.
 fn ran_on(done: &Value, nodes: Option<usize>, context: Option<&str>) -> Result<i64> {
     let succeeded = done["status"]["succeeded"].as_i64().unwrap_or_default();
     if succeeded == 0 {
         let context =
             context.map(|context| format!(" --context {}", shell_quote(context))).unwrap_or_default();
         bail!(
-            "it is Complete with 0 nodes, as no node that may run it carries the label app=v1: run `kubectl label \
-             node NODE app=v1{context}` and then the demo again"
+            "it is Complete with 0 nodes, because no eligible node has the label app=v1: run `kubectl label node NODE \
+             app=v1{context}`, and run the demo again"
         );
     }
     match nodes.and_then(|nodes| i64::try_from(nodes).ok()) {
@@ -299,21 +304,21 @@ fn pulsarconsumer(kube: &Kube, ready: bool) -> Result<()> {
     let deployment = format!("{name}-deployment");
     match kube.get(SAMPLES, "deployment", &deployment)? {
         Some(found) if found["spec"]["replicas"] == consumer["spec"]["replicas"] => Ok(()),
-        Some(_) => bail!("Deployment {deployment} has another number of replicas"),
-        None => bail!("there is no Deployment {deployment}"),
+        Some(_) => bail!("Deployment {deployment} has a different number of replicas"),
+        None => bail!("Deployment {deployment} does not exist"),
     }
 }
 
-/// Whether a PulsarConsumer has as many pods as it wants; with `ready`, whether all of them are ready.
+/// Whether a PulsarConsumer has its desired pods; with `ready`, whether all of them are ready.
 fn has_consumers(object: &Value, ready: bool) -> bool {
     let (wanted, status) = (&object["spec"]["replicas"], &object["status"]);
     wanted.is_i64() && status["replicas"] == *wanted && (!ready || status["readyReplicas"] == *wanted)
 }
 
-/// The lines that it had printed.
+/// The lines that the manager printed for the Greeting.
 fn greeting(kube: &Kube, repeated: bool, in_pods: bool) -> Result<String> {
     let all = ["Greeting: Hello, World!", "Create: Hello, World!", "Timer: Hello, World!"];
-    // A Greeting that was there already was greeted then, perhaps by a manager whose output was not kept.
+    // For an existing Greeting, an earlier manager printed the first lines, and its output may be lost.
     let needed = if repeated { &all[2..] } else { &all[..] };
     if in_pods {
         return real::greeting(kube, needed, &all);
@@ -328,7 +333,7 @@ fn greeting(kube: &Kube, repeated: bool, in_pods: bool) -> Result<String> {
             .then(|| all.iter().filter(|line| there(line)).copied().collect::<Vec<_>>()))
     })
     .map(|lines| lines.join("\n"))
-    .with_context(|| format!("the manager's stdout is {}", file.display()))
+    .with_context(|| format!("see the manager's stdout in {}", file.display()))
 }
 
 fn book(kube: &Kube) -> Result<()> {
@@ -336,23 +341,23 @@ fn book(kube: &Kube) -> Result<()> {
     Ok(())
 }
 
-/// The sentence of the refusal.
+/// The message of the rejection.
 fn refused(kube: &Kube, samples: &Path) -> Result<String> {
     let file = samples.join("book/moby-dick.yaml");
     let output = run::output(kube.kubectl().args(["apply", "-n", SAMPLES, "-f"]).arg(file), None)?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() {
-        bail!("it was accepted");
+        bail!("the API server accepted it");
     }
     for field in ["spec.author", "spec.title"] {
         if !said.contains(&format!("{field}: Required value")) {
-            bail!("the refusal does not say that {field} is required: {}", said.trim());
+            bail!("the message does not require {field}: {}", said.trim());
         }
     }
     Ok(said)
 }
 
-/// Waits until a sample is as it should be.
+/// Waits until a sample meets the condition.
 fn until(kube: &Kube, kind: &str, name: &str, as_it_should_be: impl Fn(&Value) -> bool) -> Result<Value> {
     let mut last = Value::Null;
     run::poll(name, LIMIT, Duration::from_millis(200), || {
@@ -363,7 +368,7 @@ fn until(kube: &Kube, kind: &str, name: &str, as_it_should_be: impl Fn(&Value) -
     Ok(last)
 }
 
-/// Whether a condition is True, and about the object as it is.
+/// Whether a condition is True for the current generation.
 fn is_true(object: &Value, condition: &str) -> bool {
     let of_now = object["status"]["observedGeneration"] == object["metadata"]["generation"];
     of_now && kube::is_true(object, condition)
@@ -375,7 +380,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_condition_about_an_older_generation_does_not_count() {
+    fn ignores_a_condition_of_an_older_generation() {
         let object = |observed: i64, status: &str| {
             json!({
                 "metadata": {"generation": 2},
@@ -390,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemonjob_that_ran_nowhere_is_not_taken_for_one_that_ran() {
+    fn rejects_a_daemonjob_that_ran_on_no_node() {
         let done = |succeeded: i64| json!({"status": {"succeeded": succeeded}});
         assert_eq!(ran_on(&done(3), Some(3), None).unwrap(), 3);
         assert_eq!(ran_on(&done(2), None, Some("mine")).unwrap(), 2);
@@ -403,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn consumers_that_are_not_ready_count_where_nothing_is_promised_of_them() {
+    fn counts_consumers_that_are_not_ready_unless_required() {
         let object = |replicas: i64, ready: i64| json!({"spec": {"replicas": 2}, "status": {"replicas": replicas, "readyReplicas": ready}});
         assert!(has_consumers(&object(2, 2), true));
         assert!(has_consumers(&object(2, 1), false));
@@ -413,14 +418,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_deployment_with_replicas_runs_a_manager() {
+    fn a_deployment_with_0_replicas_runs_no_manager() {
         assert!(has_replicas(&json!({"spec": {"replicas": 1}})));
         assert!(!has_replicas(&json!({"spec": {"replicas": 0}})));
         assert!(!has_replicas(&json!({})));
     }
 
     #[test]
-    fn an_interrupted_demo_says_how_to_stop_what_runs() {
+    fn an_interrupted_demo_prints_the_stop_command() {
         let args = |name: &str, context: Option<&str>| Args {
             name: name.to_owned(),
             nodes: None,

@@ -1,7 +1,6 @@
-//! Whether `deny.toml` allows the licences of the crates that the shipped programs are built of, and the versions that
-//! they come in twice.
+//! Checks the licences and duplicate versions of the crates in the shipped programs against `deny.toml`.
 //!
-//! `deny.toml` is cargo-deny's own file, so whoever has cargo-deny asks the same of it, and more: `cargo deny check`.
+//! `cargo deny check` uses the same file and checks more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,10 +11,10 @@ use quintet_localcluster::image::crates::{Crate, Graph};
 use quintet_localcluster::paths;
 use serde::Deserialize;
 
-/// What it takes to build it.
+/// The dependency edges that end up in a build.
 const BUILT_WITH: &str = "normal,build";
 
-/// What `deny.toml` says, as far as it is asked here.
+/// The parts of `deny.toml` that this check uses.
 #[derive(Debug, Deserialize)]
 struct Policy {
     licenses: Licences,
@@ -32,10 +31,10 @@ struct Bans {
     skip: Vec<Skip>,
 }
 
-/// A version that may be there beside another one.
+/// A version that may exist in addition to another one.
 #[derive(Debug, Deserialize)]
 struct Skip {
-    /// The crate's name, and the beginning of the version after an at sign.
+    /// The crate's name, `@`, and the start of the version.
     #[serde(rename = "crate")]
     name: String,
 }
@@ -50,17 +49,16 @@ impl Skip {
 }
 
 impl Policy {
-    /// What is not as it should be, a sentence each.
+    /// The violations, one sentence each.
     fn objections(&self, graph: &Graph) -> Vec<String> {
         let mut objections = Vec::new();
         let mut versions: BTreeMap<&str, Vec<&Crate>> = BTreeMap::new();
         for one in graph.crates.values() {
             versions.entry(&one.name).or_default().push(one);
             if !self.allows(&one.licence) {
-                let licence = if one.licence.is_empty() { "no licence that it names" } else { &one.licence };
                 objections.push(format!(
-                    "{} {} comes with {licence}, which deny.toml does not allow",
-                    one.name, one.version
+                    "deny.toml does not allow the licence {:?} of {} {}",
+                    one.licence, one.name, one.version
                 ));
             }
         }
@@ -70,7 +68,7 @@ impl Policy {
             if several.len() > 1 && left > 1 {
                 let versions: Vec<&str> = several.iter().map(|one| one.version.as_str()).collect();
                 objections.push(format!(
-                    "{name} is there in the versions {}: let one go, or say in deny.toml why it stays",
+                    "{name} has the versions {}: remove one, or add it to deny.toml with a reason",
                     versions.join(" and ")
                 ));
             }
@@ -85,11 +83,11 @@ impl Policy {
     }
 }
 
-/// Asks `deny.toml` about everything that these packages are built with.
+/// Checks all crates of these packages.
 pub(crate) fn objections(packages: &[&str], arches: &[Arch]) -> Result<Vec<String>> {
     let file = paths::workspace().join("deny.toml");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let policy: Policy = toml::from_str(&text).context("deny.toml is not as cargo-deny has it")?;
+    let policy: Policy = toml::from_str(&text).context("deny.toml is not valid")?;
     let mut all = BTreeSet::new();
     for package in packages {
         for &arch in arches {
@@ -117,37 +115,35 @@ mod tests {
     }
 
     #[test]
-    fn a_licence_must_be_allowed_in_one_of_its_ways() {
+    fn needs_one_allowed_alternative_of_a_licence() {
         let graph = Graph::parse(TREE).unwrap();
         let skip = ["zlib@1"];
         assert_eq!(policy(&["Apache-2.0", "Zlib", "MIT"], &skip).objections(&graph), [""; 0]);
         assert_eq!(
             policy(&["Apache-2.0", "Zlib"], &skip).objections(&graph),
-            ["zlib 2.0.0 comes with MIT AND Zlib, which deny.toml does not allow"]
+            ["deny.toml does not allow the licence \"MIT AND Zlib\" of zlib 2.0.0"]
         );
         let nameless = Graph::parse("0a v1.0.0\t\t\n").unwrap();
         assert_eq!(
             policy(&["MIT"], &[]).objections(&nameless),
-            ["a 1.0.0 comes with no licence that it names, which deny.toml does not allow"]
+            ["deny.toml does not allow the licence \"\" of a 1.0.0"]
         );
     }
 
     #[test]
-    fn a_crate_in_two_versions_wants_a_reason() {
+    fn a_crate_in_two_versions_needs_a_reason() {
         let graph = Graph::parse(TREE).unwrap();
         let allow = ["Apache-2.0", "Zlib", "MIT"];
         let objections = policy(&allow, &["zlib@1.1", "zlib@3"]).objections(&graph);
         assert_eq!(
             objections,
-            [
-                "zlib is there in the versions 1.0.0+1.2 and 2.0.0: let one go, or say in deny.toml why it stays"
-            ]
+            ["zlib has the versions 1.0.0+1.2 and 2.0.0: remove one, or add it to deny.toml with a reason"]
         );
         assert_eq!(policy(&allow, &["zlib@2.0"]).objections(&graph), [""; 0]);
     }
 
     #[test]
-    fn what_is_shipped_is_allowed() {
+    fn deny_toml_allows_the_shipped_crates() {
         let objections = objections(&["quintet", "quintet-pulsar-client"], &Arch::ALL).unwrap();
         assert_eq!(objections, [""; 0]);
     }

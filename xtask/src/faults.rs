@@ -1,4 +1,4 @@
-//! `cargo xtask faults`: every story with every fault, on the fake API server; and a soak on a real one.
+//! `cargo xtask faults`: every scenario with every fault, on the fake API server; and a soak on a real one.
 
 mod soak;
 
@@ -12,54 +12,54 @@ use crate::test;
 /// `cargo xtask faults`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Run every story of a controller with every fault at every request and watch event",
-    long_about = "Run every story of a controller with every fault at every request and watch event.\n\n\
-    The controllers, their caches and the election are those of the program; the API server is the fake one \
-    (crates/fake-apiserver) and the clock stands still but for what they wait for. A plan with violations is printed by its \
-    name, and `--plan NAME` runs it alone and prints everything that happens. The last line is \"N plans, N violations\"; \
-    the exit code is 1 if there are any. docs/reliability.md explains the names."
+    about = "Run every scenario of a controller with every fault at every request and watch event",
+    long_about = "Run every scenario of a controller with every fault at every request and watch event.\n\n\
+    The controllers, their caches and the election are those of the manager. The API server is a fake \
+    (crates/fake-apiserver), and the simulated clock advances only while they wait. The command prints the name of each plan \
+    with violations; `--plan NAME` runs only this plan and prints every step. The last line is \"N plans, N violations\". The \
+    exit code is 1 if there are violations. docs/reliability.md explains the names."
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct Args {
-    /// Only stories (sequences, decoders, mutants) whose names contain FILTER
+    /// Run only scenarios (sequences, decoders, mutants) whose names contain FILTER
     filter: Option<String>,
-    /// One plan alone, by the name that a run has printed, with everything that happens
+    /// Run only this plan, and print every step
     #[arg(long, value_name = "NAME", conflicts_with = "filter")]
     plan: Option<String>,
-    /// Only one plan of every N, spread evenly
+    /// Run one of every N plans, spread evenly
     #[arg(long, value_name = "N", conflicts_with = "plan")]
     every: Option<usize>,
-    /// Only plans whose names contain TEXT, for instance `/crash-after` or `request:create-pods`
+    /// Run only plans whose names contain TEXT, for example `/crash-after` or `request:create-pods`
     #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
     fault: Option<String>,
-    /// The seed that the server's order of things follows from
+    /// The seed for the order of the server's events
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Sequences of changes made up from the kinds' schemas, in place of plans
+    /// Instead of plans, run sequences of changes generated from the kinds' schemas
     #[arg(long, conflicts_with_all = ["fault", "plan", "list"])]
     transitions: bool,
-    /// More than a million hostile inputs for everything that is decoded, in place of plans
+    /// Instead of plans, run more than a million hostile inputs for every decoder
     #[arg(long, conflicts_with_all = ["fault", "plan", "list", "transitions"])]
     bytes: bool,
-    /// Plans of several faults, made up by chance from the seed, for so many seconds, in place of plans of one
+    /// Instead of plans with one fault, run random plans with several faults for this number of seconds
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "plan", "list", "transitions", "bytes"])]
     soak: Option<u64>,
-    /// The soak on a real control plane instead, on a cluster of its own: kube-apiserver, etcd and managers are killed under load
+    /// Run the soak on a temporary cluster, and kill kube-apiserver, etcd and managers under load
     #[arg(long, requires = "soak", conflicts_with = "filter")]
     real: bool,
-    /// Every state that a small DaemonJob can reach, in place of plans: more disturbances than `cargo xtask test` allows.
-    /// Adds a line to tests/model/log.txt
+    /// Instead of plans, search every state of a small DaemonJob, with more disturbances than in `cargo xtask test`. Adds a
+    /// line to tests/model/log.txt
     #[arg(long, conflicts_with_all = ["filter", "fault", "plan", "list", "transitions", "bytes", "soak"])]
     exhaustive: bool,
-    /// Print the names of the plans and run none
+    /// Print the names of the plans, and run none
     #[arg(long)]
     list: bool,
-    /// Break the program in each of the ways in xtask/src/mutants.rs, and show that a plan notices
+    /// Break the program in each way of xtask/src/mutants.rs, and check that a plan or a test detects it
     #[arg(long, conflicts_with_all = ["plan", "every", "fault", "list", "transitions", "bytes", "soak", "exhaustive"])]
     mutants: bool,
 }
 
-/// Runs the stories.
+/// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     if args.exhaustive {
         return exhaustive();

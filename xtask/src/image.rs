@@ -1,4 +1,4 @@
-//! `cargo xtask image`: the images of the three programs, as archives, and what is in them.
+//! `cargo xtask image`: builds the images of the three programs as archives.
 
 use std::path::PathBuf;
 
@@ -12,25 +12,26 @@ use quintet_localcluster::run::print;
 #[derive(Debug, clap::Args)]
 #[command(
     about = "Build the images of the three programs",
-    long_about = "Build the images of the three programs: quintet, pulsar-consumer and pulsar-producer. No container engine is \
-    needed.\n\n\
-    Each becomes one archive in the OCI image layout, which `ctr images import`, `docker load`, `podman load` and `skopeo copy \
-    oci-archive:` read. In an image is the static release program (see cargo xtask build --help) and nothing else; it runs as \
-    user and group 65532. The same commit, built with the same Rust and the same C library, makes the same bytes. Beside each archive there is a bill of materials for each processor, in CycloneDX 1.6.\n\n\
-    The time in an image is the commit's, or that of SOURCE_DATE_EPOCH. For a processor that is not this machine's Rust's \
-    library for it and a linker are needed; the command says which.\n\n\
-    Each archive is read back before it is called done: digests, sizes, and the program, which is run where it can be."
+    long_about = "Build the images of the three programs: quintet, pulsar-consumer and pulsar-producer. The command needs no \
+    container engine.\n\n\
+    Each image is one archive in the OCI image layout, for `ctr images import`, `docker load`, `podman load` and `skopeo copy \
+    oci-archive:`. An image contains only the static release program (see cargo xtask build --help), which runs as user and \
+    group 65532. The same commit, Rust and C library produce the same bytes. The command also writes a bill of materials for \
+    each archive and processor, in CycloneDX 1.6.\n\n\
+    The timestamps in an image are those of the commit, or SOURCE_DATE_EPOCH. An image for another processor needs its Rust \
+    target and a linker; the command names the missing ones.\n\n\
+    The command verifies each archive: it checks digests and sizes, and runs the program if this machine can."
 )]
 pub struct Args {
-    /// Processors that the images are for; may be given several times. This machine's own by default
+    /// Build images for this processor. Repeat the flag for more. Default: this machine's processor
     #[arg(long, value_name = "ARCH")]
     arch: Vec<Arch>,
-    /// The folder that the archives are written to
+    /// The folder for the archives
     #[arg(long, value_name = "DIR", default_value_os_t = paths::target().join("image"))]
     output: PathBuf,
 }
 
-/// Builds the images and says what came of it.
+/// Builds and verifies the images, and prints their digests and sizes.
 pub fn run(args: &Args) -> Result<()> {
     let mut lines = Vec::new();
     for image in build(&args.arch, &args.output)? {

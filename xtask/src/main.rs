@@ -1,4 +1,4 @@
-//! `cargo xtask <command>`: everything a developer of Quintet runs besides cargo itself.
+//! `cargo xtask COMMAND`: the developer commands of Quintet.
 
 mod bench;
 mod build;

@@ -1,5 +1,5 @@
-//! `cargo xtask faults --mutants`: the program is broken on purpose, in one way after the other, and each time a plan or a
-//! test must notice. A sweep that finds nothing says something only if it finds these.
+//! `cargo xtask faults --mutants`: breaks the program in one way at a time. Each time, a plan or a test must fail; otherwise a
+//! sweep without violations would prove nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,18 +17,18 @@ use crate::test;
 struct Mutant {
     name: &'static str,
     file: &'static str,
-    /// What becomes what; each text is there once.
+    /// Replacements. Each text occurs once in the file.
     edits: &'static [(&'static str, &'static str)],
-    /// What must notice it: each of them.
+    /// The plans and tests that must fail, all of them.
     catchers: &'static [Catcher],
 }
 
-/// What must notice a mutant.
+/// A plan or test that must fail.
 #[derive(Clone, Copy, Debug)]
 enum Catcher {
-    /// Plans of `cargo xtask faults`: the stories, and what the names of the plans contain.
+    /// Plans of `cargo xtask faults`: the scenario, and a part of the plans' names.
     Plans(&'static str, &'static str),
-    /// Tests of a package: the package, and what their names contain. They pass while nothing is broken.
+    /// Tests of a package: the package, and a part of their names. They pass in the unbroken program.
     Tests(&'static str, &'static str),
     /// The exhaustive search.
     Search,
@@ -36,7 +36,7 @@ enum Catcher {
 
 const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "pods with names by chance",
+        name: "random pod names",
         file: "crates/podset/src/plan.rs",
         edits: &[(
             "digest::short(&[uid, &number.to_string()], 10)",
@@ -57,7 +57,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-scale", "/cut-off")],
     },
     Mutant {
-        name: "a lease that is taken before it has expired",
+        name: "acquires the Lease before it has expired",
         file: "crates/runtime/src/election/lease.rs",
         edits: &[(
             "self.at.is_some() && self.expiry(settings) <= Instant::now()",
@@ -66,19 +66,19 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-create", "/cut-off")],
     },
     Mutant {
-        name: "deletions that are not told",
+        name: "informer hides deletions",
         file: "crates/runtime/src/cache/informer.rs",
         edits: &[("            self.tell(&Change::Deleted { old });\n", "            let _ = old;\n")],
         catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
     },
     Mutant {
-        name: "a list that sweeps nothing",
+        name: "list removes no deleted objects",
         file: "crates/runtime/src/cache/informer.rs",
         edits: &[("for key in &gone {\n            self.delete(key);\n        }", "drop(gone);")],
         catchers: &[Catcher::Plans("podset-node-lost", "/dropped")],
     },
     Mutant {
-        name: "lists that may be old",
+        name: "stale lists",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[(
             "&resourceVersionMatch=NotOlderThan&timeoutSeconds=60",
@@ -87,7 +87,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-ttl", "/stale-server")],
     },
     Mutant {
-        name: "410 that is not understood",
+        name: "ignores status code 410",
         file: "crates/runtime/src/cache/list_watch.rs",
         edits: &[(
             "self.code() == Some(410)\n            || matches!(self, Self::Watch(status) if status.reason == \"Expired\" || status.reason == \"Gone\")",
@@ -96,7 +96,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-create", "event:pods")],
     },
     Mutant {
-        name: "no reading of one's own writes",
+        name: "does not wait for its own writes",
         file: "crates/runtime/src/write/owner_memory.rs",
         edits: &[(
             "memory.get_mut(&owner.uid).is_none_or(|memory| memory.written.is_shown(caches))",
@@ -105,7 +105,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-retry", "/delayed")],
     },
     Mutant {
-        name: "a stranger's pod taken for one's own",
+        name: "adopts a foreign pod",
         file: "crates/runtime/src/write/executor.rs",
         edits: &[(
             "Some(meta) if meta.is_controlled_by(owner) => {",
@@ -114,7 +114,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-create", "/stranger")],
     },
     Mutant {
-        name: "a refusal that is forgotten at once",
+        name: "drops a refusal immediately",
         file: "crates/runtime/src/model/clock.rs",
         edits: &[(
             "const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);",
@@ -123,7 +123,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-create", "/stranger")],
     },
     Mutant {
-        name: "a failed pass that is not repeated",
+        name: "does not retry a failed reconcile",
         file: "crates/runtime/src/control/controller.rs",
         edits: &[(
             "(\"error\", Ended::Failed)",
@@ -132,7 +132,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("book-status-changed", "/error")],
     },
     Mutant {
-        name: "finalizers taken off before the ledger is written",
+        name: "removes finalizers before the ledger write",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(
             "[first, ledger, last, creations].into_iter()",
@@ -141,7 +141,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-done-deleted", "/crash-")],
     },
     Mutant {
-        name: "a line that is said before it is claimed",
+        name: "prints a line before its claim",
         file: "crates/greeting/src/plan.rs",
         edits: &[(
             "        plan.steps.push(vec![Action::Claim { status, token }]);\n        plan.steps.push(vec![Action::Effect(Effect::Say(say))]);",
@@ -150,7 +150,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("greeting-life", "/crash-")],
     },
     Mutant {
-        name: "ledger lines that are not read",
+        name: "ignores ledger lines",
         file: "crates/daemonjob/src/controller.rs",
         edits: &[(
             "(if is_going { &mut world.deleted_shards } else { &mut world.ledger }).push(shard);",
@@ -159,7 +159,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-ttl", "/crash-")],
     },
     Mutant {
-        name: "pods that wake nobody",
+        name: "pods wake no PodSet",
         file: "crates/podset/src/controller.rs",
         edits: &[(
             "pods.subscribe(move |change| waker.wake_owner(change, &resource));",
@@ -168,19 +168,19 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("podset-pod-lost", "event:pods")],
     },
     Mutant {
-        name: "a take-over without looking at what is there",
+        name: "new leader trusts old caches",
         file: "crates/runtime/src/server/gate.rs",
         edits: &[("since.is_some_and(|since| progress.listed >= Some(since))", "since.is_some()")],
         catchers: &[Catcher::Plans("podset-pod-lost", "/take-over-blind")],
     },
     Mutant {
-        name: "deletes what has another UID by now",
+        name: "deletes an object with another UID",
         file: "crates/runtime/src/write/request.rs",
         edits: &[("let mut preconditions = json!({ \"uid\": uid });", "let mut preconditions = json!({});")],
         catchers: &[Catcher::Plans("podset-scale-back", "delete-pods")],
     },
     Mutant {
-        name: "a brake that counts eligible nodes alone",
+        name: "failure policy counts only eligible nodes",
         file: "crates/daemonjob/src/assess.rs",
         edits: &[(
             "        if let Some(failure) = &standing.failure {\n            counted.push(",
@@ -189,7 +189,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-brake", "/"), Catcher::Search],
     },
     Mutant {
-        name: "a node that waits for its retry under Pause and frees its place",
+        name: "waiting node frees its slot under Pause",
         file: "crates/daemonjob/src/turns.rs",
         edits: &[(
             "let holders = survey.nodes.iter().filter(|one| one.holds_place.is_some());",
@@ -199,7 +199,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-brake-and-retry", "/"), Catcher::Search],
     },
     Mutant {
-        name: "a deleted suspect node that is forgotten",
+        name: "drops a deleted suspect node",
         file: "crates/daemonjob/src/history.rs",
         edits: &[(
             "has_failed(latest) || is_suspect(latest) && !is_leaving",
@@ -208,7 +208,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-node-deleted", "/"), Catcher::Search],
     },
     Mutant {
-        name: "Failed that turns into Complete by a taint",
+        name: "taint turns Failed into Complete",
         file: "crates/daemonjob/src/node_state.rs",
         edits: &[(
             "Some(Failure::Recorded(_)) => !is_done && blocking.is_none(),",
@@ -217,7 +217,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Plans("daemonjob-failed-node-tainted", "/"), Catcher::Search],
     },
     Mutant {
-        name: "a rejected pod that counts as an attempt",
+        name: "counts a rejected pod as an attempt",
         file: "crates/daemonjob/src/outcome.rs",
         edits: &[(
             "if pod.rejection.is_some() => ended(Outcome::Rejected, 0),",
@@ -226,7 +226,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-daemonjob", "a_rejected_pod"), Catcher::Search],
     },
     Mutant {
-        name: "a pod that the manager deleted and that counts as a failure",
+        name: "counts a pod that the manager deleted",
         file: "crates/daemonjob/src/outcome.rs",
         edits: &[(
             "                DeletedFor::Superfluous => Fate::NeverRan,\n                _ => ended(Outcome::Ignored, 0),",
@@ -235,7 +235,7 @@ const MUTANTS: &[Mutant] = &[
         catchers: &[Catcher::Tests("quintet-daemonjob", "the_reason_on_a_deleted_pod"), Catcher::Search],
     },
     Mutant {
-        name: "a rollback that skips half-done nodes",
+        name: "rollback skips half-done nodes",
         file: "crates/daemonjob/src/ledger.rs",
         edits: &[(
             "let attempt = match result {",
@@ -247,7 +247,7 @@ const MUTANTS: &[Mutant] = &[
         ],
     },
     Mutant {
-        name: "a plan that makes no pods",
+        name: "plan creates no pods",
         file: "crates/daemonjob/src/plan.rs",
         edits: &[(
             "State::Due(number) => Some((surveyed.node, number)),",
@@ -257,19 +257,19 @@ const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Where the broken copies are.
+/// The folder of the broken copy.
 fn copy_of(workspace: &Path) -> std::path::PathBuf {
     workspace.join("target/mutants")
 }
 
-/// Breaks the program in each way whose name contains `filter`, and says which plan or test noticed.
+/// Breaks the program in each way whose name contains `filter`, and prints the plan or test that detected it.
 pub fn run(filter: Option<&str>) -> Result<()> {
     let workspace = paths::workspace();
     let copy = copy_of(workspace);
-    fs::create_dir_all(&copy).with_context(|| format!("{} cannot be made", copy.display()))?;
+    fs::create_dir_all(&copy).with_context(|| format!("cannot create {}", copy.display()))?;
     let mut built = BTreeSet::new();
     let done = try_all(workspace, &copy, filter.unwrap_or_default(), &mut built);
-    // The broken programs, and what they were made of, are of use to nobody.
+    // Remove the broken programs and their sources.
     for file in &built {
         let _ = fs::remove_file(file);
     }
@@ -282,21 +282,21 @@ fn try_all(workspace: &Path, copy: &Path, filter: &str, built: &mut BTreeSet<Pat
     let mut table = Vec::new();
     let tried: Vec<&Mutant> = MUTANTS.iter().filter(|mutant| mutant.name.contains(filter)).collect();
     for mutant in &tried {
-        let step = Step::start_long(format!("trying {}", mutant.name));
+        let step = Step::start_long(format!("mutant: {}", mutant.name));
         let noticed = try_one(workspace, copy, mutant, built)?;
         step.done();
         for noticed in &noticed {
-            let line = format!("{:<52} {}", mutant.name, noticed.as_deref().unwrap_or("NOT CAUGHT"));
+            let line = format!("{:<52} {}", mutant.name, noticed.as_deref().unwrap_or("NOT DETECTED"));
             println!("{line}");
             table.push(line);
         }
         caught += usize::from(noticed.iter().all(Option::is_some));
     }
-    println!("\n{}\n{caught} of {} mutants caught", table.join("\n"), tried.len());
+    println!("\n{}\n{caught} of {} mutants detected", table.join("\n"), tried.len());
     if caught == tried.len() { Ok(()) } else { Err(test::Failed.into()) }
 }
 
-/// What each catcher notices first. What the build made of the copy is added to `built`.
+/// The first failure of each catcher. Adds the build's files of the copy to `built`.
 fn try_one(
     workspace: &Path,
     copy: &Path,
@@ -305,14 +305,14 @@ fn try_one(
 ) -> Result<Vec<Option<String>>> {
     for part in ["Cargo.toml", "Cargo.lock", "crates", "tests", "xtask"] {
         sync(&workspace.join(part), &copy.join(part))
-            .with_context(|| format!("{part} cannot be copied to {}", copy.display()))?;
+            .with_context(|| format!("cannot copy {part} to {}", copy.display()))?;
     }
     let file = copy.join(mutant.file);
-    let mut text = fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
+    let mut text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     for (from, to) in mutant.edits {
         if text.matches(from).count() != 1 {
             bail!(
-                "the mutant {:?} no longer fits {}: mend its text in xtask/src/mutants.rs",
+                "the mutant {:?} does not match {}: update its text in xtask/src/mutants.rs",
                 mutant.name,
                 mutant.file
             );
@@ -330,12 +330,11 @@ fn notices(
     built: &mut BTreeSet<PathBuf>,
 ) -> Result<Option<String>> {
     let mut build = |what: &[&str]| build(copy, what, built).with_context(|| format!("{name:?}"));
-    let first =
-        |programs: Vec<PathBuf>| programs.into_iter().next().context("cargo does not say what it has built");
+    let first = |programs: Vec<PathBuf>| programs.into_iter().next().context("cargo reports no program");
     match catcher {
-        Catcher::Plans(stories, fault) => {
+        Catcher::Plans(scenario, fault) => {
             let programs = build(&["test", "--package", "quintet-faults", "--test", "faults", "--no-run"])?;
-            plan_that_notices(copy, &first(programs)?, name, (stories, fault))
+            plan_that_notices(copy, &first(programs)?, name, (scenario, fault))
         }
         Catcher::Tests(package, filter) => {
             let programs = build(&["test", "--package", package, "--no-run"])?;
@@ -351,10 +350,10 @@ fn notices(
     }
 }
 
-/// Builds a part of the copy. Returns its programs; every file that the build makes of the copy is added to `built`.
+/// Builds a part of the copy and returns its programs. Adds the build's files of the copy to `built`.
 fn build(copy: &Path, what: &[&str], built: &mut BTreeSet<PathBuf>) -> Result<Vec<PathBuf>> {
     let mut cargo = run::cargo();
-    // The dependencies are those of the workspace. Nothing of the copy is kept that would make its next build faster.
+    // Share the dependencies with the workspace, and keep no incremental state of the copy.
     cargo.current_dir(copy).env("CARGO_TARGET_DIR", paths::target()).env("CARGO_INCREMENTAL", "0");
     protoc::tell(&mut cargo);
     cargo.args(what).args(["--quiet", "--message-format", "json"]);
@@ -376,17 +375,17 @@ fn plan_that_notices(
     copy: &Path,
     program: &Path,
     name: &str,
-    (stories, fault): (&str, &str),
+    (scenario, fault): (&str, &str),
 ) -> Result<Option<String>> {
     let mut faults = Command::new(program);
     faults.env("CARGO_MANIFEST_DIR", copy);
-    faults.args([stories, "--stop-after", "1", "--fault", fault, "--every", "1"]);
+    faults.args([scenario, "--stop-after", "1", "--fault", fault, "--every", "1"]);
     let output = run::output(&mut faults, None)?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     if !said.contains(" violations") {
-        bail!("{name:?} cannot be run: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!("cannot run {name:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    // A violation is indented below the name of its plan.
+    // The output indents a violation below the name of its plan.
     let lines: Vec<&str> = said.lines().collect();
     let at = lines.iter().position(|line| line.starts_with("    ")).filter(|at| *at > 0);
     Ok(at.map(|at| format!("{}: {}", lines[at - 1], lines[at].trim())))
@@ -412,12 +411,12 @@ fn test_that_notices(
         count += said.lines().filter(|line| line.starts_with("test ") && line.contains(" ... ")).count();
     }
     if count == 0 {
-        bail!("no test of {package} has {filter:?} in its name");
+        bail!("no test of {package} has a name that contains {filter:?}");
     }
     Ok(None)
 }
 
-/// Copies what has changed. What is gone stays: nobody builds it.
+/// Copies changed files. Deleted files may stay: no build uses them.
 fn sync(from: &Path, to: &Path) -> Result<()> {
     if from.is_dir() {
         fs::create_dir_all(to)?;
@@ -441,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mutant_fits_the_source() {
+    fn every_mutant_matches_the_source() {
         for mutant in MUTANTS {
             let text = fs::read_to_string(paths::workspace().join(mutant.file)).unwrap();
             for (from, _) in mutant.edits {

@@ -1,4 +1,4 @@
-//! `cargo xtask protoc`: where protoc is.
+//! `cargo xtask protoc`: prints the path of protoc.
 
 use anyhow::{Context, Result};
 use quintet_localcluster::protoc::{MISSING, find};
@@ -7,13 +7,13 @@ use quintet_localcluster::run::print;
 /// `cargo xtask protoc`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(
-    about = "Print where protoc is, which building the Pulsar programs needs",
-    long_about = "Print where protoc is, which building the Pulsar programs needs.\n\n\
-    The commands of xtask use it by themselves. For cargo itself: export PROTOC=\"$(cargo xtask protoc)\""
+    about = "Print the path of protoc, which the build of the Pulsar programs needs",
+    long_about = "Print the path of protoc, which the build of the Pulsar programs needs.\n\n\
+    The commands of xtask find protoc themselves. For cargo, run: export PROTOC=\"$(cargo xtask protoc)\""
 )]
 pub struct Args {}
 
-/// Prints where it is.
+/// Prints the path.
 pub fn run() -> Result<()> {
     print(format!("{}\n", find().context(MISSING)?.display()))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask release`: everything that a release consists of, in one folder. Publishing it is the release workflow's.
+//! `cargo xtask release`: builds the files of a release in one folder. The release workflow publishes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,36 +19,35 @@ use crate::dependencies;
 /// `cargo xtask release`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Build everything that a release consists of",
-    long_about = "Build everything that a release consists of, in one folder: the images with their bills of materials (see \
-    cargo xtask image --help), the chart's package, the definitions and the whole installation as manifests for kubectl, and \
-    SHA256SUMS over all of them.\n\n\
-    The version is the workspace's, in Cargo.toml; what else states it must agree. The licences of all crates that the \
-    programs are built with, and crates that are there in two versions, must be allowed by deny.toml.\n\n\
-    A release is made of a commit with the tag v and the version, without changed files, and with a section in CHANGELOG.md. \
-    With --dry-run any commit will do. Nothing is published."
+    about = "Build the files of a release",
+    long_about = "Build the files of a release in one folder: the images with their bills of materials (see cargo xtask image \
+    --help), the chart's package, manifests of the definitions and of the whole installation, and SHA256SUMS.\n\n\
+    The version is that of the workspace in Cargo.toml; other files must state the same version. deny.toml must allow the \
+    licences of all crates in the programs, and crates in two versions.\n\n\
+    A release needs a commit with the tag vVERSION, without changed files, and with a section in CHANGELOG.md. --dry-run \
+    accepts any commit. The command publishes nothing."
 )]
 pub struct Args {
-    /// Do it for a commit that is no release
+    /// Accept a commit that is not a release
     #[arg(long)]
     dry_run: bool,
-    /// Processors that the images are for; may be given several times. This machine's own by default
+    /// Build images for this processor. Repeat the flag for more. Default: this machine's processor
     #[arg(long, value_name = "ARCH")]
     arch: Vec<Arch>,
-    /// The folder that all of it is written to; an earlier release in it is replaced
+    /// The folder for the files. The command replaces an earlier release in it
     #[arg(long, value_name = "DIR", default_value_os_t = paths::target().join("release-files"))]
     output: PathBuf,
 }
 
-/// The version of everything.
+/// The version of the release.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The file that names every other one.
+/// The file with the checksums of the other files.
 const SUMS: &str = "SHA256SUMS";
 
-/// Builds everything and says what came of it.
+/// Builds the release, and prints its files.
 pub fn run(args: &Args) -> Result<()> {
-    // What takes long comes last.
+    // Check first, because the build takes long.
     no_objections(&disagreements(VERSION, &read)?)?;
     if !args.dry_run {
         no_objections(&unfit(VERSION, &read("CHANGELOG.md")?))?;
@@ -58,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
     make_room(&args.output)?;
     let made = make(args);
     if made.is_err() {
-        // There was nothing before: what is there now is part of a release, and would be in the way of the next.
+        // The folder was empty: remove the partial release, so that the next attempt finds an empty folder.
         for name in files(&args.output)?.keys() {
             let _ = fs::remove_file(args.output.join(name));
         }
@@ -66,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
     made
 }
 
-/// Makes the files of a release in an empty folder, and says what they are.
+/// Writes the files of a release to an empty folder, and prints them.
 fn make(args: &Args) -> Result<()> {
     let tools = binaries::ensure(&["helm", "kubectl"])?;
     let step = Step::start("packing the chart and the manifests");
@@ -93,11 +92,7 @@ fn make(args: &Args) -> Result<()> {
 }
 
 fn no_objections(objections: &[String]) -> Result<()> {
-    if objections.is_empty() {
-        Ok(())
-    } else {
-        bail!("there is no release to be made: {}", objections.join("; "))
-    }
+    if objections.is_empty() { Ok(()) } else { bail!("cannot build a release: {}", objections.join("; ")) }
 }
 
 fn read(path: &str) -> Result<String> {
@@ -108,10 +103,10 @@ fn write(file: &Path, text: String) -> Result<()> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Where files state another version than the workspace's, a sentence each.
+/// The files that state another version than the workspace, one sentence each.
 fn disagreements(version: &str, read: &dyn Fn(&str) -> Result<String>) -> Result<Vec<String>> {
     let yaml = |path: &str| -> Result<Value> {
-        serde_saphyr::from_str(&read(path)?).with_context(|| format!("{path} is no YAML"))
+        serde_saphyr::from_str(&read(path)?).with_context(|| format!("{path} is not YAML"))
     };
     let (chart, kustomization) =
         (yaml("charts/quintet/Chart.yaml")?, yaml("config/manager/kustomization.yaml")?);
@@ -121,19 +116,21 @@ fn disagreements(version: &str, read: &dyn Fn(&str) -> Result<String>) -> Result
         ("config/manager/kustomization.yaml: newTag", &kustomization["images"][0]["newTag"]),
     ];
     let wrong = stated.iter().filter(|(_, value)| value.as_str() != Some(version));
-    Ok(wrong.map(|(place, value)| format!("{place} is {value}, and Cargo.toml says {version}")).collect())
+    Ok(wrong
+        .map(|(place, value)| format!("{place} is {value}, but the version in Cargo.toml is {version}"))
+        .collect())
 }
 
-/// Why this commit is no release.
+/// The reasons why this commit is not a release.
 fn unfit(version: &str, changelog: &str) -> Vec<String> {
     let git = |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace()));
     let mut reasons = Vec::new();
     let tag = format!("v{version}");
     if !git(&["tag", "--points-at", "HEAD"]).is_ok_and(|tags| tags.lines().any(|line| line == tag)) {
-        reasons.push(format!("this commit has no tag {tag}"));
+        reasons.push(format!("the commit has no tag {tag}"));
     }
     if !git(&["status", "--porcelain"]).is_ok_and(|changed| changed.trim().is_empty()) {
-        reasons.push("files differ from the commit".to_owned());
+        reasons.push("the checkout has uncommitted changes".to_owned());
     }
     if !has_section(changelog, version) {
         reasons.push(format!("CHANGELOG.md has no section [{version}]"));
@@ -145,13 +142,13 @@ fn has_section(changelog: &str, version: &str) -> bool {
     changelog.lines().any(|line| line.starts_with(&format!("## [{version}]")))
 }
 
-/// An empty folder. What an earlier release left there goes; anything else is not ours to remove.
+/// Empties the folder of an earlier release. Fails if the folder contains other files, and does not remove them.
 fn make_room(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let sums = folder.join(SUMS);
     if let Ok(text) = fs::read_to_string(&sums) {
         for name in text.lines().filter_map(|line| line.split_once("  ")).map(|(_, name)| name) {
-            // One that is gone already is no trouble; one that cannot be removed is found below.
+            // The check below finds a file that could not be removed.
             let _ = fs::remove_file(folder.join(name));
         }
         let _ = fs::remove_file(&sums);
@@ -159,7 +156,7 @@ fn make_room(folder: &Path) -> Result<()> {
     match files(folder)?.keys().next() {
         None => Ok(()),
         Some(name) => {
-            bail!("{} has {name} in it, which no release left there: name an empty folder", folder.display())
+            bail!("{} contains {name}, which is not part of a release: use an empty folder", folder.display())
         }
     }
 }
@@ -187,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_states_another_version_is_named() {
+    fn names_a_file_with_another_version() {
         let read = |path: &str| {
             Ok(match path {
                 "charts/quintet/Chart.yaml" => "version: 1.0.0\nappVersion: \"0.9.0\"\n",
@@ -197,19 +194,19 @@ mod tests {
         };
         assert_eq!(
             disagreements("1.0.0", &read).unwrap(),
-            ["charts/quintet/Chart.yaml: appVersion is \"0.9.0\", and Cargo.toml says 1.0.0"]
+            ["charts/quintet/Chart.yaml: appVersion is \"0.9.0\", but the version in Cargo.toml is 1.0.0"]
         );
     }
 
     #[test]
-    fn a_release_has_a_section() {
+    fn finds_the_section_of_a_release() {
         let changelog = "# Changelog\n\n## [Unreleased]\n\n## [0.2.0] - 2026-01-02\n";
         assert!(has_section(changelog, "0.2.0"));
         assert!(!has_section(changelog, "0.2.1"));
     }
 
     #[test]
-    fn only_what_a_release_left_is_removed() {
+    fn removes_only_files_of_a_release() {
         let folder = std::env::temp_dir().join(format!("quintet-release-{}", std::process::id()));
         make_room(&folder).unwrap();
         fs::write(folder.join("a.tar"), "a").unwrap();

@@ -1,5 +1,4 @@
-//! `cargo xtask test`: every check and test in one command, with one line at the end that says how it went and a table
-//! that says where the time went.
+//! `cargo xtask test`: runs every check and test, and prints a table of times and a line of totals.
 
 mod real;
 
@@ -23,26 +22,27 @@ use crate::chart;
 /// `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 #[command(
-    about = "Run every check and test, and say where the time went",
-    long_about = "Run every check and test, and say where the time went.\n\n\
-    Formatting, lints, generated files, the workspace's tests, the Pulsar programs against real brokers (see `cargo xtask \
-    pulsar --help`; skipped where there is no Java or no Maven), the release build (see `cargo xtask build --help`), the \
-    images, twice, which must be equal (see `cargo xtask image --help`), the chart, the files of a release, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
-    at the end. Then the end-to-end tests on real nodes (see `cargo xtask cluster up --help`; skipped where there can be none). A failure does not keep the other parts from being run. The last line sums everything up: \"N passed, N \
-    failed, N skipped\"; the exit code is 1 if anything failed."
+    about = "Run every check and test",
+    long_about = "Run every check and test, and print how long each part took.\n\n\
+    The parts: formatting; lints; generated files; the workspace's tests; the exhaustive search; the Pulsar programs against \
+    real brokers (see `cargo xtask pulsar --help`), which need Java and Maven; the release build (see `cargo xtask build \
+    --help`); the images, built twice and compared (see `cargo xtask image --help`); the chart; the files of a release; the \
+    demo, twice on a temporary cluster; short benches; the end-to-end tests on another temporary cluster, and on real nodes \
+    (see `cargo xtask cluster up --help`).\n\n\
+    The command skips parts that this machine does not support, and continues after a failed part. The last line is \"N \
+    passed, N failed, N skipped\". The exit code is 1 if a part failed."
 )]
 pub struct Args {
-    /// Leave out what takes long or needs Go or Java: brokers, the release build, the chart, the demo and the end-to-end tests
+    /// Skip the parts that take long or need Go or Java: brokers, release build, chart, demo and end-to-end tests
     #[arg(long)]
     fast: bool,
-    /// Run only the end-to-end tests whose names contain FILTER, on a cluster of their own; nothing else is counted
+    /// Run only end-to-end tests whose names contain FILTER, on a temporary cluster
     #[arg(long, value_name = "FILTER", conflicts_with = "fast")]
     e2e: Option<String>,
-    /// Run only the end-to-end tests on nodes of that kind; nothing else is counted
+    /// Run only the end-to-end tests on nodes of this kind
     #[arg(long, value_enum, conflicts_with = "fast")]
     nodes: Option<Nodes>,
-    /// Run only the tests of the Pulsar programs whose names contain FILTER, with brokers of their own; nothing else is
-    /// counted
+    /// Run only tests of the Pulsar programs whose names contain FILTER, on temporary brokers
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["fast", "e2e", "nodes"])]
     pulsar: Option<String>,
 }
@@ -50,29 +50,29 @@ pub struct Args {
 /// A kind of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Nodes {
-    /// They only say what they do
+    /// Nodes that simulate pods
     Simulated,
-    /// They run pods
+    /// Nodes that run pods
     Real,
 }
 
 /// `cargo xtask e2e`.
 #[derive(Debug, clap::Args)]
-#[command(about = "Run the end-to-end tests alone: cargo xtask test --nodes KIND")]
+#[command(about = "Run only the end-to-end tests, like cargo xtask test --nodes KIND")]
 pub struct EndToEndArgs {
-    /// What the nodes are
+    /// The kind of nodes
     #[arg(long, value_enum, default_value_t = Nodes::Simulated)]
     nodes: Nodes,
-    /// Only tests whose names contain it
+    /// Run only tests whose names contain FILTER
     filter: Option<String>,
 }
 
-/// Runs the end-to-end tests alone.
+/// Runs only the end-to-end tests.
 pub fn run_end_to_end(args: EndToEndArgs) -> Result<()> {
     run(&Args { fast: false, e2e: args.filter, nodes: Some(args.nodes), pulsar: None })
 }
 
-/// How many tests or checks went how.
+/// The numbers of tests and checks by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub passed: u64,
@@ -94,7 +94,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Something failed, and what it was has been said: the line of counts is the last word.
+/// A failure that the command has already printed: `main` must not print it after the line of totals.
 #[derive(Debug)]
 pub struct Failed;
 
@@ -110,10 +110,10 @@ pub(crate) const PASSED: Counts = Counts { passed: 1, failed: 0, skipped: 0 };
 pub(crate) const FAILED: Counts = Counts { passed: 0, failed: 1, skipped: 0 };
 const SKIPPED: Counts = Counts { passed: 0, failed: 0, skipped: 1 };
 
-/// A part of the test command, as it was run.
+/// A part of the test command, with its result.
 struct Part {
     name: &'static str,
-    /// What it may take on two cores, cold caches included. It is printed, not enforced.
+    /// The expected maximum on two cores with cold caches. It is printed, not enforced.
     budget: Duration,
     took: Duration,
     counts: Counts,
@@ -123,7 +123,7 @@ struct Part {
 struct Report(Vec<Part>);
 
 impl Report {
-    /// Runs a part. A part that fails to run is a failure like any other; only an interruption ends the whole.
+    /// Runs a part. An error counts as a failed test, except an interruption, which ends the command.
     fn part(
         &mut self,
         name: &'static str,
@@ -173,10 +173,10 @@ impl Report {
     }
 }
 
-/// What a run may put on the disk, when nothing is compiled yet: bytes.
+/// The disk space that a run with cold caches needs, in bytes.
 const DISK: u64 = 30 << 30;
 
-/// Says so where the disk is too small for a run: what then fails, fails for reasons that say something else.
+/// Warns if the disk is too small for a run: the later errors would not name the disk.
 fn look_at_disk() {
     for folder in [Some(paths::workspace().to_owned()), paths::cache().ok()].into_iter().flatten() {
         let folder = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
@@ -184,7 +184,7 @@ fn look_at_disk() {
         let free = disk.f_bavail * disk.f_frsize;
         if free < DISK {
             eprintln!(
-                "warning: {} GB are free below {}, and a run from cold caches needs {} GB: what fails below may fail for that",
+                "warning: {} GB are free below {}, and a run with cold caches needs {} GB; later failures may be due to a full disk",
                 free >> 30,
                 folder.display(),
                 DISK >> 30
@@ -193,7 +193,7 @@ fn look_at_disk() {
     }
 }
 
-/// Runs everything, or the end-to-end tests that were asked for.
+/// Runs all parts, or the ones that the arguments select.
 pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
     look_at_disk();
@@ -207,36 +207,37 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("\n{}\n", report.table());
     if everything_asked {
-        println!("Long tier, not run: {LONG_TIER}.");
+        println!("Not run, because they take too long: {LONG_TIER}.");
     }
     let total = report.total();
     println!("{total}");
     if total.failed > 0 { Err(Failed.into()) } else { Ok(()) }
 }
 
-/// What takes too long for every run and is run by hand.
-const LONG_TIER: &str = "the benches (cargo xtask bench --help), half an hour each, of which three are run in small, without kopf and \
-                         OpenKruise; all plans of the faults (cargo xtask faults, of which a part is among the workspace's tests), their mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask faults --exhaustive), a quarter of an hour each";
+/// The checks that take too long for every run.
+const LONG_TIER: &str = "the full benches (cargo xtask bench --help), half an hour each; all plans of the faults (cargo xtask \
+                         faults), the mutants (cargo xtask faults --mutants) and the long exhaustive search (cargo xtask faults \
+                         --exhaustive), a quarter of an hour each";
 
 /// The package of the programs for Pulsar.
 const PULSAR_CLIENT: &str = "quintet-pulsar-client";
 
-/// The parts that --fast leaves out, with their budgets.
+/// The parts that --fast skips, with their budgets.
 const PULSAR_PROGRAMS: (&str, Duration) = ("Pulsar programs", Duration::from_mins(3));
 const RELEASE_BUILD: (&str, Duration) = ("release build", Duration::from_mins(9));
 const IMAGES: (&str, Duration) = ("images", Duration::from_mins(1));
-const CONTROL_PLANE: (&str, Duration) = ("control plane, built", Duration::from_mins(12));
+const CONTROL_PLANE: (&str, Duration) = ("build of control plane", Duration::from_mins(12));
 const CHART: (&str, Duration) = ("chart", Duration::from_mins(1));
 const RELEASE: (&str, Duration) = ("release files", Duration::from_mins(1));
 const DEMO: (&str, Duration) = ("demo", Duration::from_mins(4));
-const BENCHES: (&str, Duration) = ("benches, in small", Duration::from_mins(8));
+const BENCHES: (&str, Duration) = ("short benches", Duration::from_mins(8));
 const CLUSTER: (&str, Duration) = ("cluster with Quintet", Duration::from_mins(2));
 const END_TO_END: (&str, Duration) = ("end-to-end tests", Duration::from_mins(22));
 
 fn everything(report: &mut Report, fast: bool) -> Result<()> {
     let minutes = Duration::from_mins;
     report.part("formatting", minutes(1), || check(cargo().args(["fmt", "--all", "--check"])))?;
-    // Without a protoc the programs for Pulsar cannot be built.
+    // The Pulsar programs need protoc.
     let without: &[&str] = if protoc::find().is_some() { &[] } else { &["--exclude", PULSAR_CLIENT] };
     report.part("lints", minutes(5), || {
         let clippy = ["clippy", "--workspace", "--all-targets"];
@@ -247,7 +248,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     report.part("workspace tests", minutes(8), || {
         let mut counts = cargo_test(cargo().args(tests).args(["--exclude", PULSAR_CLIENT]))?;
         if without.is_empty() {
-            // Its other tests want a broker: see below.
+            // Its other tests need a broker: see `pulsar_programs`.
             counts += cargo_test(cargo().args([
                 "test",
                 "--package",
@@ -268,7 +269,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
                 .into_iter()
                 .chain([END_TO_END, real::PROGRAMS, real::TESTS])
         {
-            report.skip(name, budget, "as --fast was given");
+            report.skip(name, budget, "--fast");
         }
         return Ok(());
     }
@@ -278,7 +279,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     if !control_plane(report)? {
         let rest = [CHART, RELEASE, DEMO, BENCHES, CLUSTER, END_TO_END, real::PROGRAMS, real::TESTS];
         for (name, budget) in rest {
-            report.skip(name, budget, "as the control plane could not be built");
+            report.skip(name, budget, "the build of the control plane failed");
         }
         return Ok(());
     }
@@ -293,7 +294,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
             counts
         })?;
     }
-    // What a newcomer runs first, on a cluster of its own; twice, since it may be run again on what is up.
+    // Twice, because users may run the demo again on a running cluster.
     let shown = Temporary::new("demo");
     report.part(DEMO.0, DEMO.1, || {
         let mut counts = check(xtask()?.args(["demo", "--nodes", "3", "--name", &shown.name()]))?;
@@ -302,7 +303,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         Ok(counts)
     })?;
     drop(shown);
-    // What they find is nobody's; that their counts keep the limits, and that they work, is.
+    // Only that the benches work and keep their limits: the times of a shared machine mean nothing.
     report.part(BENCHES.0, BENCHES.1, || {
         let mut counts = check(xtask()?.args(["bench", "daemonjob", "--quick", "--without-peers"]))?;
         counts += check(xtask()?.args(["bench", "podset", "--quick"]))?;
@@ -315,7 +316,7 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
     real::tests(report, None)
 }
 
-/// Each image is built twice: both must be equal, byte for byte, and hold up when they are read back.
+/// Builds each image twice, verifies both, and compares their bytes.
 fn images(report: &mut Report) -> Result<()> {
     let (name, budget) = IMAGES;
     if let Some(missing) = image::missing(&[])? {
@@ -346,14 +347,13 @@ fn images(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The Pulsar programs against brokers of their own, where something here can run a broker: all tests, or those whose names
-/// contain `filter`.
+/// Runs the tests of the Pulsar programs whose names contain `filter`, on temporary brokers.
 fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
     let (name, budget) = PULSAR_PROGRAMS;
     if protoc::find().is_none() {
-        report.skip(name, budget, &format!("as they cannot be built: {}", protoc::MISSING));
+        report.skip(name, budget, protoc::MISSING);
     } else if let Some(missing) = pulsar::missing() {
-        report.skip(name, budget, &format!("as no broker can be run. {missing}"));
+        report.skip(name, budget, &missing);
     } else {
         report.part(name, budget, || {
             pulsar::distribution::ensure()?;
@@ -368,7 +368,7 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
             )?;
             match filter {
                 Some(filter) if counts == Counts::default() => {
-                    bail!("no test of the programs has {filter:?} in its name")
+                    bail!("no test of the Pulsar programs has a name that contains {filter:?}")
                 }
                 _ => Ok(counts),
             }
@@ -377,18 +377,18 @@ fn pulsar_programs(report: &mut Report, filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The end-to-end tests whose names contain `filter`, and what they need.
+/// Runs the end-to-end tests whose names contain `filter`, after building the control plane.
 fn some_end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     if control_plane(report)? {
         return end_to_end(report, filter);
     }
     for (name, budget) in [CLUSTER, END_TO_END] {
-        report.skip(name, budget, "as the control plane could not be built");
+        report.skip(name, budget, "the build of the control plane failed");
     }
     Ok(())
 }
 
-/// Builds the programs of a cluster, of the chart's tests and of `tests/health`. Returns whether that worked.
+/// Builds the programs of a cluster, of the chart's tests and of `tests/health`. Returns whether the build succeeded.
 fn control_plane(report: &mut Report) -> Result<bool> {
     let counts = report.part(CONTROL_PLANE.0, CONTROL_PLANE.1, || {
         binaries::ensure(&binaries::ALL)?;
@@ -399,7 +399,7 @@ fn control_plane(report: &mut Report) -> Result<bool> {
     Ok(counts.failed == 0)
 }
 
-/// Brings a cluster with the chart up and runs the end-to-end tests on it: all, or those whose names contain `filter`.
+/// Starts a cluster with the chart, and runs the end-to-end tests whose names contain `filter`.
 fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     let cluster = Temporary::new("test");
     let mut program = None;
@@ -410,7 +410,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
         Ok(PASSED)
     })?;
     let Some(program) = program.filter(|_| counts.failed == 0) else {
-        report.skip(END_TO_END.0, END_TO_END.1, "as there is no cluster to run them on");
+        report.skip(END_TO_END.0, END_TO_END.1, "the cluster failed");
         return Ok(());
     };
     report.part(END_TO_END.0, END_TO_END.1, || {
@@ -420,10 +420,10 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
             .args(filter)
             .env(variables::CLUSTER, cluster.name())
             .env(variables::PROGRAM, program);
-        // Tests that need a broker are ignored where there can be none, and counted as skipped.
+        // Without a broker, the tests that need one stay ignored, and count as skipped.
         let missing = pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()));
         if let Some(missing) = missing {
-            eprintln!("tests with a broker are skipped: {missing}");
+            eprintln!("skipping the tests with a broker: {missing}");
         } else {
             let programs = build::pulsar_programs()?.unwrap_or_default();
             let folder = programs.first().and_then(|program| program.parent());
@@ -432,7 +432,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
         let counts = cargo_test(&mut tests)?;
         match filter {
             Some(filter) if counts == Counts::default() => {
-                bail!("no end-to-end test has {filter:?} in its name: `cargo test -p quintet-e2e -- --list` lists them")
+                bail!("no end-to-end test has a name that contains {filter:?}: run `cargo test -p quintet-e2e -- --list` to list them")
             }
             _ => Ok(counts),
         }
@@ -440,7 +440,7 @@ fn end_to_end(report: &mut Report, filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Another command of this program.
+/// A command of this program.
 fn xtask() -> Result<Command> {
     Ok(Command::new(run::this_program()?))
 }
@@ -451,7 +451,7 @@ fn cargo() -> Command {
     cargo
 }
 
-/// A program that passes or fails as a whole; what it says is shown.
+/// Runs a program that passes or fails as a whole, with its output.
 fn check(command: &mut Command) -> Result<Counts> {
     let mut child = command.stdin(Stdio::null()).spawn().with_context(|| {
         let program = PathBuf::from(command.get_program());
@@ -460,7 +460,7 @@ fn check(command: &mut Command) -> Result<Counts> {
     Ok(if run::wait(&mut child, || ())?.success() { PASSED } else { FAILED })
 }
 
-/// `cargo test`: shown as it goes, and its own counts added up.
+/// Runs `cargo test`, prints its output, and adds up its counts.
 fn cargo_test(command: &mut Command) -> Result<Counts> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
@@ -474,7 +474,7 @@ fn cargo_test(command: &mut Command) -> Result<Counts> {
                 .map_while(Result::ok)
             {
                 let line = String::from_utf8_lossy(&line);
-                // Where nobody reads, the counts still count.
+                // A closed stdout must not end the count.
                 let _ = writeln!(std::io::stdout(), "{line}");
                 if let Some(more) = parse_result(&line) {
                     counts += more;
@@ -485,7 +485,7 @@ fn cargo_test(command: &mut Command) -> Result<Counts> {
         (run::wait(&mut child, || ()), counts.join().unwrap_or_default())
     });
     if !status?.success() && counts.failed == 0 {
-        // It did not compile, or a test program died: no line tells.
+        // A failed build or a killed test program prints no counts.
         counts += FAILED;
     }
     Ok(counts)
@@ -506,7 +506,7 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn the_counts_of_cargo_test_are_read() {
+    fn parses_the_counts_of_cargo_test() {
         let line =
             "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s";
         assert_eq!(parse_result(line), Some(Counts { passed: 5, failed: 0, skipped: 1 }));
@@ -518,13 +518,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_says_it_all() {
+    fn prints_the_totals() {
         let counts = Counts { passed: 7, failed: 0, skipped: 2 };
         assert_eq!(counts.to_string(), "7 passed, 0 failed, 2 skipped");
     }
 
     #[test]
-    fn a_part_that_cannot_run_is_a_failure_and_the_next_one_runs() {
+    fn counts_an_error_as_failure_and_continues() {
         let (mut report, minute) = (Report::default(), Duration::from_mins(1));
         report.part("a", minute, || bail!("no")).unwrap();
         report.part("b", minute, || Ok(Counts { passed: 3, failed: 0, skipped: 1 })).unwrap();
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_of_end_to_end_tests_and_fast_exclude_each_other() {
+    fn fast_conflicts_with_end_to_end_filters() {
         #[derive(clap::Parser)]
         struct Cli {
             #[command(flatten)]

@@ -4,8 +4,8 @@
 {{- end }}
 
 {{/*
-The name of the release's objects: `quintet` for a release of that name, `RELEASE-quintet` for another. Short enough for
-the suffixes that are added to it to stay within 63 characters.
+The full name of the objects: RELEASE-quintet, or RELEASE if it contains "quintet". Truncated to 41 characters, so that
+names with a suffix stay within 63.
 */}}
 {{- define "quintet.fullname" -}}
 {{- $name := include "quintet.name" . }}
@@ -34,14 +34,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- mustMerge (include "quintet.selectorLabels" . | fromYaml) $own .Values.commonLabels | toYaml }}
 {{- end }}
 
-{{/* Labels of what is not the manager, so that no selector of the manager's finds it: (list $ "uninstall"). */}}
+{{/* Labels for hook and test objects. The manager's selectors must not match them: (list $ "uninstall"). */}}
 {{- define "quintet.partLabels" -}}
 {{- $root := index . 0 }}
 {{- $own := dict "app.kubernetes.io/name" (printf "%s-%s" (include "quintet.name" $root | trunc 50) (index . 1)) }}
 {{- mustMerge $own (include "quintet.labels" $root | fromYaml) | toYaml }}
 {{- end }}
 
-{{/* Labels with further ones, which win: (list $ .Values.some.labels). */}}
+{{/* The labels, overridden by additional ones: (list $ .Values.some.labels). */}}
 {{- define "quintet.labelsWith" -}}
 {{- mustMerge (dict) (index . 1) (include "quintet.labels" (index . 0) | fromYaml) | toYaml }}
 {{- end }}
@@ -62,7 +62,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{/* Nothing, or a list of Secrets' names. */}}
+{{/* A list of image pull Secrets, or nothing. */}}
 {{- define "quintet.imagePullSecrets" -}}
 {{- with concat .Values.global.imagePullSecrets .Values.imagePullSecrets | uniq }}
 {{- toYaml . }}
@@ -74,7 +74,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Files.Get "files/kinds.yaml" }}
 {{- end }}
 
-{{/* The enabled controllers, separated by commas, in the order of the values file. */}}
+{{/* The enabled controllers, separated by commas. */}}
 {{- define "quintet.controllers" -}}
 {{- $enabled := list }}
 {{- $all := include "quintet.kinds" . | fromYamlArray }}
@@ -84,24 +84,24 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 {{- if not $enabled }}
-{{- fail (printf "No controller is enabled: set at least one of controllers.%s to true." (join ", " $all)) }}
+{{- fail (printf "No controller is enabled. Set at least one of controllers.%s to true." (join ", " $all)) }}
 {{- end }}
 {{- join "," $enabled }}
 {{- end }}
 
-{{/* The rules of one generated file without its first line, the note that it is generated: (list $ "daemonjob"). */}}
+{{/* The rules of a generated file, without its header line: (list $ "daemonjob"). */}}
 {{- define "quintet.rules" -}}
 {{- $root := index . 0 }}
 {{- $path := printf "files/rbac/%s.yaml" (index . 1) }}
-{{- $text := $root.Files.Get $path | required (printf "The chart lacks %s: run `cargo xtask generate`." $path) }}
+{{- $text := $root.Files.Get $path | required (printf "The chart has no file %s. Run `cargo xtask generate`." $path) }}
 {{- regexReplaceAll "^#[^\\n]*\\n" $text "" | trim }}
 {{- end }}
 
-{{/* The rules of one generated file about the Lease, and about no other where that can be said: (list $ "leader-election"). */}}
+{{/* The rules of a generated file, restricted to the manager's Lease: (list $ "leader-election"). */}}
 {{- define "quintet.leaseRules" -}}
 {{- $rules := list }}
 {{- range $rule := include "quintet.rules" . | fromYamlArray }}
-{{- /* What is made has no name yet that could be asked for. */}}
+{{- /* RBAC cannot restrict create by name. */}}
 {{- if not (has "create" $rule.verbs) }}
 {{- $_ := set $rule "resourceNames" (list (include "quintet.leaseName" (index $ 0))) }}
 {{- end }}
@@ -120,12 +120,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $sum }}
 {{- end }}
 
-{{/* Whether ClusterRoles are made: "true" or nothing. */}}
+{{/* "true" if the chart creates ClusterRoles, else nothing. */}}
 {{- define "quintet.clusterRoles" -}}
 {{- if and .Values.rbac.create (or (not .Values.watchNamespaces) .Values.rbac.clusterRoles) }}true{{ end }}
 {{- end }}
 
-{{/* The name of the Lease: releases in one namespace do not compete for one. */}}
+{{/* The name of the Lease. It differs per release, so that releases in one namespace do not compete. */}}
 {{- define "quintet.leaseName" -}}
 {{- default (printf "%s-manager" (include "quintet.fullname" .)) .Values.leaderElection.name }}
 {{- end }}
@@ -136,7 +136,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/*
-Whether an object of a kind that the cluster may lack is rendered, "true" or nothing:
+"true" if the chart renders an object whose CustomResourceDefinition may be missing, else nothing:
 (list $ "ServiceMonitor" .Values.metrics.serviceMonitor "metrics.serviceMonitor").
 */}}
 {{- define "quintet.renders" -}}
@@ -146,13 +146,13 @@ Whether an object of a kind that the cluster may lack is rendered, "true" or not
 {{- if and $root.Values.metrics.enabled $values.enabled }}
 {{- if or (eq $values.renderMode "alwaysRender") ($root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" $kind)) }}true
 {{- else if eq $values.renderMode "failIfMissing" }}
-{{- fail (printf "The cluster knows no %s (monitoring.coreos.com/v1): install the definitions of prometheus-operator first, or set %s.renderMode to skipIfMissing." $kind (index . 3)) }}
+{{- fail (printf "The cluster has no CustomResourceDefinition for %s (monitoring.coreos.com/v1). Install those of prometheus-operator first, or set %s.renderMode to skipIfMissing." $kind (index . 3)) }}
 {{- end }}
 {{- end }}
 {{- end }}
 
 {{/*
-What a monitor of either kind says of its endpoint, below the port; the last word says whether Prometheus' own token may be sent:
+The endpoint of a ServiceMonitor or PodMonitor, below its port. The last argument: Prometheus can send its own token.
 (list $ .Values.metrics.serviceMonitor true).
 */}}
 {{- define "quintet.endpoint" -}}
@@ -165,14 +165,14 @@ tlsConfig:
   {{- with $values.tlsConfig }}
   {{- toYaml . | nindent 2 }}
   {{- else }}
-  # The certificate names no host that Prometheus asks for: what protects the samples is who may ask.
+  # The certificate does not name the scraped host. Authorization protects the samples, not TLS.
   insecureSkipVerify: true
   {{- end }}
 {{- if not $values.authorization }}
 {{- if index . 2 }}
 bearerTokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
 {{- else }}
-{{- fail "Secure metrics are read with a token, and a PodMonitor takes one from a Secret alone: give metrics.podMonitor.authorization, or use metrics.serviceMonitor, which sends Prometheus' own." }}
+{{- fail "metrics.secure requires a token, and a PodMonitor can only send one from a Secret. Set metrics.podMonitor.authorization, or use metrics.serviceMonitor, which sends the token of Prometheus' ServiceAccount." }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -196,7 +196,7 @@ metricRelabelings:
 {{- end }}
 {{- end }}
 
-{{/* What every pod of the release may talk to, as rules of a NetworkPolicy. */}}
+{{/* Egress rules for every pod of the release. */}}
 {{- define "quintet.egress" -}}
 # DNS.
 - ports:
@@ -220,12 +220,12 @@ metricRelabelings:
   {{- end }}
 {{- end }}
 
-{{/* What selects this release's samples in PromQL, without braces. */}}
+{{/* The PromQL label matchers for this release's samples, without braces. */}}
 {{- define "quintet.samples" -}}
 {{- default (printf "namespace=%q,pod=~%q" .Release.Namespace (printf "%s-[0-9a-z]+-[0-9a-z]+" (include "quintet.fullname" .))) .Values.metrics.prometheusRule.selector }}
 {{- end }}
 
-{{/* Nothing, or a list. */}}
+{{/* A list of tolerations, or nothing. */}}
 {{- define "quintet.tolerations" -}}
 {{- $tolerations := default (list) .Values.tolerations }}
 {{- if .Values.tolerateCordon }}
@@ -236,7 +236,7 @@ metricRelabelings:
 {{- end }}
 {{- end }}
 
-{{/* What the pods of a hook or test have in common with the manager's. */}}
+{{/* Pod fields that hook and test pods share with the manager's pods. */}}
 {{- define "quintet.shortPod" -}}
 {{- with include "quintet.imagePullSecrets" . }}
 imagePullSecrets:
@@ -269,10 +269,10 @@ tolerations:
 {{- end }}
 
 {{/*
-The line that takes a finalizer of ours off all objects of a kind, wherever among others it stands:
+The command that removes one finalizer from all objects of a kind, at any position in their lists:
 (list "pods" "--all-namespaces" "dj.dysproz.io/ledger").
 */}}
-{{- define "quintet.letGo" -}}
+{{- define "quintet.removeFinalizer" -}}
 {{- $found := printf `{{range .items}}{{$of := .metadata}}{{range $at, $name := $of.finalizers}}{{if eq $name %q}}{{$of.namespace}} {{$of.name}} {{$at}}{{"\n"}}{{end}}{{end}}{{end}}` (index . 2) }}
 {{- $patch := printf `[{"op":"test","path":"/metadata/finalizers/'"$at"'","value":%q},{"op":"remove","path":"/metadata/finalizers/'"$at"'"}]` (index . 2) }}
 {{- printf `kubectl get %s %s -o go-template='%s' | while read -r ns name at; do kubectl patch %s -n "$ns" "$name" --type=json -p '%s'; done` (index . 0) (index . 1) $found (index . 0) $patch }}

@@ -1,8 +1,8 @@
 //! The Book custom resource.
 //!
-//! The schema refuses what lacks an author or a title, with one line for each, at plain `kubectl apply`. For that the
-//! spec keeps unknown fields: without that, strict validation answers `unknown field` and the schema is never asked. It
-//! has no CEL rule either, since one adds a line about rules that were not checked.
+//! On `kubectl apply`, the API server rejects a Book without author or title, with one line for each missing field. This needs
+//! a spec that keeps unknown fields: otherwise strict validation fails first, with `unknown field`. The schema has no CEL rule,
+//! because a CEL rule adds a line about rules that were not checked.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// The most characters that an author or a title may have.
 pub const LONGEST: usize = 1024;
 
-/// What a Book says of itself. Further fields are kept.
+/// The desired Book. The API server keeps additional fields.
 #[derive(CustomResource, JsonSchema, Clone, Debug, Default, PartialEq, Serialize)]
 #[kube(
     group = "christianb93.github.com",
@@ -41,12 +41,12 @@ pub const LONGEST: usize = 1024;
 )]
 #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true, "required" = ["author", "title"]))]
 pub struct BookSpec {
-    /// Who wrote it. Not blank, at most 1,024 characters.
+    /// The author. Not blank, at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "text")]
     pub author: Value,
 
-    /// What it is called. Not blank, at most 1,024 characters.
+    /// The title. Not blank, at most 1,024 characters.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "text")]
     pub title: Value,
@@ -54,8 +54,7 @@ pub struct BookSpec {
 
 impl<'de> Deserialize<'de> for BookSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The post's first definition let anything be stored. An Option may be absent, too; a derived struct would
-        // make a Book without a spec undecodable.
+        // The tutorial's first definition accepted any spec, or none. A derived struct would make such Books undecodable.
         let mut stored = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
         let mut take = |field: &str| stored.get_mut(field).map(Value::take).unwrap_or_default();
         let (author, title) = (take("author"), take("title"));
@@ -67,21 +66,21 @@ fn text(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "maxLength": LONGEST, "pattern": "\\S" })
 }
 
-/// What the controller says of a Book.
+/// The observed state of a Book.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BookStatus {
-    /// The generation that this status is about.
+    /// The generation that the controller has observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready: it has an author and a title.
+    /// The condition Ready: the Book has an author and a title.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
 impl<'de> Deserialize<'de> for BookStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // What somebody stored under the post's definition is no reason to leave the Book alone: it is written anew.
+        // Under the tutorial's definition, the status may be invalid. The controller then overwrites it.
         let mut stored = Value::deserialize(deserializer)?;
         let conditions = stored.get_mut("conditions").map(Value::take).map(conditions::lenient);
         Ok(Self {
@@ -99,7 +98,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_schema_is_what_makes_kubectl_name_both_fields() {
+    fn the_schema_makes_kubectl_name_both_fields() {
         let crd = serde_json::to_value(Book::crd()).unwrap();
         let version = &crd["spec"]["versions"][0];
         let schema = &version["schema"]["openAPIV3Schema"];
@@ -122,7 +121,7 @@ mod tests {
     #[case::no_spec(json!({}), Value::Null)]
     #[case::null(json!({"spec": null}), Value::Null)]
     #[case::no_object(json!({"spec": "hello"}), Value::Null)]
-    fn anything_that_was_stored_decodes(#[case] stored: Value, #[case] author: Value) {
+    fn decodes_any_stored_spec(#[case] stored: Value, #[case] author: Value) {
         let mut book =
             json!({"apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": {"name": "b"}});
         book.as_object_mut().unwrap().extend(stored.as_object().unwrap().clone());

@@ -42,7 +42,7 @@ impl Reconciler for Books {
     }
 }
 
-/// Adds the Book controller to the process.
+/// Adds the Book controller to the manager.
 pub fn register(context: &Context) {
     let objects = context.informer::<Book>("books", Resource::of::<Book>(), None);
     context.spawn_controller(CONTROLLER, Controller::new(context, Books, objects, []).run());

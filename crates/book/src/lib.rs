@@ -1,7 +1,7 @@
-//! Book: a record that its schema alone validates.
+//! Book: a record that only its schema validates.
 //!
-//! The controller has nothing to do but to say so: Ready, for the generation that it has seen. A Book that was stored
-//! under the post's first definition, which had no schema, gets a condition that says what it lacks.
+//! The controller sets the condition Ready for the observed generation. A Book may have been stored under the tutorial's first
+//! definition, which had no schema. If such a Book lacks a field, the condition names the field.
 
 pub mod api;
 pub mod controller;
@@ -14,23 +14,23 @@ pub use controller::register;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "book";
 
-/// What this kind may do.
+/// The RBAC rules of the controller.
 pub const RULES: &[Rule] = &[
     Rule {
         group: "christianb93.github.com",
         resources: &["books"],
         verbs: &["get", "list", "watch"],
-        why: "Books are what this controller acts for.",
+        why: "The controller reconciles Books.",
     },
     Rule {
         group: "christianb93.github.com",
         resources: &["books/status"],
         verbs: &["patch"],
-        why: "Their status is applied.",
+        why: "The controller applies their status.",
     },
 ];
 
-/// What `quintet uninstall` may do for this kind.
+/// The RBAC rules of `quintet uninstall`.
 pub const UNINSTALL_RULES: &[Rule] = &[Rule {
     group: "christianb93.github.com",
     resources: &["books"],

@@ -1,4 +1,4 @@
-//! What should be done for one Book: say whether it is Ready.
+//! The plan for a Book: set the condition Ready.
 
 use jiff::Timestamp;
 use kube::Resource as _;
@@ -32,7 +32,7 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
             status: Some(false),
             reason: "Invalid",
             message: format!(
-                "Set spec.{} to a text that is not blank and has at most {LONGEST} characters.",
+                "Set spec.{} to a string that is not blank and has at most {LONGEST} characters.",
                 lacks.join(" and spec.")
             ),
         }
@@ -46,7 +46,7 @@ pub fn plan(book: &Book, now: Timestamp) -> Plan<BookStatus> {
     Plan { status: Some(status), ..Plan::default() }
 }
 
-/// Whether the schema takes it. Its `\S` knows these blanks and no others.
+/// Whether the schema accepts the value. Its `\S` excludes only these blanks.
 fn is_text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| {
         !text.trim_matches([' ', '\t', '\n', '\r', '\x0c']).is_empty() && text.chars().count() <= LONGEST

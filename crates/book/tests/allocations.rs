@@ -1,4 +1,4 @@
-//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+//! The number of allocations of a plan.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::counter::allocations;
 
-/// The most allocations of a plan for a new Book and of one for a Book of which everything is said already.
-const TO_SAY: u64 = 5;
-const TO_LOOK: u64 = 5;
+/// The most allocations of a plan for a new Book, and for a Book with a current status.
+const NEW: u64 = 5;
+const UNCHANGED: u64 = 5;
 
 fn book(status: &Value) -> Book {
     let object = json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
@@ -31,13 +31,13 @@ fn now() -> Timestamp {
 fn a_plan_allocates_little() {
     let _profiler = dhat::Profiler::builder().testing().build();
     let new = book(&Value::Null);
-    let (said, first) = allocations(|| plan(&new, now()));
-    let told = book(&json!(first.status));
+    let (for_new, first) = allocations(|| plan(&new, now()));
+    let current = book(&json!(first.status));
     let later = now() + SignedDuration::from_hours(1);
-    let (looked, second) = allocations(|| plan(&told, later));
+    let (for_unchanged, second) = allocations(|| plan(&current, later));
     assert!(second.steps.is_empty() && second.events.is_empty() && second.again.is_none(), "{second:?}");
-    assert_eq!(second.status, told.status, "nothing is to be done");
-    println!("{said} allocations to say that a Book is ready, {looked} to look at it");
-    assert!(said <= TO_SAY, "{said} to say that a Book is ready");
-    assert!(looked <= TO_LOOK, "{looked} to look at it");
+    assert_eq!(second.status, current.status, "the plan changes nothing");
+    println!("{for_new} allocations for a new Book, {for_unchanged} for an unchanged one");
+    assert!(for_new <= NEW, "{for_new} for a new Book");
+    assert!(for_unchanged <= UNCHANGED, "{for_unchanged} for an unchanged Book");
 }

@@ -1,7 +1,7 @@
-//! One table of the five kinds.
+//! The table of the five kinds.
 //!
-//! Every list of the kinds follows from it: the flags of the manager, what uninstall looks for, the generated definitions and
-//! roles. To add a kind, add it to [`KINDS`] and to [`definitions`].
+//! Every list of kinds derives from it: the manager's flags, the finalizers that uninstall removes, the generated definitions
+//! and roles. To add a kind, add it to [`KINDS`] and to [`definitions`].
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -17,27 +17,27 @@ use quintet_runtime::control::context::Context;
 use quintet_runtime::model::resource::{PODS, Resource};
 use quintet_runtime::model::rule::Rule;
 
-/// What the rest of Quintet knows of a kind.
+/// A kind, as the rest of Quintet sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// The controller's name: a value of `--controllers`, and the kind's folder in `crates/` and `samples/`.
+    /// The controller's name. It is a value of `--controllers`, and the kind's folder in `crates/` and `samples/`.
     pub controller: &'static str,
     /// Its custom resource.
     pub resource: fn() -> Resource,
-    /// The file of its first sample: the tutorial's, where it has one.
+    /// The file of the kind's first sample, from the tutorial if there is one.
     pub sample: &'static str,
-    /// What its controller may do.
+    /// The RBAC rules of its controller.
     pub rules: &'static [Rule],
-    /// What its sweeper may do, even if the kind is switched off.
+    /// The RBAC rules of its sweeper, which also runs for a disabled kind.
     pub sweep_rules: &'static [Rule],
-    /// What `quintet uninstall` may do for it.
+    /// The RBAC rules of `quintet uninstall`.
     pub uninstall_rules: &'static [Rule],
-    /// The finalizer that it puts on objects.
+    /// The finalizer that its controller adds to objects.
     pub finalizer: Option<Finalizer>,
     register: fn(&Context, &Options, is_enabled: bool) -> Result<()>,
 }
 
-/// A finalizer, and the objects that have it.
+/// A finalizer and the type of its objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Finalizer {
     /// Its name.
@@ -46,14 +46,14 @@ pub struct Finalizer {
     pub resource: fn() -> Resource,
 }
 
-/// What the flags say of single kinds.
+/// The flags for single kinds.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Keys of further taints that announce the deletion of a node, for DaemonJob.
+    /// Keys of additional taints that announce the deletion of a node, for DaemonJob.
     pub deletion_taints: Vec<String>,
-    /// The image of PulsarConsumers that name none.
+    /// The image for PulsarConsumers whose spec names no image.
     pub consumer_image: Image,
-    /// The name of this process among others, for Greeting.
+    /// The unique identity of this process, for Greeting.
     pub identity: String,
 }
 
@@ -62,10 +62,10 @@ impl Kind {
     ///
     /// # Errors
     ///
-    /// When its metrics cannot be registered, or its thread cannot be started.
+    /// If its metrics cannot be registered, or its thread cannot be started.
     pub fn register(&self, context: &Context, options: &Options, is_enabled: bool) -> Result<()> {
         (self.register)(context, options, is_enabled)
-            .with_context(|| format!("the controller {} cannot be started", self.controller))
+            .with_context(|| format!("cannot start controller {}", self.controller))
     }
 }
 
@@ -126,7 +126,7 @@ pub const KINDS: [Kind; 5] = [
         finalizer: Some(Finalizer { name: quintet_greeting::FINALIZER, resource: Resource::of::<Greeting> }),
         register: |context, options, is_enabled| {
             if is_enabled {
-                let printer = Printer::stdout().context("the printer's thread cannot be started")?;
+                let printer = Printer::stdout().context("cannot start the printer's thread")?;
                 quintet_greeting::register(context, &options.identity, printer)?;
             } else {
                 quintet_greeting::sweep::register(context);
@@ -151,7 +151,7 @@ pub const KINDS: [Kind; 5] = [
     },
 ];
 
-/// The definitions of the kinds, in the order of [`KINDS`]. The manager does not need them, and they would make it larger.
+/// The definitions of the kinds, in the order of [`KINDS`]. Kept out of the table, so that the manager does not link them.
 pub fn definitions() -> [CustomResourceDefinition; KINDS.len()] {
     [DaemonJob::crd(), PodSet::crd(), PulsarConsumer::crd(), Greeting::crd(), Book::crd()]
 }

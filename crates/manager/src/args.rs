@@ -1,7 +1,7 @@
-//! The flags. `quintet --help` is their reference; those of the manager can mostly also be given by environment.
+//! The flags. `quintet --help` is their reference.
 //!
-//! One program under two names: as `quintet` it is the manager unless a command is given; as `kubectl-quintet`, the name
-//! under which kubectl looks for a plugin, it has the commands alone and starts nothing by accident.
+//! Called as `quintet`, the program runs the manager unless the user names a command. Called as `kubectl-quintet`, kubectl's
+//! name for the plugin, it offers only the commands, so that a plugin never starts a manager by accident.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ const PLUGIN: &str = "kubectl-quintet";
 
 /// The Quintet operator: DaemonJob, PodSet, PulsarConsumer, Greeting and Book in one process.
 ///
-/// Without a command it runs the manager.
+/// Without a command, quintet runs the manager.
 #[derive(Debug, Parser)]
 #[command(
     name = "quintet",
@@ -34,15 +34,15 @@ const PLUGIN: &str = "kubectl-quintet";
     args_override_self = true
 )]
 pub struct Args {
-    /// What to do instead of running the manager.
+    /// The command to run instead of the manager.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// The kinds to run, separated by commas; or, each with a dash before it, those to leave out of all.
+    /// Controllers to run, separated by commas. Prefix every name with a dash to run all controllers except these.
     #[arg(
         long,
         env = "QUINTET_CONTROLLERS",
-        help_heading = "What it serves",
+        help_heading = "Controllers",
         value_delimiter = ',',
         value_name = "KIND,...",
         allow_hyphen_values = true,
@@ -51,18 +51,18 @@ pub struct Args {
     )]
     controllers: Vec<Pick>,
 
-    /// Watch these namespaces only, separated by commas or each by a flag of its own; all where none is given.
+    /// Watch only these namespaces, separated by commas. Repeat the flag to add more. Default: all namespaces.
     #[arg(
         long,
         env = "QUINTET_WATCH_NAMESPACE",
-        help_heading = "What it serves",
+        help_heading = "Controllers",
         value_name = "NAMESPACE,...",
         value_delimiter = ',',
         value_parser = parse_namespace
     )]
     watch_namespace: Vec<String>,
 
-    /// Write only while holding a Lease, so that several processes may run.
+    /// Write only while holding the Lease, so that several managers can run.
     #[arg(
         long,
         alias = "enable-leader-election",
@@ -76,7 +76,7 @@ pub struct Args {
     )]
     pub leader_elect: bool,
 
-    /// Namespace of the Lease. Default: the namespace that the process runs in, else of the kubeconfig's context.
+    /// Namespace of the Lease. Default: the pod's namespace ($POD_NAMESPACE), else that of the kubeconfig's context.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECTION_NAMESPACE",
@@ -86,7 +86,7 @@ pub struct Args {
     )]
     pub leader_election_namespace: Option<String>,
 
-    /// Name of the Lease: those that compete for one give the same.
+    /// Name of the Lease. Managers with the same Lease elect one leader.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECTION_ID",
@@ -97,7 +97,7 @@ pub struct Args {
     )]
     pub leader_election_id: String,
 
-    /// How long the others wait for a holder of the Lease that is silent.
+    /// A standby waits this long for a silent holder before it takes the Lease.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_LEASE_DURATION",
@@ -108,7 +108,7 @@ pub struct Args {
     )]
     pub leader_elect_lease_duration: Duration,
 
-    /// How long the holder goes on writing without a renewal that went through.
+    /// The leader stops writing this long after its last successful renewal.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_DEADLINE",
@@ -119,7 +119,7 @@ pub struct Args {
     )]
     pub leader_elect_renew_deadline: Duration,
 
-    /// The pause between tries to renew that fail, and between looks at a Lease that cannot be watched.
+    /// Wait this long between failed attempts to renew or read the Lease.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RETRY_PERIOD",
@@ -130,7 +130,7 @@ pub struct Args {
     )]
     pub leader_elect_retry_period: Duration,
 
-    /// The pause between renewals while they go through.
+    /// Wait this long between successful renewals.
     #[arg(
         long,
         env = "QUINTET_LEADER_ELECT_RENEW_PERIOD",
@@ -141,7 +141,7 @@ pub struct Args {
     )]
     pub leader_elect_renew_period: Duration,
 
-    /// Address of /metrics; 0 switches it off.
+    /// Address of /metrics. 0 disables it.
     #[arg(
         long,
         alias = "metrics-addr",
@@ -152,7 +152,7 @@ pub struct Args {
     )]
     pub metrics_bind_address: String,
 
-    /// Serve /metrics over TLS, to whom the cluster allows it: a bearer token, and the right to get /metrics.
+    /// Serve /metrics over TLS and require a bearer token that is authorized to GET /metrics.
     #[arg(
         long,
         env = "QUINTET_METRICS_SECURE",
@@ -165,8 +165,8 @@ pub struct Args {
     )]
     pub metrics_secure: bool,
 
-    /// Directory with tls.crt and tls.key for --metrics-secure, read anew when they change. Without it the certificate is
-    /// self-signed, and another one with every start.
+    /// Directory with tls.crt and tls.key for --metrics-secure. The manager reloads them when they change. Default: a new
+    /// self-signed certificate at each start.
     #[arg(
         long,
         env = "QUINTET_METRICS_CERT_DIR",
@@ -175,8 +175,8 @@ pub struct Args {
     )]
     pub metrics_cert_dir: Option<PathBuf>,
 
-    /// Address of the debug pages, which must be of this machine alone; 0 switches them off. With --metrics-secure they are
-    /// beside the metrics as well, for whom the cluster allows them.
+    /// Loopback address of the debug pages. 0 disables them. With --metrics-secure, the metrics address also serves them, to
+    /// clients that are authorized for their paths.
     #[arg(
         long,
         env = "QUINTET_DEBUG_BIND_ADDRESS",
@@ -187,7 +187,7 @@ pub struct Args {
     )]
     pub debug_bind_address: String,
 
-    /// Address of /healthz and /readyz; 0 switches them off.
+    /// Address of /healthz and /readyz. 0 disables them.
     #[arg(
         long,
         env = "QUINTET_HEALTH_PROBE_BIND_ADDRESS",
@@ -197,32 +197,32 @@ pub struct Args {
     )]
     pub health_probe_bind_address: String,
 
-    /// Image of the consumers that PulsarConsumers run unless they name one.
+    /// Image for PulsarConsumers whose spec names no image.
     #[arg(
         long,
         env = "QUINTET_PULSAR_CONSUMER_IMAGE",
-        help_heading = "What it serves",
+        help_heading = "Controllers",
         value_name = "IMAGE",
         default_value = concat!("ghcr.io/quintet-operator/pulsar-consumer:", env!("CARGO_PKG_VERSION"))
     )]
     pub pulsar_consumer_image: String,
 
-    /// Port on which that image answers /healthz and /readyz; 0 where it does not, and then its pods have no probes.
+    /// Port on which that image serves /healthz and /readyz. 0: the image serves neither, and the pods get no probes.
     #[arg(
         long,
         env = "QUINTET_PULSAR_CONSUMER_HEALTH_PORT",
-        help_heading = "What it serves",
+        help_heading = "Controllers",
         value_name = "PORT",
         default_value_t = 8080
     )]
     pub pulsar_consumer_health_port: u16,
 
-    /// Keys of taints that announce the deletion of a node, beside those of cluster-autoscaler and Karpenter. If a Ready
-    /// node has one, DaemonJobs do not count its loss or its deletion as a failure.
+    /// Keys of taints that announce the deletion of a node, in addition to those of cluster-autoscaler and Karpenter. If a
+    /// Ready node has such a taint, DaemonJobs do not count its loss or deletion as a failure.
     #[arg(
         long,
         env = "QUINTET_DAEMON_JOB_DELETION_TAINTS",
-        help_heading = "What it serves",
+        help_heading = "Controllers",
         value_name = "KEY,...",
         value_delimiter = ',',
         value_parser = parse_taint_key
@@ -239,12 +239,14 @@ pub struct Args {
 }
 
 impl Args {
-    /// The controllers to run, by name.
+    /// The names of the controllers to run.
     pub fn kinds(&self) -> Result<Vec<&'static str>, String> {
         let (with, without): (Vec<&Pick>, Vec<&Pick>) =
             self.controllers.iter().partition(|pick| matches!(pick, Pick::With(_)));
         if !with.is_empty() && !without.is_empty() {
-            return Err("--controllers names kinds to run and kinds to leave out: name one sort".to_owned());
+            return Err(
+                "--controllers mixes names with and without a dash: use one form for all of them".to_owned()
+            );
         }
         let is_picked = |kind: &&'static str| {
             if with.is_empty() {
@@ -255,34 +257,36 @@ impl Args {
         };
         let kinds: Vec<&'static str> = KINDS.iter().map(|kind| kind.controller).filter(is_picked).collect();
         if kinds.is_empty() {
-            return Err("--controllers leaves no kind to run".to_owned());
+            return Err("--controllers excludes every kind: keep at least one".to_owned());
         }
         if with.len() > kinds.len() {
-            return Err("--controllers names a kind twice".to_owned());
+            return Err("--controllers names a kind twice: name each kind once".to_owned());
         }
         Ok(kinds)
     }
 
-    /// The namespaces to watch, each once; none means all.
+    /// The namespaces to watch, without duplicates. Empty means all.
     pub fn namespaces(&self) -> Vec<String> {
         let named: BTreeSet<&String> = self.watch_namespace.iter().filter(|name| !name.is_empty()).collect();
         named.into_iter().cloned().collect()
     }
 
-    /// What the flags of the metrics say, as far as they fit together.
+    /// Rejects flags of the metrics that contradict each other.
     fn check_metrics(&self) -> Result<(), String> {
         if self.metrics_cert_dir.is_some() && !self.metrics_secure {
-            return Err("--metrics-cert-dir is of use with --metrics-secure only".to_owned());
+            return Err("--metrics-cert-dir needs --metrics-secure: set both, or neither".to_owned());
         }
         Ok(())
     }
 
-    /// What the flags of the election say, as far as they fit together (client-go's rules).
+    /// Checks the election's durations by client-go's rules.
     fn check_election(&self) -> Result<(), String> {
         let (lease, deadline) = (self.leader_elect_lease_duration, self.leader_elect_renew_deadline);
         let (retry, renew) = (self.leader_elect_retry_period, self.leader_elect_renew_period);
         if lease < Duration::from_secs(1) || lease.subsec_nanos() != 0 {
-            return Err("--leader-elect-lease-duration must be whole seconds, at least 1s".to_owned());
+            return Err(
+                "--leader-elect-lease-duration must be a number of whole seconds, at least 1s".to_owned()
+            );
         }
         if lease > quintet_runtime::election::lease::LONGEST_LEASE {
             return Err("--leader-elect-lease-duration must be at most 24h".to_owned());
@@ -293,15 +297,15 @@ impl Args {
             );
         }
         if deadline <= retry.saturating_mul(6) / 5 || deadline <= renew {
-            return Err("--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period, and \
-                        than --leader-elect-renew-period"
+            return Err("--leader-elect-renew-deadline must be longer than 1.2 times --leader-elect-retry-period and \
+                        longer than --leader-elect-renew-period"
                 .to_owned());
         }
         Ok(())
     }
 }
 
-/// A kind to run, or one to leave out, by the name of its controller.
+/// A controller to run or to exclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pick {
     With(&'static str),
@@ -316,23 +320,23 @@ fn parse_pick(text: &str) -> Result<Pick, String> {
     let mut known = KINDS.map(|kind| kind.controller).into_iter();
     known.clone().find(|known| *known == name).map(pick).ok_or_else(|| {
         let known: Vec<&str> = known.by_ref().collect();
-        format!("the kinds are {}", known.join(", "))
+        format!("the controllers are {}", known.join(", "))
     })
 }
 
-/// An address that only this machine can reach.
+/// For clap: a loopback address, or 0.
 fn parse_own_address(text: &str) -> Result<String, String> {
     let is_own = text.parse::<SocketAddr>().is_ok_and(|address| address.ip().to_canonical().is_loopback());
     if text == "0" || is_own {
         Ok(text.to_owned())
     } else {
-        Err("it must be an address of this machine alone, such as 127.0.0.1:8082; to see the pages from elsewhere use \
-             `kubectl port-forward`, or --metrics-secure"
+        Err("must be a loopback address, such as 127.0.0.1:8082; to reach the pages from another machine, use \
+             `kubectl port-forward` or --metrics-secure"
             .to_owned())
     }
 }
 
-/// An empty value is as good as none: a chart may give it.
+/// For clap: a namespace. Charts pass an empty value for none.
 fn parse_namespace(text: &str) -> Result<String, String> {
     if text.is_empty() { Ok(String::new()) } else { parse_name(text) }
 }
@@ -343,11 +347,13 @@ fn parse_taint_key(key: &str) -> Result<String, String> {
     let is_key =
         prefix.is_none_or(is_name) && !name.is_empty() && name.len() <= 63 && name.bytes().all(is_inner);
     (is_key || key.is_empty()).then(|| key.to_owned()).ok_or_else(|| {
-        format!("{key:?} is not the key of a taint: give a key such as example.com/going-away, without value and effect")
+        format!(
+            "{key:?} is not a taint key: use a key such as example.com/going-away, without value and effect"
+        )
     })
 }
 
-/// Quintet's commands for people who use its DaemonJobs, and for taking Quintet off a cluster.
+/// Commands for users of DaemonJobs, and for removing Quintet from a cluster.
 #[derive(Debug, Parser)]
 #[command(name = "quintet", bin_name = "kubectl quintet", version, max_term_width = 100)]
 struct Plugin {
@@ -355,31 +361,28 @@ struct Plugin {
     command: Option<Command>,
 }
 
-/// A command that ends by itself.
+/// A command, which runs instead of the manager. The docs of its arguments are its help.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show every node of a DaemonJob, what would happen there now, and why. Nothing is written.
     Explain(explain::Args),
-    /// Say whether a manager works: its pods are ready, and its Lease is renewed. Nothing is written.
     Check(check::Args),
-    /// Take Quintet's finalizers off pods and Greetings, so that they can be deleted without it.
     Uninstall(uninstall::Args),
     /// Print the version.
     Version,
 }
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Debug)]
 pub enum Asked {
     /// Run the manager.
     Manager(Box<Args>),
-    /// Do this and end.
+    /// Run this command and exit.
     Command(Command),
-    /// Print this and end.
+    /// Print this text and exit.
     Help(String),
 }
 
-/// Reads a command line, its first word being the name that the program was called by.
+/// Parses a command line. The first word is the name under which the user called the program.
 pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
     let line: Vec<OsString> = line.into_iter().collect();
     let called = line.first().and_then(|word| Path::new(word).file_name());
@@ -401,7 +404,7 @@ pub fn read(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Err
     })
 }
 
-/// Adds the examples, as a person types them.
+/// Adds the examples to the help, with the program's name as the user types it.
 fn with_examples(command: ClapCommand, program: &str) -> ClapCommand {
     let explain = explain::examples(program);
     let check = check::examples(program);
@@ -436,32 +439,35 @@ mod tests {
 
     /// The chart's `extraArgs` come after its own.
     #[test]
-    fn of_a_flag_that_is_given_twice_the_last_one_counts() {
+    fn the_last_value_of_a_repeated_flag_wins() {
         let args = manager(
             "quintet --leader-elect --metrics-bind-address=:8080 --metrics-bind-address=0 --leader-elect=false",
         );
         assert_eq!((args.leader_elect, args.metrics_bind_address.as_str()), (false, "0"));
         let args = manager("quintet --watch-namespace=a,b --watch-namespace=c");
-        assert_eq!(args.watch_namespace, ["a", "b", "c"], "of these there may be many");
+        assert_eq!(args.watch_namespace, ["a", "b", "c"], "lists accumulate");
     }
 
     #[test]
-    fn a_namespace_is_checked_before_anything_is_asked() {
-        assert!(refusal("quintet --leader-election-id=").contains("a name has lower case letters"));
-        assert!(refusal("quintet --leader-election-namespace=A_b").contains("a name has lower case letters"));
+    fn rejects_invalid_names_of_lease_and_namespace() {
+        assert!(refusal("quintet --leader-election-id=").contains("a name consists of lower case letters"));
+        assert!(
+            refusal("quintet --leader-election-namespace=A_b")
+                .contains("a name consists of lower case letters")
+        );
         let args = manager("quintet --leader-election-namespace=");
-        assert_eq!(args.leader_election_namespace.as_deref(), Some(""), "it is as if none were given");
+        assert_eq!(args.leader_election_namespace.as_deref(), Some(""), "same as no flag");
     }
 
     #[test]
-    fn deletion_taints_are_keys() {
+    fn deletion_taints_must_be_keys() {
         let args = manager("quintet --daemon-job-deletion-taints=a,example.com/b");
         assert_eq!(args.daemon_job_deletion_taints, ["a", "example.com/b"]);
         let refusal = refusal("quintet --daemon-job-deletion-taints=a=b:NoSchedule");
-        assert!(refusal.contains("is not the key of a taint"), "{refusal}");
+        assert!(refusal.contains("is not a taint key"), "{refusal}");
     }
 
-    /// Words of a command line: flags that there are, and values for them that nobody means.
+    /// Words of a command line: real flags with odd values.
     fn word() -> impl Strategy<Value = String> {
         let flags: Vec<String> = Args::command()
             .get_arguments()
@@ -492,9 +498,9 @@ mod tests {
     }
 
     proptest! {
-        // More with PROPTEST_CASES.
+        // PROPTEST_CASES sets the number of cases.
         #[test]
-        fn whatever_is_asked_is_understood_or_refused_with_a_word(words in proptest::collection::vec(word(), 0..6)) {
+        fn accepts_or_explains_any_command_line(words in proptest::collection::vec(word(), 0..6)) {
             let line = std::iter::once("quintet".to_owned()).chain(words).map(OsString::from);
             match read(line) {
                 Ok(Asked::Manager(args)) => drop(args.kinds()),
@@ -505,13 +511,13 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_are_sound() {
+    fn clap_accepts_the_flags() {
         with_examples(Args::command(), "quintet").debug_assert();
         with_examples(Plugin::command(), "kubectl quintet").debug_assert();
     }
 
     #[test]
-    fn the_posts_flags_are_aliases() {
+    fn the_tutorials_flags_are_aliases() {
         let args = manager("quintet --enable-leader-election --metrics-addr=:9");
         assert!(args.leader_elect);
         assert_eq!(args.metrics_bind_address, ":9");
@@ -519,22 +525,22 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_picked_and_unknown_ones_refused() {
+    fn picks_kinds_and_rejects_unknown_ones() {
         let kinds = |line: &str| manager(line).kinds().unwrap();
         assert_eq!(kinds("quintet --controllers=book,podset"), ["podset", "book"]);
         assert_eq!(kinds("quintet --controllers=-pulsarconsumer,-book"), ["daemonjob", "podset", "greeting"]);
         assert_eq!(kinds("quintet --controllers -greeting").len(), 4);
         let error = refusal("quintet --controllers=cronjob");
         assert!(error.contains("cronjob") && error.contains("daemonjob"), "{error}");
-        assert!(refusal("quintet --controllers=book,-podset").contains("name one sort"));
+        assert!(refusal("quintet --controllers=book,-podset").contains("use one form"));
         assert!(refusal("quintet --controllers=book,book").contains("twice"));
         let none = "quintet --controllers=-daemonjob,-podset,-pulsarconsumer,-greeting,-book";
-        assert!(refusal(none).contains("no kind"));
+        assert!(refusal(none).contains("excludes every kind"));
         refusal("quintet --nonsense");
     }
 
     #[test]
-    fn namespaces_are_given_by_commas_or_by_flags() {
+    fn namespaces_are_separated_by_commas_or_flags() {
         let namespaces = |line: &str| manager(line).namespaces();
         assert!(namespaces("quintet").is_empty());
         assert!(namespaces("quintet --watch-namespace=").is_empty());
@@ -543,44 +549,44 @@ mod tests {
     }
 
     #[test]
-    fn debug_pages_are_for_this_machine_alone() {
+    fn debug_pages_need_a_loopback_address() {
         for own in ["0", "127.0.0.1:8082", "[::1]:8082", "[::ffff:127.0.0.1]:1"] {
             assert_eq!(manager(&format!("quintet --debug-bind-address={own}")).debug_bind_address, own);
         }
         for open in [":8082", "0.0.0.0:8082", "10.0.0.1:8082", "localhost", "[::]:1"] {
-            assert!(refusal(&format!("quintet --debug-bind-address={open}")).contains("this machine alone"));
+            assert!(refusal(&format!("quintet --debug-bind-address={open}")).contains("loopback"));
         }
     }
 
     #[test]
-    fn a_certificate_without_tls_is_a_mistake() {
+    fn rejects_a_certificate_without_tls() {
         assert!(refusal("quintet --metrics-cert-dir=/certs").contains("--metrics-secure"));
         assert!(manager("quintet --metrics-secure --metrics-cert-dir=/certs").metrics_secure);
     }
 
     #[test]
-    fn the_times_of_an_election_fit_together() {
+    fn rejects_contradicting_election_durations() {
         let args = manager("quintet --leader-elect-lease-duration=1m --leader-elect-renew-deadline=30s");
         assert_eq!(args.leader_elect_lease_duration, Duration::from_mins(1));
         assert!(refusal("quintet --leader-elect-renew-deadline=15s").contains("longer than"));
         assert!(refusal("quintet --leader-elect-renew-deadline=5s").contains("renew-period"));
         assert!(refusal("quintet --leader-elect-retry-period=9s").contains("1.2 times"));
-        assert!(refusal("quintet --leader-elect-lease-duration=soon").contains("write it as 15s"));
+        assert!(refusal("quintet --leader-elect-lease-duration=soon").contains("such as 15s"));
         assert!(refusal("quintet --leader-elect-lease-duration=15500ms").contains("whole seconds"));
     }
 
     #[test]
-    fn without_a_command_it_is_the_manager() {
+    fn runs_the_manager_without_a_command() {
         assert_eq!(manager("/usr/bin/quintet").kinds().unwrap().len(), 5);
         assert!(matches!(asked("quintet version"), Ok(Asked::Command(Command::Version))));
         assert_eq!(manager("/manager --context=c").cluster.context.as_deref(), Some("c"));
-        // Flags of the manager do not stray into commands.
+        // Commands do not accept the manager's flags.
         refusal("quintet --leader-elect explain dj/a");
         refusal("quintet explain dj/a --leader-elect");
     }
 
     #[test]
-    fn as_a_plugin_it_has_the_commands_alone() {
+    fn the_plugin_offers_only_commands() {
         let Ok(Asked::Help(help)) = asked("/home/me/bin/kubectl-quintet") else { panic!() };
         assert!(help.contains("Usage: kubectl quintet [COMMAND]") && help.contains("explain"), "{help}");
         assert!(!help.contains("--controllers"), "{help}");
@@ -601,10 +607,10 @@ mod tests {
     }
 
     #[test]
-    fn check_wants_a_manager() {
+    fn check_requires_a_manager() {
         refusal("quintet check");
         assert!(refusal("quintet check --manager=quintet").contains("NAMESPACE/DEPLOYMENT"));
-        assert!(refusal("quintet check --manager=a/b --within=soon").contains("write it as 15s"));
+        assert!(refusal("quintet check --manager=a/b --within=soon").contains("such as 15s"));
         assert!(asked("quintet check --manager=a/b --leader-elect=false --within=5s").is_ok());
     }
 

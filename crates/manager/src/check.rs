@@ -1,5 +1,5 @@
-//! `quintet check`: whether a manager works, asked of the API server: what kubelets say of its pods, which ask `/readyz`, and
-//! whether the Lease is renewed. `helm test` runs it.
+//! `quintet check`: whether the manager's pods are ready and the leader renews the Lease, as the API server shows it.
+//! `helm test` runs this command.
 
 use std::time::Duration;
 
@@ -13,31 +13,29 @@ use crate::cluster::{Cluster, ClusterArgs, answered};
 use crate::parse::parse_duration;
 use crate::uninstall::{LeaseArgs, Manager, parse_manager};
 
-/// The pause between two looks.
+/// Pause between two reads.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a manager is waited for where nothing is said, at the least.
+/// The shortest default of `--within`.
 const LEAST: Duration = Duration::from_mins(1);
 
-/// Says whether a manager works: all of its pods are ready, and one of them renews the Lease. A manager that works is waited
-/// for; the exit code is 1 where there is none in time.
+/// Wait until all pods of the manager are ready and one of them renews the Lease. Writes nothing.
 ///
-/// Nothing is written. You need to be allowed to get the Deployment and the Lease.
+/// The exit code is 1 if this does not happen in time. You need permission to get the Deployment and the Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The manager's Deployment. Where it has no replicas, the manager may run elsewhere, and the Lease alone is looked at.
+    /// The manager's Deployment. If its replicas are 0, the manager runs elsewhere, and only the Lease is checked.
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
     manager: Manager,
 
     #[command(flatten)]
     lease: LeaseArgs,
 
-    /// Whether the managers elect a leader; without it no Lease is looked at.
+    /// Whether the managers elect a leader. If false, the Lease is not checked.
     #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
     leader_elect: bool,
 
-    /// How long it is waited for. Default: 1m, or as long as the Lease lasts, if that is longer, for its holder need not renew
-    /// it sooner.
+    /// Wait at most this long. Default: 1m, or the lease duration if that is longer.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     within: Option<Duration>,
 
@@ -45,12 +43,12 @@ pub struct Args {
     cluster: ClusterArgs,
 }
 
-/// Examples, for a program that is called by this name.
+/// The examples in the help, with the program's name.
 pub fn examples(program: &str) -> String {
     format!("Examples:\n  {program} check --manager quintet-system/quintet")
 }
 
-/// A Deployment, as far as it is looked at.
+/// The fields of a Deployment that the check reads.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Deployment {
@@ -80,14 +78,14 @@ struct Counted {
     ready_replicas: u32,
 }
 
-/// A Lease, as far as it is looked at.
+/// The fields of a Lease that the check reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 struct Lease {
     spec: LeaseSpec,
 }
 
-/// The holder's clock is not trusted: that a time has changed says that it renews.
+/// Only a change of the renew time proves a renewal: the holder's clock is not trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct LeaseSpec {
@@ -96,53 +94,56 @@ struct LeaseSpec {
     lease_duration_seconds: Option<u64>,
 }
 
-/// What the pods say: how many are ready, or what is wrong.
+/// The number of ready pods, or the problem.
 fn pods(deployment: &Deployment, elects: bool) -> Result<String, String> {
     let wanted = deployment.spec.replicas.unwrap_or(1);
     let Counted { observed_generation, replicas, updated_replicas, ready_replicas } = deployment.status;
     if wanted == 0 {
         return if elects {
-            Ok("no manager is wanted here".to_owned())
+            Ok("the Deployment has 0 replicas".to_owned())
         } else {
-            Err("no manager is wanted (replicas is 0)".to_owned())
+            Err("the Deployment has 0 replicas: no manager runs".to_owned())
         };
     }
     if observed_generation < deployment.metadata.generation {
-        return Err("the Deployment has changed, and nothing was done about it yet".to_owned());
+        return Err(
+            "the Deployment has changed, and its controller has not observed the change yet".to_owned()
+        );
     }
     let ready = format!("{ready_replicas} of {wanted} managers are ready");
     if ready_replicas < wanted {
         Err(ready)
     } else if updated_replicas < wanted || replicas > wanted {
-        Err(format!("{ready}, and {updated_replicas} of {replicas} are what the Deployment says now"))
+        Err(format!("{ready}, but only {updated_replicas} of {replicas} pods are up to date"))
     } else {
         Ok(ready)
     }
 }
 
-/// What the Lease says, of which an earlier look is known: who renews it, or what is wrong.
+/// The holder that renews the Lease, or the problem. `before` is an earlier read.
 fn lease(place: &str, before: Option<&Lease>, now: Option<&Lease>) -> Result<String, String> {
-    let Some(now) = now else { return Err(format!("there is no Lease {place}: no manager has led yet")) };
+    let Some(now) = now else {
+        return Err(format!("Lease {place} does not exist: no manager has been the leader yet"));
+    };
     let holder = now.spec.holder_identity.as_deref().unwrap_or_default();
     if holder.is_empty() {
-        return Err(format!("nobody holds the Lease {place}"));
+        return Err(format!("Lease {place} has no holder"));
     }
     match before {
         Some(before) if before.spec.holder_identity == now.spec.holder_identity && before != now => {
-            Ok(format!("{holder} renews the Lease {place}"))
+            Ok(format!("{holder} renews Lease {place}"))
         }
-        _ => Err(format!("{holder} holds the Lease {place} and was not seen to renew it")),
+        _ => Err(format!("{holder} holds Lease {place}, but has not renewed it during the check")),
     }
 }
 
-/// How long a renewal may take to be seen. What a Lease says may be nonsense, and is believed up to the longest that a manager
-/// takes.
+/// How long to wait for a renewal. A lease duration above the manager's maximum is ignored.
 fn patience(lease: Option<&Lease>) -> Duration {
     let lasts = lease.and_then(|lease| lease.spec.lease_duration_seconds).map(Duration::from_secs);
     lasts.filter(|lasts| *lasts <= LONGEST_LEASE).unwrap_or_default().max(LEAST) + PAUSE
 }
 
-/// Looks until all is well, and says so; an error where it is not in time.
+/// Waits until all checks pass and returns the result; an error if they do not in time.
 pub async fn run(args: &Args) -> Result<String> {
     let cluster = Cluster::of(&args.cluster).await?;
     let (home, name) = (args.manager.namespace(), args.manager.deployment());
@@ -152,15 +153,17 @@ pub async fn run(args: &Args) -> Result<String> {
     let mut first: Option<Lease> = None;
     loop {
         let deployment = cluster.get::<Deployment>(&DEPLOYMENTS, home, name).await;
-        let deployment = answered(&cluster, "the Deployment cannot be read", deployment)?;
+        let deployment = answered(&cluster, "cannot read the Deployment", deployment)?;
         let mut said = vec![match deployment {
             Ok(Some(deployment)) => pods(&deployment, args.leader_elect),
-            Ok(None) => bail!("there is no Deployment {home}/{name}"),
+            Ok(None) => {
+                bail!("Deployment {home}/{name} does not exist: pass the manager's Deployment to --manager")
+            }
             Err(why) => Err(why),
         }];
         if args.leader_elect {
             let now = cluster.get::<Lease>(&LEASES, &held.namespace, &held.name).await;
-            said.push(match answered(&cluster, "the Lease cannot be read", now)? {
+            said.push(match answered(&cluster, "cannot read the Lease", now)? {
                 Ok(now) => {
                     let seen = lease(&place, first.as_ref(), now.as_ref());
                     let is_same = first
@@ -183,7 +186,7 @@ pub async fn run(args: &Args) -> Result<String> {
         }
         if start.elapsed() >= args.within.unwrap_or_else(|| patience(first.as_ref())) {
             bail!(
-                "{}\nWhy a manager is not ready says\n  kubectl describe pods --namespace {home}\n  kubectl logs --namespace {home} \
+                "{}\nTo find the reason, run\n  kubectl describe pods --namespace {home}\n  kubectl logs --namespace {home} \
                  deployment/{name}",
                 troubles.join("; ")
             );
@@ -209,20 +212,18 @@ mod tests {
     }
 
     #[test]
-    fn all_managers_must_be_ready_and_new() {
+    fn requires_all_managers_ready_and_up_to_date() {
         assert_eq!(pods(&deployment(2, 2, 2, 2), true).unwrap(), "2 of 2 managers are ready");
         assert_eq!(pods(&deployment(2, 2, 2, 1), true).unwrap_err(), "1 of 2 managers are ready");
-        assert!(
-            pods(&deployment(2, 3, 1, 2), true).unwrap_err().contains("1 of 3 are what the Deployment says")
-        );
+        assert!(pods(&deployment(2, 3, 1, 2), true).unwrap_err().contains("1 of 3 pods are up to date"));
         let mut changed = deployment(2, 2, 2, 2);
         changed.metadata.generation = 3;
         assert!(pods(&changed, true).unwrap_err().contains("has changed"));
-        assert!(pods(&Deployment::default(), true).is_err(), "one is wanted where nothing is said");
+        assert!(pods(&Deployment::default(), true).is_err(), "replicas defaults to 1");
     }
 
     #[test]
-    fn a_holder_is_given_as_long_as_its_lease_lasts() {
+    fn waits_for_the_lease_duration() {
         let lasting = |seconds: u64| Lease {
             spec: LeaseSpec { lease_duration_seconds: Some(seconds), ..LeaseSpec::default() },
         };
@@ -230,26 +231,26 @@ mod tests {
         assert_eq!(patience(Some(&Lease::default())), LEAST + PAUSE);
         assert_eq!(patience(Some(&lasting(15))), LEAST + PAUSE);
         assert_eq!(patience(Some(&lasting(300))), Duration::from_mins(5) + PAUSE);
-        assert_eq!(patience(Some(&lasting(u64::MAX))), LEAST + PAUSE, "nonsense");
+        assert_eq!(patience(Some(&lasting(u64::MAX))), LEAST + PAUSE, "above the maximum");
     }
 
     #[test]
-    fn a_manager_may_run_elsewhere_if_a_lease_tells_of_it() {
+    fn accepts_0_replicas_only_with_leader_election() {
         assert!(pods(&deployment(0, 0, 0, 0), true).is_ok());
-        assert!(pods(&deployment(0, 0, 0, 0), false).unwrap_err().contains("replicas is 0"));
+        assert!(pods(&deployment(0, 0, 0, 0), false).unwrap_err().contains("0 replicas"));
     }
 
     #[test]
-    fn a_lease_must_be_renewed_by_its_holder() {
+    fn requires_the_holder_to_renew_the_lease() {
         let (first, next) = (held("a", "1"), held("a", "2"));
-        assert_eq!(lease("ns/l", Some(&first), Some(&next)).unwrap(), "a renews the Lease ns/l");
+        assert_eq!(lease("ns/l", Some(&first), Some(&next)).unwrap(), "a renews Lease ns/l");
         for before in [None, Some(&next), Some(&held("b", "1"))] {
             assert!(
-                lease("ns/l", before, Some(&next)).unwrap_err().contains("not seen to renew"),
+                lease("ns/l", before, Some(&next)).unwrap_err().contains("has not renewed"),
                 "{before:?}"
             );
         }
-        assert!(lease("ns/l", None, None).unwrap_err().contains("no Lease"));
-        assert!(lease("ns/l", Some(&first), Some(&held("", "3"))).unwrap_err().contains("nobody"));
+        assert!(lease("ns/l", None, None).unwrap_err().contains("does not exist"));
+        assert!(lease("ns/l", Some(&first), Some(&held("", "3"))).unwrap_err().contains("no holder"));
     }
 }

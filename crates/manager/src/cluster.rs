@@ -1,7 +1,6 @@
-//! Reading and patching for the commands that end by themselves: one request after the other, without caches.
+//! Requests of the commands: one after the other, without caches, with the user's permissions.
 //!
-//! The manager watches; a command asks once, pages what is long, and says in one sentence why it could not. It acts
-//! with the rights of the person who calls it.
+//! An error is one sentence for the user.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,23 +20,23 @@ use serde_json::{Value, json};
 
 use crate::kubeconfig;
 
-/// Objects of one page of a list. Nodes with many images are 20 KB each, and a page must come in one call's time.
+/// Objects in one page of a list. Nodes with many images are 20 KB each, and a page must arrive within [`CALL`].
 const PAGE: usize = 500;
-/// How often a list begins anew when the server forgets where it was.
+/// How often a list restarts when its continue token has expired.
 const LISTS: usize = 3;
-/// Asks for the metadata of a list's objects alone.
+/// The accept header for lists of metadata.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-/// Asks for whole objects.
+/// The accept header for whole objects.
 const WHOLE: &str = "application/json";
 
-/// Which cluster.
+/// The cluster to use.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterArgs {
-    /// The kubeconfig. Default: $KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount.
+    /// The kubeconfig. Default: $KUBECONFIG, else ~/.kube/config, else the pod's ServiceAccount.
     #[arg(long, env = "QUINTET_KUBECONFIG", value_name = "FILE", help_heading = "Cluster")]
     pub kubeconfig: Option<std::path::PathBuf>,
 
-    /// The kubeconfig's context.
+    /// The context of the kubeconfig.
     #[arg(long, env = "QUINTET_CONTEXT", value_name = "NAME", help_heading = "Cluster")]
     pub context: Option<String>,
 }
@@ -50,7 +49,7 @@ pub struct Cluster {
     namespace: Arc<str>,
 }
 
-/// The metadata of an object, whatever else it holds.
+/// The metadata of an object of any type.
 #[derive(Deserialize)]
 #[serde(from = "Wire")]
 struct MetaOf(Meta);
@@ -82,16 +81,16 @@ struct PageMeta {
 }
 
 impl Cluster {
-    /// The cluster that the flags, the kubeconfig or the pod say. Nothing is asked yet.
+    /// The cluster of the flags, the kubeconfig or the pod. Sends no request.
     pub async fn of(args: &ClusterArgs) -> Result<Self> {
         let config = kubeconfig::configure(args).await?;
         let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
-        // Nobody reads these counters: the client of the manager is the only one there is.
+        // The client needs metrics; a command does not serve them.
         let client = client::build(config, &Metrics::new()?, LONGEST_REST, &Link::default())?;
         Ok(Self { client, url: url.trim_end_matches('/').into(), namespace: namespace.into() })
     }
 
-    /// The namespace that the kubeconfig's context names.
+    /// The namespace of the kubeconfig's context.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -114,7 +113,7 @@ impl Cluster {
         }
     }
 
-    /// An object; None where there is none of this name. That the type is unknown is an error.
+    /// An object; None if it does not exist. An unknown type is an error.
     pub async fn get<T: DeserializeOwned>(
         &self,
         resource: &Resource,
@@ -129,7 +128,7 @@ impl Cluster {
         }
     }
 
-    /// All objects of a type, of one namespace or of all where it is empty, by name.
+    /// All objects of a type in a namespace. An empty namespace means all.
     pub async fn list<T: DeserializeOwned>(
         &self,
         resource: &Resource,
@@ -178,7 +177,7 @@ impl Cluster {
         }
     }
 
-    /// Changes an object by a JSON patch.
+    /// Sends a JSON patch.
     pub async fn patch(&self, resource: &Resource, meta: &Meta, operations: &Value) -> kube::Result<()> {
         let path = format!(
             "{}/{}?fieldManager={}",
@@ -191,7 +190,7 @@ impl Cluster {
         self.call::<serde::de::IgnoredAny>(Method::PATCH, path, &headers, body).await.map(|_| ())
     }
 
-    /// Lets a Deployment have no pods, and says what selects those that it has.
+    /// Scales a Deployment to 0 and returns the selector of its pods.
     pub async fn scale_to_zero(&self, namespace: &str, name: &str) -> kube::Result<String> {
         let path = format!(
             "{}/{name}/scale?fieldManager={}",
@@ -204,7 +203,7 @@ impl Cluster {
         Ok(scale["status"]["selector"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Deletes an object, if it still is what its metadata say.
+    /// Deletes an object if its UID and resourceVersion have not changed.
     pub async fn delete(&self, resource: &Resource, metadata: &Value) -> kube::Result<()> {
         let part = |name: &str| metadata[name].as_str().unwrap_or_default();
         let path = format!("{}/{}", resource.path(part("namespace")), part("name"));
@@ -215,27 +214,29 @@ impl Cluster {
         self.call::<serde::de::IgnoredAny>(Method::DELETE, path, &headers, body).await.map(|_| ())
     }
 
-    /// Why something could not be done, in one sentence that begins with what that was.
+    /// One sentence for the user: `what` failed, and why.
     pub fn sorry(&self, what: &str, error: &kube::Error) -> anyhow::Error {
         let url = &self.url;
         match error {
             kube::Error::Api(status) => match status.code {
-                401 => anyhow!("{what}: {url} does not accept your credentials (401 {})", status.message),
+                401 => anyhow!("{what}: {url} rejects your credentials (401 {})", status.message),
                 _ if is_type_absent(error) => {
-                    anyhow!("{what}: {url} does not know this type of object (is Quintet installed there?)")
+                    anyhow!(
+                        "{what}: {url} has no such resource type: install Quintet's CustomResourceDefinitions first"
+                    )
                 }
-                // The server's words name the person, the verb and the type.
-                403 => anyhow!("{what}: you may not: {}", status.message),
-                code => anyhow!("{what}: {url} answers {code}: {}", status.message),
+                // The server's message names the user, the verb and the type.
+                403 => anyhow!("{what}: permission denied: {}", status.message),
+                code => anyhow!("{what}: {url} answered {code}: {}", status.message),
             },
-            kube::Error::SerdeError(error) => anyhow!("{what}: the answer of {url} cannot be read: {error}"),
+            kube::Error::SerdeError(error) => anyhow!("{what}: cannot decode the answer of {url}: {error}"),
             kube::Error::Service(cause) => {
                 if cause.is::<tokio::time::error::Elapsed>() {
-                    anyhow!("{what}: {url} took longer than {} s", CALL.as_secs())
+                    anyhow!("{what}: {url} did not answer within {} s", CALL.as_secs())
                 } else {
                     let causes = causes(&**cause);
                     let deepest = causes.last().map(String::as_str).unwrap_or_default();
-                    anyhow!("{what}: {url} cannot be reached: {deepest}")
+                    anyhow!("{what}: cannot reach {url}: {deepest}")
                 }
             }
             other => anyhow!("{what}: {}", causes(other).join(": ")),
@@ -243,7 +244,7 @@ impl Cluster {
     }
 }
 
-/// The code of the server's answer, where there was one.
+/// The status code of the server's answer, if it answered.
 pub fn code_of(error: &kube::Error) -> Option<u16> {
     match error {
         kube::Error::Api(status) => Some(status.code),
@@ -251,7 +252,7 @@ pub fn code_of(error: &kube::Error) -> Option<u16> {
     }
 }
 
-/// What was read, or why it could not be for now; an error where asking again is of no use.
+/// The object, or the reason of a failure that a retry may fix. Any other failure is an error.
 pub fn answered<T>(cluster: &Cluster, what: &str, answer: kube::Result<T>) -> Result<Result<T, String>> {
     match answer {
         Ok(read) => Ok(Ok(read)),
@@ -263,18 +264,18 @@ pub fn answered<T>(cluster: &Cluster, what: &str, answer: kube::Result<T>) -> Re
     }
 }
 
-/// Whether the server says that something is not there: the object, or its type.
+/// Whether the object or its type does not exist.
 pub fn is_absent(error: &kube::Error) -> bool {
     code_of(error) == Some(404)
 }
 
-/// Whether the server does not know the type: it names no object then.
+/// Whether the type does not exist: the server's answer then names no object.
 pub fn is_type_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status)
         if status.code == 404 && status.details.as_ref().is_none_or(|details| details.name.is_empty()))
 }
 
-/// How long the server asks to wait, where it does; one second else.
+/// The server's Retry-After, or one second.
 pub fn wait_of(error: &kube::Error) -> Duration {
     let seconds = match error {
         kube::Error::Api(status) => status.details.as_ref().map_or(1, |details| details.retry_after_seconds),
@@ -283,7 +284,7 @@ pub fn wait_of(error: &kube::Error) -> Duration {
     Duration::from_secs(u64::from(seconds.clamp(1, 30)))
 }
 
-/// Whether a text may be the name of a namespace or of an object: lower case letters, digits, `-` and `.`.
+/// Whether a text is a valid name of an object (an RFC 1123 subdomain).
 pub fn is_name(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let is_outer =
@@ -295,17 +296,17 @@ pub fn is_name(text: &str) -> bool {
         && bytes.iter().copied().all(is_inner)
 }
 
-/// For clap: a name, or why it is none.
+/// For clap: a valid name.
 pub fn parse_name(text: &str) -> Result<String, String> {
     if is_name(text) {
         Ok(text.to_owned())
     } else {
-        Err("a name has lower case letters, digits, '-' and '.' and begins and ends with a letter or digit"
+        Err("a name consists of lower case letters, digits, '-' and '.', and starts and ends with a letter or digit"
             .to_owned())
     }
 }
 
-/// An answer of an API server; the name of an object is in it where the server knows one.
+/// An error answer of an API server.
 #[cfg(test)]
 pub fn answer(code: u16, message: &str, name: &str) -> kube::Error {
     let status = serde_json::json!({ "code": code, "message": message, "details": { "name": name } });
@@ -317,14 +318,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_absent_object_is_told_from_an_absent_type() {
+    fn distinguishes_an_absent_object_from_an_absent_type() {
         assert!(is_absent(&answer(404, "", "a")) && !is_type_absent(&answer(404, "", "a")));
         assert!(is_type_absent(&answer(404, "404 page not found", "")));
         assert!(!is_type_absent(&answer(403, "", "")));
     }
 
     #[test]
-    fn names_of_objects() {
+    fn validates_object_names() {
         assert!(is_name("a-b.c") && is_name("0"));
         for bad in ["", "A", "-a", "a-", "a/b", "a?b", "ä", &"a".repeat(254)] {
             assert!(!is_name(bad), "{bad}");

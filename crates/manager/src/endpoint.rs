@@ -1,8 +1,7 @@
-//! The metrics address: /metrics, and /debug/ for people who look for a fault.
+//! The HTTP pages: /metrics, and /debug/ for troubleshooting.
 //!
-//! The debug pages name objects and their errors, and one of them changes what is logged. So they are at an address of
-//! their own that only the machine (or pod) itself can reach, as `kubectl port-forward` does; or, where the metrics are
-//! secured, beside them, for whoever the cluster's RBAC allows them.
+//! The debug pages show objects and their errors, and one of them changes the log level. So the manager serves them on a
+//! loopback address, for `kubectl port-forward`. It also serves them beside secured metrics, to clients that RBAC authorizes.
 
 use std::fmt::Write as _;
 
@@ -21,15 +20,15 @@ use tokio::net::TcpListener;
 use crate::logs::LogHandle;
 use crate::secure::{self, Guard, Identity};
 
-/// Objects that a page names at most.
+/// The most objects that a page lists in each state.
 const NAMED: usize = 200;
 
-/// What the pages show.
+/// The state that the pages show.
 #[derive(Clone)]
 pub struct Pages {
-    /// What they are about.
+    /// The controllers, caches and metrics.
     pub context: Context,
-    /// What is logged.
+    /// The log level.
     pub log: LogHandle,
 }
 
@@ -38,12 +37,12 @@ pub async fn serve(listener: TcpListener, pages: Pages) {
     probes::serve(listener, metrics().with_state(pages)).await;
 }
 
-/// Serves the debug pages in plain HTTP, at an address that only this machine can reach.
+/// Serves the debug pages in plain HTTP, on a loopback address.
 pub async fn serve_debugging(listener: TcpListener, pages: Pages) {
     probes::serve(listener, debugging().with_state(pages)).await;
 }
 
-/// Serves all pages over TLS, to whom the cluster's RBAC allows them.
+/// Serves all pages over TLS, to clients that the cluster's RBAC authorizes.
 pub async fn serve_secured(listener: TcpListener, pages: Pages, identity: Identity, guard: Guard) {
     let guarded = middleware::from_fn_with_state(guard, secure::guard);
     let router = metrics().merge(debugging()).layer(guarded).with_state(pages);
@@ -63,9 +62,9 @@ fn debugging() -> Router<Pages> {
 }
 
 const INDEX: &str = "\
-/debug/controllers   passes that run, keys that wait, the last error of each object that fails, and what is refused
-/debug/caches        what each cache holds, how far it has come and when its watch last said anything
-/debug/log-level     what is logged; PUT a level or a filter to change it until the process ends
+/debug/controllers   running reconciles, waiting keys, the last error of each failing object, and rejected writes
+/debug/caches        objects and resourceVersion of each cache, and the time since the last event of its watch
+/debug/log-level     the log level; PUT a level or a filter to change it until the process exits
 ";
 
 async fn show_metrics(State(pages): State<Pages>) -> Response {
@@ -91,7 +90,7 @@ fn controllers(activities: &[(&'static str, Activity)]) -> String {
         let _ = writeln!(
             text,
             "{controller}: {waiting} waiting, {parked} waiting for caches, {running} running, {failing} failing, \
-             {refused} refused"
+             {refused} with rejected writes"
         );
         for (key, since) in now.running.iter().take(NAMED) {
             let _ = writeln!(text, "  running  {key}  for {:.1} s", since.elapsed().as_secs_f64());
@@ -101,7 +100,7 @@ fn controllers(activities: &[(&'static str, Activity)]) -> String {
             let _ = writeln!(text, "  failing  {key}  {times} times, last at {at:.0}: {error}");
         }
         for (key, message) in now.refused.iter().take(NAMED) {
-            let _ = writeln!(text, "  refused  {key}  {message}");
+            let _ = writeln!(text, "  rejected  {key}  {message}");
         }
         let more: usize =
             [running, failing, refused].map(|objects| objects.saturating_sub(NAMED)).iter().sum();
@@ -116,14 +115,14 @@ async fn show_caches(State(pages): State<Pages>) -> String {
     let mut text = String::new();
     for cache in pages.context.caches() {
         let health = match cache.health {
-            Health::Unsynced => "not filled yet".to_owned(),
-            Health::Absent { .. } => "the cluster does not know this type".to_owned(),
-            Health::Synced { heard } => format!("heard {:.1} s ago", heard.elapsed().as_secs_f64()),
+            Health::Unsynced => "not synced".to_owned(),
+            Health::Absent { .. } => "the cluster has no such resource type".to_owned(),
+            Health::Synced { heard } => format!("last event {:.1} s ago", heard.elapsed().as_secs_f64()),
         };
         let (scope, objects, position) = (cache.scope, cache.objects, cache.progress.position);
         let _ = write!(text, "{scope}: {objects} objects, at resourceVersion {position}, {health}");
         if cache.undecodable > 0 {
-            let _ = write!(text, ", {} that cannot be decoded", cache.undecodable);
+            let _ = write!(text, ", {} undecodable", cache.undecodable);
         }
         text.push('\n');
     }
@@ -148,7 +147,7 @@ mod tests {
     use quintet_runtime::model::object::Key;
 
     #[test]
-    fn an_object_that_fails_is_shown_with_its_last_error() {
+    fn shows_the_last_error_of_failing_objects() {
         let key = |name: &str| Key { namespace: "n".into(), name: name.into(), uid: name.into() };
         let activity = Activity::default();
         activity.begins(&key("running"));
@@ -159,13 +158,16 @@ mod tests {
         activity.ends(&key("refused"), Some("the quota is exceeded".to_owned()));
         let text = controllers(&[("book", activity)]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "book: 0 waiting, 0 waiting for caches, 1 running, 1 failing, 1 refused");
+        assert_eq!(
+            lines[0],
+            "book: 0 waiting, 0 waiting for caches, 1 running, 1 failing, 1 with rejected writes"
+        );
         assert!(lines[1].starts_with("  running  n/running  for "), "{text}");
         assert_eq!(
             lines[2],
             "  failing  n/failing  2 times, last at 1970-01-01T00:00:00Z: the server is away"
         );
-        assert_eq!(lines[3], "  refused  n/refused  the quota is exceeded");
+        assert_eq!(lines[3], "  rejected  n/refused  the quota is exceeded");
         assert_eq!(lines.len(), 4);
     }
 }

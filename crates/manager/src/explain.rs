@@ -1,7 +1,7 @@
-//! `quintet explain`: every node of a DaemonJob, what would happen there now, and why.
+//! `quintet explain`: what a DaemonJob would do on each node now, and why.
 //!
-//! It reads what the controller reads and calls the pure functions that the controller calls, so that what it says is what
-//! happens. It writes nothing. For a file it says what applying the file would do.
+//! The command reads the same objects and calls the same pure functions as the controller, so that its output matches what
+//! the controller does. It writes nothing. For a file, it shows the effect of applying the file.
 
 mod file;
 
@@ -24,19 +24,19 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, NODES, PODS, Resource};
 
 use crate::cluster::{Cluster, ClusterArgs, is_name, is_type_absent, parse_name};
 
-/// Shows every node, what would happen there now, and why, without writing anything.
+/// Show what a DaemonJob would do on each node now, and why. Writes nothing.
 ///
-/// States: Done; Failed, not tried again; Running; Starting, its pod is there and has not started; Waiting; WouldRun, it
-/// would get a pod now; Skipped, it gets none in this run; NotSelected by the template. Nodes come in the order in which
-/// they get their pods.
+/// States: Done; Failed, without another retry; Running; Starting, the pod exists but has not started; Waiting; WouldRun,
+/// the node would get a pod now; Skipped, the node gets no pod in this run; NotSelected by the template. The output lists
+/// nodes in the order in which they get their pods.
 ///
-/// With -f nothing is applied: what is shown is what applying the file would do, with the status, pods and ledger that a
-/// DaemonJob of that name has.
+/// With -f, the command applies nothing. It shows the effect of applying the file to the DaemonJob of that name, with its
+/// status, pods and ledger.
 ///
-/// You need to be allowed to get the DaemonJob and ConfigMaps and to list pods and nodes.
+/// You need permission to get the DaemonJob and ConfigMaps, and to list pods and nodes.
 ///
-/// Exit code: 0 if every selected node is done, runs, would run or waits for its turn; 1 if some selected node would not
-/// run; 2 if that could not be found out.
+/// Exit code: 0 if every selected node is done, runs, would run or waits for its turn; 1 if a selected node would not run;
+/// 2 on an error.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub struct Args {
@@ -44,15 +44,15 @@ pub struct Args {
     #[arg(value_name = "daemonjob/NAME", num_args = 1..=2, group = "what")]
     target: Vec<String>,
 
-    /// A file of DaemonJobs instead, YAML or JSON; - is standard input.
+    /// A YAML or JSON file of DaemonJobs. - reads standard input.
     #[arg(short, long, value_name = "FILE", group = "what")]
     filename: Option<PathBuf>,
 
-    /// The namespace. Default: the file's, else that of the kubeconfig's context.
+    /// The namespace. Default: that of the file, else that of the kubeconfig's context.
     #[arg(short, long, value_name = "NAMESPACE", value_parser = parse_name)]
     namespace: Option<String>,
 
-    /// The form of the answer.
+    /// The output format.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t)]
     output: Output,
 
@@ -60,19 +60,19 @@ pub struct Args {
     cluster: ClusterArgs,
 }
 
-/// The form of the answer.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Output {
-    /// The selected nodes, one line each.
+    /// The selected nodes, one per line.
     #[default]
     Table,
-    /// One JSON document for each DaemonJob, all nodes included.
+    /// One JSON document for each DaemonJob, with all nodes.
     Json,
     /// All nodes, with run number, last outcome and pod.
     Wide,
 }
 
-/// Examples, for a program that is called by this name.
+/// The examples in the help, with the program's name.
 pub fn examples(program: &str) -> String {
     format!(
         "Examples:\n  \
@@ -82,18 +82,18 @@ pub fn examples(program: &str) -> String {
     )
 }
 
-/// The answer.
+/// The result.
 #[derive(Debug)]
 pub struct Explained {
-    /// What is printed.
+    /// The text to print.
     pub text: String,
     /// Whether every selected node is done, runs or would run.
     pub all_run: bool,
 }
 
-/// Finds out.
+/// Explains the DaemonJobs of the arguments.
 pub async fn run(args: &Args) -> Result<Explained> {
-    // Mistakes in arguments and files are reported before a cluster is asked.
+    // Report mistakes in arguments and files before any request.
     let wanted = match &args.filename {
         Some(file) => file::read(file)?.into_iter().map(|job| Wanted::Spec(Box::new(job))).collect(),
         None => vec![Wanted::Named(target(&args.target)?)],
@@ -111,7 +111,7 @@ pub async fn run(args: &Args) -> Result<Explained> {
         }
         Ok::<_, anyhow::Error>(subjects)
     });
-    // Where both fail the same one is named every time, whichever answer came first.
+    // If both fail, always report the same one.
     let (nodes, subjects) = (nodes?, subjects?);
     let now = Clock::System.now();
     let reports: Vec<_> = subjects.into_iter().map(|subject| subject.report(&nodes, now)).collect();
@@ -124,11 +124,11 @@ pub async fn run(args: &Args) -> Result<Explained> {
     })
 }
 
-/// What is to be explained.
+/// A DaemonJob to explain.
 enum Wanted {
-    /// What the cluster has under this name.
+    /// The DaemonJob of this name in the cluster.
     Named(String),
-    /// What a file says.
+    /// A DaemonJob from a file.
     Spec(Box<DaemonJob>),
 }
 
@@ -147,32 +147,36 @@ fn target(words: &[String]) -> Result<String> {
     let (kind, name) = match words {
         [word] => word
             .split_once('/')
-            .ok_or_else(|| anyhow!("{word:?} names no DaemonJob: write daemonjob/{word}"))?,
+            .ok_or_else(|| anyhow!("{word:?} has no resource type: use daemonjob/{word}"))?,
         [kind, name] => (kind.as_str(), name.as_str()),
-        _ => bail!("name one DaemonJob, as daemonjob/NAME"),
+        _ => bail!("pass one DaemonJob, as daemonjob/NAME"),
     };
     let kind = kind.to_ascii_lowercase();
     let is_ours = [resource.plural, "daemonjob", "dj"].contains(&kind.as_str())
         || kind == resource.crd_name()
         || kind == format!("daemonjob.{}", resource.group);
     if !is_ours {
-        bail!("only DaemonJobs can be explained, and {kind:?} is something else: write daemonjob/NAME");
+        bail!("explain supports only DaemonJobs, got {kind:?}: use daemonjob/NAME");
     }
     if !is_name(name) {
-        bail!("{name:?} cannot be the name of a DaemonJob (lower case letters, digits, '-' and '.')");
+        bail!("{name:?} is not a valid name: use lower case letters, digits, '-' and '.'");
     }
     Ok(name.to_owned())
 }
 
-/// Refuses a file for one namespace where another one is asked for, as kubectl.
+/// Rejects a file whose namespace differs from --namespace, like kubectl.
 fn agree(args: &Args, wanted: &Wanted) -> Result<()> {
     let Some(theirs) = wanted.namespace() else { return Ok(()) };
     if !is_name(theirs) {
-        bail!("{theirs:?} in the file cannot be the name of a namespace");
+        bail!(
+            "namespace {theirs:?} in the file is not a valid name: use lower case letters, digits, '-' and '.'"
+        );
     }
     match &args.namespace {
         Some(asked) if asked != theirs => {
-            bail!("the file is for namespace {theirs:?}, and --namespace says {asked:?}")
+            bail!(
+                "the namespace of the file is {theirs:?}, but --namespace is {asked:?}: make them equal, or omit --namespace"
+            )
         }
         _ => Ok(()),
     }
@@ -180,11 +184,11 @@ fn agree(args: &Args, wanted: &Wanted) -> Result<()> {
 
 async fn nodes(cluster: &Cluster) -> Result<Vec<Arc<Node>>> {
     let nodes = cluster.list::<Node>(&NODES, "", "").await;
-    let nodes = nodes.map_err(|error| cluster.sorry("nodes cannot be listed", &error))?;
+    let nodes = nodes.map_err(|error| cluster.sorry("cannot list nodes", &error))?;
     Ok(nodes.into_iter().map(Arc::new).collect())
 }
 
-/// A DaemonJob and what was read about it.
+/// A DaemonJob and the objects that its plan reads.
 struct Subject {
     job: DaemonJob,
     origin: Origin,
@@ -198,7 +202,7 @@ impl Subject {
     }
 }
 
-/// Reads what the controller reads of one DaemonJob.
+/// Reads the objects that the controller reads for one DaemonJob.
 async fn observe(cluster: &Cluster, namespace: &str, wanted: Wanted) -> Result<Subject> {
     let name = match &wanted {
         Wanted::Named(name) => name.clone(),
@@ -207,26 +211,27 @@ async fn observe(cluster: &Cluster, namespace: &str, wanted: Wanted) -> Result<S
     let resource = Resource::of::<DaemonJob>();
     let found = match cluster.get::<DaemonJob>(&resource, namespace, &name).await {
         Ok(found) => found,
-        // Where the type is unknown a file's DaemonJob is new.
+        // If the type does not exist, a DaemonJob from a file is new.
         Err(error) if is_type_absent(&error) && matches!(wanted, Wanted::Spec(_)) => None,
-        Err(error) => return Err(cluster.sorry(&format!("DaemonJob {name} cannot be read"), &error)),
+        Err(error) => return Err(cluster.sorry(&format!("cannot read DaemonJob {name}"), &error)),
     };
     let (job, origin) = match (wanted, found) {
         (Wanted::Named(_), Some(job)) => (job, Origin::Cluster),
-        (Wanted::Named(_), None) => bail!("there is no DaemonJob {name} in namespace {namespace}"),
+        (Wanted::Named(_), None) => bail!(
+            "DaemonJob {name} does not exist in namespace {namespace}: check the name, or pass --namespace"
+        ),
         (Wanted::Spec(file), found) => merged(*file, found, namespace),
     };
     let mut subject = Subject { job, origin, world: World::default() };
     if origin != Origin::New {
-        // The DaemonJob first, for its status lists the shards that must be there; then the pods, then the ledger: a pod
-        // that goes in between is recorded before.
+        // In this order: the DaemonJob's status lists the required shards, and the ledger records a pod before the pod goes.
         read_pods(cluster, &mut subject).await?;
         read_ledger(cluster, &mut subject).await?;
     }
     Ok(subject)
 }
 
-/// What the DaemonJob would be if the file were applied.
+/// The DaemonJob after applying the file.
 fn merged(file: DaemonJob, found: Option<DaemonJob>, namespace: &str) -> (DaemonJob, Origin) {
     match found {
         None => {
@@ -237,7 +242,7 @@ fn merged(file: DaemonJob, found: Option<DaemonJob>, namespace: &str) -> (Daemon
         Some(job) if job.spec == file.spec => (job, Origin::Unchanged),
         Some(mut job) => {
             job.spec = file.spec;
-            // The API server counts the change, and what was said of the generation before ends with it.
+            // The API server increments the generation, which makes conditions of the old one stale.
             job.metadata.generation = job.metadata.generation.map(|generation| generation + 1);
             (job, Origin::Changed)
         }
@@ -247,9 +252,8 @@ fn merged(file: DaemonJob, found: Option<DaemonJob>, namespace: &str) -> (Daemon
 async fn read_pods(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
     let key = subject.job.key();
     let pods = cluster.list::<Pod>(&PODS, &key.namespace, KIND_LABEL).await;
-    let pods = pods.map_err(|error| {
-        cluster.sorry("pods cannot be listed, and without them nothing is known of the nodes", &error)
-    })?;
+    let pods =
+        pods.map_err(|error| cluster.sorry("cannot list pods, which show the state of the nodes", &error))?;
     subject.world.pods =
         pods.into_iter().filter(|pod| pod.meta.is_controlled_by(&key)).map(Arc::new).collect();
     Ok(())
@@ -261,11 +265,10 @@ async fn read_ledger(cluster: &Cluster, subject: &mut Subject) -> Result<()> {
         let namespace = key.namespace.clone();
         async move { cluster.get::<Shard>(&CONFIG_MAPS, &namespace, &name).await }
     });
-    // If several reads fail, the first shard's failure is named every time.
+    // If several reads fail, always report the first shard's failure.
     let shards: kube::Result<Vec<_>> = join_all(reads).await.into_iter().collect();
     let shards = shards.map_err(|error| {
-        let what =
-            "ConfigMaps cannot be read, and without the ledger in them it is not known which nodes are done";
+        let what = "cannot read the ConfigMaps of the ledger, which records the nodes that are done";
         cluster.sorry(what, &error)
     })?;
     subject.world.ledger = shards
@@ -295,17 +298,17 @@ mod tests {
     #[case("daemonjobs/a", "a")]
     #[case("daemonjob.dj.dysproz.io/a", "a")]
     #[case("daemonjobs.dj.dysproz.io a", "a")]
-    fn a_daemonjob_is_named_as_for_kubectl(#[case] text: &str, #[case] name: &str) {
+    fn accepts_names_like_kubectl(#[case] text: &str, #[case] name: &str) {
         assert_eq!(target(&words(text)).unwrap(), name);
     }
 
     #[rstest]
-    #[case("a", "write daemonjob/a")]
-    #[case("podset/a", "\"podset\" is something else")]
-    #[case("dj/A", "\"A\" cannot be the name")]
-    #[case("dj/a/b", "\"a/b\" cannot be the name")]
-    #[case("dj/", "\"\" cannot be the name")]
-    fn what_is_no_daemonjob_is_refused(#[case] text: &str, #[case] expected: &str) {
+    #[case("a", "use daemonjob/a")]
+    #[case("podset/a", "got \"podset\"")]
+    #[case("dj/A", "\"A\" is not a valid name")]
+    #[case("dj/a/b", "\"a/b\" is not a valid name")]
+    #[case("dj/", "\"\" is not a valid name")]
+    fn rejects_other_targets(#[case] text: &str, #[case] expected: &str) {
         let refusal = target(&words(text)).unwrap_err().to_string();
         assert!(refusal.contains(expected), "{refusal}");
     }
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_merged_into_what_is_there() {
+    fn merges_a_file_into_the_stored_object() {
         let (new, origin) = merged(job("x"), None, "ns");
         assert_eq!(
             (origin, new.metadata.namespace.as_deref(), new.metadata.uid),

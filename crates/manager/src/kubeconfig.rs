@@ -9,42 +9,42 @@ use quintet_runtime::model::clock::Clock;
 
 use crate::cluster::ClusterArgs;
 
-/// The client configuration: a kubeconfig where one is named or found, else the pod's ServiceAccount. An authority in a file is
-/// read anew when that changes.
+/// The client configuration, from the kubeconfig or else from the pod's ServiceAccount. The client reloads a certificate
+/// authority from a file when the file changes.
 pub async fn configure(args: &ClusterArgs) -> Result<Config> {
     let Some((name, kubeconfig)) = find_kubeconfig(args)? else {
         if args.context.is_some() {
-            bail!("there is no kubeconfig that could have this context: give --kubeconfig or set KUBECONFIG");
+            bail!("--context needs a kubeconfig, and none was found: pass --kubeconfig or set KUBECONFIG");
         }
         return Config::incluster().context(
-            "no cluster is configured: give --kubeconfig, set KUBECONFIG, or run in a pod with a ServiceAccount",
+            "no cluster is configured: pass --kubeconfig, set KUBECONFIG, or run in a pod with a ServiceAccount",
         );
     };
     let cluster = cluster_of(&kubeconfig, args.context.as_deref());
-    // A proxy of HTTPS_PROXY is neither heeded nor refused: kube has it in the configuration of every kubeconfig, whatever NO_PROXY says,
-    // and where it is set for others the API server may well be reached without it.
+    // HTTPS_PROXY is ignored, not rejected: kube sets it for every kubeconfig despite NO_PROXY, and the API server may be
+    // reachable without the proxy.
     if cluster.and_then(|cluster| cluster.proxy_url.as_deref()).is_some_and(|url| !url.is_empty()) {
         bail!(
-            "{name} cannot be used: its cluster has a proxy-url, and Quintet knows no proxies: take it out, \
-             or run Quintet where the API server is reached without it"
+            "cannot use {name}: its cluster has a proxy-url, and Quintet does not support proxies: remove proxy-url, \
+             or run Quintet where it reaches the API server directly"
         );
     }
     let authority = cluster.and_then(authority_file);
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
-        .with_context(|| format!("{name} cannot be used"))?;
+        .with_context(|| format!("cannot use {name}"))?;
     config.root_cert_file = authority;
     Ok(config)
 }
 
-/// The kubeconfig that is named or found, and what it is called; None where there is none. One that is there and cannot be read
-/// is an error: nobody wants another cluster instead.
+/// The kubeconfig and its name in messages; None if there is none. An unreadable kubeconfig is an error, so that Quintet
+/// never falls back to another cluster.
 fn find_kubeconfig(args: &ClusterArgs) -> Result<Option<(String, Kubeconfig)>> {
     let (name, read) = if let Some(path) = &args.kubeconfig {
         (format!("the kubeconfig {}", path.display()), Kubeconfig::read_from(path))
     } else if let Some(read) = Kubeconfig::from_env().transpose() {
-        ("the kubeconfig that KUBECONFIG names".to_owned(), read)
+        ("the kubeconfig of $KUBECONFIG".to_owned(), read)
     } else {
         match Kubeconfig::read() {
             Err(KubeconfigError::FindPath) => return Ok(None),
@@ -52,7 +52,7 @@ fn find_kubeconfig(args: &ClusterArgs) -> Result<Option<(String, Kubeconfig)>> {
             read => ("the kubeconfig ~/.kube/config".to_owned(), read),
         }
     };
-    let kubeconfig = read.with_context(|| format!("{name} cannot be read"))?;
+    let kubeconfig = read.with_context(|| format!("cannot read {name}"))?;
     Ok(Some((name, kubeconfig)))
 }
 
@@ -63,13 +63,13 @@ fn cluster_of<'a>(kubeconfig: &'a Kubeconfig, context: Option<&str>) -> Option<&
     kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()
 }
 
-/// The file with a cluster's authority; None where the kubeconfig has the authority itself, which goes first.
+/// The file with a cluster's certificate authority; None if the kubeconfig embeds the authority, which takes precedence.
 fn authority_file(cluster: &Cluster) -> Option<PathBuf> {
     let file = cluster.certificate_authority.as_ref();
     file.filter(|_| cluster.certificate_authority_data.is_none()).map(PathBuf::from)
 }
 
-/// The identity of this process, unique for its life: a restarted pod of the same name is another candidate.
+/// A unique identity of this process: a restarted container of the same pod is another candidate.
 pub fn identity() -> String {
     let host = std::env::var("POD_NAME")
         .ok()
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_in_a_file_is_followed() {
+    fn follows_an_authority_in_a_file() {
         let text = "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
             clusters:\n\
             - {name: one, cluster: {server: 'https://one', certificate-authority: /ca.crt}}\n\
@@ -96,12 +96,12 @@ mod tests {
         let kubeconfig = Kubeconfig::from_yaml(text).unwrap();
         let cluster = |context| cluster_of(&kubeconfig, context);
         assert_eq!(authority_file(cluster(None).unwrap()), Some(PathBuf::from("/ca.crt")));
-        assert_eq!(authority_file(cluster(Some("b")).unwrap()), None, "what is given in full goes first");
+        assert_eq!(authority_file(cluster(Some("b")).unwrap()), None, "embedded data takes precedence");
         assert!(cluster(Some("c")).is_none());
     }
 
     #[test]
-    fn no_two_processes_are_the_same_candidate() {
+    fn identities_are_unique() {
         assert_ne!(identity(), identity());
     }
 }

@@ -10,7 +10,7 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use self::lines::Lines;
 
-/// How to log. Logs go to standard error: standard output is for the greetings.
+/// How to log. Logs go to standard error: Greetings use standard output.
 #[derive(Debug, ClapArgs)]
 pub struct Log {
     /// Form of the log lines.
@@ -23,7 +23,7 @@ pub struct Log {
     )]
     pub format: Format,
 
-    /// Least important lines that are logged: error, warn, info, debug or trace, or a filter such as
+    /// Log level: error, warn, info, debug or trace, or a filter such as
     /// `info,quintet_runtime=debug`.
     #[arg(
         long = "log-level",
@@ -45,7 +45,7 @@ pub enum Format {
     Json,
 }
 
-/// What is logged, and the means to change it. Cheap to clone; every clone is the same.
+/// The current log level. Clones share it.
 #[derive(Clone)]
 pub struct LogHandle {
     handle: reload::Handle<Targets, Registry>,
@@ -53,36 +53,35 @@ pub struct LogHandle {
 }
 
 impl LogHandle {
-    /// The filter as it is now.
+    /// The current level or filter.
     pub fn current(&self) -> String {
         self.handle.with_current(ToString::to_string).unwrap_or_else(|error| error.to_string())
     }
 
-    /// Waits until everything that was logged so far is written, but not for long.
+    /// Waits up to a second until all earlier lines are written.
     pub fn flush(&self) {
         self.lines.drain();
     }
 
-    /// Logs by another level or filter from now on. The error is one sentence.
+    /// Changes the level or filter. The error is one sentence.
     pub fn set(&self, level: &str) -> Result<(), String> {
         let filter = filter(level)?;
         self.handle.reload(filter).map_err(|error| error.to_string())?;
-        tracing::info!(level, "the log level was changed");
+        tracing::info!(level, "changed the log level");
         Ok(())
     }
 }
 
 fn filter(level: &str) -> Result<Targets, String> {
     const HOW: &str = "error, warn, info, debug or trace, or a filter such as `info,quintet_runtime=debug`";
-    // Nothing at all would mean errors alone, which nobody expects; and a level that is mistyped would be taken for a module,
-    // of which everything is logged, and nothing of the others.
+    // The parser would read an empty filter as "errors only", and a mistyped level as the name of a module.
     if level.is_empty() {
-        return Err(format!("write a level: {HOW}"));
+        return Err(format!("the log level is empty: use {HOW}"));
     }
     for word in level.split(',').filter(|part| !part.contains('=')) {
-        word.parse::<LevelFilter>().map_err(|_| format!("{word:?} is no log level: write {HOW}"))?;
+        word.parse::<LevelFilter>().map_err(|_| format!("{word:?} is not a log level: use {HOW}"))?;
     }
-    level.parse().map_err(|error| format!("{level:?} is no filter of log lines ({error}): write {HOW}"))
+    level.parse().map_err(|error| format!("{level:?} is not a log filter ({error}): use {HOW}"))
 }
 
 fn parse_level(level: &str) -> Result<String, String> {
@@ -94,18 +93,18 @@ impl Log {
     pub fn start(&self) -> std::io::Result<LogHandle> {
         let (filter, handle) = reload::Layer::new(filter(&self.level).unwrap_or_default());
         let written = Lines::to(std::io::stderr())?;
-        // A log that cannot be written must not end the process: the default says so there, and panics.
+        // The default reports a failed write on standard error, and panics if that fails.
         let lines = fmt::layer().with_writer(written.clone()).log_internal_errors(false);
         let logs = tracing_subscriber::registry().with(filter);
         match self.format {
             Format::Text => logs.with(lines.with_target(false).with_ansi(false)).init(),
             Format::Json => logs.with(lines.json().flatten_event(true)).init(),
         }
-        // One line as all others are, in the form of all others.
+        // The default hook prints several lines, and not in the log's format.
         std::panic::set_hook(Box::new(|panic| {
-            let said = panic.payload_as_str().unwrap_or_default();
-            let place = panic.location().map(ToString::to_string).unwrap_or_default();
-            tracing::error!(said, place, "a panic");
+            let message = panic.payload_as_str().unwrap_or_default();
+            let location = panic.location().map(ToString::to_string).unwrap_or_default();
+            tracing::error!(panic = message, location, "a thread panicked");
         }));
         Ok(LogHandle { handle, lines: written })
     }
@@ -116,18 +115,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_and_filters_are_read_and_nonsense_refused() {
+    fn parses_levels_and_filters_and_rejects_others() {
         for good in ["debug", "info,quintet_runtime=debug", "off"] {
             assert_eq!(parse_level(good), Ok(good.to_owned()));
         }
-        assert!(parse_level("l0ud==").unwrap_err().contains("no filter"));
-        assert!(parse_level("quintet_runtime=loud").unwrap_err().contains("no filter"));
-        assert!(parse_level("inof").unwrap_err().starts_with("\"inof\" is no log level: write error"));
-        assert!(parse_level("").unwrap_err().contains("write a level"));
+        assert!(parse_level("l0ud==").unwrap_err().contains("is not a log filter"));
+        assert!(parse_level("quintet_runtime=loud").unwrap_err().contains("is not a log filter"));
+        assert!(parse_level("inof").unwrap_err().starts_with("\"inof\" is not a log level: use error"));
+        assert!(parse_level("").unwrap_err().contains("the log level is empty"));
     }
 
     #[test]
-    fn a_level_can_be_changed() {
+    fn changes_the_level() {
         let (_filter, handle) = reload::Layer::<Targets, Registry>::new(filter("info").unwrap());
         let log = LogHandle { handle, lines: Lines::to(std::io::sink()).unwrap() };
         assert_eq!(log.current(), "info");

@@ -1,4 +1,4 @@
-//! `quintet`: one process, five kinds; and commands for those who use them.
+//! The program `quintet`: the manager of the five kinds, and commands for users.
 
 mod args;
 mod check;
@@ -19,7 +19,7 @@ use quintet_runtime::server::client::causes;
 
 use crate::args::{Asked, Command};
 
-/// The exit code of `explain` when it has nothing to explain: 1 says that some node would not run.
+/// The exit code of `explain` on an error. 1 means that a node would not run.
 const NO_ANSWER: u8 = 2;
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            return fail(&format!("the runtime cannot be started: {error}"), 1);
+            return fail(&format!("cannot start the async runtime: {error}"), 1);
         }
     };
     match asked {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Asked::Manager(args) => {
             let log = match args.log.start() {
                 Ok(log) => log,
-                Err(error) => return fail(&format!("the log's thread cannot be started: {error}"), 1),
+                Err(error) => return fail(&format!("cannot start the log's thread: {error}"), 1),
             };
             let ended = runtime.block_on(run::run(*args, log.clone()));
             log.flush();
@@ -75,18 +75,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints on standard output. A reader that has seen enough (`head`) is no error.
+/// Prints on standard output. A closed pipe (`head`) is not an error.
 fn say(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
-/// An error and what caused it, with nothing that may be a secret.
+/// An error and its causes, without secrets.
 fn why(error: &anyhow::Error) -> String {
     causes(error.as_ref()).join(": ")
 }
 
-/// Says why on standard error, which may be closed.
+/// Prints the error on standard error, which may be closed.
 fn fail(why: &str, code: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "quintet: {why}");
     ExitCode::from(code)
@@ -100,19 +100,18 @@ mod tests {
     use kube::config::{Kubeconfig, KubeconfigError};
 
     #[test]
-    fn why_is_one_line_without_secrets() {
+    fn errors_are_one_line_without_secrets() {
         let text = "apiVersion: v1\nusers:\n- name: a\n  user:\n    token: [s3cret, {\n";
         let broken = Kubeconfig::from_yaml(text).unwrap_err();
         assert!(matches!(broken, KubeconfigError::Parse(_)));
-        let broken: anyhow::Error =
-            Err::<(), _>(broken).context("the kubeconfig k cannot be read").unwrap_err();
+        let broken: anyhow::Error = Err::<(), _>(broken).context("cannot read the kubeconfig k").unwrap_err();
         let why = why(&broken);
         assert!(
-            why.starts_with("the kubeconfig k cannot be read: this is no kubeconfig in YAML, at line "),
+            why.starts_with("cannot read the kubeconfig k: this is no kubeconfig in YAML, at line "),
             "{why}"
         );
         assert!(!why.contains("s3cret") && !why.contains('\n'), "{why}");
-        // A credential plugin's answer is quoted by the error and by its cause.
+        // The error and its cause both quote the credential plugin's answer.
         let Err(KubeconfigError::Parse(parse)) = Kubeconfig::from_yaml(text) else { panic!("it is no YAML") };
         let error =
             anyhow::Error::new(kube::Error::Auth(AuthError::AuthExecParse(parse))).context("no client");
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn a_cause_is_printed_once() {
         let cause = std::io::Error::other("no such thing");
         let error =
             anyhow::Error::new(cause).context("reading failed: no such thing").context("nothing is done");

@@ -1,4 +1,4 @@
-//! Wiring: one client, one gate, one set of informers, five controllers, two HTTP servers.
+//! Starts and stops the manager: client, gate, informers, controllers, election and HTTP servers.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,23 +27,23 @@ use crate::kubeconfig::{configure, identity};
 use crate::logs::LogHandle;
 use crate::secure::{Guard, Identity};
 
-/// How long a shutdown may take, with the passes in flight and the release of the lease.
+/// How long a shutdown may take, including the reconciles in flight and the release of the Lease.
 const SHUTDOWN: Duration = Duration::from_secs(20);
 
-/// How long the last Events may keep the lease from being released.
+/// How long the last Events may delay the release of the Lease.
 const EVENTS: Duration = Duration::from_millis(200);
 
-/// Stack of the election's thread: TLS handshakes are the deepest that it goes.
+/// Stack of the election's thread. TLS handshakes need the most.
 const ELECTION_STACK: usize = 512 * 1024;
 
-/// Runs until a signal asks the process to end, or until a task that must run has ended.
+/// Runs the manager until a signal arrives, or until a required task ends.
 pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let config = configure(&args.cluster).await?;
-    let mut metrics = Metrics::new().context("the metrics cannot be registered")?;
+    let mut metrics = Metrics::new().context("cannot register the metrics")?;
     metrics.lease = args.leader_election_id.as_str().into();
     let link = Link::default();
     let client = client::build(config.clone(), &metrics, LONGEST_REST, &link)?;
-    // First, so that the manager reports a port in use before it does anything.
+    // Bind first, so that the manager reports a port in use before it does anything.
     let listeners = Listeners::bind(&args, &metrics, &client).await?;
     let (stop, stopped) = watch::channel(false);
     let identity = identity();
@@ -70,7 +70,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     let failed: Failed = Arc::default();
     let mut tasks = Tasks::start(&context, args.leader_elect);
     listeners.serve(&mut tasks.others, &context, &log, &failed);
-    // The lease is released last: until then it covers the writes in flight.
+    // Release the Lease last: it covers the writes in flight.
     let (release, released) = watch::channel(false);
     let mut election = args.leader_elect.then(|| {
         let settings = settings(&args, &config, identity);
@@ -83,7 +83,7 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     tracing::info!("shutting down");
     let _ = stop.send(true);
     let shutdown = tokio::time::timeout(SHUTDOWN, async {
-        // Controllers end by themselves. Watches and servers have nothing to finish.
+        // Wait only for controllers. Watches and servers have nothing to finish.
         while tasks.controllers.join_next().await.is_some() {}
         context.recorder.flush(EVENTS).await;
         let _ = release.send(true);
@@ -99,13 +99,13 @@ pub async fn run(args: Args, log: LogHandle) -> Result<()> {
     failure.map_or(Ok(()), Err)
 }
 
-/// The task that has ended although it must run, and when it ended.
+/// The required task that ended, and when.
 type Failed = Arc<OnceLock<(String, Instant)>>;
 
-/// The addresses that the manager serves, before it serves them.
+/// The bound addresses of the HTTP servers.
 struct Listeners {
     metrics: Option<TcpListener>,
-    /// What the metrics need to be served over TLS.
+    /// Set if the metrics are served over TLS.
     secured: Option<(Identity, Guard)>,
     debug: Option<TcpListener>,
     probes: Option<TcpListener>,
@@ -163,9 +163,9 @@ impl Listeners {
     }
 }
 
-/// What runs beside the election. None of it may end before the shutdown. Each task returns its name.
+/// The tasks besides the election. None of them may end before the shutdown. Each returns its name.
 struct Tasks {
-    /// They finish their passes when the process stops.
+    /// They finish their reconciles on shutdown.
     controllers: JoinSet<&'static str>,
     others: JoinSet<&'static str>,
 }
@@ -182,7 +182,7 @@ impl Tasks {
         for (name, task) in context.take_tasks() {
             let gate = context.gate.clone();
             others.spawn(async move {
-                // A manager that leads from the start lists once.
+                // Start after the first attempt at the Lease: a manager that becomes the leader at once lists only once.
                 gate.tried().await;
                 task.await;
                 name
@@ -206,18 +206,18 @@ async fn first_failure(
     tasks: &mut Tasks,
     election: Option<&mut oneshot::Receiver<Result<()>>>,
 ) -> Result<Option<anyhow::Error>> {
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
     Ok(tokio::select! {
         _ = terminate.recv() => None,
         _ = interrupt.recv() => None,
         Some(ended) = tasks.others.join_next() => Some(match ended {
-            Ok(name) => anyhow::anyhow!("the task {name} ended unexpectedly"),
-            Err(error) => anyhow::anyhow!("a task failed: {error}"),
+            Ok(name) => anyhow::anyhow!("task {name} exited unexpectedly"),
+            Err(error) => anyhow::anyhow!("a task panicked: {error}"),
         }),
         Some(ended) = tasks.controllers.join_next() => Some(match ended {
-            Ok(name) => anyhow::anyhow!("the controller {name} ended unexpectedly"),
-            Err(error) => anyhow::anyhow!("a controller failed: {error}"),
+            Ok(name) => anyhow::anyhow!("controller {name} exited unexpectedly"),
+            Err(error) => anyhow::anyhow!("a controller panicked: {error}"),
         }),
         ended = election_ended(election) => Some(ended),
     })
@@ -237,8 +237,8 @@ fn settings(args: &Args, config: &Config, identity: String) -> Settings {
     }
 }
 
-/// Competes for the lease on a thread of its own, with a client of its own: neither a list that is decoded nor a queue of
-/// writes delays a renewal. Ends with the result.
+/// Runs the election on its own thread with its own client, so that neither the decoding of a list nor a queue of writes
+/// delays a renewal. The receiver gets the result.
 fn elect(
     config: Config,
     settings: Settings,
@@ -251,7 +251,7 @@ fn elect(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async move {
             let Context { gate, link, clock, metrics, .. } = context.clone();
-            // A server that asks for a pause may have it as far as the lease is not lost by it.
+            // Obey Retry-After only up to the retry period, so that it does not cost the Lease.
             let client = client::build(config, &metrics, settings.retry, &link)?;
             let candidate = Candidate { client, settings, gate, link, clock, metrics };
             Ok(candidate.run(|| context.seen(), released).await?)
@@ -263,16 +263,16 @@ fn elect(
         if let Err(error) = &ended
             && let Some(election::Error::Uncancelled { .. }) = error.downcast_ref()
         {
-            // Whoever cannot cancel a write hears of nothing either.
-            tracing::error!(%error, "ending at once");
+            // A write is stuck, so that an orderly shutdown could be stuck, too.
+            tracing::error!(%error, "exiting immediately");
             log.flush();
             std::process::exit(1);
         }
-        // Whoever waits has ended where nobody takes it.
+        // No receiver: the manager is exiting already.
         let _ = sender.send(ended);
     });
     if let Err(error) = spawned {
-        tracing::error!(%error, "the election's thread cannot be started");
+        tracing::error!(%error, "cannot start the election's thread");
     }
     ended
 }
@@ -280,9 +280,9 @@ fn elect(
 async fn election_ended(election: Option<&mut oneshot::Receiver<Result<()>>>) -> anyhow::Error {
     match election {
         Some(election) => match election.await {
-            Ok(Ok(())) => anyhow::anyhow!("the election ended unexpectedly"),
+            Ok(Ok(())) => anyhow::anyhow!("the election exited unexpectedly"),
             Ok(Err(error)) => error,
-            Err(_) => anyhow::anyhow!("the election has failed"),
+            Err(_) => anyhow::anyhow!("the election panicked"),
         },
         None => std::future::pending().await,
     }

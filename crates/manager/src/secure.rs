@@ -1,8 +1,7 @@
-//! The metrics address, secured as controller-runtime secures it: TLS, and the cluster's own word on who may read.
+//! Secure metrics: TLS, authentication and authorization, like in controller-runtime.
 //!
-//! A request's bearer token is asked about with a TokenReview, and what it may do with a SubjectAccessReview of the path:
-//! `nonResourceURLs: [/metrics], verbs: [get]` is the rule that a scraper needs. Answers are kept for a while, under a
-//! digest of the token.
+//! A TokenReview authenticates the bearer token, and a SubjectAccessReview authorizes its user for the path. A scraper needs
+//! the rule `nonResourceURLs: [/metrics], verbs: [get]`. A cache keeps the verdicts under a digest of the token.
 
 use std::collections::HashMap;
 use std::fs;
@@ -39,40 +38,40 @@ use tokio_rustls::server::TlsStream;
 
 use crate::cluster::code_of;
 
-/// How long who may read is remembered.
+/// How long the cache keeps the verdict "allowed".
 const ALLOWED: Duration = Duration::from_mins(1);
-/// The same of who may not: a role that was just mended is not waited for long.
+/// How long the cache keeps other verdicts: short, so that a corrected role takes effect soon.
 const REFUSED: Duration = Duration::from_secs(10);
-/// Answers that are remembered at most.
+/// The most verdicts in the cache.
 const REMEMBERED: usize = 256;
-/// Questions to the API server side by side: strangers must not keep it busy.
+/// Concurrent reviews. A client without permission must not overload the API server.
 const QUESTIONS: usize = 4;
-/// How long a question may take.
+/// The timeout of a review.
 const QUESTION: Duration = Duration::from_secs(5);
-/// How often the files of the certificate are looked at.
+/// How often the manager reads the files of the certificate.
 const LOOK: Duration = Duration::from_secs(10);
-/// How long a handshake may take.
+/// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes side by side; the oldest of more is broken off.
+/// Concurrent handshakes. A further connection closes the oldest.
 const HANDSHAKES: usize = 32;
 
-/// Whether a request may be answered. Cheap to clone; every clone is the same.
+/// Authenticates and authorizes requests. Clones share one cache.
 #[derive(Clone)]
 pub struct Guard {
     client: Client,
     questions: Arc<Semaphore>,
     answers: Arc<Mutex<HashMap<String, (Instant, Verdict)>>>,
-    /// How often in a row nobody could say.
+    /// Consecutive failed reviews.
     failures: Arc<AtomicU64>,
 }
 
-/// What became of a request.
+/// The result of a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Allowed,
-    /// The cluster does not know the token.
+    /// The cluster rejects the token.
     Unknown,
-    /// It does, and its holder may not: who that is.
+    /// The user of the token has no permission.
     Forbidden(String),
 }
 
@@ -100,7 +99,7 @@ struct User {
 }
 
 impl Guard {
-    /// A guard that asks the cluster of this client.
+    /// A guard that sends its reviews with this client.
     pub fn new(client: Client) -> Self {
         Self {
             client,
@@ -115,7 +114,7 @@ impl Guard {
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.to_string().into_bytes())
             .map_err(kube::Error::HttpError)?;
-        // As text: the client would log what it cannot decode, and the token is in it.
+        // As text: the client would log an answer that it cannot decode, and the answer contains the token.
         match timeout(QUESTION, self.client.request_text(request)).await {
             Ok(text) => serde_json::from_str(&text?).map_err(kube::Error::SerdeError),
             Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
@@ -149,7 +148,7 @@ impl Guard {
         if answers.len() >= REMEMBERED {
             answers.retain(|_, (until, _)| *until > now);
             if answers.len() >= REMEMBERED {
-                // What strangers have filled must not keep out those who may.
+                // Clients without permission must not fill the cache.
                 answers.retain(|_, (_, verdict)| *verdict == Verdict::Allowed);
             }
         }
@@ -160,16 +159,16 @@ impl Guard {
         Ok(verdict)
     }
 
-    /// Tells that nobody could say who may read, and why.
+    /// Logs a failed review.
     fn tell(&self, error: &kube::Error) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let needs = if code_of(error) == Some(403) {
-            ": the manager needs create of tokenreviews.authentication.k8s.io and \
-             subjectaccessreviews.authorization.k8s.io (the ClusterRole system:auth-delegator has both)"
+            ": allow the manager to create tokenreviews.authentication.k8s.io and \
+             subjectaccessreviews.authorization.k8s.io (as in the ClusterRole system:auth-delegator)"
         } else {
             ""
         };
-        log_repeated!(warn, failures, error = brief(error), "nobody can say who may read the metrics{needs}");
+        log_repeated!(warn, failures, error = brief(error), "cannot authorize a client of /metrics{needs}");
     }
 
     fn answers(&self) -> std::sync::MutexGuard<'_, HashMap<String, (Instant, Verdict)>> {
@@ -177,22 +176,30 @@ impl Guard {
     }
 }
 
-/// Lets only requests through that the cluster allows.
+/// Rejects requests that the cluster does not authorize.
 pub async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let Some(token) = bearer(request.headers()) else {
-        return refuse(StatusCode::UNAUTHORIZED, "send a bearer token that the cluster knows");
+        return refuse(
+            StatusCode::UNAUTHORIZED,
+            "the request has no bearer token: send a token of this cluster",
+        );
     };
     let (verb, path) = (request.method().as_str().to_lowercase(), request.uri().path().to_owned());
     match guard.judge(token, &verb, &path).await {
         Ok(Verdict::Allowed) => next.run(request).await,
-        Ok(Verdict::Unknown) => refuse(StatusCode::UNAUTHORIZED, "the cluster does not know this token"),
+        Ok(Verdict::Unknown) => refuse(StatusCode::UNAUTHORIZED, "the cluster rejects this token"),
         Ok(Verdict::Forbidden(user)) => refuse(
             StatusCode::FORBIDDEN,
-            &format!("{user} needs a ClusterRole with nonResourceURLs [{path}] and verbs [{verb}]"),
+            &format!(
+                "{user} has no permission: bind a ClusterRole with nonResourceURLs [{path}] and verbs [{verb}]"
+            ),
         ),
         Err(error) => {
             guard.tell(&error);
-            refuse(StatusCode::SERVICE_UNAVAILABLE, "the API server cannot say whether you may read this")
+            refuse(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "cannot authorize the request: the API server does not answer; see the manager's log",
+            )
         }
     }
 }
@@ -208,7 +215,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The certificate that the address shows: from files that may change, or made at the start for this process alone.
+/// The serving certificate: from files that may change, or self-signed at start.
 pub struct Identity {
     config: Arc<Mutex<Arc<ServerConfig>>>,
     directory: Option<PathBuf>,
@@ -216,7 +223,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads `tls.crt` and `tls.key` of a directory; makes a certificate of its own where none is given.
+    /// Reads `tls.crt` and `tls.key` of a directory, or creates a self-signed certificate.
     pub fn new(directory: Option<&Path>, metrics: &Metrics) -> Result<Self> {
         let config = match directory {
             Some(directory) => from_files(directory, metrics)?,
@@ -226,7 +233,7 @@ impl Identity {
         Ok(Self { config: Arc::new(Mutex::new(Arc::new(config))), directory, metrics: metrics.clone() })
     }
 
-    /// Takes connections, and reads the files anew when they change.
+    /// Accepts connections, and reloads the files when they change.
     pub fn listen(self, listener: TcpListener) -> TlsListener {
         let address = listener.local_addr();
         let (sender, streams) = mpsc::channel(1);
@@ -244,7 +251,7 @@ impl Identity {
         loop {
             tokio::time::sleep(LOOK).await;
             let now = contents(&directory);
-            // Other files fail for other reasons.
+            // A new version of the files starts a new count.
             if now != last {
                 last.clone_from(&now);
                 failures = 0;
@@ -254,15 +261,20 @@ impl Identity {
             }
             match from_files(&directory, &self.metrics) {
                 Ok(config) => {
-                    tracing::info!("the certificate of the metrics address has changed");
+                    tracing::info!("reloaded the certificate of the metrics address");
                     *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
                     seen = now;
                 }
-                // The two files are not written at once: the next look finds both.
+                // The two files do not change atomically: the next read may succeed.
                 Err(error) => {
                     failures += 1;
                     let error = format!("{error:#}");
-                    log_repeated!(warn, failures, error, "the old certificate is kept");
+                    log_repeated!(
+                        warn,
+                        failures,
+                        error,
+                        "cannot reload the certificate of the metrics address; keeping the old one"
+                    );
                 }
             }
         }
@@ -280,20 +292,20 @@ fn from_files(directory: &Path, metrics: &Metrics) -> Result<ServerConfig> {
 
 fn read(directory: &Path) -> Result<ServerConfig> {
     let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
-    let named = |path: &Path| format!("{} of --metrics-cert-dir cannot be read", path.display());
+    let named = |path: &Path| format!("cannot read {} of --metrics-cert-dir", path.display());
     let chain = CertificateDer::pem_file_iter(&certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .with_context(|| named(&certificate))?;
     if chain.is_empty() {
-        return Err(anyhow!("{}: there is no certificate in it", named(&certificate)));
+        return Err(anyhow!("{}: it contains no certificate", named(&certificate)));
     }
     let key = PrivateKeyDer::from_pem_file(&key).with_context(|| named(&key))?;
-    config(chain, key).with_context(|| format!("{} does not fit its key", certificate.display()))
+    config(chain, key).with_context(|| format!("{} does not match its key", certificate.display()))
 }
 
 fn self_signed() -> Result<ServerConfig> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "quintet-metrics".to_owned()])
-        .context("a certificate for the metrics address cannot be made")?;
+        .context("cannot create a certificate for the metrics address")?;
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
     config(vec![made.cert.der().clone()], key.into())
 }
@@ -308,7 +320,7 @@ fn config(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> R
     Ok(config)
 }
 
-/// Connections whose handshake is done: a slow one keeps nobody waiting.
+/// Yields connections after their handshake, so that a slow handshake does not delay others.
 pub struct TlsListener {
     streams: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
     address: io::Result<SocketAddr>,
@@ -322,10 +334,10 @@ impl Listener for TlsListener {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.streams.recv().await {
             Some(accepted) => accepted,
-            // A panic there is one here: whoever runs this notices that it has ended.
+            // Propagate a panic, so that the manager notices it.
             None => match (&mut self.accepting).await {
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                // It has ended with the runtime.
+                // The runtime is shutting down.
                 _ => std::future::pending().await,
             },
         }
@@ -343,7 +355,7 @@ async fn accept(
 ) {
     let mut handshakes = Newest::new(HANDSHAKES);
     loop {
-        // As axum does it: what goes wrong with one connection is logged there, and the next one is taken.
+        // axum's accept logs errors of a connection and continues.
         let (stream, peer) = Listener::accept(&mut listener).await;
         let config = config.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let sender = sender.clone();
@@ -352,8 +364,8 @@ async fn accept(
                 Ok(Ok(stream)) => {
                     let _ = sender.send((stream, peer)).await;
                 }
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
-                Err(_elapsed) => tracing::debug!(%peer, "a TLS handshake took too long"),
+                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+                Err(_elapsed) => tracing::debug!(%peer, "TLS handshake timed out"),
             }
         });
     }
@@ -374,7 +386,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     #[test]
-    fn a_bearer_token_is_told_from_anything_else() {
+    fn parses_only_bearer_tokens() {
         let of = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
@@ -388,7 +400,7 @@ mod tests {
         assert_eq!(bearer(&HeaderMap::new()), None);
     }
 
-    /// A cluster that knows one token, of somebody who may get /metrics, and counts what it is asked.
+    /// A cluster that knows one token, whose user may get /metrics. It counts the reviews.
     fn guarded() -> (Guard, Arc<Mutex<usize>>) {
         let asked = Arc::new(Mutex::new(0));
         let counted = asked.clone();
@@ -418,27 +430,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_cluster_says_who_may_and_is_not_asked_again_at_once() {
+    async fn caches_the_verdicts_of_the_cluster() {
         let (guard, asked) = guarded();
         let judge = async |token: &str, verb: &str, path: &str| guard.judge(token, verb, path).await.unwrap();
         assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
         assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
         assert_eq!(*asked.lock().unwrap(), 2, "once");
         assert_eq!(judge("known", "put", "/debug/log-level").await, Verdict::Forbidden("scraper".into()));
-        assert_eq!(judge("stranger", "get", "/metrics").await, Verdict::Unknown);
+        assert_eq!(judge("unknown", "get", "/metrics").await, Verdict::Unknown);
         assert_eq!(*asked.lock().unwrap(), 5);
         tokio::time::advance(REFUSED).await;
-        assert_eq!(judge("stranger", "get", "/metrics").await, Verdict::Unknown);
+        assert_eq!(judge("unknown", "get", "/metrics").await, Verdict::Unknown);
         assert_eq!(judge("known", "get", "/metrics").await, Verdict::Allowed);
-        assert_eq!(*asked.lock().unwrap(), 6, "who may is remembered longer");
-        for stranger in 0..2 * REMEMBERED {
-            judge(&stranger.to_string(), "get", "/metrics").await;
+        assert_eq!(*asked.lock().unwrap(), 6, "allowed lasts longer");
+        for token in 0..2 * REMEMBERED {
+            judge(&token.to_string(), "get", "/metrics").await;
         }
         assert!(guard.answers().len() <= REMEMBERED);
     }
 
     #[tokio::test]
-    async fn that_nobody_can_say_is_counted_until_somebody_can() {
+    async fn counts_failed_reviews_until_one_succeeds() {
         let may_ask = Arc::new(AtomicBool::new(false));
         let may = may_ask.clone();
         let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
@@ -451,7 +463,7 @@ mod tests {
         let read = get(|| std::future::ready("read"));
         let router: Router = Router::new().route("/metrics", read).layer(guarded);
         let ask = async || {
-            let request = http::Request::get("/metrics").header(header::AUTHORIZATION, "Bearer stranger");
+            let request = http::Request::get("/metrics").header(header::AUTHORIZATION, "Bearer unknown");
             let answer = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
             (answer.status(), guard.failures.load(Ordering::Relaxed))
         };
@@ -462,7 +474,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_says_nothing_keeps_nobody_out() {
+    async fn silent_connections_do_not_block_others() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
         let served = config(vec![made.cert.der().clone()], key.into()).unwrap();
@@ -498,10 +510,10 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_made_where_none_is_given_and_a_bad_one_is_named() {
+    fn creates_a_certificate_and_names_an_unreadable_one() {
         let metrics = Metrics::new().unwrap();
         Identity::new(None, &metrics).unwrap();
-        assert_eq!(metrics.certificate_reads.get(), 0, "nothing is read");
+        assert_eq!(metrics.certificate_reads.get(), 0, "reads no file");
         let error = Identity::new(Some(Path::new("/does/not/exist")), &metrics).map(|_| ()).unwrap_err();
         assert!(format!("{error:#}").contains("/does/not/exist/tls.crt"), "{error:#}");
         assert_eq!((metrics.certificate_reads.get(), metrics.certificate_read_errors.get()), (1, 1));

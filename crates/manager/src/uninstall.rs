@@ -1,8 +1,8 @@
-//! `quintet uninstall`: takes our finalizers off, so that what Quintet made can be deleted when no manager runs.
+//! `quintet uninstall`: removes Quintet's finalizers, so that objects can be deleted while no manager runs.
 //!
-//! Every object is changed by itself and only if it still is what was seen, so the command may be interrupted and run
-//! again. A manager that ran meanwhile would put finalizers back: with `--manager` it is stopped and kept from writing
-//! first ([`writer`]), else that is up to whoever calls.
+//! Each patch tests that the object is unchanged, so that the user may interrupt the command and run it again. A running
+//! manager would add the finalizers again. With `--manager`, the command stops the manager first ([`writer`]); without it,
+//! the user must stop the manager.
 
 mod writer;
 
@@ -25,37 +25,42 @@ use self::writer::Writer;
 pub use self::writer::{LeaseArgs, Manager, parse_manager};
 use crate::cluster::{Cluster, ClusterArgs, code_of, is_absent, is_type_absent, parse_name, wait_of};
 
-/// Rounds in a row in which nothing could be changed, before it is given up.
+/// Consecutive rounds without progress before the command gives up.
 const FRUITLESS: usize = 5;
-/// How many objects progress is told after.
+/// Objects between two lines of progress.
 const PROGRESS: usize = 500;
-/// How many objects are named when they could not be changed.
+/// The most objects that an error lists.
 const NAMED: usize = 10;
+/// The line above commands for a user with more permissions.
+const MANUALLY: &str = "To do it manually, with sufficient permissions, run:";
 
-/// Takes Quintet's finalizers off: dj.dysproz.io/ledger off pods, example.com/farewell off Greetings. Pods and Greetings
-/// can then be deleted while no manager runs. No object of a user is deleted.
+/// Remove Quintet's finalizers from pods and Greetings, so that they can be deleted while no manager runs.
 ///
-/// The manager must be stopped and stay so: one that runs puts finalizers on again, and outcomes of pods without one are
-/// lost when the pods go. With --manager that is done first; else do it before (kubectl scale deployment NAME
-/// --replicas=0, in its namespace).
+/// The finalizers are dj.dysproz.io/ledger on pods and example.com/farewell on Greetings. The command deletes no objects of
+/// users.
 ///
-/// It may be interrupted at any time; run it again and it goes on. You need to be allowed to list and patch pods and
-/// greetings; with --manager, to get its Deployment and patch the scale of it, to list pods beside it, and to use its Lease.
+/// The manager must be stopped and stay stopped: a running manager adds the finalizers again, and loses the outcomes of pods
+/// that are deleted without one. With --manager, the command stops it first. Otherwise, stop it yourself: kubectl scale
+/// deployment NAME --replicas=0 -n NAMESPACE.
+///
+/// You can interrupt the command at any time, and run it again to continue. You need permission to list and patch pods and
+/// greetings. With --manager, you also need permission to get its Deployment, patch its scale, list the pods in its
+/// namespace, and use its Lease.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The only namespaces to look at, separated by commas or each by a flag of its own. Default: all.
+    /// Process only these namespaces, separated by commas. Repeat the flag to add more. Default: all namespaces.
     #[arg(short, long, value_name = "NAMESPACE,...", value_delimiter = ',', value_parser = parse_name)]
     namespace: Vec<String>,
 
-    /// Stop this manager first: its Deployment is scaled to 0, pods of it that do not elect a leader by the Lease are waited
-    /// for, two minutes at most, and the Lease is held meanwhile and deleted at the end.
+    /// Stop this manager first: scale its Deployment to 0 and hold its Lease, which is deleted at the end. Pods that do not use
+    /// the Lease could still write: the command waits up to two minutes until they have exited.
     #[arg(long, value_name = "NAMESPACE/DEPLOYMENT", value_parser = parse_manager)]
     manager: Option<Manager>,
 
     #[command(flatten)]
     lease: LeaseArgs,
 
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     yes: bool,
 
@@ -63,7 +68,7 @@ pub struct Args {
     cluster: ClusterArgs,
 }
 
-/// Examples, for a program that is called by this name.
+/// The examples in the help, with the program's name.
 pub fn examples(program: &str) -> String {
     format!(
         "Examples:\n  \
@@ -73,16 +78,16 @@ pub fn examples(program: &str) -> String {
     )
 }
 
-/// Objects that have one of our finalizers.
+/// A type of objects with a finalizer of Quintet.
 struct Held {
     resource: Resource,
-    /// What one is called in a sentence.
+    /// The kind, for messages.
     name: &'static str,
     finalizer: &'static str,
 }
 
 impl Held {
-    /// So many of them.
+    /// A count with the kind, for messages.
     fn counted(&self, count: usize) -> String {
         format!("{count} {}{}", self.name, if count == 1 { "" } else { "s" })
     }
@@ -95,7 +100,7 @@ fn held() -> impl Iterator<Item = Held> {
     })
 }
 
-/// Takes the finalizers off and says what stays.
+/// Removes the finalizers and prints the remaining objects.
 pub async fn run(args: &Args) -> Result<()> {
     if !args.yes {
         ask(&everywhere(&args.namespace), args.manager.is_some())?;
@@ -114,12 +119,12 @@ pub async fn run(args: &Args) -> Result<()> {
     freed
 }
 
-/// The same, as far as the cluster goes.
+/// Removes the finalizers in these namespaces.
 async fn free_all(cluster: &Cluster, namespaces: &[String], writer: Option<&Writer>) -> Result<()> {
-    // The empty name is that of all namespaces.
+    // An empty name means all namespaces.
     let all = [String::new()];
     let namespaces = if namespaces.is_empty() { &all } else { namespaces };
-    // What cannot be done in one place keeps nothing from being done in the others.
+    // A failure in one namespace must not stop the others.
     let mut failed = Vec::new();
     for held in held() {
         for namespace in namespaces {
@@ -134,12 +139,12 @@ async fn free_all(cluster: &Cluster, namespaces: &[String], writer: Option<&Writ
     if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("\n")) }
 }
 
-/// A line on standard output, which may be closed.
+/// Prints a line on standard output, which may be closed.
 fn tell(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Where, in words.
+/// The namespaces, for messages.
 fn everywhere(namespaces: &[impl AsRef<str>]) -> String {
     let named: Vec<&str> = namespaces.iter().map(AsRef::as_ref).filter(|name| !name.is_empty()).collect();
     match named.as_slice() {
@@ -152,63 +157,65 @@ fn everywhere(namespaces: &[impl AsRef<str>]) -> String {
 fn ask(everywhere: &str, stops_the_manager: bool) -> Result<()> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
-        bail!("there is no terminal to ask on: say --yes to take the finalizers off {everywhere}");
+        bail!(
+            "cannot ask for confirmation without a terminal: pass --yes to remove the finalizers {everywhere}"
+        );
     }
     let mut stdout = std::io::stdout();
     let _ = write!(
         stdout,
-        "Takes Quintet's finalizers off pods and Greetings {everywhere}. The manager {}. Go on? [y/N] ",
-        if stops_the_manager { "is stopped first" } else { "must have been stopped" }
+        "This removes Quintet's finalizers from pods and Greetings {everywhere}. {} Continue? [y/N] ",
+        if stops_the_manager { "It stops the manager first." } else { "Stop the manager first." }
     );
     let _ = stdout.flush();
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer)?;
     if !matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
-        bail!("nothing was done");
+        bail!("canceled: nothing was changed");
     }
     Ok(())
 }
 
-/// What one patch came to.
+/// The result of a patch.
 enum Freed {
-    /// The finalizer is off.
+    /// The finalizer is removed.
     Yes,
-    /// The object has changed or is gone: the next list tells.
+    /// The object has changed or is gone: list again.
     News,
-    /// The server is busy, or did not answer: tried again after a while.
+    /// The server is busy or did not answer: retry after this time.
     Later(Duration, String),
-    /// The server does not allow it.
+    /// The server rejects the patch.
     No(String),
 }
 
-/// Lists and patches until a list shows none that has the finalizer.
+/// Lists and patches until no object has the finalizer.
 async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&Writer>) -> Result<()> {
     let finalizer = held.finalizer;
     let (mut freed, mut fruitless, mut done) = (0_usize, 0, HashSet::<Arc<str>>::new());
     loop {
-        // One that has lost its labels has the finalizer all the same.
+        // Without a label selector: an object that lost its labels still has the finalizer.
         let listed = cluster.list_metadata(&held.resource, namespace, "").await;
         let listed = match listed {
             Err(error) if held.resource.custom && is_type_absent(&error) => Vec::new(),
             listed => listed.map_err(|error| {
-                let sorry = cluster.sorry(&format!("{}s cannot be listed", held.name), &error);
+                let sorry = cluster.sorry(&format!("cannot list {}s", held.name), &error);
                 anyhow!("{sorry}\n{}", by_hand_for_all(held, namespace))
             })?,
         };
         let waiting: Vec<Meta> =
             listed.into_iter().filter(|meta| meta.without_finalizer(finalizer).is_some()).collect();
         if waiting.is_empty() {
-            tell(&format!("{} freed of {finalizer} {}.", held.counted(freed), everywhere(&[namespace])));
+            tell(&format!("Removed {finalizer} from {} {}.", held.counted(freed), everywhere(&[namespace])));
             return Ok(());
         }
         if let Some(again) = waiting.iter().find(|meta| done.contains(&meta.uid)) {
             bail!(
-                "{finalizer} was put back on {}/{}: a manager still runs; stop it and run this again",
+                "{finalizer} is back on {}/{}: a manager still runs; stop it and run this command again",
                 again.namespace,
                 again.name
             );
         }
-        tell(&format!("{} to be freed of {finalizer}.", held.counted(waiting.len())));
+        tell(&format!("Removing {finalizer} from {}.", held.counted(waiting.len())));
         let mut refused: Vec<(&Meta, String)> = Vec::new();
         let mut later: Option<(Duration, String)> = None;
         let before = freed;
@@ -221,7 +228,7 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&W
                     freed += 1;
                     done.insert(meta.uid.clone());
                     if freed % PROGRESS == 0 {
-                        tell(&format!("{} freed …", held.counted(freed)));
+                        tell(&format!("{} done …", held.counted(freed)));
                     }
                 }
                 Freed::News => {}
@@ -238,9 +245,9 @@ async fn free(cluster: &Cluster, held: &Held, namespace: &str, writer: Option<&W
         }
         fruitless = if freed > before { 0 } else { fruitless + 1 };
         if fruitless == FRUITLESS {
-            let why = later.map_or("they change all the time".to_owned(), |(_, why)| why);
+            let why = later.map_or("they change continuously".to_owned(), |(_, why)| why);
             bail!(
-                "{} cannot be freed of {finalizer}: {why}\nRun this again, or\n{}",
+                "cannot remove {finalizer} from {}: {why}\nRun this command again.\n{}",
                 held.counted(waiting.len()),
                 by_hand_for_all(held, namespace)
             );
@@ -257,7 +264,7 @@ async fn patch(cluster: &Cluster, held: &Held, meta: &Meta, writer: Option<&Writ
     if writer.is_some_and(|writer| !writer.may_write()) {
         return Freed::Later(
             Duration::from_secs(2),
-            "the managers' Lease was lost, and is not had again".to_owned(),
+            "lost the managers' Lease, and has not re-acquired it".to_owned(),
         );
     }
     let Some(operations) = meta.without_finalizer(held.finalizer) else { return Freed::News };
@@ -267,14 +274,14 @@ async fn patch(cluster: &Cluster, held: &Held, meta: &Meta, writer: Option<&Writ
     }
 }
 
-/// What an answer means that is no success.
+/// The result of a failed patch.
 fn sorted(error: &kube::Error) -> Freed {
     if is_absent(error) {
         return Freed::News;
     }
     match code_of(error) {
         Some(409) => Freed::News,
-        // A `test` that fails; a whole object that the server does not take is named in the answer.
+        // A failed `test`. If the server rejects the resulting object, the answer names the object.
         Some(422) if !names_object(error) => Freed::News,
         Some(code) if code != 429 && code < 500 => Freed::No(brief(error)),
         _ => Freed::Later(wait_of(error), brief(error)),
@@ -286,32 +293,29 @@ fn names_object(error: &kube::Error) -> bool {
         if status.details.as_ref().is_some_and(|details| !details.name.is_empty()))
 }
 
-/// Why objects could not be changed, and what to run by hand.
+/// The error for rejected patches, with commands for an administrator.
 fn refusal(held: &Held, refused: &[(&Meta, String)]) -> String {
     let why = refused.first().map(|(_, why)| why.as_str()).unwrap_or_default();
-    let mut text = format!(
-        "{} cannot be freed of {}: {why}\nBy hand, by somebody who may:",
-        held.counted(refused.len()),
-        held.finalizer
-    );
+    let mut text =
+        format!("cannot remove {} from {}: {why}\n{MANUALLY}", held.finalizer, held.counted(refused.len()));
     for (meta, _) in refused.iter().take(NAMED) {
         text.push_str("\n  ");
         text.push_str(&by_hand(held, meta));
     }
     if let Some(more) = refused.len().checked_sub(NAMED).filter(|more| *more > 0) {
-        let _ = write!(text, "\nand {more} more; run this again to have them named.");
+        let _ = write!(text, "\nand {more} more. Run this command again to list them.");
     }
     text
 }
 
-/// The command that does the same to one object.
+/// The kubectl command that removes the finalizer from one object.
 fn by_hand(held: &Held, meta: &Meta) -> String {
     let operations = meta.without_finalizer(held.finalizer).unwrap_or_default();
     let resource = kubectl_name(&held.resource);
     format!("kubectl patch {resource} -n {} {} --type=json -p '{operations}'", meta.namespace, meta.name)
 }
 
-/// The command that does it to all, where they could not be listed; the chart's notes have the same.
+/// The kubectl command that removes the finalizer from all objects, as in the chart's notes.
 fn by_hand_for_all(held: &Held, namespace: &str) -> String {
     let scope = if namespace.is_empty() { "-A".to_owned() } else { format!("-n {namespace}") };
     let found = r#"{{range .items}}{{$of := .metadata}}{{range $at, $name := $of.finalizers}}{{if eq $name "FINALIZER"}}{{$of.namespace}} {{$of.name}} {{$at}}{{"\n"}}{{end}}{{end}}{{end}}"#;
@@ -324,14 +328,14 @@ fn by_hand_for_all(held: &Held, namespace: &str) -> String {
     );
     let line = line.replace("RESOURCE", &kubectl_name(&held.resource));
     let line = line.replace("FINALIZER", held.finalizer).replace("PATH", path);
-    format!("By hand, by somebody who may:\n  {line}")
+    format!("{MANUALLY}\n  {line}")
 }
 
 fn kubectl_name(resource: &Resource) -> String {
     if resource.group.is_empty() { resource.plural.to_owned() } else { resource.crd_name() }
 }
 
-/// What stays, and how it goes.
+/// The remaining objects, and how to delete them.
 async fn remaining(cluster: &Cluster, namespace: &str) -> String {
     let (mut stays, mut custom, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     for resource in KINDS.map(|kind| (kind.resource)()) {
@@ -349,26 +353,23 @@ async fn remaining(cluster: &Cluster, namespace: &str) -> String {
         Ok(pods) if pods.is_empty() => {}
         Ok(pods) => {
             let going = pods.iter().filter(|pod| pod.deleted.is_some()).count();
-            stays.push(format!("{} pods, {going} of which are being deleted", pods.len()));
+            stays.push(format!("{} pods, of which {going} are being deleted", pods.len()));
         }
         Err(_) => unknown.push("pods".to_owned()),
     }
     let mut lines = Vec::new();
     if stays.is_empty() && unknown.is_empty() {
-        lines.push(format!("Nothing of Quintet's kinds is left {}.", everywhere(&[namespace])));
+        lines.push(format!("No objects of Quintet's kinds remain {}.", everywhere(&[namespace])));
     } else if !stays.is_empty() {
-        lines.push(format!("What stays {}: {}.", everywhere(&[namespace]), stays.join(", ")));
+        lines.push(format!("Remaining {}: {}.", everywhere(&[namespace]), stays.join(", ")));
     }
     if !unknown.is_empty() {
-        lines.push(format!(
-            "What else stays is not known, for these cannot be listed: {}.",
-            unknown.join(", ")
-        ));
+        lines.push(format!("Other objects may remain. Cannot list: {}.", unknown.join(", ")));
     }
     if !custom.is_empty() {
         let scope = if namespace.is_empty() { "-A".to_owned() } else { format!("-n {namespace}") };
         lines.push(format!(
-            "Custom resources go, and what was made for them with them, by\n  kubectl delete {} --all {scope}",
+            "To delete the custom resources and the objects that they own, run\n  kubectl delete {} --all {scope}",
             custom.join(",")
         ));
     }
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_finalizer_is_taken_from_where_it_stands_and_off_this_object_alone() {
+    fn patches_the_position_of_the_finalizer_and_tests_the_uid() {
         let [pods, greetings] =
             held().collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("two finalizers"));
         assert_eq!(
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_sorted() {
+    fn classifies_answers() {
         assert!(matches!(answer(404, ""), Freed::News));
         assert!(matches!(answer(409, ""), Freed::News));
         assert!(matches!(answer(422, ""), Freed::News));
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_done_is_said_in_words() {
+    fn names_the_namespaces() {
         assert_eq!(everywhere(&[""; 0]), "in all namespaces");
         assert_eq!(everywhere(&[""]), "in all namespaces");
         assert_eq!(everywhere(&["a"]), "in namespace a");
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_to_run() {
+    fn a_rejection_lists_commands() {
         let [pods, greetings] =
             held().collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("two finalizers"));
         let pod = meta(&["dj.dysproz.io/ledger"]);

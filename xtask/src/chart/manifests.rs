@@ -1,4 +1,4 @@
-//! What helm rendered, as objects.
+//! Rendered manifests as objects.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// Objects, each different one once.
+/// Objects without duplicates.
 #[derive(Debug, Default)]
 pub(super) struct Manifests {
     objects: Vec<Value>,
@@ -15,25 +15,25 @@ pub(super) struct Manifests {
 }
 
 impl Manifests {
-    /// The objects of one text of YAML documents.
+    /// The objects of YAML documents.
     pub fn of(text: &str) -> Result<Self> {
         let mut manifests = Self::default();
         manifests.add(text)?;
         Ok(manifests)
     }
 
-    /// The objects of every file of a folder, each of which holds a rendered chart.
+    /// The objects of every file in a folder of rendered charts.
     pub fn below(folder: &Path) -> Result<Self> {
         let mut manifests = Self::default();
         let mut files = Vec::new();
         for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
             files.push(entry?.path());
         }
-        anyhow::ensure!(!files.is_empty(), "nothing was rendered: the suites have no post-renderer");
+        anyhow::ensure!(!files.is_empty(), "no manifests were rendered: add the post-renderer to the suites");
         for file in files {
             let text =
                 fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            // helm-unittest names the template above each part; notes are no manifest.
+            // helm-unittest names the template above each part. NOTES.txt is not a manifest.
             for part in text.split("---\n#### file: ") {
                 let (template, text) = part.split_once('\n').unwrap_or_default();
                 let is_notes = Path::new(template.trim()).extension().is_some_and(|end| end == "txt");
@@ -59,12 +59,12 @@ impl Manifests {
         Ok(())
     }
 
-    /// All of them.
+    /// The objects.
     pub fn all(&self) -> &[Value] {
         &self.objects
     }
 
-    /// The namespaces that they name.
+    /// The namespaces of the objects.
     pub fn namespaces(&self) -> BTreeSet<&str> {
         self.objects.iter().filter_map(|object| object["metadata"]["namespace"].as_str()).collect()
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_told_apart_and_equal_ones_are_one() {
+    fn splits_documents_and_drops_duplicates() {
         let text = "---\n# Source: a\nkind: A\n---\n# Source: b\nkind: B\nmetadata: {namespace: ns}\n---\nkind: A\n---\n# nothing\n";
         let manifests = Manifests::of(text).unwrap();
         assert_eq!(manifests.all().len(), 2);

@@ -1,5 +1,4 @@
-//! `kubectl apply -k config/default` installs what the chart does by its defaults, object by object; what helm alone has
-//! (labels, annotations, hooks and tests) is left out of the comparison.
+//! Compares config/default with the chart's defaults, object by object, without Helm's labels, annotations, hooks and tests.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +9,11 @@ use serde_json::{Map, Value};
 use super::Tools;
 use super::manifests::Manifests;
 
-/// Labels and annotations of helm's.
+/// Prefixes of Helm's labels and annotations.
 const HELMS: [&str; 4] =
     ["app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/"];
 
-/// Fails where the two differ, and names each object and place.
+/// Fails with the path of each difference.
 pub(super) fn holds(tools: &Tools) -> Result<()> {
     let chart = by_name(&tools.template(&[])?)?;
     let kustomized =
@@ -24,24 +23,24 @@ pub(super) fn holds(tools: &Tools) -> Result<()> {
         bail!("kubectl kustomize failed: {}", String::from_utf8_lossy(&kustomized.stderr).trim());
     }
     let mut kustomized = by_name(&String::from_utf8_lossy(&kustomized.stdout))?;
-    // helm makes it by --create-namespace.
+    // Helm creates the namespace with --create-namespace.
     if kustomized.remove("Namespace quintet-system").is_none() {
         bail!("config/default has no Namespace quintet-system");
     }
     let mut differences = Vec::new();
     for name in chart.keys().filter(|name| !kustomized.contains_key(*name)) {
-        differences.push(format!("{name} is in the chart alone"));
+        differences.push(format!("{name} is only in the chart"));
     }
     for (name, object) in &kustomized {
         match chart.get(name) {
-            None => differences.push(format!("{name} is in config/default alone")),
+            None => differences.push(format!("{name} is only in config/default")),
             Some(other) => compare(name, other, object, &mut differences),
         }
     }
     if differences.is_empty() { Ok(()) } else { bail!("{}", differences.join("\n")) }
 }
 
-/// The objects by kind and name, without what is helm's.
+/// The objects by kind and name, without Helm's parts.
 fn by_name(text: &str) -> Result<BTreeMap<String, Value>> {
     let mut objects = BTreeMap::new();
     for object in Manifests::of(text)?.all() {
@@ -56,7 +55,7 @@ fn by_name(text: &str) -> Result<BTreeMap<String, Value>> {
     Ok(objects)
 }
 
-/// Without keys of helm's, wherever they stand, and without maps that become empty by it.
+/// Removes Helm's keys at any depth, and maps that become empty.
 fn without_helms(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -78,7 +77,7 @@ fn without_helms(value: &Value) -> Value {
     }
 }
 
-/// Adds each place where the chart's value and the other differ.
+/// Adds the path of each difference.
 fn compare(place: &str, chart: &Value, other: &Value, differences: &mut Vec<String>) {
     match (chart, other) {
         (Value::Object(a), Value::Object(b)) => {
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_helms_is_left_out_and_nothing_else() {
+    fn removes_only_helms_keys() {
         let object = json!({ "metadata": { "labels": { "helm.sh/chart": "a", "x": "y" },
             "annotations": { "helm.sh/resource-policy": "keep" } }, "empty": {} });
         let expected = json!({ "metadata": { "labels": { "x": "y" } }, "empty": {} });
@@ -113,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_that_differs_is_named() {
+    fn names_each_difference() {
         let mut differences = Vec::new();
         let (a, b) = (json!({ "a": [1, 2], "b": 1 }), json!({ "a": [1, 3], "c": 1 }));
         compare("X", &a, &b, &mut differences);

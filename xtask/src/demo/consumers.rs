@@ -1,5 +1,5 @@
-//! The part of the demo that has consumers: a real broker, and the containers of PulsarConsumers run as processes of this
-//! machine, where that is possible. On real nodes they are containers.
+//! The consumers of the demo, with a real broker. On simulated nodes, processes of this machine play the containers of
+//! PulsarConsumers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,37 +19,39 @@ use super::{LIMIT, SAMPLES, until};
 
 /// The PulsarConsumer that consumes.
 const NAME: &str = "pulsarconsumer-demo";
-/// What is sent.
+/// The message.
 const MESSAGE: &str = "Hello, Pulsar!";
-/// The pod that sends, on real nodes.
+/// The producer's pod on real nodes.
 const PRODUCER: &str = "pulsarconsumer-demo-producer";
 /// The process that plays the kubelets.
 const KUBELETS: &str = "consumers";
 
-/// Whatever the demo has for its consumers.
+/// The broker and the producer of the demo.
 pub(super) struct Consumers {
     broker: Broker,
-    /// The program that sends; on real nodes it is run in a pod.
+    /// The producer's program; None on real nodes, where it runs in a pod.
     producer: Option<PathBuf>,
 }
 
-/// What keeps consumers from being run here.
+/// The reason why this machine cannot run consumers.
 pub(super) fn missing() -> Option<String> {
     pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()))
 }
 
 impl Consumers {
-    /// Brings a broker up, and whoever plays the kubelets of the pods that consume.
+    /// Starts a broker and, on simulated nodes, the process that plays the kubelets.
     pub(super) fn start(cluster: &Cluster) -> Result<Self> {
         if cluster.is_real() {
             let (broker, _) = Broker::up(&Options { in_cluster: true, ..Options::new(cluster.name()) })?;
             return Ok(Self { broker, producer: None });
         }
         let programs = build::pulsar_programs()?.context(protoc::MISSING)?;
-        let [consumer, producer] = &programs[..] else { bail!("the programs for Pulsar are two") };
+        let [consumer, producer] = &programs[..] else {
+            bail!("expected two Pulsar programs, got {}", programs.len())
+        };
         let (broker, started) = Broker::up(&Options::new(cluster.name()))?;
         if !started {
-            eprintln!("broker {} is up already", broker.name());
+            eprintln!("broker {} is already running", broker.name());
         }
         let kube = cluster.kube();
         consumers::take_over(kube)?;
@@ -74,7 +76,7 @@ impl Consumers {
         Ok(Self { broker, producer: Some(producer.clone()) })
     }
 
-    /// Sends, consumes, and looks at the backlog when nobody consumes. The lines that tell of it.
+    /// Sends messages with and without a consumer, and returns the lines that show the consumer and the backlog.
     pub(super) fn show(&self, kube: &Kube) -> Result<String> {
         let consumer = json!({
             "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
@@ -91,7 +93,7 @@ impl Consumers {
         until(kube, chart::DEFINITIONS[2], NAME, is("consumers", 1))?;
         self.send(kube, 2)?;
         let line =
-            run::poll("the message on a consumer's stdout", LIMIT, Duration::from_millis(200), || {
+            run::poll("the message on the consumer's stdout", LIMIT, Duration::from_millis(200), || {
                 let printed = if self.producer.is_some() { printed(kube)? } else { printed_in_pods(kube) };
                 Ok(printed.lines().find(|line| line.contains(MESSAGE)).map(str::to_owned))
             })?;
@@ -108,8 +110,8 @@ impl Consumers {
         scale("--replicas=1")?;
         until(kube, chart::DEFINITIONS[2], NAME, is("backlog", 0))?;
         Ok(format!(
-            "\nWhat its consumer printed of a message sent to the broker:\n{line}\n\
-             \n$ kubectl get pulsarconsumers {NAME}   # nobody consumes, three messages were sent\n{behind}"
+            "\nThe consumer printed for a message:\n{line}\n\
+             \n$ kubectl get pulsarconsumers {NAME}   # no consumers, three messages sent\n{behind}"
         ))
     }
 
@@ -118,7 +120,7 @@ impl Consumers {
         let args = ["--message", MESSAGE, "--no-batching", "--count", &count];
         let variables = [("PULSAR_SERVER", self.broker.service_url()), ("PULSAR_TOPIC", "demo".to_owned())];
         let Some(producer) = &self.producer else {
-            // Its topic and broker are no secrets.
+            // Flags are visible, but topic and broker are not secrets.
             let mut pod = kube.kubectl();
             pod.args(["run", PRODUCER, "-n", SAMPLES, "--rm", "--attach", "--restart=Never", "--quiet"]);
             pod.arg(format!("--image={}", image::name("pulsar-producer")));
@@ -131,7 +133,7 @@ impl Consumers {
     }
 }
 
-/// Waits until the tutorial's sample reports that its consumer is not ready: its localhost is the pod itself.
+/// Waits until the tutorial's sample reports that its consumer is not ready: in a pod, localhost is the pod itself.
 pub(super) fn unreachable(kube: &Kube) -> Result<()> {
     let step = Step::start(
         "PulsarConsumer pulsarconsumer-sample-1: its broker is unreachable, and its consumer is not ready",
@@ -146,13 +148,13 @@ pub(super) fn unreachable(kube: &Kube) -> Result<()> {
     Ok(())
 }
 
-/// The same of those that are containers; nothing while there are none.
+/// The output of the consumers on real nodes; empty without pods.
 fn printed_in_pods(kube: &Kube) -> String {
     let deployment = format!("deployment/{NAME}-deployment");
     run::stdout(kube.kubectl().args(["logs", "-n", SAMPLES, &deployment])).unwrap_or_default()
 }
 
-/// What the consumers of the demo have printed.
+/// The output of the consumers on simulated nodes.
 fn printed(kube: &Kube) -> Result<String> {
     let mut all = String::new();
     for file in fs::read_dir(kube.log(""))?.flatten() {

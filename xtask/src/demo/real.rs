@@ -1,4 +1,4 @@
-//! The part of the demo on real nodes: the chart as it is by itself, with managers in pods of the project's image.
+//! The demo on real nodes: the chart with its defaults, and managers in pods.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use quintet_localcluster::{chart, image, manager, paths, run};
 
 use super::LIMIT;
 
-/// What keeps the demo from real nodes here.
+/// The reason why this machine cannot run real nodes.
 pub(super) fn missing() -> Result<Option<String>> {
     match quintet_localcluster::cluster::real::missing() {
         Some(missing) => Ok(Some(missing)),
@@ -18,7 +18,7 @@ pub(super) fn missing() -> Result<Option<String>> {
     }
 }
 
-/// Builds the images, makes them known to the nodes, and installs the chart with two managers.
+/// Builds the images, loads them on the nodes, and installs the chart with two managers.
 pub(super) fn install(cluster: &Cluster) -> Result<()> {
     let images = image::build(&[], &paths::target().join("image"))?;
     let archives: Vec<_> = images.into_iter().map(|image| image.file).collect();
@@ -36,13 +36,13 @@ pub(super) fn install(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What the managers that run have written.
+/// The logs of the running managers.
 fn written(kube: &Kube) -> Result<String> {
     let pods = ["-l", "app.kubernetes.io/name=quintet", "--tail=-1"];
     run::stdout(kube.kubectl().args(["logs", "-n", manager::NAMESPACE]).args(pods))
 }
 
-/// The lines that a Greeting had printed: all that are needed, and those of the others that are there.
+/// Waits for the needed lines of a Greeting, and returns them with the other printed ones.
 pub(super) fn greeting(kube: &Kube, needed: &[&str], all: &[&str]) -> Result<String> {
     run::poll("the lines of the Greeting", LIMIT, Duration::from_millis(500), || {
         let written = written(kube)?;

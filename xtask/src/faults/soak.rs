@@ -1,6 +1,7 @@
-//! `cargo xtask faults --soak SECONDS --real`: a real control plane whose parts are killed under load, and the managers with
-//! them. Each round makes objects, changes some and kills something by chance; at the end everything must be as the specs say,
-//! and the audit log and the managers' lines must show that nothing was done twice.
+//! `cargo xtask faults --soak SECONDS --real`: kills managers and parts of a real control plane under load.
+//!
+//! Each round creates objects, changes some, and kills a random process. At the end, every object must match its spec, and the
+//! audit log and the printed lines must show no duplicate work.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,16 +21,16 @@ use serde_json::{Value, json};
 
 use crate::test::Failed;
 
-/// Simulated nodes.
+/// The number of simulated nodes.
 const NODES: usize = 5;
-/// Where everything happens.
+/// The namespace of the objects.
 const NAMESPACE: &str = "soak";
-/// How long everything may take at the end to be as it should.
+/// The timeout for all objects at the end.
 const PATIENCE: Duration = Duration::from_mins(5);
-/// How long nothing may be written after that.
+/// The managers must not write for this long after that.
 const QUIET: Duration = Duration::from_secs(20);
 
-/// What is killed in a round.
+/// The process that a round kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Leader,
@@ -48,32 +49,32 @@ impl Victim {
             Self::Standby => "the standby",
             Self::Server => "kube-apiserver",
             Self::Store => "etcd",
-            Self::Nobody => "nobody",
+            Self::Nobody => "no process",
         }
     }
 }
 
-/// Everything that there is during a soak. Fields are dropped in order: managers before their cluster.
+/// The state of a soak. Rust drops the fields in order: the managers before their cluster.
 struct Soak {
-    /// By their names among the processes.
+    /// The running managers by process name.
     managers: Vec<(String, Manager)>,
-    /// How many managers were started.
+    /// The number of managers started so far.
     started: usize,
-    /// What the managers that are gone have said.
+    /// The output of killed managers.
     said: String,
     audit: AuditLog,
     writes: Vec<Request>,
     cluster: Cluster,
     options: UpOptions,
-    /// What should be there, by kind and name.
+    /// The desired objects, by kind and name.
     wanted: BTreeMap<(&'static str, String), Value>,
-    /// Those of them that the API server has not taken yet.
+    /// The desired objects that the API server has not accepted yet.
     pending: Vec<(&'static str, String)>,
     chance: Chance,
     _temporary: Temporary,
 }
 
-/// Runs rounds for so long and says what is wrong at the end.
+/// Runs rounds for this duration, and prints the violations.
 pub fn run(duration: Duration, seed: u64) -> Result<()> {
     let mut soak = Soak::up(seed)?;
     let began = Instant::now();
@@ -83,7 +84,7 @@ pub fn run(duration: Duration, seed: u64) -> Result<()> {
         rounds += 1;
         let victim = soak.round(rounds)?;
         *kills.entry(victim.name()).or_default() += 1;
-        eprintln!("round {rounds}, {} s: {} killed", began.elapsed().as_secs(), victim.name());
+        eprintln!("round {rounds}, {} s: killed {}", began.elapsed().as_secs(), victim.name());
     }
     let violations = soak.end()?;
     for violation in &violations {
@@ -148,7 +149,7 @@ impl Soak {
         self.change(number);
         let victim = Victim::ALL[usize::try_from(self.chance.below(5)).unwrap_or_default()];
         self.kill(victim)?;
-        // It goes on while something is missing.
+        // Change objects also while a process is missing.
         self.change(number);
         interrupt::pause(Duration::from_millis(500 + self.chance.below(4_000)))?;
         Cluster::up(&self.options)?;
@@ -158,7 +159,7 @@ impl Soak {
         Ok(victim)
     }
 
-    /// One object of each kind.
+    /// Creates one object of each kind.
     fn make(&mut self, number: u64) {
         let pod = json!({ "spec": { "restartPolicy": "OnFailure", "containers": [{ "name": "c", "image": "busybox" }] } });
         let mut want = |kind, api: &str, of: &str, spec: Value| {
@@ -190,7 +191,7 @@ impl Soak {
         self.apply();
     }
 
-    /// Shows the API server what it has not taken yet; what it does not take now it is shown again later.
+    /// Applies the pending objects. Objects that the API server does not accept stay pending.
     fn apply(&mut self) {
         let cluster = &self.cluster;
         let wanted = &self.wanted;
@@ -220,16 +221,16 @@ impl Soak {
         };
         match self.cluster.process(component)? {
             Some(process) => process.kill(),
-            None => bail!("{} does not run", component.name()),
+            None => bail!("{} is not running", component.name()),
         }
         Ok(())
     }
 
-    /// Waits until everything is as it should be, and says what is not, or was done twice.
+    /// Waits until every object matches its spec, and returns the mismatches and the duplicate work.
     fn end(&mut self) -> Result<Vec<String>> {
-        let step = Step::start("waiting until everything is as the specs say");
+        let step = Step::start("waiting until all objects match their specs");
         let began = Instant::now();
-        let mut wrong = vec!["nothing was looked at".to_owned()];
+        let mut wrong = vec!["no object was checked".to_owned()];
         while !wrong.is_empty() && began.elapsed() < PATIENCE {
             self.apply();
             interrupt::pause(Duration::from_secs(2))?;
@@ -243,7 +244,7 @@ impl Soak {
         let restless: Vec<&Request> = self.writes[before..].iter().filter(|write| is_ours(write)).collect();
         if let Some(write) = restless.first() {
             wrong.push(format!(
-                "{} writes though everything is done; the first: {} {} {}",
+                "{} writes after all objects matched; the first: {} {} {}",
                 restless.len(),
                 write.verb,
                 write.resource,
@@ -254,10 +255,13 @@ impl Soak {
         Ok(wrong)
     }
 
-    /// What is not as its spec says.
+    /// The objects that do not match their specs.
     fn unfinished(&self) -> Result<Vec<String>> {
-        let mut wrong: Vec<String> =
-            self.pending.iter().map(|(kind, name)| format!("{kind} {name} was never taken")).collect();
+        let mut wrong: Vec<String> = self
+            .pending
+            .iter()
+            .map(|(kind, name)| format!("the API server has not accepted {kind} {name}"))
+            .collect();
         let list = |kind: &str| -> Result<Vec<Value>> {
             let said =
                 run::stdout(self.cluster.kubectl().args(["get", kind, "-n", NAMESPACE, "-o", "json"]))?;
@@ -269,7 +273,7 @@ impl Soak {
             let objects = list(kind)?;
             for ((_, name), wanted) in self.wanted.iter().filter(|((of, _), _)| *of == kind) {
                 let Some(object) = objects.iter().find(|object| object["metadata"]["name"] == **name) else {
-                    wrong.push(format!("{kind} {name} is not there"));
+                    wrong.push(format!("{kind} {name} does not exist"));
                     continue;
                 };
                 let status = &object["status"];
@@ -290,14 +294,14 @@ impl Soak {
                     _ => is_true(object, "Available"),
                 };
                 if !holds {
-                    wrong.push(format!("{kind} {name} is not as its spec says: {status}"));
+                    wrong.push(format!("{kind} {name} does not match its spec: {status}"));
                 }
             }
         }
         Ok(wrong)
     }
 
-    /// What was done more often than once.
+    /// Duplicate pods and lines.
     fn twice(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut created = BTreeMap::<&str, u32>::new();
@@ -308,13 +312,13 @@ impl Soak {
                 *created.entry(write.name.as_str()).or_default() += 1;
             }
         }
-        // All of these pods succeed, so none has a second run.
+        // All of these pods succeed, so that no node needs a second pod.
         for ((kind, name), _) in self.wanted.iter().filter(|((kind, _), _)| *kind == "daemonjob") {
             let prefix = format!("{name}-");
             let made: u32 =
                 created.iter().filter(|(pod, _)| pod.starts_with(&prefix)).map(|(_, times)| times).sum();
             if usize::try_from(made).unwrap_or(usize::MAX) > NODES {
-                wrong.push(format!("{kind} {name} has made {made} pods for {NODES} nodes"));
+                wrong.push(format!("{kind} {name} created {made} pods for {NODES} nodes"));
             }
         }
         let mut said = self.said.clone();
@@ -329,13 +333,13 @@ impl Soak {
             lines
                 .iter()
                 .filter(|(_, times)| **times > 1)
-                .map(|(line, times)| format!("{line:?} was said {times} times")),
+                .map(|(line, times)| format!("{line:?} was printed {times} times")),
         );
         wrong
     }
 }
 
-/// Whether a write is a manager's that must come to rest.
+/// Whether a manager sent the write. Events may come at any time.
 fn is_ours(write: &Request) -> bool {
     write.namespace == NAMESPACE && write.author == Author::Quintet && !write.resource.starts_with("events")
 }

@@ -9,24 +9,24 @@ use anyhow::Context as _;
 
 use super::{FOLDERS, GENERATED_ONLY, HEADER};
 
-/// Characters of a line that are shown.
+/// The most characters of a line in the output.
 const LONGEST_LINE: usize = 120;
 
-/// One file that is not as it should be.
+/// A file that differs from its generated content.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Below the workspace's root.
+    /// Relative to the workspace's root.
     pub path: String,
     kind: ChangeKind,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum ChangeKind {
-    /// It is not there; the content that it should have.
+    /// The file does not exist. Holds its content.
     Missing(String),
-    /// Its content should be another.
+    /// The content differs.
     Stale { wanted: String, difference: Difference },
-    /// It was generated once, and nothing generates it any more.
+    /// A generated file that the command does not generate anymore.
     Superfluous,
 }
 
@@ -37,7 +37,7 @@ struct Difference {
     removed: usize,
     /// Number, from 1, of the first line that differs.
     line: usize,
-    /// That line on disk, and as it should be; `None` past the end of the text.
+    /// This line on disk and in the generated text; `None` past the end.
     is: Option<String>,
     should_be: Option<String>,
 }
@@ -62,13 +62,14 @@ impl fmt::Display for Change {
 }
 
 impl Change {
-    /// Writes or removes the file, and says in a word which it was.
+    /// Writes or removes the file, and returns the verb for the output.
     pub(super) fn carry_out(&self, root: &Path) -> anyhow::Result<&'static str> {
         let path = root.join(&self.path);
         match &self.kind {
             ChangeKind::Missing(content) | ChangeKind::Stale { wanted: content, .. } => {
                 if let Some(folder) = path.parent() {
-                    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+                    fs::create_dir_all(folder)
+                        .with_context(|| format!("cannot create {}", folder.display()))?;
                 }
                 fs::write(&path, content).map(|()| "wrote")
             }
@@ -78,8 +79,7 @@ impl Change {
     }
 }
 
-/// The wanted files that exist, and every other generated file: each file with our header, and each one in a folder that
-/// holds nothing else.
+/// The existing generated files: each file with the header, and each file in a folder that holds only generated files.
 pub(super) fn on_disk(
     root: &Path,
     wanted: &BTreeMap<String, String>,
@@ -89,7 +89,7 @@ pub(super) fn on_disk(
         for path in list(&root.join(folder)).with_context(|| folder.to_owned())? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
             let key = format!("{folder}/{name}");
-            // Lossy: what is not UTF-8 is not ours, or stale.
+            // Lossy: a file that is not UTF-8 is stale, or not generated.
             let bytes = fs::read(&path).with_context(|| key.clone())?;
             let text = String::from_utf8_lossy(&bytes).into_owned();
             let is_generated = text.starts_with(HEADER) || GENERATED_ONLY.contains(&folder);
@@ -101,7 +101,7 @@ pub(super) fn on_disk(
     Ok(found)
 }
 
-/// The files of a folder; none where the folder does not exist.
+/// The files of a folder; none if the folder does not exist.
 fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -118,7 +118,7 @@ fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What to do so that `found` becomes `wanted`, by path.
+/// The changes that turn `found` into `wanted`, by path.
 pub(super) fn compare(wanted: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Vec<Change> {
     let paths: BTreeSet<&String> = wanted.keys().chain(found.keys()).collect();
     let mut changes = Vec::new();
@@ -137,7 +137,7 @@ pub(super) fn compare(wanted: &BTreeMap<String, String>, found: &BTreeMap<String
 }
 
 fn difference(is: &str, should_be: &str) -> Difference {
-    // Not `lines()`, which would hide a carriage return or an absent last newline.
+    // Not `lines()`, which hides a carriage return or a missing last newline.
     let (is, should_be): (Vec<&str>, Vec<&str>) = (is.split('\n').collect(), should_be.split('\n').collect());
     let head = is.iter().zip(&should_be).take_while(|(a, b)| a == b).count();
     let (a, b) = (&is[head..], &should_be[head..]);
@@ -154,7 +154,7 @@ fn difference(is: &str, should_be: &str) -> Difference {
     }
 }
 
-/// How many lines two texts have in common, in order.
+/// The length of the longest common subsequence of lines.
 fn longest_common_subsequence(a: &[&str], b: &[&str]) -> usize {
     // `row[j]`: for the lines of `a` so far and the first j of `b`.
     let mut row = vec![0; b.len() + 1];
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn each_file_that_differs_is_named_with_how_it_differs() {
+    fn names_each_file_and_its_difference() {
         let wanted = map([("same", "a\n"), ("new", "a\nb\n"), ("old", "a\nb\nc\nd\n")]);
         let found = map([("same", "a\n"), ("old", "a\nx\nc\nd\ne\n"), ("gone", "a\n")]);
         let lines: Vec<String> = compare(&wanted, &found).iter().map(ToString::to_string).collect();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_at_the_end_is_a_difference() {
+    fn finds_a_difference_at_the_end() {
         let expected = Difference { added: 1, removed: 0, line: 2, is: None, should_be: Some(String::new()) };
         assert_eq!(difference("a", "a\n"), expected);
         let expected =
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_found_and_what_is_kept_by_hand_is_left() {
+    fn keeps_files_maintained_by_hand() {
         let root = std::env::temp_dir().join(format!("quintet-generate-{}", std::process::id()));
         let by_hand = root.join("config/rbac/role_binding.yaml");
         let superfluous = root.join("config/crd/gone.yaml");

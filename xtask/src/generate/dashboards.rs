@@ -1,4 +1,4 @@
-//! Grafana dashboards, from one line for each panel: what is asked of Prometheus, and how it is shown.
+//! The Grafana dashboards, from a list of panels with their queries.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 struct Panel {
     title: &'static str,
     what: &'static str,
-    /// What is asked, and the legend of its lines.
+    /// Queries and their legends.
     asked: &'static [(&'static str, &'static str)],
     unit: &'static str,
     kind: &'static str,
@@ -29,47 +29,47 @@ const fn number(
     Panel { title, what, asked, unit: "short", kind: "stat" }
 }
 
-/// Panels beside each other in a row of a dashboard.
+/// Panels in a row of a dashboard.
 const COLUMNS: u32 = 2;
 const WIDTH: u32 = 24 / COLUMNS;
 const HEIGHT: u32 = 8;
 
-/// What every query selects by; the variables are the dashboard's.
+/// The label matchers of every query, with the dashboard's variables.
 const SELECTED: &str = r#"namespace="$namespace",pod=~"$pod""#;
 
-/// The manager as a process and as controllers.
+/// The panels of the manager and its controllers.
 const MANAGER: &[Panel] = &[
     number(
         "Leader",
-        "The pod that may write.",
+        "The pod that holds the Lease.",
         &[("max by (pod) (leader_election_master_status{SELECTED}) == 1", "{{pod}}")],
     ),
     number(
         "Managers",
-        "Pods that are seen, by version.",
+        "Running pods, by version.",
         &[("count by (version) (quintet_build_info{SELECTED})", "{{version}}")],
     ),
     lines(
-        "Changes of the leader",
-        "How often a pod took the Lease or lost it.",
+        "Leader changes",
+        "How often each pod acquired or lost the Lease.",
         "short",
         &[("sum by (pod) (changes(leader_election_master_status{SELECTED}[$__rate_interval]))", "{{pod}}")],
     ),
     lines(
         "Renewals that read the Lease first",
-        "Of a leader whose Lease somebody else has changed, or whose last try was not answered.",
+        "The leader reads the Lease if another client changed it, or if the last renewal got no answer.",
         "ops",
         &[("sum by (pod) (rate(leader_election_slowpath_total{SELECTED}[$__rate_interval]))", "{{pod}}")],
     ),
     lines(
         "Restarts",
-        "How often a pod's process began anew.",
+        "How often each pod's process restarted.",
         "short",
         &[("sum by (pod) (changes(process_start_time_seconds{SELECTED}[$__rate_interval]))", "{{pod}}")],
     ),
     lines(
-        "Passes",
-        "How often a controller looked at an object, by how that ended.",
+        "Reconciles",
+        "Reconciles of each controller, by result.",
         "ops",
         &[(
             "sum by (controller, result) (rate(controller_runtime_reconcile_total{SELECTED}[$__rate_interval]))",
@@ -78,12 +78,12 @@ const MANAGER: &[Panel] = &[
     ),
     lines(
         "Failures",
-        "Passes that failed, panicked or were cut off, and those that are not repeated.",
+        "Reconciles that failed, panicked or timed out, and terminal errors, which are not retried.",
         "ops",
         &[
             (
                 "sum by (controller) (rate(controller_runtime_terminal_reconcile_errors_total{SELECTED}[$__rate_interval]))",
-                "{{controller}} gave up",
+                "{{controller}} terminal",
             ),
             (
                 "sum by (controller) (rate(controller_runtime_reconcile_errors_total{SELECTED}[$__rate_interval]))",
@@ -100,17 +100,17 @@ const MANAGER: &[Panel] = &[
         ],
     ),
     lines(
-        "Objects in trouble",
-        "Those whose last pass failed, and those for which the API server refuses something.",
+        "Failing objects",
+        "Objects whose last reconcile failed, and objects for which the API server rejects writes.",
         "short",
         &[
             ("max by (controller) (quintet_failing_objects{SELECTED})", "{{controller}} failing"),
-            ("max by (controller) (quintet_refused_objects{SELECTED})", "{{controller}} refused"),
+            ("max by (controller) (quintet_refused_objects{SELECTED})", "{{controller}} rejected"),
         ],
     ),
     lines(
-        "Time of a pass, 99th percentile",
-        "How long passes take.",
+        "Reconcile duration, 99th percentile",
+        "How long a reconcile takes.",
         "s",
         &[(
             "histogram_quantile(0.99, sum by (controller, le) (rate(controller_runtime_reconcile_time_seconds_bucket{SELECTED}[$__rate_interval])))",
@@ -118,26 +118,26 @@ const MANAGER: &[Panel] = &[
         )],
     ),
     lines(
-        "Passes at once",
-        "How many run, and how many may.",
+        "Concurrent reconciles",
+        "Running reconciles, and the limit.",
         "short",
         &[
             ("sum by (controller) (controller_runtime_active_workers{SELECTED})", "{{controller}}"),
             (
                 "max by (controller) (controller_runtime_max_concurrent_reconciles{SELECTED})",
-                "{{controller}} at most",
+                "{{controller}} limit",
             ),
         ],
     ),
     lines(
         "Queue",
-        "Objects that wait for a pass.",
+        "Objects that wait for a reconcile.",
         "short",
         &[("sum by (controller) (workqueue_depth{SELECTED})", "{{controller}}")],
     ),
     lines(
-        "Added to the queue, and repeated",
-        "What is asked of a controller.",
+        "Queue additions and retries",
+        "Keys that a controller adds to its queue.",
         "ops",
         &[
             (
@@ -146,13 +146,13 @@ const MANAGER: &[Panel] = &[
             ),
             (
                 "sum by (controller) (rate(workqueue_retries_total{SELECTED}[$__rate_interval]))",
-                "{{controller}} repeated",
+                "{{controller}} retries",
             ),
         ],
     ),
     lines(
-        "Wait in the queue, 99th percentile",
-        "How long an object waits for its pass.",
+        "Queue wait, 99th percentile",
+        "How long an object waits for its reconcile.",
         "s",
         &[(
             "histogram_quantile(0.99, sum by (controller, le) (rate(workqueue_queue_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
@@ -160,8 +160,8 @@ const MANAGER: &[Panel] = &[
         )],
     ),
     lines(
-        "Work, 99th percentile",
-        "How long a pass holds its place in the queue.",
+        "Queue work duration, 99th percentile",
+        "How long a controller processes a key from the queue.",
         "s",
         &[(
             "histogram_quantile(0.99, sum by (controller, le) (rate(workqueue_work_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
@@ -169,11 +169,11 @@ const MANAGER: &[Panel] = &[
         )],
     ),
     lines(
-        "Passes that run now",
-        "How long they have run: all together, and the longest.",
+        "Running reconciles",
+        "How long they have run: in total, and the longest.",
         "s",
         &[
-            ("max by (controller) (workqueue_unfinished_work_seconds{SELECTED})", "{{controller}} together"),
+            ("max by (controller) (workqueue_unfinished_work_seconds{SELECTED})", "{{controller}} total"),
             (
                 "max by (controller) (workqueue_longest_running_processor_seconds{SELECTED})",
                 "{{controller}} longest",
@@ -181,8 +181,8 @@ const MANAGER: &[Panel] = &[
         ],
     ),
     lines(
-        "Answers of the API server, 99th percentile",
-        "How long it takes to begin an answer.",
+        "API server latency, 99th percentile",
+        "Time from a request to the first byte of the answer.",
         "s",
         &[(
             "histogram_quantile(0.99, sum by (verb, le) (rate(rest_client_request_duration_seconds_bucket{SELECTED}[$__rate_interval])))",
@@ -190,8 +190,8 @@ const MANAGER: &[Panel] = &[
         )],
     ),
     lines(
-        "Silence of watches",
-        "How long ago a watch last said anything; bookmarks come about once a minute.",
+        "Watch silence",
+        "Time since the last event of a watch. The API server sends a bookmark about once a minute.",
         "s",
         &[("max by (cache) (quintet_informer_silence_seconds{SELECTED})", "{{cache}}")],
     ),
@@ -206,29 +206,37 @@ const MANAGER: &[Panel] = &[
     ),
     lines(
         "Objects in caches",
-        "What a manager keeps in memory.",
+        "Objects in a manager's memory.",
         "short",
         &[("max by (resource) (quintet_informer_objects{SELECTED})", "{{resource}}")],
     ),
-    lines("Memory", "Of each manager.", "bytes", &[("process_resident_memory_bytes{SELECTED}", "{{pod}}")]),
+    lines(
+        "Memory",
+        "Resident memory of each manager.",
+        "bytes",
+        &[("process_resident_memory_bytes{SELECTED}", "{{pod}}")],
+    ),
     lines(
         "CPU",
-        "Of each manager, in cores.",
+        "CPU use of each manager, in cores.",
         "short",
         &[("rate(process_cpu_seconds_total{SELECTED}[$__rate_interval])", "{{pod}}")],
     ),
     lines(
-        "Left out",
-        "Objects that cannot be read, and Events that were not sent.",
+        "Dropped",
+        "Objects that the manager cannot decode, and Events that it dropped.",
         "short",
         &[
-            ("max by (resource) (quintet_informer_undecodable_objects{SELECTED})", "{{resource}} not read"),
-            ("sum(increase(quintet_events_dropped_total{SELECTED}[$__rate_interval]))", "Events not sent"),
+            (
+                "max by (resource) (quintet_informer_undecodable_objects{SELECTED})",
+                "{{resource}} undecodable",
+            ),
+            ("sum(increase(quintet_events_dropped_total{SELECTED}[$__rate_interval]))", "Events dropped"),
         ],
     ),
     lines(
-        "Certificate of the metrics address",
-        "How often it was read, and could not be used.",
+        "Certificate of /metrics",
+        "How often the manager read the certificate, and how often that failed.",
         "short",
         &[
             (
@@ -237,13 +245,13 @@ const MANAGER: &[Panel] = &[
             ),
             (
                 "sum by (pod) (increase(certwatcher_read_certificate_errors_total{SELECTED}[$__rate_interval]))",
-                "{{pod}} not usable",
+                "{{pod}} failed",
             ),
         ],
     ),
 ];
 
-/// What the kinds are at.
+/// The panels of the kinds.
 const KINDS: &[Panel] = &[
     lines(
         "DaemonJob: nodes",
@@ -252,19 +260,16 @@ const KINDS: &[Panel] = &[
         &[("max by (state) (quintet_daemonjob_nodes{SELECTED})", "{{state}}")],
     ),
     lines(
-        "DaemonJob: pods made, and ledgers written",
-        "What DaemonJobs cost.",
+        "DaemonJob: pods created, ledger writes",
+        "Writes of the DaemonJob controller.",
         "ops",
         &[
-            ("sum(rate(quintet_daemonjob_attempts_total{SELECTED}[$__rate_interval]))", "pods made"),
-            (
-                "sum(rate(quintet_daemonjob_ledger_writes_total{SELECTED}[$__rate_interval]))",
-                "ledgers written",
-            ),
+            ("sum(rate(quintet_daemonjob_attempts_total{SELECTED}[$__rate_interval]))", "pods created"),
+            ("sum(rate(quintet_daemonjob_ledger_writes_total{SELECTED}[$__rate_interval]))", "ledger writes"),
         ],
     ),
     lines(
-        "DaemonJob: pods that failed",
+        "DaemonJob: failed pods",
         "By reason.",
         "short",
         &[(
@@ -286,7 +291,7 @@ const KINDS: &[Panel] = &[
     ),
     lines(
         "PulsarConsumer: backlog",
-        "Entries that are not acknowledged, and those of them that were delivered.",
+        "Entries without acknowledgement, and those of them that the broker delivered.",
         "short",
         &[
             (
@@ -301,7 +306,7 @@ const KINDS: &[Panel] = &[
     ),
     lines(
         "PulsarConsumer: delivered",
-        "Messages per second, the consumers that the broker knows, and the desired ones.",
+        "Messages per second, consumers that the broker counts, and desired consumers.",
         "short",
         &[
             (
@@ -319,7 +324,7 @@ const KINDS: &[Panel] = &[
         ],
     ),
     lines(
-        "PulsarConsumer: looks at backlogs",
+        "PulsarConsumer: backlog reads",
         "By result.",
         "ops",
         &[(
@@ -328,8 +333,8 @@ const KINDS: &[Panel] = &[
         )],
     ),
     lines(
-        "PulsarConsumer: backlogs that cannot be read",
-        "1 for each.",
+        "PulsarConsumer: unknown backlogs",
+        "1 for each PulsarConsumer whose backlog the manager cannot read.",
         "short",
         &[(
             "max by (exported_namespace, name) (quintet_pulsarconsumer_backlog_unknown{SELECTED})",
@@ -337,20 +342,20 @@ const KINDS: &[Panel] = &[
         )],
     ),
     lines(
-        "Greeting: lines said",
+        "Greeting: printed lines",
         "By cause.",
         "ops",
         &[("sum by (cause) (rate(quintet_greeting_said_total{SELECTED}[$__rate_interval]))", "{{cause}}")],
     ),
     lines(
-        "Greeting: lines that wait",
-        "Bytes that nobody has read from standard output yet.",
+        "Greeting: waiting output",
+        "Bytes that wait for a reader of standard output.",
         "bytes",
         &[("max by (pod) (quintet_greeting_output_waiting_bytes{SELECTED})", "{{pod}}")],
     ),
 ];
 
-/// Every dashboard: its name and its text.
+/// The name and the text of each dashboard.
 pub(super) fn all() -> Vec<(&'static str, String)> {
     [("manager", "Quintet: manager", MANAGER), ("kinds", "Quintet: kinds", KINDS)]
         .map(|(name, title, panels)| (name, format!("{:#}\n", dashboard(name, title, panels))))
@@ -363,7 +368,7 @@ fn dashboard(name: &str, title: &str, panels: &[Panel]) -> Value {
             "name": name, "label": label, "type": "query", "refresh": 2, "sort": 1,
             "datasource": { "type": "prometheus", "uid": "${datasource}" },
             "definition": query, "query": { "query": query, "refId": name },
-            // All are those that were found, and not every pod of the namespace.
+            // "All" means the found pods, not every pod of the namespace.
             "multi": multi, "includeAll": multi, "allValue": null,
         })
     };
@@ -406,7 +411,7 @@ fn shown(at: u32, panel: &Panel) -> Value {
         "targets": targets,
     });
     if panel.kind == "stat" {
-        // What is so now: a series that has ended would be shown with its last value.
+        // An instant query: a range query would show the last value of a series that has ended.
         for target in shown["targets"].as_array_mut().into_iter().flatten() {
             target["instant"] = json!(true);
             target["range"] = json!(false);

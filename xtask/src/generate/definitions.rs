@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions: as YAML for people, as one line of JSON for the chart.
+//! The CustomResourceDefinitions: as YAML for users, and as one line of JSON for the chart.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use serde_saphyr::{FlowMap, FlowSeq};
 
 use super::{Files, Kind, NAME, NAME_LABEL, header};
 
-/// The most characters of a schema or a list that is written on one line.
+/// The most characters of a schema or a list on one line.
 const LONGEST_ON_A_LINE: usize = 80;
 
-/// Adds the definitions of `config/crd` and of the chart, and the schema that `quintet explain --file` checks against.
+/// Adds the definitions of `config/crd` and of the chart, and the schema for `quintet explain --filename`.
 pub(super) fn insert(kinds: &[Kind], files: &mut Files) -> anyhow::Result<()> {
     for kind in kinds {
         let definition = definition(&kind.crd)?;
@@ -28,24 +28,24 @@ pub(super) fn insert(kinds: &[Kind], files: &mut Files) -> anyhow::Result<()> {
 }
 
 fn yaml(controller: &str, definition: &Value) -> anyhow::Result<String> {
-    // Without a limit long descriptions stay on one line: folded ones end many of their lines in a blank.
+    // No folding: folded descriptions have trailing blanks.
     let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
     let yaml = serde_saphyr::to_string_with_options(&Compact(definition), options)
-        .with_context(|| format!("writing the definition of {controller}"))?;
+        .with_context(|| format!("cannot write the definition of {controller}"))?;
     let mut text = header(&format!("crates/{controller}/src/api.rs"));
     for line in yaml.trim_end().lines() {
-        // The writer indents the empty lines of a block of text, which means nothing in YAML.
+        // The writer indents the empty lines of text blocks, which YAML ignores.
         text.push_str(if line.trim().is_empty() { "" } else { line });
         text.push('\n');
     }
     Ok(text)
 }
 
-/// A value whose short schemas and lists stand on one line each, such as `{format: int32, type: integer}`.
+/// A value that writes short schemas and lists on one line, such as `{format: int32, type: integer}`.
 struct Compact<'a>(&'a Value);
 
 impl Compact<'_> {
-    /// Whether the value is a schema, or a list, that fits on a line.
+    /// Whether the value is a schema or a list that fits on a line.
     fn is_short(&self) -> bool {
         let is_simple = |value: &Value| match value {
             Value::Object(_) => Compact(value).is_short(),
@@ -77,9 +77,9 @@ impl Serialize for Compact<'_> {
     }
 }
 
-/// The definition as it is written: with the operator's label, keys in order, numbers as a person would write them.
+/// The definition with the operator's label, sorted keys and plain numbers.
 pub(super) fn definition(crd: &CustomResourceDefinition) -> anyhow::Result<Value> {
-    // The label is given here: kube's derive would put it on every object of the kind as well.
+    // kube's derive would also put the label on every object of the kind.
     let mut crd = crd.clone();
     crd.metadata.labels.get_or_insert_default().insert(NAME_LABEL.to_owned(), NAME.to_owned());
     Ok(tidy(serde_json::to_value(crd)?))
@@ -90,7 +90,7 @@ fn schema(mut definition: Value) -> String {
     fn only_rules(schema: &mut Value) {
         match schema {
             Value::Object(fields) => {
-                // A field of this name is an object, and stays.
+                // A field named "description" is an object, and stays.
                 if fields.get("description").is_some_and(Value::is_string) {
                     fields.remove("description");
                 }
@@ -105,8 +105,8 @@ fn schema(mut definition: Value) -> String {
     schema.to_string() + "\n"
 }
 
-/// Sorts keys (their order would otherwise depend on serde_json's features), writes whole numbers without a fraction
-/// and removes blanks at the ends of a description's lines.
+/// Sorts keys (their order depends on serde_json's features), writes whole numbers without a fraction, and removes trailing
+/// blanks in descriptions.
 fn tidy(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -131,10 +131,10 @@ fn trim_lines(text: &str) -> String {
     text.trim().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// The number as an integer, where it was kept as a float and is whole.
+/// The number as an integer, if it is a whole float.
 fn whole(number: &Number) -> Option<Number> {
     let float = number.as_f64().filter(|_| number.is_f64())?;
-    // Rust writes a whole float without fraction and exponent, and anything else does not parse.
+    // Rust formats a whole float without fraction and exponent. Other floats do not parse.
     float.to_string().parse::<i64>().ok().map(Number::from)
 }
 
@@ -143,11 +143,11 @@ mod tests {
     use super::super::kinds;
     use super::*;
 
-    /// `kubectl apply` keeps the object as JSON in an annotation; annotations may have 262,144 bytes in all.
+    /// `kubectl apply` stores the object as JSON in an annotation. The limit for all annotations is 262,144 bytes.
     const APPLY_LIMIT: usize = 250_000;
 
     #[test]
-    fn definitions_fit_into_the_annotation_of_kubectl_apply() {
+    fn definitions_fit_into_kubectls_annotation() {
         for kind in kinds() {
             let size = serde_json::to_string(&definition(&kind.crd).unwrap()).unwrap().len();
             assert!(size < APPLY_LIMIT, "{}: {size} bytes", kind.row.controller);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_say_in_yaml_what_they_say_in_json() {
+    fn yaml_and_json_definitions_are_equal() {
         for kind in kinds() {
             let definition = definition(&kind.crd).unwrap();
             let text = yaml(kind.row.controller, &definition).unwrap();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_lose_their_fraction_and_no_other() {
+    fn only_whole_numbers_lose_their_fraction() {
         let value = serde_json::json!({ "minimum": 0.0, "maximum": 100_000.0, "half": 0.5, "minus": -3.0, "big": 1e300 });
         let expected =
             serde_json::json!({ "minimum": 0, "maximum": 100_000, "half": 0.5, "minus": -3, "big": 1e300 });

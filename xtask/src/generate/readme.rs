@@ -1,4 +1,4 @@
-//! The chart's README: what a value is for is said once, in the comments of values.yaml, and is a table here.
+//! The chart's README, with a table of the values. The comments of values.yaml are its source.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,17 +19,17 @@ Kubernetes 1.33 or newer; helm 3 or 4. From a checkout:
 helm install quintet charts/quintet --namespace quintet-system --create-namespace
 ```
 
-[docs/operations.md](../../docs/operations.md) says how it is installed, upgraded, watched and removed,
-[docs/security.md](../../docs/security.md) what it may do and why. This file is written by `cargo xtask generate` from
-`values.yaml`.
+[docs/operations.md](../../docs/operations.md) describes installation, upgrades, monitoring and removal.
+[docs/security.md](../../docs/security.md) lists the permissions and the reasons for them. `cargo xtask generate` writes
+this file from `values.yaml`.
 
 ## Values
 
-| value | default | what it is |
+| value | default | description |
 |---|---|---|
 ";
 
-/// One row: the path of a value, what it is where nobody says anything, and its comment.
+/// One row: the path, default and comment of a value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub path: String,
@@ -38,7 +38,7 @@ pub(super) struct Row {
     pub comment: String,
 }
 
-/// The README as it should be.
+/// The text of the README.
 pub(super) fn readme() -> Result<String> {
     let file = paths::workspace().join("charts/quintet/values.yaml");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -50,11 +50,11 @@ pub(super) fn readme() -> Result<String> {
     Ok(readme)
 }
 
-/// The rows of a values file. A comment belongs to the key below it. A key whose children have comments is a group; one
-/// whose children have none is a value, with them as its default.
+/// The rows of a values file. A comment belongs to the key below it. A key is a group if its children have comments;
+/// otherwise it is a value, and its children are the default.
 pub(super) fn rows(text: &str) -> Result<Vec<Row>> {
-    let values: Value = serde_saphyr::from_str(text).context("it is no YAML")?;
-    // The keys on the way to the current line, with their indentation.
+    let values: Value = serde_saphyr::from_str(text).context("not YAML")?;
+    // The parents of the current line, with their indentation.
     let mut above: Vec<(usize, String)> = Vec::new();
     let mut found: Vec<(String, String)> = Vec::new();
     let mut comment = Vec::new();
@@ -69,7 +69,7 @@ pub(super) fn rows(text: &str) -> Result<Vec<Row>> {
             bare.split_once(':').map(|(key, _)| key).filter(|key| !key.is_empty() && !key.starts_with('-'));
         let Some(key) = key else {
             if !comment.is_empty() {
-                bail!("line {}: the comment above it belongs to no key", number + 1);
+                bail!("line {}: the comment above belongs to no key", number + 1);
             }
             continue;
         };
@@ -85,7 +85,7 @@ pub(super) fn rows(text: &str) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (path, comment) in &found {
         let default = path.split('.').try_fold(&values, |value, key| value.get(key));
-        let default = default.with_context(|| format!("{path} is not where its comment is"))?;
+        let default = default.with_context(|| format!("{path} is not in the values"))?;
         rows.push(Row {
             path: path.clone(),
             default: (!is_group(path)).then(|| default.to_string()),
@@ -143,22 +143,22 @@ mod tests {
         let rows = rows(&text).unwrap();
         let mut all = BTreeSet::new();
         paths_of(&serde_saphyr::from_str(&text).unwrap(), "", &mut all);
-        let told = |path: &str| {
-            // What is below a value with a comment and without children that have one is part of its default.
+        let is_documented = |path: &str| {
+            // The children of a documented value are part of its default.
             rows.iter().any(|row| {
                 row.path == path || (row.default.is_some() && path.starts_with(&format!("{}.", row.path)))
             })
         };
-        let untold: Vec<&String> = all.iter().filter(|path| !told(path)).collect();
-        assert!(untold.is_empty(), "{untold:?}");
+        let undocumented: Vec<&String> = all.iter().filter(|path| !is_documented(path)).collect();
+        assert!(undocumented.is_empty(), "{undocumented:?}");
     }
 
-    /// The properties of an object's schema, those of its children included; and that it refuses others.
+    /// Collects the properties of a schema and of its children, and asserts that it rejects others.
     fn properties(schema: &Value, above: &str, found: &mut BTreeSet<String>) {
         let Some(listed) = schema["properties"].as_object() else { return };
         // `global` is shared with the other charts of a parent.
         let is_closed = schema["additionalProperties"] == Value::Bool(false);
-        assert_eq!(is_closed, above != "global", "{above}: unknown keys are refused");
+        assert_eq!(is_closed, above != "global", "{above}: rejects unknown keys");
         for (key, schema) in listed {
             let path = if above.is_empty() { key.clone() } else { format!("{above}.{key}") };
             properties(schema, &path, found);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_knows_every_value_and_no_other() {
+    fn the_schema_covers_exactly_the_values() {
         let mut known = BTreeSet::new();
         let schema = schema();
         let resolved = resolve(&schema, &schema["definitions"]);
@@ -175,7 +175,7 @@ mod tests {
         let rows: BTreeSet<String> = rows(&values()).unwrap().into_iter().map(|row| row.path).collect();
         let unknown: Vec<_> = rows.difference(&known).collect();
         assert!(unknown.is_empty(), "values without a schema: {unknown:?}");
-        // Below a value that is a map the schema may say more.
+        // The schema may describe the inside of a value.
         let is_below = |path: &&String| {
             rows.iter().any(|row| {
                 path.starts_with(&format!("{row}."))
@@ -183,10 +183,10 @@ mod tests {
             })
         };
         let extra: Vec<_> = known.difference(&rows).filter(|path| !is_below(path)).collect();
-        assert!(extra.is_empty(), "the schema knows what values.yaml does not: {extra:?}");
+        assert!(extra.is_empty(), "schemas without a value: {extra:?}");
     }
 
-    /// References to definitions replaced by what they refer to.
+    /// Replaces references by the definitions.
     fn resolve(schema: &Value, definitions: &Value) -> Value {
         match schema {
             Value::Object(fields) => {

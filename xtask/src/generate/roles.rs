@@ -1,4 +1,4 @@
-//! The roles of the manager, of `quintet uninstall` and of people, for kustomize and for the chart.
+//! The roles of the manager, of `quintet uninstall` and of users, for kustomize and for the chart.
 
 use std::fmt::Write as _;
 
@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::{Files, Kind, NAME, NAME_LABEL, comment, header, kustomization};
 
-/// Resources without a namespace: a Role cannot allow them.
+/// Cluster-scoped resources, which a Role cannot allow.
 const CLUSTER_SCOPED: [&str; 1] = ["nodes"];
 
 /// The namespace that `config/default` installs into.
 const NAMESPACE: &str = "quintet-system";
 
-/// Files of `config/rbac` that are kept by hand.
+/// Files of `config/rbac` that are maintained by hand.
 const BY_HAND: [&str; 4] = [
     "service_account.yaml",
     "role_binding.yaml",
@@ -25,7 +25,7 @@ const BY_HAND: [&str; 4] = [
     "leader_election_role_binding.yaml",
 ];
 
-/// Not in the kustomization: the chart makes these rules part of the manager's role where a value says so.
+/// Not in the kustomization: a value of the chart adds these rules to the manager's role.
 const OPTIONAL: &str = "config/rbac/pulsarconsumer_secrets_role.yaml";
 
 /// Adds the roles of `config/rbac` and the rules of the chart.
@@ -36,7 +36,7 @@ pub(super) fn insert(kinds: &[Kind], files: &mut Files) {
     let names =
         files.keys().filter(|path| *path != OPTIONAL).filter_map(|path| path.strip_prefix("config/rbac/"));
     let roles: Vec<&str> = BY_HAND.into_iter().chain(names).collect();
-    let about = "*_editor_role.yaml and *_viewer_role.yaml are for people and not for the manager: they are added to the cluster's own roles view, edit and admin.";
+    let about = "*_editor_role.yaml and *_viewer_role.yaml are for users, not for the manager. They aggregate to the cluster's default roles view, edit and admin.";
     let kustomization = kustomization(about, &roles);
     files.insert("config/rbac/kustomization.yaml".to_owned(), kustomization);
 }
@@ -55,17 +55,17 @@ fn insert_people(kinds: &[Kind], files: &mut Files) {
     }
 }
 
-/// The rules that the manager needs whatever kinds are switched on.
+/// The rules that the manager always needs, even for disabled kinds.
 fn common_rules() -> Vec<Rule> {
     MANAGER_RULES.iter().chain(KINDS.iter().flat_map(|kind| kind.sweep_rules)).copied().collect()
 }
 
-/// The rules of all kinds for resources without a namespace.
+/// The rules of all kinds for cluster-scoped resources.
 fn node_rules() -> Vec<Rule> {
     KINDS.iter().flat_map(|kind| kind.rules).filter(|rule| is_cluster_scoped(rule)).copied().collect()
 }
 
-/// The rules of a kind for resources in namespaces.
+/// The rules of a kind for namespaced resources.
 fn namespaced_rules(kind: &quintet_kinds::Kind) -> Vec<Rule> {
     kind.rules.iter().filter(|rule| !is_cluster_scoped(rule)).copied().collect()
 }
@@ -112,7 +112,7 @@ fn insert_manager_roles(kinds: &[Kind], files: &mut Files) {
     files.insert("config/rbac/nodes_role.yaml".to_owned(), nodes);
 
     let name = format!("{NAME}-pulsarconsumer-secrets");
-    let about = "Bound by whoever wants it: see docs/pulsarconsumer.md.";
+    let about = "Bind this role only if you need it: see docs/pulsarconsumer.md.";
     let secrets = role_without_rules("crates/pulsarconsumer", about, "ClusterRole", &name, None);
     files.insert(OPTIONAL.to_owned(), secrets + &rule_list(quintet_pulsarconsumer::SECRET_RULES, 2));
 
@@ -139,11 +139,11 @@ fn is_cluster_scoped(rule: &Rule) -> bool {
     rule.resources.iter().any(|resource| CLUSTER_SCOPED.contains(resource))
 }
 
-/// What a role for people allows: verbs on the objects and on their scale, where they have one.
+/// A role for users: verbs on the objects and on their scale subresource.
 struct People {
     role: &'static str,
     purpose: &'static str,
-    /// The cluster's own roles that it is added to.
+    /// The cluster's default roles that it aggregates to.
     aggregate: &'static [&'static str],
     objects: &'static [&'static str],
     scale: &'static [&'static str],
@@ -151,7 +151,7 @@ struct People {
 
 const EDITOR: People = People {
     role: "editor",
-    purpose: "make, change and delete",
+    purpose: "create, change and delete",
     aggregate: &["admin", "edit"],
     objects: &["create", "delete", "get", "list", "patch", "update", "watch"],
     scale: &["get", "patch", "update"],
@@ -159,17 +159,17 @@ const EDITOR: People = People {
 
 const VIEWER: People = People {
     role: "viewer",
-    purpose: "see",
+    purpose: "read",
     aggregate: &["admin", "edit", "view"],
     objects: &["get", "list", "watch"],
     scale: &["get"],
 };
 
-/// A ClusterRole that is added to the cluster's own roles for people; the operator does not use it.
+/// A ClusterRole for users. The manager does not use it.
 fn people_role(kind: &Kind, people: &People) -> String {
     let plural = &kind.crd.spec.names.plural;
     let mut text = header(&format!("crates/{}/src/api.rs", kind.row.controller));
-    text.push_str(&comment(&format!("For people who {} {plural}.", people.purpose), 0));
+    text.push_str(&comment(&format!("For users who {} {plural}.", people.purpose), 0));
     text.push_str(&role_head(
         "ClusterRole",
         &format!("{NAME}-{}-{}", kind.row.controller, people.role),
@@ -196,7 +196,7 @@ fn people_rules(kind: &Kind, people: &People, indent: usize) -> String {
     text
 }
 
-/// The part of a role above its rules.
+/// The metadata of a role.
 fn role_head(kind: &str, name: &str, namespace: Option<&str>) -> String {
     let namespace = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
     format!(
@@ -205,10 +205,10 @@ fn role_head(kind: &str, name: &str, namespace: Option<&str>) -> String {
     )
 }
 
-/// The rules as a YAML list, each below the reason for it.
+/// The rules as a YAML list, with the reason above each rule.
 fn rule_list(rules: &[Rule], indent: usize) -> String {
     if rules.is_empty() {
-        return comment("No rules of its own.", indent);
+        return comment("No rules.", indent);
     }
     rules
         .iter()
@@ -227,7 +227,7 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str], indent: usize) -> Strin
     )
 }
 
-/// A string for a YAML flow list: plain where nobody can misread it, else quoted.
+/// A string for a YAML flow list: plain if it is unambiguous, else quoted.
 fn scalar(text: &str) -> String {
     let plain = text.starts_with(|first: char| first.is_ascii_lowercase())
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "./-".contains(c));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_come_back_from_yaml() {
+    fn rules_survive_a_round_trip_through_yaml() {
         let rules = [
             Rule {
                 group: "",
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manager_role_has_the_rules_of_every_kind() {
+    fn the_managers_role_has_the_rules_of_every_kind() {
         let files = files(&kinds()).unwrap();
         let of_kinds =
             kinds().iter().map(|kind| kind.row.rules.len() + kind.row.sweep_rules.len()).sum::<usize>();

@@ -1,4 +1,4 @@
-//! The end-to-end tests on real nodes: what they need, and whether this machine can have it.
+//! The end-to-end tests on real nodes, and what they need.
 
 use std::env;
 use std::fs;
@@ -15,7 +15,7 @@ use super::{Counts, PASSED, Report, cargo, cargo_test};
 pub(super) const PROGRAMS: (&str, Duration) = ("programs of real nodes", Duration::from_mins(5));
 pub(super) const TESTS: (&str, Duration) = ("real nodes", Duration::from_mins(30));
 
-/// Runs them: all, or those whose names contain `filter`. Where they cannot be run, they are skipped, and it is said why.
+/// Runs the tests whose names contain `filter`. Skips them with a reason if this machine does not support real nodes.
 pub(super) fn tests(report: &mut Report, filter: Option<&str>) -> Result<()> {
     let missing = match real::missing() {
         Some(missing) => Some(missing),
@@ -29,7 +29,7 @@ pub(super) fn tests(report: &mut Report, filter: Option<&str>) -> Result<()> {
     }
     let counts = report.part(PROGRAMS.0, PROGRAMS.1, || binaries::ensure(&binaries::REAL).map(|_| PASSED))?;
     if counts.failed > 0 {
-        report.skip(TESTS.0, TESTS.1, "as the programs of real nodes could not be built");
+        report.skip(TESTS.0, TESTS.1, "the build of the programs of real nodes failed");
         return Ok(());
     }
     report.part(TESTS.0, TESTS.1, || {
@@ -45,17 +45,17 @@ fn run(images: &Path, filter: Option<&str>) -> Result<Counts> {
     let mut tests = cargo();
     tests
         .args(["test", "--package", "quintet-e2e", "--test", "e2e-real", "--no-fail-fast", "--"])
-        // Two would share the processors that one's timing is printed of.
+        // One at a time, because the tests print times.
         .args(["--test-threads=1", "--nocapture"])
         .args(filter)
         .env(variables::XTASK, this_program()?)
         .env(variables::IMAGES, images)
-        // The program in the images, for the commands of users.
+        // The program of the images, for `quintet explain` and the other commands.
         .env(variables::PROGRAM, build::release()?);
     if let Some(missing) =
         pulsar::missing().or_else(|| protoc::find().is_none().then(|| protoc::MISSING.to_owned()))
     {
-        eprintln!("the test with a broker is skipped: {missing}");
+        eprintln!("skipping the test with a broker: {missing}");
     } else {
         pulsar::distribution::ensure()?;
         tests.arg("--include-ignored");
@@ -63,7 +63,7 @@ fn run(images: &Path, filter: Option<&str>) -> Result<Counts> {
     let counts = cargo_test(&mut tests)?;
     match filter {
         Some(filter) if counts == Counts::default() => {
-            bail!("no test on real nodes has {filter:?} in its name")
+            bail!("no test on real nodes has a name that contains {filter:?}")
         }
         _ => Ok(counts),
     }

@@ -32,16 +32,16 @@ fn a_book_with_author_and_title_is_accepted() {
 }
 
 #[rstest]
-#[case::nothing(json!(null), "Set spec.author and spec.title to a text")]
-#[case::the_posts(json!({"foo": "bar"}), "Set spec.author and spec.title to a text")]
-#[case::null(json!({"author": null, "title": "t"}), "Set spec.author to a text")]
-#[case::blank(json!({"author": " \t", "title": "t"}), "Set spec.author to a text")]
-#[case::empty(json!({"author": "a", "title": ""}), "Set spec.title to a text")]
-#[case::number(json!({"author": 5, "title": "t"}), "Set spec.author to a text")]
-#[case::lists(json!({"author": ["a"], "title": {}}), "Set spec.author and spec.title to a text")]
-#[case::no_object(json!("hello"), "Set spec.author and spec.title to a text")]
-#[case::long(json!({"author": "a", "title": "ä".repeat(1025)}), "Set spec.title to a text")]
-fn what_was_stored_before_the_schema_is_told_what_it_lacks(#[case] spec: Value, #[case] message: &str) {
+#[case::nothing(json!(null), "Set spec.author and spec.title to a string")]
+#[case::the_tutorials(json!({"foo": "bar"}), "Set spec.author and spec.title to a string")]
+#[case::null(json!({"author": null, "title": "t"}), "Set spec.author to a string")]
+#[case::blank(json!({"author": " \t", "title": "t"}), "Set spec.author to a string")]
+#[case::empty(json!({"author": "a", "title": ""}), "Set spec.title to a string")]
+#[case::number(json!({"author": 5, "title": "t"}), "Set spec.author to a string")]
+#[case::lists(json!({"author": ["a"], "title": {}}), "Set spec.author and spec.title to a string")]
+#[case::no_object(json!("hello"), "Set spec.author and spec.title to a string")]
+#[case::long(json!({"author": "a", "title": "ä".repeat(1025)}), "Set spec.title to a string")]
+fn names_missing_fields_of_books_without_schema(#[case] spec: Value, #[case] message: &str) {
     let status = written(&plan(&book(&spec), now()));
     let ready = &status.conditions[0];
     assert_eq!((&*ready.status, &*ready.reason), ("False", "Invalid"));
@@ -49,9 +49,9 @@ fn what_was_stored_before_the_schema_is_told_what_it_lacks(#[case] spec: Value, 
 }
 
 #[rstest]
-#[case::as_long_as_may_be(json!({"author": "ä".repeat(1024), "title": "t"}))]
-#[case::a_blank_that_the_schema_does_not_know(json!({"author": "\u{a0}", "title": "t"}))]
-fn what_the_schema_takes_is_accepted(#[case] spec: Value) {
+#[case::longest(json!({"author": "ä".repeat(1024), "title": "t"}))]
+#[case::a_blank_outside_of_the_pattern(json!({"author": "\u{a0}", "title": "t"}))]
+fn accepts_what_the_schema_accepts(#[case] spec: Value) {
     assert_eq!(written(&plan(&book(&spec), now())).conditions[0].status, "True");
 }
 
@@ -59,7 +59,7 @@ fn what_the_schema_takes_is_accepted(#[case] spec: Value) {
 #[case::valid(json!({"author": "a", "title": "t"}))]
 #[case::missing(json!(null))]
 #[case::of_another_type(json!({"author": 5, "title": "t"}))]
-fn a_status_is_written_once_for_each_generation(#[case] spec: Value) {
+fn writes_the_status_once_per_generation(#[case] spec: Value) {
     let mut book = book(&spec);
     book.status = Some(written(&plan(&book, now())));
     let later = now() + SignedDuration::from_hours(1);
@@ -75,7 +75,7 @@ fn a_status_is_written_once_for_each_generation(#[case] spec: Value) {
 }
 
 #[test]
-fn a_mended_book_is_ready() {
+fn a_corrected_book_is_ready() {
     let mut book = book(&json!({"author": 5}));
     book.status = Some(written(&plan(&book, now())));
     book.spec = serde_json::from_value(json!({"author": "a", "title": "t"})).unwrap();
@@ -85,7 +85,7 @@ fn a_mended_book_is_ready() {
 }
 
 #[test]
-fn an_object_that_goes_gets_nothing() {
+fn ignores_a_terminating_book() {
     let mut book = book(&json!({"author": 5}));
     book.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
     assert_eq!(plan(&book, now()), Plan::default());

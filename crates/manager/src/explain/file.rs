@@ -1,8 +1,7 @@
-//! DaemonJobs from a file, checked against their own definition.
+//! DaemonJobs from a file, validated against their CustomResourceDefinition.
 //!
-//! The API server is not asked: a dry run there needs the right to write. The definition's schema is the same, so what
-//! passes here passes there, but for admission policies and webhooks. Its rules are written in CEL, which is not worth an
-//! interpreter here: each has its counterpart in [`RULES`], and a test says which one was forgotten.
+//! A dry run on the API server would need write permission. The schema is the same, so that the result differs only by
+//! admission policies and webhooks. [`RULES`] repeats the CEL rules in Rust, and a test finds missing ones.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -18,50 +17,50 @@ use serde_json::{Map, Value};
 
 use crate::cluster::is_name;
 
-/// The largest file that is read: the API server takes no object of this size.
+/// The largest file. The API server accepts no object of this size.
 const LARGEST: u64 = 16 << 20;
 
-/// The DaemonJobs of a file, `-` being standard input. An error is one sentence.
+/// The DaemonJobs of a file; `-` is standard input. An error is one sentence.
 pub fn read(file: &Path) -> Result<Vec<DaemonJob>> {
     if file == Path::new("-") {
         return parse(&text(std::io::stdin().lock(), "standard input")?).context("standard input");
     }
     let name = file.display().to_string();
-    let opened = std::fs::File::open(file).with_context(|| format!("{name} cannot be read"))?;
+    let opened = std::fs::File::open(file).with_context(|| format!("cannot read {name}"))?;
     parse(&text(opened, &name)?).with_context(|| name)
 }
 
 fn text(from: impl std::io::Read, name: &str) -> Result<String> {
     let mut text = String::new();
     let length =
-        from.take(LARGEST).read_to_string(&mut text).with_context(|| format!("{name} cannot be read"))?;
+        from.take(LARGEST).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
     if length as u64 == LARGEST {
-        bail!("{name} is longer than {} MiB", LARGEST >> 20);
+        bail!("{name} has {} MiB or more: pass a smaller file", LARGEST >> 20);
     }
     Ok(text)
 }
 
-/// Parses YAML or JSON, of one document or several, lists of objects included.
+/// Parses YAML or JSON: one or more documents, or lists of objects.
 fn parse(text: &str) -> Result<Vec<DaemonJob>> {
     let mut documents = Vec::new();
     for document in documents_of(text)? {
         flatten(document, &mut documents);
     }
     if documents.is_empty() {
-        bail!("there is no DaemonJob in it");
+        bail!("it contains no DaemonJob");
     }
     documents.into_iter().map(daemonjob).collect()
 }
 
 fn documents_of(text: &str) -> Result<Vec<Value>> {
     if text.trim_start().starts_with('{') {
-        // As kubectl, which takes what follows a brace for JSON; several documents may follow each other.
+        // Like kubectl: text that starts with a brace is JSON, and may contain several documents.
         let documents = serde_json::Deserializer::from_str(text).into_iter::<Value>();
         if let Ok(documents) = documents.collect() {
             return Ok(documents);
         }
     }
-    // kubectl reads YAML 1.1: 0644 is octal and `yes` is true.
+    // Like kubectl, YAML 1.1: 0644 is octal and `yes` is true.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     let documents = serde_saphyr::from_multiple_with_options::<Value>(text, options);
     documents.map_err(|error| {
@@ -70,7 +69,7 @@ fn documents_of(text: &str) -> Result<Vec<Value>> {
     })
 }
 
-/// Takes lists apart, and drops nulls as the API server does.
+/// Expands lists, and drops nulls like the API server.
 fn flatten(document: Value, into: &mut Vec<Value>) {
     let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     match document {
@@ -103,26 +102,24 @@ fn daemonjob(document: Value) -> Result<DaemonJob> {
     let (kind, version) = (word("kind"), word("apiVersion"));
     let name = document["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     if !document.is_object() || kind.is_empty() {
-        bail!("it holds something that has no kind, and only DaemonJobs can be explained");
+        bail!("it contains a document without a kind: explain supports only DaemonJobs");
     }
     if kind != resource.kind || version != resource.api_version() {
         bail!(
-            "it holds a {kind} {name:?} of {version:?}, and only DaemonJobs of {} can be explained",
+            "it contains {kind} {name:?} of {version:?}: explain supports only DaemonJobs of {}",
             resource.api_version()
         );
     }
     if name.is_empty() {
-        bail!("a DaemonJob in it has no metadata.name");
+        bail!("it contains a DaemonJob without metadata.name: set the name");
     }
     if !is_name(&name) {
-        bail!(
-            "DaemonJob {name:?}: metadata.name is no name of an object (lower case letters, digits, '-' and '.')"
-        );
+        bail!("DaemonJob {name:?}: metadata.name is not valid: use lower case letters, digits, '-' and '.'");
     }
     if let Some(problem) = problem(&document) {
         bail!("DaemonJob {name:?}: {problem}");
     }
-    // A status is the manager's.
+    // The API server ignores a status in an apply.
     let mut document = document;
     if let Some(document) = document.as_object_mut() {
         document.remove("status");
@@ -130,20 +127,19 @@ fn daemonjob(document: Value) -> Result<DaemonJob> {
     DaemonJob::deserialize(&document).with_context(|| format!("DaemonJob {name:?}"))
 }
 
-/// The definition's schema as `cargo xtask generate` writes it. The code that makes it, for all types of a pod, would be a
-/// twentieth of the program.
+/// The schema, as `cargo xtask generate` writes it. The code that generates it would add a twentieth to the program's size.
 static SCHEMA: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("daemonjob-schema.json")).unwrap_or_default());
 
-/// What the definition has against a document, if anything: a sentence that names the field.
+/// The first violation of the schema, as a sentence that names the field.
 fn problem(document: &Value) -> Option<String> {
     check(document, &SCHEMA, &mut String::new())
 }
 
-/// A rule of the definition, as a function of what it is about.
+/// A CEL rule, as a function of the value that it validates.
 type Rule = fn(&Value) -> bool;
 
-/// The rules by the path of what they are about, in the definition's order. Their messages are the definition's.
+/// The CEL rules by path, in the definition's order. The messages come from the definition.
 const RULES: &[(&str, &[Rule])] = &[
     ("", &[|job| job["metadata"]["name"].as_str().is_some_and(|name| name.len() <= 63)]),
     ("spec", &[is_never_restarted, names_containers]),
@@ -204,11 +200,11 @@ fn is_count(value: &Value, least: u8) -> bool {
     }
 }
 
-/// Checks a value by a structural schema. `path` is where it is.
+/// Validates the value at `path` against a structural schema.
 fn check(value: &Value, schema: &Value, path: &mut String) -> Option<String> {
     let is_whole = value.is_i64() || value.is_u64();
     let (wanted, is_right) = if schema["x-kubernetes-int-or-string"] == true {
-        ("a whole number or a string", is_whole || value.is_string())
+        ("an integer or a string", is_whole || value.is_string())
     } else {
         match schema["type"].as_str() {
             Some("object") => ("an object", value.is_object()),
@@ -216,12 +212,12 @@ fn check(value: &Value, schema: &Value, path: &mut String) -> Option<String> {
             Some("string") => ("a string", value.is_string()),
             Some("boolean") => ("true or false", value.is_boolean()),
             Some("number") => ("a number", value.is_number()),
-            Some("integer") => ("a whole number", is_whole),
+            Some("integer") => ("an integer", is_whole),
             _ => ("", true),
         }
     };
     if !is_right {
-        return Some(format!("{path} is {}, and must be {wanted}", shown(value)));
+        return Some(format!("{path} must be {wanted}, got {}", shown(value)));
     }
     limits(value, schema, path).or_else(|| {
         let fields = match value {
@@ -232,7 +228,7 @@ fn check(value: &Value, schema: &Value, path: &mut String) -> Option<String> {
             }
             _ => None,
         };
-        // A rule may rely on the types of what it looks at.
+        // Rules run last, because they rely on the types of their fields.
         fields.or_else(|| broken_rule(value, schema, path))
     })
 }
@@ -250,7 +246,7 @@ fn fields(object: &Map<String, Value>, schema: &Value, path: &mut String) -> Opt
     let dot = if path.is_empty() { "" } else { "." };
     for name in required {
         if !object.contains_key(name) {
-            return Some(format!("{path}{dot}{name} is missing"));
+            return Some(format!("{path}{dot}{name} is required"));
         }
     }
     let properties = schema["properties"].as_object();
@@ -260,10 +256,10 @@ fn fields(object: &Map<String, Value>, schema: &Value, path: &mut String) -> Opt
         let known = properties.and_then(|properties| properties.get(name));
         let problem = match known {
             Some(known) => within(path, &step, field, known),
-            // What every object has is not in the schema.
+            // The schema omits the fields that every object has.
             None if path.is_empty() && matches!(&**name, "apiVersion" | "kind" | "metadata") => None,
             None if takes_all => within(path, &step, field, &schema["additionalProperties"]),
-            None => Some(format!("{path}{step} is no field of a DaemonJob")),
+            None => Some(format!("{path}{step} is an unknown field")),
         };
         if problem.is_some() {
             return problem;
@@ -276,22 +272,24 @@ fn limits(value: &Value, schema: &Value, path: &str) -> Option<String> {
     let allowed = schema["enum"].as_array();
     if let Some(allowed) = allowed.filter(|allowed| !allowed.contains(value)) {
         let words: Vec<&str> = allowed.iter().filter_map(Value::as_str).collect();
-        return Some(format!("{path} is {}, and must be one of {}", shown(value), words.join(", ")));
+        return Some(format!("{path} must be one of {}, got {}", words.join(", "), shown(value)));
     }
     let size = match value {
         Value::Number(number) => number.as_f64().map(|number| (number, "minimum", "maximum", "")),
-        Value::String(text) => Some((count(text.chars().count()), "minLength", "maxLength", " characters")),
-        Value::Array(items) => Some((count(items.len()), "minItems", "maxItems", " entries")),
+        Value::String(text) => {
+            Some((count(text.chars().count()), "minLength", "maxLength", "the length of "))
+        }
+        Value::Array(items) => {
+            Some((count(items.len()), "minItems", "maxItems", "the number of entries of "))
+        }
         _ => None,
     };
-    if let Some((size, least, most, unit)) = size {
-        let verb = if unit.is_empty() { "be" } else { "have" };
-        let is = if unit.is_empty() { "is" } else { "has" };
+    if let Some((size, least, most, what)) = size {
         if let Some(least) = schema[least].as_f64().filter(|least| size < *least) {
-            return Some(format!("{path} {is} {size}{unit}, and must {verb} at least {least}"));
+            return Some(format!("{what}{path} must be at least {least}, got {size}"));
         }
         if let Some(most) = schema[most].as_f64().filter(|most| size > *most) {
-            return Some(format!("{path} {is} {size}{unit}, and must {verb} at most {most}"));
+            return Some(format!("{what}{path} must be at most {most}, got {size}"));
         }
     }
     if schema["x-kubernetes-list-type"] == "set"
@@ -299,13 +297,13 @@ fn limits(value: &Value, schema: &Value, path: &str) -> Option<String> {
     {
         let mut seen = HashSet::new();
         if let Some(twice) = items.iter().find(|item| !seen.insert(item.to_string())) {
-            return Some(format!("{path} lists {} twice", shown(twice)));
+            return Some(format!("{path} contains {} twice", shown(twice)));
         }
     }
     None
 }
 
-#[allow(clippy::cast_precision_loss, reason = "sizes of what was read into memory are far below 2^52")]
+#[allow(clippy::cast_precision_loss, reason = "sizes in memory are far below 2^52")]
 fn count(size: usize) -> f64 {
     size as f64
 }
@@ -314,7 +312,7 @@ fn broken_rule(value: &Value, schema: &Value, path: &str) -> Option<String> {
     let stated = schema["x-kubernetes-validations"].as_array()?;
     let (_, rules) = RULES.iter().find(|(about, _)| *about == without_indexes(path))?;
     let (broken, _) = stated.iter().zip(*rules).find(|(_, holds)| !holds(value))?;
-    let message = broken["message"].as_str().unwrap_or("a rule of the definition does not hold");
+    let message = broken["message"].as_str().unwrap_or("a validation rule is not met");
     let about = if path.is_empty() { "metadata.name" } else { path };
     Some(format!("{about}: {message}"))
 }
@@ -329,7 +327,7 @@ fn without_indexes(path: &str) -> String {
     plain
 }
 
-/// A value, short enough for a sentence.
+/// A value, shortened for a sentence.
 fn shown(value: &Value) -> String {
     match value {
         Value::Object(_) => "an object".to_owned(),
@@ -362,7 +360,7 @@ mod tests {
     const SAMPLE: &str = include_str!("../../../../samples/daemonjob/daemonjob-sample.yaml");
 
     #[test]
-    fn the_sample_is_read_with_the_hash_that_the_server_would_give() {
+    fn hashes_the_sample_like_the_stored_object() {
         let jobs = parse(SAMPLE).unwrap();
         assert_eq!(jobs.len(), 1);
         let stored: DaemonJob =
@@ -376,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn several_documents_lists_and_json_are_read() {
+    fn reads_documents_lists_and_json() {
         let names = |text: &str| -> Vec<String> {
             parse(text).unwrap().into_iter().filter_map(|job| job.metadata.name).collect()
         };
@@ -397,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_is_read_as_kubectl_reads_it() {
+    fn reads_yaml_like_kubectl() {
         let text = "apiVersion: dj.dysproz.io/v1\nkind: DaemonJob\nmetadata: {name: a, creationTimestamp: null}\nspec:\n  \
             paused: yes\n  template:\n    metadata: {creationTimestamp: null}\n    spec:\n      \
             containers: [{name: c, image: i}]\n      \
@@ -410,16 +408,16 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_and_texts_are_refused_in_a_sentence() {
+    fn rejects_other_kinds_and_texts_in_a_sentence() {
         let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}";
         for text in [service.to_owned(), format!("{SAMPLE}\n---\n{service}")] {
             let refusal = refusal(&text);
             assert!(refusal.contains("Service \"web\"") && refusal.contains("only DaemonJobs"), "{refusal}");
         }
         assert!(refusal(&SAMPLE.replace("/v1", "/v2")).contains("dj.dysproz.io/v2"));
-        assert!(refusal("").contains("no DaemonJob"));
-        assert!(refusal("# nothing\n---\n").contains("no DaemonJob"));
-        assert!(refusal("hello").contains("no kind"));
+        assert!(refusal("").contains("contains no DaemonJob"));
+        assert!(refusal("# nothing\n---\n").contains("contains no DaemonJob"));
+        assert!(refusal("hello").contains("without a kind"));
         assert!(refusal("a: [b").contains("neither YAML nor JSON"));
         assert!(refusal("{\"a\":").contains("neither YAML nor JSON"));
         assert!(
@@ -433,23 +431,23 @@ mod tests {
     }
 
     #[rstest]
-    #[case("spec is missing", json!({"apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": {"name": "a"}}).to_string())]
-    #[case("spec.template is missing", json!({"apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": {"name": "a"}, "spec": {}}).to_string())]
+    #[case("spec is required", json!({"apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": {"name": "a"}}).to_string())]
+    #[case("spec.template is required", json!({"apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": {"name": "a"}, "spec": {}}).to_string())]
     #[case("spec.template: template.spec.containers", with(&json!({"template": {"spec": {"containers": []}}})))]
     #[case("spec.template: template.spec.containers", with(&json!({"template": {}})))]
-    #[case("spec.template.spec.containers is an object, and must be a list", with(&json!({"template": {"spec": {"containers": {}}}})))]
-    #[case("spec.template.spec.containers[0].name is missing", with(&json!({"template": {"spec": {"containers": [{"image": "i"}]}}})))]
-    #[case("spec.template.spec.nodeSelector.a is 1, and must be a string", with(&json!({"template": {"spec": {"containers": [{"name": "c"}], "nodeSelector": {"a": 1}}}})))]
-    #[case("spec.paralelism is no field", with(&json!({"paralelism": 1})))]
+    #[case("spec.template.spec.containers must be a list, got an object", with(&json!({"template": {"spec": {"containers": {}}}})))]
+    #[case("spec.template.spec.containers[0].name is required", with(&json!({"template": {"spec": {"containers": [{"image": "i"}]}}})))]
+    #[case("spec.template.spec.nodeSelector.a must be a string, got 1", with(&json!({"template": {"spec": {"containers": [{"name": "c"}], "nodeSelector": {"a": 1}}}})))]
+    #[case("spec.paralelism is an unknown field", with(&json!({"paralelism": 1})))]
     #[case("spec.parallelism: parallelism must be", with(&json!({"parallelism": 0})))]
     #[case("spec.parallelism: parallelism must be", with(&json!({"parallelism": "0%"})))]
     #[case("spec.parallelism: parallelism must be", with(&json!({"parallelism": "007%"})))]
-    #[case("spec.parallelism is true, and must be a whole number or a string", with(&json!({"parallelism": true})))]
-    #[case("spec.backoffLimit is -1, and must be at least 0", with(&json!({"backoffLimit": -1})))]
-    #[case("spec.backoffLimit is 1001, and must be at most 1000", with(&json!({"backoffLimit": 1001})))]
-    #[case("spec.backoffLimit is \"6\", and must be a whole number", with(&json!({"backoffLimit": "6"})))]
-    #[case("spec.lateNodes is \"Sometimes\", and must be one of Run, Ignore", with(&json!({"lateNodes": "Sometimes"})))]
-    #[case("spec.rerunOn lists \"NodeReboot\" twice", with(&json!({"rerunOn": ["NodeReboot", "NodeReboot"]})))]
+    #[case("spec.parallelism must be an integer or a string, got true", with(&json!({"parallelism": true})))]
+    #[case("spec.backoffLimit must be at least 0, got -1", with(&json!({"backoffLimit": -1})))]
+    #[case("spec.backoffLimit must be at most 1000, got 1001", with(&json!({"backoffLimit": 1001})))]
+    #[case("spec.backoffLimit must be an integer, got \"6\"", with(&json!({"backoffLimit": "6"})))]
+    #[case("spec.lateNodes must be one of Run, Ignore, got \"Sometimes\"", with(&json!({"lateNodes": "Sometimes"})))]
+    #[case("spec.rerunOn contains \"NodeReboot\" twice", with(&json!({"rerunOn": ["NodeReboot", "NodeReboot"]})))]
     #[case("spec.failurePolicy.maxFailedNodes: maxFailedNodes must be", with(&json!({"failurePolicy": {"maxFailedNodes": "101%"}})))]
     #[case("spec.unhealthyNodes: skipAfterSeconds needs policy SkipAfter", with(&json!({"unhealthyNodes": {"policy": "Wait", "skipAfterSeconds": 5}})))]
     #[case("spec: podFailurePolicy needs template.spec.restartPolicy Never", with(&json!({"podFailurePolicy": {"rules": []}})))]
@@ -457,15 +455,15 @@ mod tests {
         {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1], "containerName": "i"}}, {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1], "containerName": "x"}}]}})))]
     #[case("spec.podFailurePolicy.rules[0]: a rule of podFailurePolicy needs one of", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore"}]}})))]
     #[case("spec.podFailurePolicy.rules[0].onExitCodes: onExitCodes with operator In", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [0]}}]}})))]
-    #[case("spec.podFailurePolicy.rules[0].onExitCodes.values has 0 entries, and must have at least 1", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": []}}]}})))]
+    #[case("the number of entries of spec.podFailurePolicy.rules[0].onExitCodes.values must be at least 1, got 0", with(&json!({"podFailurePolicy": {"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": []}}]}})))]
     #[case("metadata.name: the name is also a label", with(&json!({})).replace("\"a\"", &format!("\"{}\"", "a".repeat(64))))]
-    fn a_rejected_field_is_named(#[case] expected: &str, #[case] text: String) {
+    fn names_the_rejected_field(#[case] expected: &str, #[case] text: String) {
         let refusal = refusal(&text);
         assert!(refusal.contains(expected), "{refusal}");
     }
 
     #[test]
-    fn what_the_definition_takes_is_taken() {
+    fn accepts_valid_specs() {
         for spec in [
             json!({"parallelism": "10%"}),
             json!({"parallelism": 1}),
@@ -482,7 +480,7 @@ mod tests {
 
     /// Every rule of the definition has its counterpart here.
     #[test]
-    fn no_rule_was_forgotten() {
+    fn repeats_every_rule_of_the_definition() {
         fn walk(schema: &Value, path: &str, found: &mut Vec<String>) {
             for _ in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
                 found.push(path.to_owned());

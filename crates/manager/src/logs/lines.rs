@@ -1,4 +1,4 @@
-//! Standard error, written by a thread of its own: a pipe that nobody reads must stop neither passes nor probes.
+//! A thread that writes to standard error: a pipe without a reader must block neither reconciles nor probes.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that may wait for a slow reader; more are dropped, and counted.
+/// Lines that may wait for a slow reader. Further lines are dropped and counted.
 const WAITING: usize = 1024;
 
-/// How long an orderly end waits for a slow reader.
+/// How long a shutdown waits for a slow reader.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Where lines of the log go. Cheap to clone; it never waits.
+/// The queue of log lines. Writing to it never blocks.
 #[derive(Clone, Debug)]
 pub struct Lines {
     sender: SyncSender<Message>,
@@ -40,7 +40,7 @@ impl Lines {
         Ok(Self { sender, dropped })
     }
 
-    /// Waits until everything that was logged so far is written, but not for long.
+    /// Waits up to [`FLUSH`] until all earlier lines are written.
     pub fn drain(&self) {
         let (done, written) = sync_channel(1);
         if self.sender.try_send(Message::Flush(done)).is_ok() {
@@ -50,7 +50,7 @@ impl Lines {
 }
 
 impl Write for Lines {
-    /// A line, whole: so the log's format hands it over.
+    /// Queues a line. The log's formatter passes whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.sender.try_send(Message::Line(line.to_vec())).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl MakeWriter<'_> for Lines {
     }
 }
 
-/// Writes what comes. What cannot be written (standard error is closed, the disk is full) is lost.
+/// Writes the queued lines. A line is lost if the write fails, because standard error is closed or the disk is full.
 fn write_all(mut output: impl Write, receiver: &Receiver<Message>, dropped: &AtomicU64) {
     loop {
         let message = match receiver.try_recv() {
@@ -79,7 +79,7 @@ fn write_all(mut output: impl Write, receiver: &Receiver<Message>, dropped: &Ato
             Err(TryRecvError::Empty) => {
                 let lines = dropped.swap(0, Ordering::Relaxed);
                 if lines > 0 {
-                    tracing::warn!(lines, "lines of the log were dropped: standard error is read too slowly");
+                    tracing::warn!(lines, "dropped log lines: the reader of standard error is too slow");
                 }
                 receiver.recv()
             }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::Sender;
 
-    /// Takes a line whenever it is let, and tells which.
+    /// An output that writes a line when the test allows it.
     struct Slow {
         let_go: Receiver<()>,
         taken: Sender<Vec<u8>>,
@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn who_logs_never_waits_and_lines_keep_their_order() {
+    fn logging_never_blocks_and_keeps_the_order() {
         let (go, let_go) = std::sync::mpsc::channel();
         let (taken, lines) = std::sync::mpsc::channel();
         let mut log = Lines::to(Slow { let_go, taken }).unwrap();
         for number in 0..WAITING + 100 {
             log.write_all(number.to_string().as_bytes()).unwrap();
         }
-        // One may be in the hands of the thread already.
+        // The thread may already have taken one line.
         let dropped = log.dropped.load(Ordering::Relaxed);
         assert!((99..=100).contains(&dropped), "{dropped}");
         for number in 0..WAITING {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_waits_for_what_was_logged() {
+    fn drain_waits_for_earlier_lines() {
         let (taken, lines) = std::sync::mpsc::channel();
         let (go, let_go) = std::sync::mpsc::channel();
         let mut log = Lines::to(Slow { let_go, taken }).unwrap();

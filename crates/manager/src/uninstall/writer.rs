@@ -1,5 +1,5 @@
-//! Being the one who writes: the managers are stopped, and their Lease is held as any candidate holds it. Managers that do not
-//! elect a leader know no Lease: it is waited until they have ended.
+//! Makes this process the only writer: it stops the managers and holds their Lease like a candidate. Managers without leader
+//! election ignore the Lease, so that it waits until they have exited.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,32 +19,32 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::tell;
+use super::{MANUALLY, tell};
 use crate::cluster::{Cluster, ClusterArgs, answered, is_absent, parse_name};
 use crate::kubeconfig;
 
-/// How long a manager that is told to end may take until it has released its Lease, or this process until it has noticed.
+/// How long a stopping manager may take to release its Lease, plus the time until this process notices.
 const PATIENCE: Duration = Duration::from_secs(45);
 
-/// The longest Lease of a manager that was killed that is waited for, and the longest wait for pods that do not elect: the
-/// chart's Job has 240 s for everything.
+/// The longest wait for the Lease of a killed manager, and for pods without leader election. The chart's Job has 240 s in
+/// total.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
 
 /// The manager's container, in the chart and in `config`.
 const CONTAINER: &str = "manager";
 
-/// How the variables begin that say by which Lease a manager elects.
+/// The prefix of the environment variables for leader election.
 const ELECTION_VARIABLES: &str = "QUINTET_LEADER_ELECT";
 
-/// The pause between two looks at those pods.
+/// Pause between two reads of the pods.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// For how long a Lease lasts whose holder is silent.
+/// The lease duration.
 fn lasts(lease: &Value) -> Option<Duration> {
     lease["spec"]["leaseDurationSeconds"].as_u64().map(Duration::from_secs)
 }
 
-/// How long it may take until a Lease is held: that of a manager that was killed lasts as long as it says.
+/// How long to wait for the Lease: the Lease of a killed manager must expire first.
 fn patience(lease: Option<&Value>) -> Duration {
     let lasts = lease.and_then(lasts).filter(|lasts| *lasts <= LONGEST_WAIT);
     PATIENCE + lasts.unwrap_or_default().max(Duration::from_secs(15))
@@ -72,14 +72,14 @@ impl Manager {
 /// For clap: `NAMESPACE/DEPLOYMENT`.
 pub fn parse_manager(text: &str) -> Result<Manager, String> {
     let (namespace, deployment) =
-        text.split_once('/').ok_or("write it as NAMESPACE/DEPLOYMENT, such as quintet-system/quintet")?;
+        text.split_once('/').ok_or("must be NAMESPACE/DEPLOYMENT, such as quintet-system/quintet")?;
     Ok(Manager { namespace: parse_name(namespace)?, deployment: parse_name(deployment)? })
 }
 
-/// Flags that say which Lease is a manager's; beside a flag `--manager`.
+/// The flags that name the manager's Lease. They need a flag `--manager`.
 #[derive(Debug, clap::Args)]
 pub struct LeaseArgs {
-    /// Namespace of the manager's Lease. Default: the manager's.
+    /// Namespace of the manager's Lease. Default: the manager's namespace.
     #[arg(id = "lease-namespace", long, value_name = "NAMESPACE", value_parser = parse_name, requires = "manager")]
     namespace: Option<String>,
 
@@ -89,7 +89,7 @@ pub struct LeaseArgs {
 }
 
 impl LeaseArgs {
-    /// The Lease of this manager.
+    /// The Lease of a manager.
     pub fn of(&self, manager: &Manager) -> Lease {
         let namespace = self.namespace.as_deref().unwrap_or(&manager.namespace).to_owned();
         Lease { namespace, name: self.name.clone() }
@@ -111,7 +111,7 @@ impl fmt::Display for Lease {
     }
 }
 
-/// That this process writes, and no manager does.
+/// Proof that this process writes and no manager does.
 pub struct Writer {
     gate: Gate,
     stop: watch::Sender<bool>,
@@ -120,7 +120,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Stops the manager, waits for those of its pods that know no Lease, and takes the Lease.
+    /// Stops the manager, waits for its pods that do not use the Lease, and acquires the Lease.
     pub async fn become_the_one(
         cluster: &Cluster,
         reached_by: &ClusterArgs,
@@ -130,21 +130,18 @@ impl Writer {
         let Manager { namespace: home, deployment } = manager;
         match cluster.scale_to_zero(home, deployment).await {
             Ok(selector) => {
-                tell(&format!("Deployment {home}/{deployment} is scaled to 0."));
+                tell(&format!("Scaled Deployment {home}/{deployment} to 0."));
                 wait_for_others(cluster, manager, &selector, &lease).await?;
             }
             Err(error) if is_absent(&error) => tell(&format!(
-                "There is no Deployment {home}/{deployment}: a manager that does not elect a leader is not waited for."
+                "Deployment {home}/{deployment} does not exist. Not waiting for managers without leader election."
             )),
             Err(error) => {
-                let sorry =
-                    cluster.sorry(&format!("Deployment {home}/{deployment} cannot be scaled"), &error);
-                bail!(
-                    "{sorry}\nBy hand, by somebody who may:\n  kubectl scale deployment -n {home} {deployment} --replicas=0"
-                );
+                let sorry = cluster.sorry(&format!("cannot scale Deployment {home}/{deployment}"), &error);
+                bail!("{sorry}\n{MANUALLY}\n  kubectl scale deployment -n {home} {deployment} --replicas=0");
             }
         }
-        // Where it cannot be read, the election says why.
+        // If this read fails, the election reports the error.
         let before = cluster.get::<Value>(&LEASES, &lease.namespace, &lease.name).await.ok().flatten();
         let gate = Gate::closed();
         let (stop, stopped) = watch::channel(false);
@@ -166,31 +163,31 @@ impl Writer {
             held = tokio::time::timeout(patience(before.as_ref()), opened.wait_for(Option::is_some)) => if held.is_err() {
                 let now = match cluster.get::<Value>(&LEASES, namespace, name).await {
                     Ok(now) => now.unwrap_or_default(),
-                    Err(error) => bail!("{}", cluster.sorry("the managers' Lease cannot be taken", &error)),
+                    Err(error) => bail!("{}", cluster.sorry("cannot acquire the managers' Lease", &error)),
                 };
                 bail!(
-                    "{lease} is held by {}: a manager still runs that is not of Deployment {home}/{deployment}, or was killed \
-                     and holds it for {} s; stop it, or wait, and run this again",
-                    now["spec"]["holderIdentity"].as_str().unwrap_or("nobody, and cannot be taken"),
+                    "cannot acquire {lease}: its holder is {:?}, a running manager outside Deployment {home}/{deployment}, or a \
+                     killed manager whose Lease lasts {} s; stop the manager, or wait, and run this command again",
+                    now["spec"]["holderIdentity"].as_str().unwrap_or_default(),
                     lasts(&now).unwrap_or_default().as_secs()
                 );
             },
             ended = &mut election => return Err(match ended {
-                Ok(Ok(())) => anyhow!("the election ended unexpectedly"),
+                Ok(Ok(())) => anyhow!("the election exited unexpectedly"),
                 Ok(Err(error)) => error.into(),
-                Err(error) => anyhow!("the election has failed: {error}"),
+                Err(error) => anyhow!("the election panicked: {error}"),
             }),
         }
-        tell(&format!("{lease} is held: no manager writes."));
+        tell(&format!("Acquired {lease}. No manager writes now."));
         Ok(Self { gate, stop, election, lease })
     }
 
-    /// Whether it is still so.
+    /// Whether this process still holds the Lease.
     pub fn may_write(&self) -> bool {
         self.gate.term().is_some()
     }
 
-    /// Gives the Lease back and deletes it, unless somebody has taken it meanwhile.
+    /// Releases the Lease and deletes it, unless another process has acquired it.
     pub async fn end(self, cluster: &Cluster) {
         let _ = self.stop.send(true);
         let _ = self.election.await;
@@ -198,29 +195,28 @@ impl Writer {
         let lease = match cluster.get::<Value>(&LEASES, &place.namespace, &place.name).await {
             Ok(Some(lease)) => lease,
             Ok(None) => return,
-            Err(error) => return tell(&format!("{place} stays: {}.", brief(&error))),
+            Err(error) => return tell(&format!("Cannot delete {place}: {}.", brief(&error))),
         };
         if lease["spec"]["holderIdentity"].as_str().is_some_and(|holder| !holder.is_empty()) {
-            return tell(&format!("{place} stays: {} holds it now.", lease["spec"]["holderIdentity"]));
+            return tell(&format!("Not deleting {place}: {} holds it now.", lease["spec"]["holderIdentity"]));
         }
         match cluster.delete(&LEASES, &lease["metadata"]).await {
-            Ok(()) => tell(&format!("{place} is deleted.")),
-            Err(error) => tell(&format!("{place} stays: {}.", brief(&error))),
+            Ok(()) => tell(&format!("Deleted {place}.")),
+            Err(error) => tell(&format!("Cannot delete {place}: {}.", brief(&error))),
         }
     }
 }
 
-/// Waits until no pod of the Deployment may write that the Lease does not keep from it, for two minutes at most.
+/// Waits up to [`LONGEST_WAIT`] until no pod of the Deployment can write without the Lease.
 ///
-/// A pod that elects a leader by this Lease, as its arguments say, is not waited for: it writes nothing while somebody else
-/// holds the Lease, also on a node that is lost. Any other may write until it has ended, also while it is being deleted; so
-/// may one that is about to be made.
+/// A pod whose arguments name this Lease writes nothing while another process holds it, even on a lost node. Any other pod
+/// can write until it has exited, even while it is being deleted. So can a pod that the Deployment is about to create.
 async fn wait_for_others(cluster: &Cluster, manager: &Manager, pods: &str, lease: &Lease) -> Result<()> {
     let start = Instant::now();
     let mut told = String::new();
     while let Some((what, help)) = others(cluster, manager, pods, lease).await? {
         if start.elapsed() >= LONGEST_WAIT {
-            bail!("waited {} s for {what}: {help}", LONGEST_WAIT.as_secs());
+            bail!("timed out after {} s waiting for {what}: {help}", LONGEST_WAIT.as_secs());
         }
         if told != what {
             tell(&format!("Waiting for {what}."));
@@ -231,7 +227,7 @@ async fn wait_for_others(cluster: &Cluster, manager: &Manager, pods: &str, lease
     Ok(())
 }
 
-/// What is waited for, and what helps where it does not come; nothing where no pod may write without the Lease.
+/// What to wait for, and the remedy on a timeout; None if no pod can write without the Lease.
 async fn others(
     cluster: &Cluster,
     manager: &Manager,
@@ -240,21 +236,22 @@ async fn others(
 ) -> Result<Option<(String, String)>> {
     let Manager { namespace: home, deployment } = manager;
     let place = format!("Deployment {home}/{deployment}");
-    let unanswered =
-        |why: String| Ok(Some((format!("an answer: {why}"), "run this again when there is one".to_owned())));
+    let unanswered = |why: String| {
+        Ok(Some((format!("the API server: {why}"), "run this command again when it answers".to_owned())))
+    };
     let read = cluster.get::<Value>(&DEPLOYMENTS, home, deployment).await;
-    let now = match answered(cluster, &format!("{place} cannot be read"), read)? {
+    let now = match answered(cluster, &format!("cannot read {place}"), read)? {
         Ok(now) => now.unwrap_or_default(),
         Err(why) => return unanswered(why),
     };
     if !elects(&now["spec"]["template"]["spec"], home, lease) && !has_scaled(&now) {
-        let what = format!("{place} to have no pods, as they may write without {lease}");
-        let help = "see that its controller works and that nothing scales it up, and run this again";
+        let what = format!("{place} to have no pods, because they can write without {lease}");
+        let help = "check that the Deployment controller runs and that no client scales it up, and run this command again";
         return Ok(Some((what, help.to_owned())));
     }
 
     let listed = cluster.list::<Value>(&PODS, home, selector).await;
-    let pods = match answered(cluster, &format!("the pods of {place} cannot be listed"), listed)? {
+    let pods = match answered(cluster, &format!("cannot list the pods of {place}"), listed)? {
         Ok(pods) => pods,
         Err(why) => return unanswered(why),
     };
@@ -263,29 +260,29 @@ async fn others(
     if names.is_empty() {
         return Ok(None);
     }
-    let what = format!("{} of {place} to end, as it may write without {lease}", names.join(", "));
+    let what = format!("{} of {place} to exit, because it can write without {lease}", names.join(", "));
     let help = format!(
-        "run this again when it has ended; where its node is lost for good, first\n  kubectl delete pod -n {home} {} --force",
+        "run this command again when it has exited; if its node is lost permanently, first run\n  kubectl delete pod -n {home} {} --force",
         names.join(" ")
     );
     Ok(Some((what, help)))
 }
 
-/// Whether a pod may write though somebody else holds the Lease. One that is being deleted may, until it has ended.
+/// Whether a pod can write while another process holds the Lease. A terminating pod can, until it has exited.
 fn may_write(pod: &Value, home: &str, lease: &Lease) -> bool {
     let has_ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     !has_ended && !elects(&pod["spec"], home, lease)
 }
 
-/// Whether the Deployment's controller has seen that no pod is wanted, and has none left but those that go.
+/// Whether the Deployment controller has observed the scale to 0. Terminating pods may remain.
 fn has_scaled(deployment: &Value) -> bool {
     let status = &deployment["status"];
     status["observedGeneration"].as_i64() >= deployment["metadata"]["generation"].as_i64()
         && status["replicas"].as_i64().unwrap_or_default() == 0
 }
 
-/// Whether a pod of this spec elects a leader by this Lease, by the arguments of its manager. Where its environment has a word in
-/// that, which is not known, it does not.
+/// Whether the manager's arguments in this pod spec elect a leader with this Lease. False if its environment could override
+/// them, because the values are unknown.
 fn elects(spec: &Value, home: &str, lease: &Lease) -> bool {
     let containers = spec["containers"].as_array().into_iter().flatten();
     containers.filter(|container| container["name"] == CONTAINER).any(|container| {
@@ -305,7 +302,7 @@ fn elects(spec: &Value, home: &str, lease: &Lease) -> bool {
     })
 }
 
-/// The value of the flag of these names among arguments: the last one wins, as it does for the manager.
+/// The value of a flag, which may have several names. The last one wins, as it does for the manager.
 fn said<'a>(args: &[&'a str], names: &[&str]) -> Option<&'a str> {
     args.iter().rev().find_map(|arg| {
         names.iter().find_map(|name| match arg.strip_prefix(name)? {
@@ -330,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_elects_by_the_lease_is_not_waited_for() {
+    fn does_not_wait_for_pods_that_use_the_lease() {
         for args in [
             &["--leader-elect", "--leader-election-id=ours", "--leader-election-namespace=ns"][..],
             &["--leader-elect", "--leader-election-id=ours", "--leader-election-namespace=$(POD_NAMESPACE)"],
@@ -344,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_pod_may_write_until_it_has_ended() {
+    fn other_pods_can_write_until_they_have_exited() {
         for args in [
             &["--leader-elect"][..],
             &[],
@@ -363,19 +360,19 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_has_scaled_when_its_controller_has_seen_it() {
+    fn has_scaled_needs_an_observed_generation() {
         let deployment = |observed: i64, replicas: i64| {
             json!({ "metadata": { "generation": 2 },
                 "status": { "observedGeneration": observed, "replicas": replicas } })
         };
         assert!(has_scaled(&deployment(2, 0)));
         assert!(!has_scaled(&deployment(1, 0)) && !has_scaled(&deployment(2, 1)));
-        assert!(!has_scaled(&json!({ "metadata": { "generation": 1 } })), "it was just made");
-        assert!(has_scaled(&Value::Null), "there is none any more");
+        assert!(!has_scaled(&json!({ "metadata": { "generation": 1 } })), "not observed");
+        assert!(has_scaled(&Value::Null), "deleted");
     }
 
     #[test]
-    fn a_lease_that_lasts_longer_is_waited_for() {
+    fn waits_for_the_lease_duration() {
         let lasting = |seconds: u64| Some(json!({"spec": {"leaseDurationSeconds": seconds}}));
         for (lease, waits) in [(None, 60), (lasting(15), 60), (lasting(120), 165), (lasting(121), 60)] {
             assert_eq!(patience(lease.as_ref()).as_secs(), waits, "{lease:?}");
@@ -383,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_is_named_with_its_namespace() {
+    fn parses_a_manager_with_its_namespace() {
         let manager = parse_manager("quintet-system/quintet").unwrap();
         assert_eq!((manager.namespace(), &*manager.deployment), ("quintet-system", "quintet"));
         assert!(parse_manager("quintet").unwrap_err().contains("NAMESPACE/DEPLOYMENT"));
