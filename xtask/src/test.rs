@@ -25,7 +25,7 @@ use crate::chart;
 #[command(
     about = "Run every check and test, and say where the time went",
     long_about = "Run every check and test, and say where the time went.\n\n\
-    Formatting, lints, generated files, the workspace's tests, the Pulsar programs against real brokers (see `cargo xtask \
+    Formatting, lints, generated files, the texts (see `cargo xtask prose --help`), the workspace's tests, the Pulsar programs against real brokers (see `cargo xtask \
     pulsar --help`; skipped where there is no Java or no Maven), the release build (see `cargo xtask build --help`), the \
     images, twice, which must be equal (see `cargo xtask image --help`), the chart, the files of a release, the demo, twice on a local cluster of its own, and the end-to-end tests on another. Both clusters are removed \
     at the end. Then the end-to-end tests on real nodes (see `cargo xtask cluster up --help`; skipped where there can be none). A failure does not keep the other parts from being run. The last line sums everything up: \"N passed, N \
@@ -243,19 +243,18 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         check(cargo().args(clippy).args(without).args(["--", "-D", "warnings"]))
     })?;
     report.part("generated files", minutes(1), || check(xtask()?.args(["generate", "--check"])))?;
+    if fast && !quintet_prose::is_built() {
+        report.skip("prose", minutes(2), "as Vale is not built; `cargo xtask prose` builds it");
+    } else {
+        report.part("prose", minutes(2), || check(xtask()?.arg("prose")))?;
+    }
     let tests = ["test", "--workspace", "--exclude", "quintet-e2e", "--no-fail-fast"];
     report.part("workspace tests", minutes(8), || {
         let mut counts = cargo_test(cargo().args(tests).args(["--exclude", PULSAR_CLIENT]))?;
         if without.is_empty() {
             // Its other tests want a broker: see below.
-            counts += cargo_test(cargo().args([
-                "test",
-                "--package",
-                PULSAR_CLIENT,
-                "--lib",
-                "--bins",
-                "--no-fail-fast",
-            ]))?;
+            let programs = ["test", "--package", PULSAR_CLIENT, "--lib", "--bins", "--no-fail-fast"];
+            counts += cargo_test(cargo().args(programs))?;
         }
         Ok(counts)
     })?;
