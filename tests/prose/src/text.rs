@@ -31,6 +31,11 @@ impl Text {
         }
         let joined: Vec<&str> = paragraph.iter().map(|(_, line)| line.as_str()).collect();
         let mut plain = without_code(&joined.join("\n"));
+        // A message begins with a small letter, and a sentence for Vale with a capital one.
+        let first = plain.split_whitespace().next().unwrap_or_default();
+        if ["what", "who", "whoever"].contains(&first) {
+            plain.replace_range(..1, "W");
+        }
         // Vale sees the end of a sentence by its full stop alone.
         if !plain.ends_with(['.', '?', '!']) {
             plain.truncate(plain.trim_end_matches([',', ':', ';']).len());
@@ -122,6 +127,11 @@ mod tests {
             text(&["The [manager](docs/a.md) reads `a", "b` from https://a.example/b.", "", "- Item"]);
         assert_eq!(plain, "The manager reads X\n from X.\n\nItem.\n\n");
         assert_eq!(lines, [1, 2, 2, 4, 4]);
+    }
+
+    #[test]
+    fn a_message_is_a_sentence() {
+        assert_eq!(text(&["who", "reads"]).0, "Who\nreads.\n\n");
     }
 
     #[test]
