@@ -105,7 +105,7 @@ fn files(kinds: &[Kind]) -> anyhow::Result<Files> {
     let samples: Vec<String> =
         KINDS.iter().map(|kind| format!("{}/{}", kind.controller, kind.sample)).collect();
     let samples: Vec<&str> = samples.iter().map(String::as_str).collect();
-    let about = "`kubectl apply -k samples` applies one object of every kind. book/moby-dick.yaml is not among them: the API server refuses it, which is its purpose.";
+    let about = "`kubectl apply -k samples` applies one object of every kind. book/moby-dick.yaml is not among them: the API server rejects it on purpose.";
     files.insert("samples/kustomization.yaml".to_owned(), kustomization(about, &samples));
     let names =
         KINDS.iter().fold(header("crates/kinds"), |text, kind| format!("{text}- {}\n", kind.controller));

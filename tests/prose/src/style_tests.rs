@@ -81,6 +81,21 @@ fn findings(sentences: &[&str]) -> Vec<Vec<Finding>> {
 }
 
 #[test]
+fn finds_words_across_the_end_of_a_line() {
+    if !crate::is_built() {
+        return;
+    }
+    let mut text = Text::default();
+    text.line(3, "The manager lists so");
+    text.line(4, "many pods. There is");
+    text.line(5, "no pod.");
+    let mut vale = Vale::new().unwrap();
+    vale.text("two_lines.txt", text).unwrap();
+    let found: Vec<_> = vale.run().unwrap().into_iter().map(|found| (found.line, found.word)).collect();
+    assert_eq!(found, [(3, ["so", "many"].join(" "))]);
+}
+
+#[test]
 fn the_rules_know_the_style_page() {
     if !crate::is_built() {
         eprintln!("skipped: Vale is not built, see `cargo xtask prose`");

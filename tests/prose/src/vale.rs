@@ -89,7 +89,7 @@ impl Vale {
         for (file, alerts) in alerts {
             let page =
                 self.pages.get(&file).with_context(|| format!("Vale checked {file}, which is unknown"))?;
-            findings.extend(alerts.into_iter().map(|alert| page.finding(alert)));
+            findings.extend(alerts.iter().map(|alert| page.finding(alert)));
         }
         findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
         Ok(findings)
@@ -106,16 +106,21 @@ impl Drop for Vale {
 }
 
 impl Page {
-    fn finding(&self, alert: Alert) -> Finding {
+    fn finding(&self, alert: &Alert) -> Finding {
         let at = alert.line.saturating_sub(1);
         let line = self.numbers.as_ref().map_or(alert.line, |numbers| numbers.get(at).copied().unwrap_or(1));
         Finding {
             path: self.path.clone(),
             line,
             rule: alert.check.trim_start_matches("Quintet.").to_owned(),
-            sentence: self.lines.get(at).map(|line| around(line, &alert.found)).unwrap_or_default(),
-            word: alert.found,
-            message: alert.message,
+            // The words may be on two lines: those on the first one are marked.
+            sentence: self
+                .lines
+                .get(at)
+                .map(|line| around(line, alert.found.lines().next().unwrap_or_default()))
+                .unwrap_or_default(),
+            word: alert.found.replace('\n', " "),
+            message: alert.message.replace('\n', " "),
             is_error: alert.severity == "error",
         }
     }
