@@ -10,7 +10,7 @@ use quintet_localcluster::run;
 
 /// What `cargo xtask test` does itself, as one of its parts or by being run; the benches and the faults, its long tier, of
 /// which it runs a part; and the Pulsar programs, which are run by their own tests, where there is a broker.
-const RUN_BY_THE_TESTS_THEMSELVES: [&str; 16] = [
+const RUN_BY_THE_TESTS_THEMSELVES: [&str; 17] = [
     "cargo xtask build",
     "cargo xtask image",
     "cargo xtask release",
@@ -22,6 +22,7 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 16] = [
     "cargo xtask generate",
     "cargo xtask bench",
     "cargo xtask faults",
+    "cargo xtask prose",
     "cargo xtask pulsar",
     "pulsar-consumer",
     "pulsar-producer",

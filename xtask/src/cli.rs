@@ -35,6 +35,7 @@ pub enum Command {
     E2e(test::EndToEndArgs),
     Faults(faults::Args),
     Bench(bench::Args),
+    Prose(quintet_prose::Args),
 }
 
 #[cfg(test)]

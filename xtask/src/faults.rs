@@ -72,17 +72,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut cargo = run::cargo();
     protoc::tell(&mut cargo);
-    cargo.args([
-        "test",
-        "--quiet",
-        "--profile",
-        "faults",
-        "--package",
-        "quintet-faults",
-        "--test",
-        "faults",
-        "--",
-    ]);
+    cargo.args(["test", "--quiet", "--profile", "faults", "--package", "quintet-faults"]);
+    cargo.args(["--test", "faults", "--"]);
     cargo.args(&args.filter);
     for (flag, value) in [
         ("--plan", args.plan.clone()),
@@ -113,17 +104,8 @@ pub fn run(args: &Args) -> Result<()> {
 fn exhaustive() -> Result<()> {
     let mut cargo = run::cargo();
     protoc::tell(&mut cargo);
-    cargo.args([
-        "run",
-        "--quiet",
-        "--profile",
-        "faults",
-        "--package",
-        "quintet-model",
-        "--",
-        "--long",
-        "--log",
-    ]);
+    cargo.args(["run", "--quiet", "--profile", "faults", "--package", "quintet-model"]);
+    cargo.args(["--", "--long", "--log"]);
     cargo.arg(paths::workspace().join("tests/model/log.txt"));
     let mut child = cargo.spawn()?;
     if run::wait(&mut child, || ())?.success() { Ok(()) } else { Err(test::Failed.into()) }

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Command::E2e(args) => test::run_end_to_end(args),
         Command::Faults(args) => faults::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Prose(args) => quintet_prose::run(&args),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -24,7 +24,7 @@ use crate::chart;
 #[command(
     about = "Run every check and test",
     long_about = "Run every check and test, and print how long each part took.\n\n\
-    The parts: formatting; lints; generated files; the workspace's tests; the exhaustive search; the Pulsar programs against \
+    The parts: formatting; lints; generated files; the texts (see `cargo xtask prose --help`); the workspace's tests; the exhaustive search; the Pulsar programs against \
     real brokers (see `cargo xtask pulsar --help`), which need Java and Maven; the release build (see `cargo xtask build \
     --help`); the images, built twice and compared (see `cargo xtask image --help`); the chart; the files of a release; the \
     demo, twice on a temporary cluster; short benches; the end-to-end tests on another temporary cluster, and on real nodes \
@@ -244,19 +244,18 @@ fn everything(report: &mut Report, fast: bool) -> Result<()> {
         check(cargo().args(clippy).args(without).args(["--", "-D", "warnings"]))
     })?;
     report.part("generated files", minutes(1), || check(xtask()?.args(["generate", "--check"])))?;
+    if fast && !quintet_prose::is_built() {
+        report.skip("prose", minutes(2), "as Vale is not built; `cargo xtask prose` builds it");
+    } else {
+        report.part("prose", minutes(2), || check(xtask()?.arg("prose")))?;
+    }
     let tests = ["test", "--workspace", "--exclude", "quintet-e2e", "--no-fail-fast"];
     report.part("workspace tests", minutes(8), || {
         let mut counts = cargo_test(cargo().args(tests).args(["--exclude", PULSAR_CLIENT]))?;
         if without.is_empty() {
             // Its other tests need a broker: see `pulsar_programs`.
-            counts += cargo_test(cargo().args([
-                "test",
-                "--package",
-                PULSAR_CLIENT,
-                "--lib",
-                "--bins",
-                "--no-fail-fast",
-            ]))?;
+            let programs = ["test", "--package", PULSAR_CLIENT, "--lib", "--bins", "--no-fail-fast"];
+            counts += cargo_test(cargo().args(programs))?;
         }
         Ok(counts)
     })?;

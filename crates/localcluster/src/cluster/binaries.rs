@@ -41,7 +41,7 @@ const fn cni(name: &'static str, package: &'static str) -> Recipe {
     Recipe { name, folder: "cni", module: "github.com/containernetworking/plugins", package }
 }
 
-const RECIPES: [Recipe; 17] = [
+const RECIPES: [Recipe; 18] = [
     kubernetes("kube-apiserver", "cmd/kube-apiserver"),
     kubernetes("kube-controller-manager", "cmd/kube-controller-manager"),
     kubernetes("kube-scheduler", "cmd/kube-scheduler"),
@@ -69,6 +69,7 @@ const RECIPES: [Recipe; 17] = [
         module: "github.com/prometheus/prometheus",
         package: "cmd/promtool",
     },
+    Recipe { name: VALE, folder: "vale", module: "github.com/vale-cli/vale/v3", package: "cmd/vale" },
 ];
 
 /// Those that the directory named by `KUBEBUILDER_ASSETS` must have. Further ones are taken from it if they are there.
@@ -101,11 +102,17 @@ pub const REAL: [&str; 14] = [
     "host-local",
 ];
 
-/// The only one with C in it.
+/// Contains C: it sets up seccomp.
 const RUNC: &str = "runc";
+
+/// Checks the project's texts. Contains C: parsers of programming languages.
+const VALE: &str = "vale";
 
 /// Those that test the chart, besides helm and kubectl.
 pub const CHART: [&str; 2] = ["helm-unittest", "promtool"];
+
+/// The program that checks the project's texts.
+pub const PROSE: [&str; 1] = [VALE];
 
 /// Programs that are there to be run.
 #[derive(Clone, Debug)]
@@ -158,6 +165,13 @@ pub fn ensure(names: &[&str]) -> Result<Binaries> {
         }
     }
     Ok(Binaries(found))
+}
+
+/// Whether a program was built before, so that [`ensure`] returns at once.
+pub fn is_built(name: &str) -> bool {
+    let Some(recipe) = RECIPES.iter().find(|recipe| recipe.name == name) else { return false };
+    let home = paths::cache().and_then(|cache| Home::of(&cache.join("bin"), recipe.folder, &[recipe]));
+    home.is_ok_and(|home| home.dir.join(name).is_file())
 }
 
 /// Where the programs of one Go module are kept.
@@ -253,6 +267,10 @@ impl Flags {
                 variables.extend(seccomp::find(dir)?.map(|folder| ("PKG_CONFIG_PATH", folder.into())));
                 "seccomp netgo osusergo"
             }
+            VALE => {
+                variables = vec![("CGO_ENABLED", "1".into())];
+                ""
+            }
             // File systems that no node of ours has, and that would ask for C libraries.
             "containerd" => "no_btrfs no_devmapper no_zfs",
             _ => "",
@@ -331,6 +349,7 @@ fn ldflags(module: &str, version: &str) -> String {
             }
         }
         "helm.sh/helm/v4" => set("helm.sh/helm/v4/internal/version", &[("version", version)]),
+        "github.com/vale-cli/vale/v3" => set("main", &[("version", version)]),
         "github.com/containerd/containerd/v2" => {
             set("github.com/containerd/containerd/v2/version", &[("Version", version)]);
         }
@@ -421,7 +440,7 @@ mod tests {
             let go_mod = fs::read_to_string(file).unwrap();
             assert!(required_version(&go_mod, recipe.module).is_some(), "{}", recipe.name);
             assert!(go_directive(&go_mod).is_some(), "{}", recipe.name);
-            let known = [&ALL[..], &REAL, &CHART].concat();
+            let known = [&ALL[..], &REAL, &CHART, &PROSE].concat();
             assert!(known.contains(&recipe.name), "{}", recipe.name);
         }
     }

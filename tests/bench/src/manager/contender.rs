@@ -20,7 +20,7 @@ use crate::client::Api;
 use crate::peer::{self, GLANCE, LIMIT, Running, rule};
 use crate::rig::Rig;
 
-/// The name of the twins' ServiceAccount, and of the Lease of the one in Go.
+/// The name of the peers' ServiceAccount, and of the Lease of the one in Go.
 const TWIN: &str = "twin";
 
 /// The ServiceAccount of who has nothing to do with any of them, and its namespace.
@@ -45,10 +45,10 @@ const CANARY_NAMESPACE: &str = "default";
 pub enum Contender {
     /// The release program with its five kinds.
     Quintet,
-    /// The twin with controller-runtime's defaults.
+    /// The controller-runtime manager with controller-runtime's defaults.
     #[strum(to_string = "twin")]
     Twin,
-    /// The twin with settings that an expert would choose.
+    /// The controller-runtime manager with settings that an expert would choose.
     #[strum(to_string = "twin, tuned")]
     TwinTuned,
     /// A manager for PodSets alone, written with kube-runtime's Controller. It competes for no Lease.
@@ -107,7 +107,7 @@ pub struct Stand<'a> {
 }
 
 impl<'a> Stand<'a> {
-    /// Gives the twin a ServiceAccount that may do what it has to do, and both a kubeconfig.
+    /// Gives the controller-runtime manager a ServiceAccount that may do what it has to do, and both a kubeconfig.
     pub fn new(rig: &'a Rig, programs: &'a Programs) -> Result<Self> {
         allow(rig)?;
         for contender in [Contender::Quintet, Contender::Twin] {
@@ -136,7 +136,7 @@ impl<'a> Stand<'a> {
         }
     }
 
-    /// Lets Quintet compete for a Lease in any namespace. The twin may do so anyhow.
+    /// Lets Quintet compete for a Lease in any namespace. The controller-runtime manager may do so anyhow.
     pub fn allow_every_lease(&self) -> Result<()> {
         let rules = [rule(
             "coordination.k8s.io",

@@ -57,7 +57,7 @@ pub struct Sample {
 pub struct Results {
     pub measure: Measure,
     pub title: String,
-    /// The version of the twin.
+    /// The version of the controller-runtime manager.
     pub twin: String,
     #[serde(default)]
     pub samples: Vec<Sample>,
@@ -76,7 +76,7 @@ impl Measurements for Results {
 
     fn tables(&self) -> Vec<Table> {
         let mut table = self.table(self.measure.rows(), self.measure.contenders());
-        table.note(format!("The twin: {}.", self.twin));
+        table.note(format!("The controller-runtime manager: {}.", self.twin));
         vec![table]
     }
 

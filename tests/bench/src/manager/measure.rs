@@ -105,22 +105,24 @@ impl Measure {
                 ("rss-tenth", "with a tenth of them", P50, 1, ""),
                 ("rss-none", "without", P50, 1, ""),
                 ("peak", "peak at the start / settled", P50, 2, "1.3"),
-                ("first", "start to first write ms", P50, 0, "0.5 of the twin's"),
+                ("first", "start to first write ms", P50, 0, "0.5 of the controller-runtime manager's"),
             ],
             Self::Restart => &[
                 ("writes", "writes", P50, 0, "0"),
                 ("reads", "get and list", P50, 0, ""),
                 ("steady", "get and list, later on", P50, 0, "0"),
             ],
-            Self::Start => &[("first", "start to first write ms", P50, 0, "0.5 of the twin's")],
+            Self::Start => {
+                &[("first", "start to first write ms", P50, 0, "0.5 of the controller-runtime manager's")]
+            }
             Self::Latency => &[
-                ("delay", "event to write p50 ms", P50, 1, "0.8 of the twin's"),
-                ("delay", "p99", P99, 1, "0.7 of the twin's"),
+                ("delay", "event to write p50 ms", P50, 1, "0.8 of the controller-runtime manager's"),
+                ("delay", "p99", P99, 1, "0.7 of the controller-runtime manager's"),
                 ("delay-calm", "at 25 a second, p50 ms", P50, 1, ""),
                 ("delay-calm", "p99", P99, 1, ""),
             ],
             Self::Drive => &[
-                ("cpu", "CPU s for 1,000 pods", P50, 2, "0.5 of the tuned twin's"),
+                ("cpu", "CPU s for 1,000 pods", P50, 2, "0.5 of the tuned controller-runtime manager's"),
                 ("writes", "writes for each pod", P50, 2, ""),
                 ("refused", "refused for each pod", P50, 2, ""),
                 ("seconds", "until all have succeeded s", P50, 1, ""),

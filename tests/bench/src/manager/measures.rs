@@ -39,7 +39,7 @@ const CALM_RATE: u32 = 25;
 /// How long a manager makes no pass until it is at rest: statuses are written a second after one another.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How often Quintet renews its Lease; the twin does so every 2 s.
+/// How often Quintet renews its Lease; the controller-runtime manager does so every 2 s.
 const RENEWAL: Duration = Duration::from_secs(5);
 
 /// How often the canary asks.
@@ -550,7 +550,7 @@ fn per_pod(without: u64, with: u64, pods: usize) -> f64 {
 }
 
 /// Makes many pods that are everybody's own: Quintet makes them, for a PodSet of this name, and they have the labels by
-/// which the twin selects. They go with their cluster.
+/// which the controller-runtime manager selects. They go with their cluster.
 fn many_pods(stand: &Stand<'_>, namespace: &str, name: &str, pods: usize) -> Result<()> {
     let rig = stand.rig;
     rig.step(format!("making {pods} pods"), || {

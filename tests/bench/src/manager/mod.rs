@@ -34,12 +34,12 @@ use super::rig::Rig;
 /// The package of the manager that is written with kube-runtime's Controller, and its program.
 const KUBE_RUNTIME: &str = "quintet-bench-kube-runtime";
 
-/// The Go module that the twin is written with.
+/// The Go module that the controller-runtime manager is written with.
 pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
 
 /// The manager beside one written with controller-runtime: memory, start, hand-over, latency, requests, faults.
 ///
-/// The other one, called the twin, is tests/bench/twin, built from source with Go for the first time. It keeps
+/// The other one, called the controller-runtime manager, is tests/bench/twin, built from source with Go for the first time. It keeps
 /// DaemonJobs and PodSets by the same rules in their simplest form, and is measured twice: with the defaults of
 /// controller-runtime, and tuned. From an event to a write and after faults, a manager for PodSets that is written with
 /// kube-runtime's Controller (tests/bench/kube-runtime) is measured as well. Each pair measures all of them, in

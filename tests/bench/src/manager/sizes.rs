@@ -17,9 +17,9 @@ pub struct Sizes {
     pub jobs: usize,
     /// Nodes for them.
     pub nodes: usize,
-    /// Graceful hand-overs of Quintet; the twin's are a fifth of that if it releases the Lease, else one a pair.
+    /// Graceful hand-overs of Quintet; the controller-runtime manager's are a fifth of that if it releases the Lease, else one a pair.
     pub hand_overs: usize,
-    /// How often a leader of Quintet is stopped for longer than its Lease; the twin's are a fifth of that.
+    /// How often a leader of Quintet is stopped for longer than its Lease; the controller-runtime manager's are a fifth of that.
     pub pauses: usize,
     /// How many of them are at the same time.
     pub lanes: usize,
