@@ -10,8 +10,9 @@ use serde_saphyr::{FlowMap, FlowSeq};
 
 use super::{Files, Kind, NAME, NAME_LABEL, header};
 
-/// The most characters of a schema or a list on one line.
-const LONGEST_ON_A_LINE: usize = 80;
+/// The most characters of a schema without a description on one line. Only Kubernetes' own types have such schemas of
+/// more than a few words; their fields are in the reference of the Kubernetes API.
+const LONGEST_ON_A_LINE: usize = 2_000;
 
 /// Adds the definitions of `config/crd` and of the chart, and the schema for `quintet explain --filename`.
 pub(super) fn insert(kinds: &[Kind], files: &mut Files) -> anyhow::Result<()> {
@@ -45,16 +46,21 @@ fn yaml(controller: &str, definition: &Value) -> anyhow::Result<String> {
 struct Compact<'a>(&'a Value);
 
 impl Compact<'_> {
-    /// Whether the value is a schema or a list that fits on a line.
+    /// Whether the value is a list of words, or a schema without a description, and fits on a line.
     fn is_short(&self) -> bool {
-        let is_simple = |value: &Value| match value {
-            Value::Object(_) => Compact(value).is_short(),
-            Value::Array(_) => false,
-            _ => true,
-        };
+        fn has_description(value: &Value) -> bool {
+            match value {
+                Value::Object(fields) => {
+                    fields.get("description").is_some_and(Value::is_string)
+                        || fields.values().any(has_description)
+                }
+                Value::Array(items) => items.iter().any(has_description),
+                _ => false,
+            }
+        }
         let is_simple = match self.0 {
             Value::Object(fields) => {
-                fields.get("type").is_some_and(Value::is_string) && fields.values().all(is_simple)
+                fields.get("type").is_some_and(Value::is_string) && !has_description(self.0)
             }
             Value::Array(items) => items.iter().all(|item| !item.is_object() && !item.is_array()),
             _ => false,
