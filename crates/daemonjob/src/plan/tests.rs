@@ -518,7 +518,7 @@ fn nodes_take_turns_and_what_holds_a_place_says_so() {
     assert_eq!(state(&status, "a"), Some("Unschedulable"));
     let message = &status.pending_nodes[0].message;
     assert!(
-        message.contains("0/3 nodes are available") && message.contains("holds 1 of 1 places"),
+        message.contains("0/3 nodes are available") && message.contains("holds 1 of 1 slots"),
         "{message}"
     );
     assert_eq!(state(&status, "b"), Some("WaitingForTurn"));
@@ -1214,12 +1214,12 @@ fn a_taint_does_not_hide_that_a_pod_does_not_end() {
     let status = plan(&job, &world, now()).status.unwrap();
     let told = status.pending_nodes.iter().find(|node| node.node == "a").unwrap();
     assert_eq!(told.reason, "PreviousPodTerminating");
-    assert!(told.message.contains("holds 1 of 1 places"), "{}", told.message);
+    assert!(told.message.contains("holds 1 of 1 slots"), "{}", told.message);
     assert_eq!((state(&status, "b"), status.pending), (Some("WaitingForTurn"), Some(2)));
     // A node that is gone is in no list: who waits names the pod.
     world.nodes.remove(0);
     let status = plan(&job, &world, now()).status.unwrap();
-    assert!(status.pending_nodes[0].message.contains("a-1 on a holds a place"), "{status:?}");
+    assert!(status.pending_nodes[0].message.contains("a-1 on a holds a slot"), "{status:?}");
 }
 
 #[test]

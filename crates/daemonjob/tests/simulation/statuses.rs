@@ -219,7 +219,7 @@ fn has_reasons(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
         let listed = status.pending_nodes.iter().chain(&status.failed_nodes).filter(holds).count();
         // Of the holders that are in no list, the first is named.
         let told = status.pending_nodes.iter().find(|one| one.reason == "WaitingForTurn");
-        let is_named = told.is_some_and(|one| one.message.contains("and holds a place"));
+        let is_named = told.is_some_and(|one| one.message.contains("and holds a slot"));
         let held = if is_named { limit } else { pods + listed };
         if held < limit {
             return Err(format!("reason: nodes wait for places, and {held} of {limit} are held"));

@@ -770,7 +770,7 @@ fn a_failed_node_that_is_suspect_is_pending_too() {
     let status = scene.status();
     assert_eq!((status.failed, status.pending, scene.condition("Complete").0), (Some(1), Some(1), false));
     assert_eq!(status.pending_nodes[0].reason, "NotReadySinceAttempt");
-    assert!(status.pending_nodes[0].message.ends_with("holds 1 of 1 places"), "{status:?}");
+    assert!(status.pending_nodes[0].message.ends_with("holds 1 of 1 slots"), "{status:?}");
     scene.heal("a");
     assert_eq!((scene.condition("Complete"), scene.status().pending), ((true, "FailuresTolerated"), Some(0)));
 }

@@ -22,7 +22,7 @@ fn a_node_that_backs_off_keeps_its_place(#[case] type_: &str, #[case] next: &[&s
     if next.is_empty() {
         assert_eq!(scene.reason("a"), Some("BackingOff"));
         let told = &scene.status().pending_nodes[0].message;
-        assert!(told.ends_with("holds 1 of 1 places"), "{told}");
+        assert!(told.ends_with("holds 1 of 1 slots"), "{told}");
         assert_eq!(scene.wait(10), ["a"], "the holder goes first");
     }
 }
@@ -76,7 +76,7 @@ fn a_job_that_reboots_its_node_keeps_its_place() {
     assert!(scene.wait(300).is_empty());
     assert_eq!(scene.reason("a"), Some("NotReadySinceAttempt"));
     let told = &scene.status().pending_nodes.iter().find(|one| one.node == "a").unwrap().message;
-    assert!(told.ends_with("holds 1 of 1 places"), "{told}");
+    assert!(told.ends_with("holds 1 of 1 slots"), "{told}");
     scene.second += 60;
     scene.heal("a");
     assert!(scene.pod("a").is_counted() || scene.pod("b").is_counted());
@@ -107,7 +107,7 @@ fn an_unreachable_node_with_a_running_pod_is_named() {
     scene.kill("a");
     let told = scene.status().pending_nodes.iter().find(|one| one.node == "a").unwrap();
     assert_eq!(told.reason, "NotReadySinceAttempt");
-    assert!(told.message.contains("d-") && told.message.ends_with("holds 1 of 1 places"), "{}", told.message);
+    assert!(told.message.contains("d-") && told.message.ends_with("holds 1 of 1 slots"), "{}", told.message);
 }
 
 /// A21: under Replace a running pod of an older template goes when it is its node's turn.
