@@ -64,9 +64,8 @@ pub struct DaemonJobSpec {
     )]
     pub template: RawTemplate,
 
-    /// The number of pods that may run at the same time: a number, or a percentage of the desired nodes,
-    /// rounded up and at least 1. Without this field every eligible node gets its pod immediately. To create
-    /// no pods, set paused.
+    /// The number of pods that may run at the same time, or a percentage of the desired nodes, rounded up and
+    /// at least 1. Without this field every eligible node gets its pod immediately. To create no pods, set paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new(
@@ -247,7 +246,7 @@ pub enum PodFailureAction {
     Count,
 }
 
-/// Matches by the exit codes of containers and init containers that exited with another code than 0.
+/// Matches by the exit codes of failed containers and init containers.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

@@ -1,8 +1,8 @@
 //! The nodes on which a DaemonJob runs: the rules of a DaemonSet, as pure functions.
 //!
 //! Sources: `NodeShouldRunDaemonPod` of the DaemonSet controller, which decides separately whether a pod may
-//! be created and whether a pod may continue; the tolerations that it adds to every pod; and the helpers that
-//! match node affinity and taints (component-helpers `scheduling/corev1`, `Toleration.ToleratesTaint`).
+//! be created and whether it may continue. The tolerations that the controller adds to every pod. The helpers
+//! that match affinity and taints (component-helpers `scheduling/corev1`, `Toleration.ToleratesTaint`).
 //!
 //! This module does not validate a template; the API server does, in a dry run. A term that cannot be parsed
 //! matches no node.

@@ -123,8 +123,7 @@ pub fn tolerates(job: &DaemonJob, failed: usize, base: usize) -> bool {
 }
 
 /// The failures of deleted nodes, before the existing nodes are added. While the failure policy stops the
-/// rollout, deleted nodes count as at the time of the stop, so that time alone does not let the rollout
-/// continue.
+/// rollout, deleted nodes count as at the time of the stop. Time alone then does not end the stop.
 pub fn failures(
     job: &DaemonJob,
     world: &World,

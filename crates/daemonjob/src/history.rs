@@ -32,8 +32,8 @@ pub struct Judged<'a> {
     pub pod: &'a Arc<Pod>,
     /// The index in [`Histories::nodes`] of the node that the pod counts for, if the node exists.
     pub home: Option<usize>,
-    /// The index in [`Histories::nodes`] of the existing node whose name the pod occupies: the node of its
-    /// label, or else the node that has the name [`pinned_to`] now.
+    /// The index in [`Histories::nodes`] of the existing node whose name the pod occupies. It is the node of
+    /// its label, or else the node that has the name [`pinned_to`] now.
     pub on_at: Option<usize>,
     /// Its number.
     pub number: u64,

@@ -159,10 +159,10 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Writes the shards for which a pod or a node waits. A pod waits if it is terminating, or if it ended
-    /// after its annotation named a reason to delete it: that reason must not decide later. A node waits if
-    /// it was suspect and is Ready, or if its failure stopped the rollout: after an eviction its pod would
-    /// have another outcome for a new leader.
+    /// Writes the shards for which a pod or a node waits. A terminating pod waits, and so does a pod that ended
+    /// with a reason for its deletion, because that reason must not decide later. A node waits if it was suspect
+    /// and is Ready, or if its failure stopped the rollout. Otherwise a later eviction would change the outcome
+    /// for a new leader.
     fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
         let mut waits = [false; SHARDS as usize];
         for judged in survey.pods().iter().filter(|judged| !judged.recorded) {
@@ -259,8 +259,8 @@ impl<'a> Record<'a> {
     }
 
     /// Deletes recorded pods that are not needed. After the end of the run, or after a quiet time, also
-    /// releases the other recorded pods, so that no drain and no deletion of a namespace needs a manager. The
-    /// number of pods is bounded; the second value is when the next ones follow.
+    /// releases the other recorded pods, so that a drain or the deletion of a namespace needs no manager. The
+    /// number of pods is bounded. The second value is when the next ones follow.
     pub(crate) fn tidied(
         &self,
         world: &World,
