@@ -65,7 +65,8 @@ pub struct DaemonJobSpec {
     pub template: RawTemplate,
 
     /// The number of pods that may run at the same time, or a percentage of the desired nodes, rounded up and
-    /// at least 1. Without this field every eligible node gets its pod immediately. To create no pods, set paused.
+    /// at least 1. Without this field every eligible node gets its pod immediately. To create no pods, set
+    /// paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new(

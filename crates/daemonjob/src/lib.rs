@@ -1,9 +1,9 @@
 //! DaemonJob: run a pod to completion once on every eligible node.
 //!
-//! The manager creates each node's pods directly and pins them by node affinity. A pod's name follows from the
-//! UIDs of the DaemonJob and the node and from the pod's number. A repeated creation therefore fails with
-//! AlreadyExists. The ledger keeps the outcome of a pod after its deletion. A finalizer holds each pod until the
-//! ledger has its outcome. A node is done when its last attempt succeeded with the current template.
+//! The manager creates each node's pods directly and pins them by node affinity. A pod's name follows from
+//! the UIDs of the DaemonJob and the node and from the pod's number. A repeated creation therefore fails with
+//! AlreadyExists. The ledger keeps the outcome of a pod after its deletion. A finalizer holds each pod until
+//! the ledger has its outcome. A node is done when its last attempt succeeded with the current template.
 
 pub mod api;
 pub mod assess;

@@ -159,10 +159,10 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Writes the shards for which a pod or a node waits. A terminating pod waits, and so does a pod that ended
-    /// with a reason for its deletion, because that reason must not decide later. A node waits if it was suspect
-    /// and is Ready, or if its failure stopped the rollout. Otherwise a later eviction would change the outcome
-    /// for a new leader.
+    /// Writes the shards for which a pod or a node waits. A terminating pod waits, and so does a pod that
+    /// ended with a reason for its deletion, because that reason must not decide later. A node waits if it
+    /// was suspect and is Ready, or if its failure stopped the rollout. Otherwise a later eviction would
+    /// change the outcome for a new leader.
     fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
         let mut waits = [false; SHARDS as usize];
         for judged in survey.pods().iter().filter(|judged| !judged.recorded) {

@@ -1,8 +1,8 @@
-//! The sweeper: removes the finalizer from pods whose outcome will not be recorded. Otherwise the finalizer would
-//! block the pod's deletion, and with it a drain, a namespace or an uninstall.
+//! The sweeper: removes the finalizer from pods whose outcome will not be recorded. Otherwise the finalizer
+//! would block the pod's deletion, and with it a drain, a namespace or an uninstall.
 //!
-//! The sweeper always runs, even if the kind is disabled. It leaves the pods of an existing, served DaemonJob to
-//! the plan, which removes the finalizer after the ledger has the outcome.
+//! The sweeper always runs, even if the kind is disabled. It leaves the pods of an existing, served DaemonJob
+//! to the plan, which removes the finalizer after the ledger has the outcome.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
