@@ -43,8 +43,7 @@ use serde::{Deserialize, Serialize};
     .message(
         "podFailurePolicy needs template.spec.restartPolicy Never: the exit codes of a restarted pod are lost"
     ),
-    // The rule binds the names once, in a list in a list. A lookup for each policy rule would exceed the cost
-    // limit of the API server.
+    // The names are bound once: a lookup for each policy rule would exceed the API server's cost limit.
     validation = Rule::new(
         "!has(self.podFailurePolicy) || !has(self.template.spec) \
          || [self.template.spec.containers.map(container, container.name) + \
@@ -65,8 +64,7 @@ pub struct DaemonJobSpec {
     pub template: RawTemplate,
 
     /// The number of pods that may run at the same time, or a percentage of the desired nodes, rounded up and
-    /// at least 1. Without this field every eligible node gets its pod immediately. To create no pods, set
-    /// paused.
+    /// at least 1. By default every eligible node gets its pod immediately. To create no pods, set paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new(
@@ -79,8 +77,7 @@ pub struct DaemonJobSpec {
     )]
     pub parallelism: Option<IntOrString>,
 
-    /// Deletes running pods and creates none, as for a Job. Nodes that are done stay done. When suspend is
-    /// false again, a new run begins.
+    /// Deletes running pods and creates none, as for a Job. Done nodes stay done. Resuming begins a new run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
@@ -92,8 +89,8 @@ pub struct DaemonJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
 
-    /// Which failures of a pod count, as for a Job. A node corresponds to an index of a Job. Needs
-    /// restartPolicy Never.
+    /// Which failures of a pod count, as for a Job. A node is like an index of a Job. Needs restartPolicy
+    /// Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_failure_policy: Option<PodFailurePolicy>,
 
@@ -110,9 +107,9 @@ pub struct DaemonJobSpec {
     #[schemars(range(min = 0, max = 1_000))]
     pub disruption_limit: Option<i32>,
 
-    /// The seconds that a run may work, as status.workedSeconds counts them. The clock stops while the run is
-    /// held. When a run works longer, the manager deletes its running pods and sets the condition Failed with
-    /// reason DeadlineExceeded.
+    /// The seconds that a run may work, as status.workedSeconds counts them, without the time in which the
+    /// run is held. After that the manager deletes the running pods, and the run is Failed with reason
+    /// DeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<i64>,
@@ -125,12 +122,11 @@ pub struct DaemonJobSpec {
 
     /// Whether nodes that are created after the run started run too. Default Run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    // A nullable enumeration must list null. If it does not, the API server drops the null.
+    // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "LateNodes")]
     pub late_nodes: Option<LateNodes>,
 
-    /// The changes that make a node run again after it is done. Default TemplateChange. With an empty list no
-    /// node runs again.
+    /// The changes that make a done node run again. Default TemplateChange. With an empty list none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub rerun_on: Option<Vec<RerunOn>>,
@@ -148,13 +144,13 @@ pub struct DaemonJobSpec {
 
     /// Whether running pods of an older template finish or are replaced. Default Finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    // A nullable enumeration must list null. If it does not, the API server drops the null.
+    // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "OutdatedPods")]
     pub outdated_pods: Option<OutdatedPods>,
 
-    /// The manager deletes a pod of a done node this number of seconds after the pod's end. It deletes other
-    /// ended pods this number of seconds after the end of the run. The ledger keeps the outcomes, so the
-    /// deletion does not make a node run again.
+    /// The manager deletes a pod of a done node this number of seconds after the pod's end. Other ended pods
+    /// follow this number of seconds after the end of the run. The ledger keeps the outcomes, so no node runs
+    /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,
@@ -178,15 +174,14 @@ pub struct FailurePolicy {
     #[serde(default, rename = "type")]
     pub type_: FailurePolicyType,
 
-    /// The number of failed nodes that are tolerated: a number, or a percentage of status.rollout.base,
-    /// rounded down. With Continue, a DaemonJob with at most this number of failed nodes is Complete. Default
-    /// 0.
+    /// The number of failed nodes that are tolerated, or a percentage of status.rollout.base, rounded down.
+    /// With Continue, a DaemonJob with at most this number of failed nodes is Complete. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxFailedNodes", 1_000_000))]
     pub max_failed_nodes: Option<IntOrString>,
 
-    /// The seconds that a node may be not Ready after a pod ran there, before the node counts as failed.
-    /// Default 600.
+    /// The seconds that a node may be not Ready after a pod ran there, before it counts as failed. Default
+    /// 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub node_lost_after_seconds: Option<i64>,
@@ -204,8 +199,8 @@ pub enum FailurePolicyType {
     Pause,
 }
 
-/// Rules about failed pods, in order: the first rule that matches decides. If no rule matches, the failure
-/// counts. The fields are those of a Job.
+/// Rules about failed pods, as for a Job. The first rule that matches decides. Without a match the failure
+/// counts.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodFailurePolicy {
@@ -297,10 +292,9 @@ pub struct OnPodCondition {
         .message("skipAfterSeconds needs policy SkipAfter: with policy Wait, no node is skipped because it is unhealthy")
 )]
 pub struct UnhealthyNodes {
-    /// SkipAfter: the manager skips them after skipAfterSeconds. Wait: the run waits for them. Default
-    /// SkipAfter.
+    /// SkipAfter: the manager skips them after skipAfterSeconds. Wait: the run waits. Default SkipAfter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    // A nullable enumeration must list null. If it does not, the API server drops the null.
+    // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "UnhealthyPolicy")]
     pub policy: Option<UnhealthyPolicy>,
 
@@ -347,17 +341,14 @@ pub enum RerunOn {
     TemplateChange,
     /// The node has booted since its last successful pod was created.
     NodeReboot,
-    /// The machine ID of the node has changed since its last successful pod was created: the node was
-    /// reinstalled.
+    /// The machine ID has changed since the last successful pod was created: the node was reinstalled.
     MachineChange,
 }
 
-/// The observed state of a DaemonJob. The numbers count nodes, except `active` and `terminating`, which count
-/// pods.
+/// The observed state of a DaemonJob. Numbers count nodes, but `active` and `terminating` count pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-// kstatus treats an object without a status as ready. The default generation prevents that until a manager
-// writes a status.
+// kstatus treats an object without a status as ready. The default generation prevents that.
 #[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct DaemonJobStatus {
     /// The generation that this status describes. -1 until a manager writes the status.
@@ -380,8 +371,7 @@ pub struct DaemonJobStatus {
     /// slot without a running pod count too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
-    /// Selected nodes that get no pod in this run. Nodes with a taint that the template does not tolerate are
-    /// not desired either.
+    /// Selected nodes that get no pod in this run. Nodes with an untolerated taint are not desired either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<i32>,
     /// Pods that are terminating and not finished.
@@ -409,8 +399,7 @@ pub struct DaemonJobStatus {
     /// When the clock of the current run began to advance. Absent while the clock is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_since: Option<Time>,
-    /// The numbers of the ledger's shards that the manager has created. The names of their ConfigMaps end
-    /// with these numbers.
+    /// The numbers of the shards of the ledger, with which the names of their ConfigMaps end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<i32>")]
     pub ledger_shards: Vec<u8>,
@@ -451,8 +440,7 @@ pub struct DaemonJobStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// The number of the rollout. It rises with each change, so a return to an earlier template is a new
-    /// rollout.
+    /// The number of the rollout. It rises with each change, even if an earlier template returns.
     #[serde(default)]
     pub number: i64,
     /// The retryToken of this rollout.

@@ -114,8 +114,7 @@ fn hold(
     is_terminating.then(|| because(Cause::NamespaceTerminating, "the namespace is being deleted"))
 }
 
-/// Sets the state of every selected node as far as it does not depend on other nodes, and counts the failed
-/// nodes.
+/// Sets the state of every selected node without regard to other nodes, and counts the failed nodes.
 fn look_at_nodes(
     survey: &mut Survey<'_>,
     job: &DaemonJob,
@@ -190,8 +189,7 @@ fn look_at_nodes(
         }
     }
     suspects_elsewhere.sort_unstable();
-    // Ready nodes get their pods first. The sort is stable, and the nodes were observed in the order of their
-    // names.
+    // Ready nodes get their pods first. The sort is stable: the nodes are in the order of their names.
     nodes.sort_by_key(|one| !one.node.ready);
     let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !written_off[*at];
     let of_gone_nodes = survey.pods().iter().filter(|judged| judged.on_at.is_none() && judged.occupies());

@@ -1,8 +1,7 @@
 //! How long each node has been not Ready or unhealthy, as this process has seen it.
 //!
-//! The timestamps in a Node come from the clocks of the kubelet and of the node controller, so no rule uses
-//! them. The manager measures from the reconcile that first saw the node in that state. A new leader measures
-//! again.
+//! The kubelet and the node controller set the times in a Node by their clocks, so no rule uses them. The
+//! manager measures from the reconcile that first saw the node in that state. A new leader measures again.
 
 use std::sync::Arc;
 
@@ -53,8 +52,7 @@ pub struct Clocks {
     nodes: HashMap<Arc<str>, NodeClock>,
 }
 
-/// A pod's end, as a reconcile first saw it. Later changes, before the ledger has the outcome, do not change
-/// the meaning of the end.
+/// A pod's end, as a reconcile first saw it. Changes before the record do not change its meaning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact that may change later")]
 pub struct Sight {
@@ -75,8 +73,7 @@ struct NodeClock {
     not_ready: Option<Timestamp>,
     unhealthy: Option<Timestamp>,
     is_leaving: bool,
-    /// Whether the node was already not Ready or unhealthy when this process first saw it, and has been so
-    /// since.
+    /// Whether the node has been not Ready or unhealthy since before this process first saw it.
     is_inherited: bool,
 }
 

@@ -65,8 +65,7 @@ struct Memory {
 #[derive(Clone)]
 struct Trial {
     hash: String,
-    /// The message if the pod is invalid, the number of such answers in a row, and the time of the next dry
-    /// run.
+    /// If the pod is invalid: the message, the number of such answers, and the time of the next dry run.
     invalid: Option<(String, u32, Timestamp)>,
 }
 
@@ -106,8 +105,7 @@ impl Reconciler for DaemonJobs {
             let found = self.executor.reads.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
             let is_owned = |meta: &Meta| meta.is_controlled_by(&key);
             let found = found.filter(|meta| meta.uid == pod.meta.uid);
-            // A pod that lost its owner too goes back to the cache, so that the sweeper removes the
-            // finalizer.
+            // A pod that also lost its owner gets its label back, so that the sweeper sees it.
             let found = found.filter(|meta| is_owned(meta) || meta.has_finalizer(FINALIZER));
             if found.is_none() {
                 self.departed_pods.settle(&pod);

@@ -4,8 +4,7 @@
 //! be created and whether it may continue. The tolerations that the controller adds to every pod. The helpers
 //! that match affinity and taints (component-helpers `scheduling/corev1`, `Toleration.ToleratesTaint`).
 //!
-//! This module does not validate a template; the API server does, in a dry run. A term that cannot be parsed
-//! matches no node.
+//! The API server validates the template, in a dry run. Here a term that cannot be parsed matches no node.
 
 use quintet_runtime::model::core_types::{Node, Taint};
 use serde::Deserialize;
@@ -203,8 +202,8 @@ impl Placement {
 }
 
 impl Toleration {
-    /// An absent effect or key matches every effect or key, and an absent operator means Equal.
-    /// tolerationSeconds does not count.
+    /// An absent effect or key matches all, and an absent operator means Equal. tolerationSeconds does not
+    /// count.
     fn tolerates(&self, taint: &Taint) -> bool {
         let any_or = |expected: &Option<String>, is: &str| {
             expected.as_deref().is_none_or(|expected| expected.is_empty() || expected == is)
@@ -223,8 +222,7 @@ impl Toleration {
     }
 }
 
-/// A whole number in canonical form. Tolerations compare only such numbers, while node affinity accepts
-/// leading zeros.
+/// A number in canonical form. Tolerations compare no others, while node affinity accepts leading zeros.
 fn canonical_number(text: &str) -> Option<i64> {
     text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
@@ -339,8 +337,7 @@ pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
     let mut tolerations = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
     for (key, effect) in added_tolerations(&spec) {
         let added = json!({ "key": key, "operator": "Exists", "effect": effect });
-        // The added toleration replaces the user's equal one, as in a DaemonSet: the user's may have
-        // tolerationSeconds.
+        // It replaces the user's equal one, as in a DaemonSet: the user's may have tolerationSeconds.
         let is_same = |toleration: &Value| {
             let part = |member: &str| toleration.get(member).and_then(Value::as_str).unwrap_or_default();
             (part("key"), part("operator"), part("value"), part("effect")) == (key, "Exists", "", effect)
@@ -541,8 +538,7 @@ mod tests {
         assert!(!is_selected(&spec));
     }
 
-    /// `r`: a pod is created; `c`: a running pod continues; `n`: neither. Taints are written as for kubectl,
-    /// `key[=value]:effect`.
+    /// `r`: a pod is created; `c`: a running pod continues; `n`: neither. Taints are `key[=value]:effect`.
     fn on_taints(spec: &Value, taints: &str, unschedulable: bool) -> char {
         let taints = taints.split_whitespace().map(|taint| {
             let (taint, effect) = taint.rsplit_once(':').unwrap();

@@ -29,8 +29,7 @@ pub struct Failures {
     pub lost: usize,
     /// Nodes whose Node was deleted.
     pub gone: usize,
-    /// Lost records, while the failure policy stops the rollout. Each may have been the record of a failed
-    /// node.
+    /// While the failure policy stops the rollout: lost records, which may have been of failed nodes.
     pub unrecorded: usize,
     /// The number of failed nodes that is tolerated.
     pub max: usize,
@@ -48,8 +47,7 @@ impl Failures {
         self.type_ != FailurePolicyType::Continue && self.count() > self.max
     }
 
-    /// Whether permanent failures alone stop the creation of pods, so that only a user can continue the
-    /// rollout.
+    /// Whether permanent failures alone stop the creation of pods. Only a user can then continue.
     pub fn brakes_for_good(&self) -> bool {
         self.brakes() && self.count() - self.provisional > self.max
     }
@@ -111,8 +109,7 @@ pub fn max_failed(job: &DaemonJob, base: usize) -> usize {
     max.and_then(|max| of_whole(max, base, Round::Down)).unwrap_or(0)
 }
 
-/// Whether a DaemonJob with failed nodes is Complete: only with type Continue, and within a limit that the
-/// user set.
+/// Whether the failed nodes leave a DaemonJob Complete: with type Continue, within a limit of the user.
 pub fn tolerates(job: &DaemonJob, failed: usize, base: usize) -> bool {
     let policy = job.spec.failure_policy.as_ref();
     policy.is_some_and(|policy| {

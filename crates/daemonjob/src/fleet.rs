@@ -1,5 +1,4 @@
-//! The health of the selected nodes as a whole. An outage of the network or the control plane must not fail
-//! nodes.
+//! The health of the selected nodes as a whole. An outage must not count as a failure of nodes.
 
 use std::sync::Arc;
 
@@ -24,8 +23,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Counts nodes, each with whether the template selects it. `start` is the start of the run, None if the
-    /// run begins now.
+    /// Counts nodes, each with whether it is selected, for a run with this start. None: the run begins now.
     pub fn of<'n>(
         nodes: impl Iterator<Item = (&'n Node, bool)>,
         placement: &Placement,

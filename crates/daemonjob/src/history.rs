@@ -79,8 +79,7 @@ impl Judged<'_> {
     }
 }
 
-/// Whether the pod was bound to a node. A node that dies immediately does not report the containers that it
-/// started.
+/// Whether the pod was bound. A node that dies immediately does not report the containers that it started.
 fn is_bound(pod: &Pod) -> bool {
     pod.node.is_some()
 }
@@ -292,8 +291,7 @@ fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key
     };
     let is_renewed = |pod: &Pod, uid: Option<&str>, node: &Node| {
         let is_its = match uid {
-            // The Node was created again with the same name. A pod that ran on the new machine counts for the
-            // new Node.
+            // The Node was recreated with the same name. A pod that ran on the new machine counts for it.
             Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
             None => pod.meta.created? >= node.meta.created?,
         };
@@ -407,8 +405,8 @@ fn ended(
     })
 }
 
-/// The fate of a pod, as it was when a reconcile first saw its end. A later deletion, disruption or cordon
-/// has no effect.
+/// The fate of a pod when a reconcile first saw its end. A later deletion, disruption or cordon has no
+/// effect.
 fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks: &Clocks) -> Fate {
     let Some(sight) = clocks.sight(&pod.meta.uid) else { return rules.fate(pod, failures, is_kept_away) };
     let is_deleted_since = !sight.was_deleted && pod.meta.deleted.is_some();

@@ -148,8 +148,7 @@ pub struct Entry {
     pub ignored: u32,
     /// When the first of the last consecutive rejections happened.
     pub rejected_since: Option<Timestamp>,
-    /// Exit code and reason, as `1/Error`, of the last pod that failed in this rollout since the last
-    /// success.
+    /// Exit code and reason, as `1/Error`, of the last failed pod in this rollout since the last success.
     pub exit: Option<Arc<str>>,
     /// The last attempt.
     pub attempt: Option<Attempt>,
@@ -255,8 +254,7 @@ impl Entry {
         }
     }
 
-    /// Whether the next pod of a rollout adds to the counts. They restart after a success and with a new
-    /// rollout.
+    /// Whether the next pod of a rollout adds to the counts. A success and a new rollout reset them.
     pub fn counts_on(&self, rollout: u64) -> bool {
         self.rollout == rollout && self.outcome != Outcome::Succeeded
     }
@@ -279,8 +277,8 @@ impl Entry {
         self.attempt.as_ref().filter(|attempt| !attempt.clear)
     }
 
-    /// The end of the last failed pod, for messages: `exit 1 (Error)`, or the reason alone if no container
-    /// ended.
+    /// The end of the last failed pod, for messages: `exit 1 (Error)`, or only the reason without a
+    /// container's end.
     pub fn told_exit(&self) -> Option<String> {
         let (code, reason) = self.exit.as_deref()?.split_once('/')?;
         Some(if code.is_empty() { reason.to_owned() } else { format!("exit {code} ({reason})") })
@@ -453,8 +451,7 @@ fn parse(words: &[(&str, String)]) -> Option<Entry> {
     Some(entry)
 }
 
-/// Failed nodes of one rollout whose Node was deleted, counted by the hour in which the manager saw the
-/// deletion.
+/// Failed nodes of one rollout whose Node was deleted, by the hour in which the manager saw that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// The number of the rollout.
@@ -830,14 +827,14 @@ mod tests {
         #[test]
         fn parses_every_line_that_it_prints(
             outcome in 0..Outcome::VARIANTS.len(), pod in 0..=MOST_PODS, failures: u32, disruptions: u32, ignored: u32,
-            node in ".{0,9}", told in prop::option::of((0..3_usize, ".{1,9}", any::<u64>())), boot in "[a-z2-7]{0,10}",
+            node in ".{0,9}", stored in prop::option::of((0..3_usize, ".{1,9}", any::<u64>())), boot in "[a-z2-7]{0,10}",
             clear: bool, exit in prop::option::of("[0-9]{0,3}/.{1,9}"), second in 0..4_000_000_000_i64, gone: bool,
         ) {
             let outcome = Outcome::VARIANTS[outcome];
             let time = Timestamp::from_second(second).unwrap();
             let itself = outcome.implies().map(|result| (result, Arc::from("v1-7ji4ojlv5d"), 3));
-            let told = told.map(|(result, hash, rollout)| (AttemptResult::VARIANTS[result], hash.as_str().into(), rollout));
-            let attempt = itself.or(told).map(|(result, hash, rollout)| Attempt {
+            let stored = stored.map(|(result, hash, rollout)| (AttemptResult::VARIANTS[result], hash.as_str().into(), rollout));
+            let attempt = itself.or(stored).map(|(result, hash, rollout)| Attempt {
                 result, hash, rollout, boot: boot.as_str().into(), machine: "".into(), clear,
             });
             let entry = Entry {

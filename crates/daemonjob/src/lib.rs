@@ -81,8 +81,7 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// The RBAC rules of [`sweep`], which also runs where the kind is disabled: no finalizer may block a
-/// deletion.
+/// The RBAC rules of [`sweep`], which runs even if the kind is disabled. No finalizer may block a deletion.
 pub const SWEEP_RULES: &[Rule] = &[
     Rule {
         group: "",

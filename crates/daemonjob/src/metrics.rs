@@ -1,5 +1,4 @@
-//! The metrics for alerts, summed over all DaemonJobs. No object has a label, so that the number of series is
-//! bounded.
+//! The metrics for alerts, summed over all DaemonJobs, so that the number of series is bounded.
 
 use prometheus::{
     IntCounter, IntCounterVec, Registry, register_int_counter_vec_with_registry,

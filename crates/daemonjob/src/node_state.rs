@@ -196,8 +196,7 @@ pub(crate) fn is_done(history: &History<'_>, hash: &str, job: &DaemonJob, node: 
     let Some(latest) = history.latest.as_ref().filter(|latest| latest.has_succeeded()) else { return false };
     let Some(attempt) = &latest.attempt else { return false };
     let is_current = *attempt.hash == *hash || !reruns_on(job, RerunOn::TemplateChange);
-    // A reboot or a reinstallation begins a run only while the node is Ready. During a run it counts on any
-    // node.
+    // A reboot or reinstallation begins a run only if the node is Ready. During a run it always counts.
     let is_known = node.ready || !was_finished(job);
     let changed = |what, then: &str, is: &str| {
         !then.is_empty() && !is.is_empty() && is_known && reruns_on(job, what) && *id_digest(is) != *then
@@ -278,8 +277,7 @@ impl Judge<'_> {
         let is_long_unhealthy = is_unhealthy && is_over(clocks.unhealthy_since(uid, self.now));
         // A pod on a node that is Ready again runs, even if the taint still exists.
         standing.is_written_off = is_lost || is_long_unhealthy && !node.ready;
-        // A new leader cannot know yet how long the node has been not Ready. The failure may be one that
-        // stopped the rollout.
+        // A new leader cannot know how long the node has been not Ready. The rollout may have stopped for it.
         let inherited = clocks.is_inherited(uid);
         standing.failure = self.recorded_failure(history);
         if standing.failure.is_none()

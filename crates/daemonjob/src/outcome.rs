@@ -52,8 +52,7 @@ impl DeletedFor {
     }
 }
 
-/// The largest expected difference between the clocks of a node and of the API server. Without it a kill
-/// could count as a failure.
+/// The largest expected difference between the clocks of a node and of the API server.
 const SKEW: SignedDuration = SignedDuration::from_secs(2);
 
 /// The failure rules of a DaemonJob.
@@ -195,8 +194,8 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// The action of the first rule that matches. Exit codes of a deleted pod do not match, because the
-    /// deletion can cause them.
+    /// The action of the first rule that matches. Exit codes of a deleted pod do not count: the deletion
+    /// causes some.
     fn action(&self, pod: &Pod, made_to_go: bool) -> Option<PodFailureAction> {
         let matches = |rule: &&PodFailureRule| {
             let by_exit = rule.on_exit_codes.as_ref().is_some_and(|on_exit| {
@@ -244,8 +243,8 @@ pub fn why(pod: &Pod) -> &str {
     reason.or_else(exit).unwrap_or("Error")
 }
 
-/// Exit code and reason of a failed pod, as the ledger stores them: `1/Error`, or `/Evicted` if no container
-/// ended.
+/// Exit code and reason of a failed pod, as in the ledger: `1/Error`, or `/Evicted` without a container's
+/// end.
 pub fn exit(pod: &Pod) -> String {
     let code = pod.exits.first().or(pod.last_exit.as_deref()).map(|exit| exit.code.to_string());
     format!("{}/{}", code.unwrap_or_default(), why(pod))
@@ -403,8 +402,7 @@ mod tests {
         assert_eq!((outcome(false), outcome(true)), (Outcome::Disrupted, Outcome::Ignored));
     }
 
-    /// L3: the kubelet does not restart a container with restartPolicy Never, whatever the pod's
-    /// restartPolicy.
+    /// L3: the kubelet does not restart a container with restartPolicy Never, whatever the pod's is.
     #[test]
     fn fails_a_deleted_pod_whose_container_never_restarts() {
         let mut pod = asked(failed(1), 59);

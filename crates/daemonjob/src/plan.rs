@@ -58,8 +58,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let now_free = now_free.iter().filter_map(|(pod, _)| release(&pod.meta));
     let then_free = then_free.iter().filter_map(|(pod, _)| release(&pod.meta));
     if world.stopping {
-        // A drain may have deleted the pods together with this manager, and no other manager may be able to
-        // run.
+        // A drain may delete the pods together with this manager, and no other manager may be able to run.
         let steps = [now_free.collect(), ledger, then_free.collect()];
         plan.steps.extend(steps.into_iter().filter(|step: &Actions| !step.is_empty()));
         return plan;

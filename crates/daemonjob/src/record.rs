@@ -1,8 +1,7 @@
 //! Decides when the manager writes the ledger, and which pods wait for that.
 //!
 //! The ledger must have a line before a pod is released, before a run counts as finished, and before a
-//! failure could be lost. Other lines wait for such a write, or for five minutes. All waits are measured by
-//! the manager's clock.
+//! failure could be lost. Other lines wait for such a write, or five minutes, by the manager's clock.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -38,8 +37,7 @@ const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// During a run, recorded pods are released after no pod was created or ended for this long.
 const QUIET: SignedDuration = SignedDuration::from_mins(1);
-/// The largest number of pods that are deleted or released together while nothing waits for that, and the
-/// time until the next ones.
+/// The most pods that are deleted or released together without urgency, and the time until the next ones.
 const MOST_TIDIED: usize = 200;
 const TIDY_PACE: SignedDuration = SignedDuration::from_secs(1);
 
@@ -116,8 +114,8 @@ impl<'a> Record<'a> {
                 ended: whole_seconds(now),
                 ..Entry::default()
             });
-            // A lost record is written immediately: after the shard exists again, nothing else shows the
-            // loss.
+            // A lost record is written immediately, because nothing shows the loss after the shard exists
+            // again.
             if lost.is_some() {
                 self.flushed[at(uid)] = true;
             }
@@ -144,7 +142,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Writes every shard when the run has ended or is suspended, when the spec changes, and when the process
+    /// Writes every shard at the end of a run, at suspend, at a change of the spec, and before the process
     /// exits.
     fn flush_all_if_due(&mut self, job: &DaemonJob, world: &World, survey: &Survey<'_>) {
         let before = job.status.as_ref();

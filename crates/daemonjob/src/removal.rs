@@ -110,8 +110,8 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
         });
     }
     let history = survey.histories.of_home(judged);
-    // No other controller deletes a pod that is pinned to a missing node, and a new Node of that name would
-    // run it.
+    // No other controller deletes a pod that is pinned to a missing node. A new Node of that name would run
+    // it.
     let Some(history) = history else { return Some(DeletedFor::Misplaced) };
     let is_misplaced = match history.verdict {
         Verdict::Run => false,
@@ -137,8 +137,7 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
     }
 }
 
-/// Whether another counted pod for the same node name has precedence: a pod that has started, or else the pod
-/// with the higher number.
+/// Whether another pod for the same node name has precedence: a started pod, or else the higher number.
 fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
     let order =
         |judged: &Judged<'_>| (judged.pod.started.is_some(), judged.number, judged.pod.meta.uid.clone());

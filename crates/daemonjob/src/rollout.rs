@@ -1,8 +1,7 @@
 //! Rollouts and runs by number, and their state in the last status.
 //!
-//! A rollout is for one template and retryToken, and failures and limits are counted for it. Suspend and
-//! resume begin another run of the same rollout. Numbers, not times, identify both, so a wrong clock does not
-//! matter.
+//! Failures and limits count for a rollout, which has one template and retryToken. Suspend and resume begin
+//! another run of it. Numbers, not times, identify both, so a wrong clock does not matter.
 
 use std::sync::Arc;
 
@@ -118,8 +117,7 @@ pub fn ended_before(job: &DaemonJob, key: &Key) -> Option<Ending> {
     (holds && !is_next).then_some(ending)
 }
 
-/// The rollout of a pod. A pod without the annotation belongs to the current rollout if it has the current
-/// template.
+/// The rollout of a pod. Without the annotation, a pod of the current template has the current rollout.
 pub fn rollout_of(pod: &Pod, key: &Key) -> u64 {
     let current = || if hash_of(pod, &key.hash) == &*key.hash { key.rollout } else { 0 };
     numbered(pod, ROLLOUT_ANNOTATION).unwrap_or_else(current)

@@ -11,9 +11,8 @@ use crate::observe::World;
 use crate::rollout::{Ending, ended_before, was_finished};
 use crate::survey::Survey;
 
-/// Whether a run begins now. A run begins at creation, at resume and at a change of the template. After the
-/// last run finished, it also begins for a Node created since then, and for a reboot or reinstallation that
-/// rerunOn names.
+/// Whether a run begins now: at creation, at resume or at a change of the template. After a finished run, a
+/// Node created since then begins one, and so does a reboot or reinstallation that rerunOn names.
 pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
     if job.spec.suspend == Some(true) {
         return false;
@@ -43,8 +42,7 @@ pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
     is_other_template || survey.ending.is_none() && was_finished(job) && has_new_work()
 }
 
-/// The start of a run that begins now. It is not before the creation of an existing Node, even if clocks
-/// differ.
+/// The start of a run that begins now. It is not before the creation of an existing Node.
 pub fn start(world: &World, now: Timestamp) -> Timestamp {
     let created = world.nodes.iter().filter_map(|node| node.meta.created).max();
     whole_seconds(created.map_or(now, |created| created.max(now)))
@@ -98,8 +96,7 @@ pub fn worked(
     let now = whole_seconds(now);
     let starts_again = survey.begins || survey.changes;
     let since = before.working_since.as_ref().filter(|_| !starts_again);
-    // The time before this term does not count: another manager's clock may differ, and the user may have
-    // held the run.
+    // The time before this term does not count: clocks may differ, and the user may have held the run.
     let since = since.map(|since| since.0.max(survey.led_since));
     let worked = before.worked_seconds.filter(|_| !starts_again).unwrap_or_default();
     match (since, survey.works()) {

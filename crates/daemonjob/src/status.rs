@@ -309,8 +309,7 @@ fn foreign_shards(world: &World) -> String {
     if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
 }
 
-/// The refusal of a pod that is desired now. The status has it until a creation succeeds, even during a
-/// retry.
+/// The refusal of a pod that is due. It stays in the status until a creation succeeds.
 fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Option<&'a Refusal> {
     if world.refusals.is_empty() {
         return None;

@@ -28,8 +28,7 @@ pub struct Survey<'a> {
     pub histories: Histories<'a>,
     /// The indexes of nodes with several counted pods, which a late write can cause.
     pub doubled: Vec<usize>,
-    /// By the index of a node: whether its pods hold no slots, because it was not Ready or unhealthy for too
-    /// long.
+    /// By the index of a node: whether its pods hold no slots, because it was unwell for too long.
     pub written_off: Vec<bool>,
     /// The number of pods that have not ended, on nodes that are not selected or deleted.
     pub elsewhere: usize,
@@ -81,8 +80,7 @@ impl<'a> Survey<'a> {
         self.nodes.iter().filter(|node| matches(&node.state)).count()
     }
 
-    /// The number of nodes that are done, have failed, run or are pending, and of other nodes where a pod
-    /// still runs.
+    /// The number of desired nodes, and of other nodes where a pod still runs.
     pub fn desired(&self) -> usize {
         self.count(State::is_desired) + self.elsewhere
     }

@@ -127,8 +127,7 @@ impl Reconciler for Sweeper {
 }
 
 impl Sweeper {
-    /// Whether the owner is deleted or terminating, another object has its name, or its definition is
-    /// deleted.
+    /// Whether the owner or its definition is deleted or terminating, or another object has its name.
     async fn is_gone(&self, pod: &Pod, owner: &Owner) -> Result<bool, Error> {
         if self.gone().contains(&owner.uid) {
             return Ok(true);
@@ -158,8 +157,7 @@ impl Sweeper {
     }
 }
 
-/// Adds the sweeper to the process. `served` are the DaemonJobs that the process serves, None if the kind is
-/// disabled.
+/// Adds the sweeper to the process. `served` are the served DaemonJobs, None if the kind is disabled.
 pub fn register(context: &Context, served: Option<Informer<DaemonJob>>) {
     let sweeper =
         Sweeper { served: served.clone(), executor: context.executor.clone(), gone: Mutex::default() };

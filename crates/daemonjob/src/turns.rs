@@ -1,8 +1,7 @@
 //! Decides which nodes get a pod now: the slots of `parallelism` and their holders.
 //!
-//! A slot is held by a pod that has not ended and by a node that has been not Ready since an attempt. With a
-//! failure policy other than Continue, a node that waits for its retry holds a slot too. The longest holder
-//! goes first.
+//! A pod that has not ended holds a slot, and so does a node that has been not Ready since an attempt. Unless
+//! the failure policy is Continue, a node that waits for its retry does too. The longest holder goes first.
 
 use std::fmt::Write as _;
 
@@ -117,8 +116,8 @@ fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots) {
     }
 }
 
-/// The UIDs of running pods of an older template whose node has a slot for the new one, with outdatedPods
-/// Replace.
+/// With outdatedPods Replace: UIDs of running pods of an older template whose node has a slot for the new
+/// one.
 fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, slots: &Slots) -> HashSet<&'a str> {
     if job.spec.outdated_pods != Some(OutdatedPods::Replace) || survey.begins || survey.changes {
         return HashSet::new();

@@ -20,8 +20,7 @@ use crate::counter::allocations;
 
 const NODES: usize = 1_000;
 
-/// The limits of allocations for each node, of a plan that creates all pods and of a plan that finds all pods
-/// running.
+/// The limits for each node, of a plan that creates all pods and of a plan that finds all pods running.
 const TO_MAKE: u64 = 252;
 const TO_LOOK: u64 = 2;
 

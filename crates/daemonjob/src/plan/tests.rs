@@ -739,8 +739,7 @@ fn skips_a_node_whose_pod_does_not_start_in_time() {
     clocks.step(&job, &waiting, (now(), SignedDuration::ZERO));
     waiting.clocks = clocks;
     assert_eq!(plan(&job, &waiting, now()).again, Some(later(30)));
-    // Clocks differ, so the manager sets the annotation first. A pod that has started meanwhile stays and
-    // loses the annotation.
+    // Clocks differ, so the annotation comes first. A pod that has started by then stays and loses it.
     let first = plan(&job, &waiting, later(30));
     let Action::Merge { body, .. } = &first.steps[0][0] else { panic!("{first:?}") };
     assert_eq!(body["metadata"]["annotations"], json!({ DELETED_FOR_ANNOTATION: "PendingDeadline" }));
@@ -1129,8 +1128,7 @@ fn limits_the_size_of_status_and_ledger() {
     }
 }
 
-/// The hash of the tutorial's sample. It must never change, because an upgrade would run every DaemonJob
-/// again.
+/// The hash of the tutorial's sample. A change would run every DaemonJob again at an upgrade.
 #[test]
 fn golden_hash_of_the_sample() {
     let template = RawTemplate(json!({"spec": {

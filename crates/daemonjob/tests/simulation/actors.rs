@@ -69,8 +69,7 @@ impl Server {
         self.pods_that(|pod| pod.node.is_none() && pod.meta.deleted.is_none() && pod.phase == Phase::Pending)
     }
 
-    /// The scheduler binds a pod to the node of its affinity, or sets the reason why it cannot. `full`: no
-    /// pod fits there.
+    /// The scheduler binds a pod to the node of its affinity, or sets the reason. `full`: no pod fits there.
     pub fn schedule(&mut self, pod: &str, full: bool) {
         let pin = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0";
         let pin = self.spec(pod).pointer(pin).unwrap();
@@ -137,15 +136,13 @@ impl Server {
         self.pods_that(|pod| self.is_kept(pod) && pod.is_running() && pod.meta.deleted.is_some())
     }
 
-    /// The kubelet kills a terminating pod.
     pub fn kill(&mut self, pod: &str) {
         let at = self.node_stamp();
         self.edit_pod(pod, |json| end(json, 137, "Error", &at));
         self.confirm(pod);
     }
 
-    /// The kubelet reports that no container of a terminating pod runs. The pod is removed unless it has a
-    /// finalizer.
+    /// The kubelet reports that no container of a terminating pod runs.
     fn confirm(&mut self, pod: &str) {
         if self.pods.objects[pod].seen.meta.deleted.is_some() {
             self.delete_pod(pod, Some(0));
@@ -197,8 +194,7 @@ impl Server {
         self.delete_pod(pod, Some(0));
     }
 
-    /// A Node is deleted and created again with the same name. `same`: the kubelet of the same machine
-    /// registers again.
+    /// A Node is deleted and created again. `same`: the kubelet of the same machine registers again.
     pub fn replace_node(&mut self, name: &str, same: bool) {
         self.delete_node(name);
         self.wait(SignedDuration::from_secs(2));
@@ -238,8 +234,7 @@ impl Server {
         self.reboot(node);
     }
 
-    /// A node shuts down gracefully: the kubelet reports that it is not Ready, and then ends its pods. The
-    /// node has booted when it is Ready again.
+    /// A node shuts down gracefully: the kubelet reports that it is not Ready, and then ends its pods.
     pub fn shut_down(&mut self, node: &str) {
         self.set_ready(node, false);
         self.down.insert(node.to_owned());
@@ -254,8 +249,7 @@ impl Server {
         }
     }
 
-    /// A node loses its power, and no kubelet reports the ends of its pods. The node has booted when it is
-    /// Ready again.
+    /// A node loses its power, and no kubelet reports the ends of its pods.
     pub fn die(&mut self, node: &str) {
         self.set_ready(node, false);
         self.down.insert(node.to_owned());

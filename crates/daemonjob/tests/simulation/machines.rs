@@ -22,7 +22,6 @@ use crate::truth::{Truth, annotation, label, reruns_on};
 /// The end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It has not ended.
     Open,
     Succeeded,
     /// It failed, or the manager deleted it for its restarts.
@@ -67,8 +66,7 @@ pub struct Machine {
     /// The possible disruptions in this rollout.
     pub most_disruptions: u32,
     pub last: Option<Attempt>,
-    /// The rollout and number of the last pod that ended while the node was not Ready, if the node has not
-    /// been Ready since.
+    /// The rollout and number of the last pod whose end left the node not Ready until now.
     unclear: Option<(u64, u64)>,
     /// The rollout of the last pod that was bound to it.
     pub bound: Option<u64>,

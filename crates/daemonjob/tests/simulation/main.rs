@@ -183,8 +183,8 @@ fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
-/// Runs the same sequences each time. Returns the first sequence that breaks an invariant, shrunk in at most
-/// this number of steps.
+/// Runs fixed sequences. Returns the first one that breaks an invariant, shrunk in at most this number of
+/// steps.
 fn first_failure(cases: u32, max_shrink_iters: u32, stale: (bool, bool)) -> Option<String> {
     let config = ProptestConfig {
         cases,
@@ -213,8 +213,7 @@ fn keeps_its_invariants() {
     }
 }
 
-/// Shows why a controller lists all its caches again at a take-over, and that the simulation detects a stale
-/// cache.
+/// Shows why a controller lists all its caches at a take-over, and that the simulation detects stale caches.
 #[test]
 fn a_leader_with_old_caches_breaks_invariants() {
     for stale in [(true, false), (false, true)] {

@@ -1,5 +1,4 @@
-//! A manager's process as far as a plan depends on it: its caches, its clock and its memory. It executes a
-//! reconcile write by write.
+//! A manager's process as far as a plan depends on it. It executes a reconcile write by write.
 //!
 //! It imitates `quintet_runtime::control` (reconcile, take-over), `quintet_runtime::write::executor`
 //! (execute, caught_up, clarify, refusals) and `controller.rs` of this crate (observe).
@@ -42,8 +41,8 @@ impl<T: Object> View<T> {
         Self { applied: kind.log.len(), objects }
     }
 
-    /// Applies events until at most `lag` are left, and at least those up to `revision`. Returns the objects
-    /// that left.
+    /// Applies events until at most `lag` are left, and at least those up to `revision`. Returns removed
+    /// objects.
     fn follow(&mut self, kind: &Kind<T>, lag: Lag, revision: u64) -> Vec<Arc<T>> {
         let owed = kind.log.partition_point(|change| change.revision <= revision);
         let until = kind.log.len().saturating_sub(usize::from(lag)).max(owed);
@@ -72,7 +71,6 @@ struct Written {
     job: u64,
 }
 
-/// One process.
 pub struct Manager {
     pub pods: View<Pod>,
     pub nodes: View<Node>,
@@ -80,7 +78,6 @@ pub struct Manager {
     pub jobs: View<DaemonJob>,
     /// Shards that left the cache without having been seen terminating.
     departed: BTreeMap<Arc<str>, Arc<Shard>>,
-    /// How far its clock is ahead.
     offset: SignedDuration,
     clocks: Clocks,
     written: Written,
@@ -141,8 +138,7 @@ impl Manager {
         }
     }
 
-    /// The caches of pods, nodes, ledger and DaemonJob follow the server until these numbers of events are
-    /// left.
+    /// The caches follow the server until these numbers of events are left: pods, nodes, ledger, DaemonJob.
     pub fn follow(&mut self, server: &Server, lags: [Lag; 4]) {
         let before = (self.pods.applied, self.nodes.applied, self.shards.applied, self.jobs.applied);
         self.pods.follow(&server.pods, lags[0], self.written.pods);
@@ -166,12 +162,10 @@ impl Manager {
         (next(pods), next(nodes))
     }
 
-    /// How far its clock is ahead.
     pub fn offset(&self) -> SignedDuration {
         self.offset
     }
 
-    /// A time by its clock.
     fn local(&self, at: Timestamp) -> Timestamp {
         at.checked_add(self.offset).unwrap()
     }
@@ -340,7 +334,6 @@ impl Manager {
         self.pass.as_mut().and_then(|pass| pass.steps.pop_front()).unwrap_or_default()
     }
 
-    /// A write succeeded.
     pub fn wrote(&mut self, action: &Action<DaemonJobStatus>, revision: u64, now: Timestamp) {
         let Some((verb, name)) = name_of(action) else { return };
         if resource_of(action) == CONFIG_MAPS {
@@ -372,7 +365,6 @@ impl Manager {
         }
     }
 
-    /// The server rejected a write.
     pub fn was_refused(&mut self, action: &Action<DaemonJobStatus>, reason: &str, now: Timestamp) {
         let Some((verb, name)) = name_of(action) else { return };
         let times = self.refusals.of(verb, &resource_of(action), name).map_or(0, |refusal| refusal.times);
@@ -392,7 +384,6 @@ impl Manager {
         self.unclear.push(about.unwrap_or((Resource::of::<DaemonJob>(), JOB.to_owned())));
     }
 
-    /// The manager wrote the status.
     pub fn wrote_status(&mut self, revision: u64, now: Timestamp) {
         self.written.job = self.written.job.max(revision);
         self.status_written = Some(now);
@@ -403,7 +394,6 @@ fn resource_of(action: &Action<DaemonJobStatus>) -> Resource {
     action.target().map_or_else(Resource::of::<DaemonJob>, |(_, resource, _)| *resource)
 }
 
-/// Verb and name of a write.
 pub fn name_of(action: &Action<DaemonJobStatus>) -> Option<(Verb, &str)> {
     action.target().map(|(verb, _, name)| (verb, name))
 }

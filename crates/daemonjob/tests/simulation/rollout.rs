@@ -46,8 +46,7 @@ pub struct Memory {
     gone: BTreeMap<String, Timestamp>,
     /// The rollout that the failure policy surely stops, and since when.
     braked: Option<(u64, Timestamp)>,
-    /// UIDs of nodes that surely counted while the status had the stop, and have been unwell since. For every
-    /// process.
+    /// UIDs of nodes that surely counted while the status had the stop, and have been unwell since.
     counted: BTreeSet<String>,
     /// The largest number of nodes at the same time.
     most_nodes: usize,
@@ -92,8 +91,7 @@ pub fn rollout_number(status: Option<&DaemonJobStatus>) -> Option<u64> {
     u64::try_from(status?.rollout.as_ref()?.number).ok()
 }
 
-/// Whether the fleet may be unhealthy as a whole: more than half of the nodes that existed when the run began
-/// are unhealthy.
+/// Whether more than half of the nodes that existed when the run began may be unhealthy.
 fn may_be_unhealthy(pass: &Pass, placement: &Placement) -> bool {
     let start = |status: Option<&DaemonJobStatus>| Some(status?.start_time.as_ref()?.0);
     let starts = [start(pass.job.status.as_ref()), start(pass.plan.status.as_ref()), None];
@@ -133,8 +131,7 @@ impl Memory {
 }
 
 impl View {
-    /// The knowledge of the manager that begins this reconcile, after the events of pods and nodes before
-    /// these revisions.
+    /// The knowledge of the manager that begins this reconcile, with the revisions of its caches.
     pub fn of(
         server: &Server,
         truth: &mut Truth,

@@ -29,7 +29,6 @@ pub struct Kind<T> {
     pub log: Vec<Change<T>>,
 }
 
-/// An object.
 pub struct Stored<T> {
     pub json: Value,
     pub seen: Arc<T>,
@@ -65,7 +64,6 @@ pub struct Clocks {
     pub nodes: SignedDuration,
 }
 
-/// The API server.
 pub struct Server {
     /// The true time.
     pub now: Timestamp,
@@ -121,7 +119,6 @@ fn text<'a>(json: &'a Value, path: &str) -> &'a str {
     json.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The resourceVersion of an object.
 pub fn revision_of(json: &Value) -> u64 {
     text(json, "/metadata/resourceVersion").parse().unwrap()
 }
@@ -257,7 +254,6 @@ impl Server {
         self.nodes.edit(&mut self.revision, name, change);
     }
 
-    /// A new boot ID or machine ID.
     pub fn new_id(&mut self) -> String {
         self.uid()
     }
@@ -266,8 +262,8 @@ impl Server {
         self.pods.edit(&mut self.revision, name, change);
     }
 
-    /// DELETE of a pod. Without a grace period, that of the pod applies. Without finalizers the pod is
-    /// removed when nothing runs.
+    /// DELETE of a pod, by default with its own grace period. Without finalizers it is removed when nothing
+    /// runs.
     pub fn delete_pod(&mut self, name: &str, grace: Option<i64>) -> u64 {
         let json = self.pods.objects[name].json.clone();
         let is_bound = json.pointer("/spec/nodeName").is_some();

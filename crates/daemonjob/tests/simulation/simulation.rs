@@ -29,8 +29,7 @@ pub enum Op {
         any: u8,
         lags: [Lag; 4],
     },
-    /// The leader's next write gets no answer. `done`: the server does it. `rest`: the server does the rest
-    /// of its step too.
+    /// The leader's next write gets no answer. `done`: the server does it. `rest`: and the rest of its step.
     NoAnswer {
         done: bool,
         rest: bool,
@@ -39,8 +38,7 @@ pub enum Op {
     Crash,
     /// The leader's process is stopped: it reconciles a last time, exits, and restarts.
     Stop,
-    /// The other process takes over. Its caches of pods and nodes lag this far. The writes in flight that the
-    /// mask selects come late.
+    /// The other process takes over, with this lag. The writes in flight that the mask selects come late.
     TakeOver {
         pods: Lag,
         nodes: Lag,
@@ -111,8 +109,7 @@ pub struct Scenario {
     pub foreground: bool,
     /// Whether the caches of pods and of nodes may lag when a process takes over.
     pub stale: (bool, bool),
-    /// How many seconds the clocks of the first manager, the second one, the API server and the nodes are
-    /// ahead.
+    /// How many seconds the clocks of both managers, the API server and the nodes are ahead, in this order.
     pub clocks: [i16; 4],
 }
 

@@ -25,7 +25,6 @@ pub enum Maker {
     Late,
 }
 
-/// A success.
 struct Success {
     hash: String,
     boot: String,
@@ -183,7 +182,6 @@ impl Truth {
         self.successes.insert(machine, success);
     }
 
-    /// A manager wrote the ledger.
     pub fn ledger_written(&mut self, server: &Server) {
         for shard in server.shards.objects.values() {
             for (uid, line) in &shard.seen.entries {

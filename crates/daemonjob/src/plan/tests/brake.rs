@@ -1,4 +1,4 @@
-//! The failed nodes and their effect on the rollout, with the orders of events that could let a bad template
+//! The effect of failed nodes on the rollout, with the orders of events that could let a bad template
 //! continue.
 
 use super::scene::{Scene, cautious};
@@ -289,8 +289,8 @@ fn takes_the_percentage_of_the_largest_fleet() {
     assert_eq!(scene.status().rollout.as_ref().unwrap().base, 5);
 }
 
-/// A7: a node that was not Ready when its pod was created is not suspect, and a tolerated taint keeps no pod
-/// away.
+/// A7: a node that was not Ready when its pod was created is not suspect, and a tolerated taint has no
+/// effect.
 #[test]
 fn runs_on_not_ready_nodes_that_the_template_tolerates() {
     let template = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}],
@@ -306,8 +306,7 @@ fn runs_on_not_ready_nodes_that_the_template_tolerates() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
-/// A8 and N9: daily failures of repaired nodes do not add up. Time alone never lets a stopped rollout
-/// continue.
+/// A8 and N9: daily failures of repaired nodes do not add up. Time alone does not end a stop.
 #[test]
 fn counts_deleted_nodes_for_a_day() {
     let policy = json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": 1}});

@@ -115,8 +115,7 @@ fn releases_deleted_pods_before_the_process_exits() {
     assert!(scene.world.pods.is_empty(), "{:?}", scene.world.pods);
 }
 
-/// M3: the ttl of a pod begins at its end, even if the run does not end. The pods of a failed node wait for
-/// the end of the run.
+/// M3: the ttl of a pod begins at its end. The pods of a failed node wait for the end of the run.
 #[test]
 fn applies_the_ttl_to_each_pod() {
     let spec = json!({"ttlSecondsAfterFinished": 400, "backoffLimit": 0, "parallelism": 3});
@@ -140,8 +139,7 @@ fn applies_the_ttl_to_each_pod() {
     assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
 }
 
-/// M8: the manager keeps the newest succeeded pods, so that the pod garbage collector does not delete the
-/// pods of others.
+/// M8: only the newest succeeded pods are kept, so that the pod garbage collector spares the pods of others.
 #[test]
 fn keeps_a_thousand_succeeded_pods() {
     let mut scene = scene(&json!({}), 1_300);

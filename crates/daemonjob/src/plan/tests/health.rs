@@ -100,8 +100,7 @@ fn a_wrong_clock_makes_no_node_late() {
     assert_eq!(scene.status().start_time, Some(Time(later(600))));
 }
 
-/// A25: a node that joins during the run belongs to it. A node that becomes eligible after the run begins a
-/// new run.
+/// A25: a node that joins during the run belongs to it. A node that becomes eligible later begins a new run.
 #[test]
 fn a_node_that_becomes_eligible_later_begins_a_run() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
@@ -357,8 +356,7 @@ fn reports_an_outdated_definition() {
     assert_eq!(plan.status.unwrap().pending_nodes[0].reason, "DefinitionOutdated");
 }
 
-/// A node that the template does not tolerate, such as a control plane node, is listed, but the run counts as
-/// complete.
+/// An untolerated node, such as a control plane node, is listed, but the run counts as complete.
 #[test]
 fn a_tainted_node_does_not_make_a_run_incomplete() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);

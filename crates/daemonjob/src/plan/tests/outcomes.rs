@@ -269,8 +269,7 @@ fn does_not_change_a_line_of_a_newer_version() {
     assert!(scene.world.ledger[at].entries["uid-a"].is_err());
 }
 
-/// A pod whose line is of a newer version cannot be recorded. It keeps its finalizer, even if its Node was
-/// deleted.
+/// A pod whose line is of a newer version keeps its finalizer, because it cannot be recorded.
 #[rstest]
 #[case::node_exists(false)]
 #[case::node_is_deleted(true)]
@@ -308,8 +307,7 @@ fn creates_no_pod_of_an_invalid_template() {
     assert_eq!(scene.passes(), ["a"]);
 }
 
-/// A selector that the API server rejects selects no node. The run is not complete, and running pods
-/// continue.
+/// An invalid selector selects no node. The run is not complete, and running pods continue.
 #[rstest]
 #[case::no_node(&[], json!({}))]
 #[case::nodes(&["a", "b"], json!({}))]
@@ -383,8 +381,7 @@ fn counts_rejections_after_an_older_success() {
     assert_eq!(scene.reason("a"), Some("DisruptionLimitExceeded"));
 }
 
-/// M4 and A37: a crash loop and a failed node show restarts, exit code and reason, but not the termination
-/// message.
+/// M4 and A37: messages have restarts, exit code and reason, but not the termination message.
 #[test]
 fn shows_the_exit_of_crash_loops_and_failed_nodes() {
     let exit = || Exit {

@@ -142,7 +142,7 @@ fn replaces_outdated_pods_in_turn() {
     assert!(going(&scene).iter().all(|name| name != "b"), "no pod is replaced while the DaemonJob is paused");
 }
 
-/// H3 and A21: with outdatedPods Finish, a pod of an older template is deleted only if no container of it
+/// H3 and A21: with outdatedPods Finish, a pod of an older template is deleted only if none of its containers
 /// runs.
 #[rstest]
 #[case::crash_loop(true, false, true)]
