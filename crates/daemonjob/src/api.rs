@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
          && self.template.spec.restartPolicy == 'Never'"
     )
     .message(
-        "podFailurePolicy needs template.spec.restartPolicy Never: the exit codes of a restarted pod are lost"
+        "podFailurePolicy needs template.spec.restartPolicy Never: a pod whose containers restart does not show how it failed"
     ),
     // The names are bound once: a lookup for each policy rule would exceed the API server's cost limit.
     validation = Rule::new(
@@ -399,7 +399,7 @@ pub struct DaemonJobStatus {
     /// When the clock of the current run began to advance. Absent while the clock is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_since: Option<Time>,
-    /// The numbers of the shards of the ledger, with which the names of their ConfigMaps end.
+    /// The numbers of the ledger shards that the manager has created. Their ConfigMaps' names end with them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<i32>")]
     pub ledger_shards: Vec<u8>,
@@ -453,7 +453,7 @@ pub struct Rollout {
     /// The smallest number of nodes that were unhealthy at the same time since the run began.
     #[serde(default)]
     pub unhealthy_from_start: i32,
-    /// When the failure policy stopped the rollout. Absent while the rollout may continue.
+    /// When the failure policy stopped the rollout. Absent while it does not stop the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub braked_since: Option<Time>,
     /// The reason for the end of the rollout: the reason of the condition Failed.
