@@ -193,7 +193,7 @@ fn a_rejected_pod_is_no_attempt_and_a_reboot_keeps_its_place() {
         let waits = job["status"]["pendingNodes"].as_array().unwrap().iter().find(|one| one["node"] == *node);
         let waits = waits.unwrap_or_else(|| panic!("{node} is not pending: {:#}", job["status"]));
         assert_eq!(waits["reason"], "NotReadySinceAttempt");
-        assert!(waits["message"].as_str().unwrap().contains("holds 1 of 1 places"), "{waits}");
+        assert!(waits["message"].as_str().unwrap().contains("holds 1 of 1 slots"), "{waits}");
         site.cluster().boot_node(number).unwrap();
     }
     site.wait("both are done", || {

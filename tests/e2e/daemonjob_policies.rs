@@ -100,7 +100,7 @@ fn failures_back_off_and_end_at_the_limit() {
         job["metadata"]["name"] == "tries" && word(job, "pendingNodes", a) == "BackingOff"
     });
     let (_, message) = told(&job, "pendingNodes", a).unwrap();
-    assert!(message.contains("tries again at ") && message.contains(", after 1 try"), "{message}");
+    assert!(message.contains("retries at ") && message.contains(", after 1 attempt"), "{message}");
     let second = running(&arena, "tries", a, 2);
     let at = |pod: &str, path: &str| {
         let pod = arena.get("pod", pod).unwrap();

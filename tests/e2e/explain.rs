@@ -255,7 +255,7 @@ fn explain_follows_a_run_from_its_first_pod_to_the_last() {
     let late = arena.node("late");
     let answer = explain("table");
     assert_eq!((answer.code, answer.line(&late)[1..3].to_vec()), (Some(1), vec!["Waiting", "Suspended"]));
-    assert!(answer.stdout.contains("The manager has not looked at it since"), "{answer:?}");
+    assert!(answer.stdout.contains("The manager has not reconciled the last change"), "{answer:?}");
 }
 
 #[test]

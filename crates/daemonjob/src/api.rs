@@ -1,4 +1,4 @@
-//! The DaemonJob custom resource: the tutorial's fields, Quintet's own, and the status.
+//! The DaemonJob custom resource: the tutorial's fields, Quintet's additions, and the status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -8,7 +8,7 @@ use quintet_runtime::model::schema::{number_or_percentage, short_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a DaemonJob should run, and how.
+/// The pod template of a DaemonJob, and the rules for its runs.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "dj.dysproz.io",
@@ -41,9 +41,9 @@ use serde::{Deserialize, Serialize};
          && self.template.spec.restartPolicy == 'Never'"
     )
     .message(
-        "podFailurePolicy needs template.spec.restartPolicy Never: only a pod that is not restarted shows how it failed"
+        "podFailurePolicy needs template.spec.restartPolicy Never: a pod whose containers restart does not show how it failed"
     ),
-    // The list in a list binds the names: looked up for each rule they would cost more than the API server allows.
+    // The names are bound once: a lookup for each policy rule would exceed the API server's cost limit.
     validation = Rule::new(
         "!has(self.podFailurePolicy) || !has(self.template.spec) \
          || [self.template.spec.containers.map(container, container.name) + \
@@ -55,16 +55,16 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonJobSpec {
-    /// The pod that runs on every node. Its nodeSelector, node affinity and tolerations say which nodes are
-    /// eligible, as for a DaemonSet. restartPolicy Always, or none, becomes OnFailure.
+    /// The pod that runs on every node. Its nodeSelector, node affinity and tolerations determine the
+    /// eligible nodes, as for a DaemonSet. restartPolicy Always, or no restartPolicy, becomes OnFailure.
     #[x_kube(
         validation = Rule::new("has(self.spec) && has(self.spec.containers) && self.spec.containers.size() > 0")
             .message("template.spec.containers must list at least one container")
     )]
     pub template: RawTemplate,
 
-    /// How many pods may run at a time: a number, or a percentage of the desired nodes, rounded up and at least 1.
-    /// Without this field every eligible node gets its pod immediately. To create no pods, set paused.
+    /// The number of pods that may run at the same time, or a percentage of the desired nodes, rounded up and
+    /// at least 1. By default every eligible node gets its pod immediately. To create no pods, set paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(
         validation = Rule::new(
@@ -77,77 +77,80 @@ pub struct DaemonJobSpec {
     )]
     pub parallelism: Option<IntOrString>,
 
-    /// Deletes running pods and creates none, as for a Job. Nodes that are done stay done. When it is false again, a new
-    /// run begins.
+    /// Deletes running pods and creates none, as for a Job. Done nodes stay done. Resuming begins a new run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
 
-    /// Creates no further pods. Running pods go on. activeDeadlineSeconds stands still.
+    /// Creates no further pods. Running pods continue. The clock of activeDeadlineSeconds stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 
-    /// What happens when nodes fail. Without it the other nodes go on.
+    /// The reaction to failed nodes. Without it the other nodes continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
 
-    /// Which failures of a pod count, as for a Job. A node takes the place of an index. Needs restartPolicy Never.
+    /// Which failures of a pod count, as for a Job. A node is like an index of a Job. Needs restartPolicy
+    /// Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_failure_policy: Option<PodFailurePolicy>,
 
-    /// How many failures each node may have before it counts as failed. Under restartPolicy OnFailure restarts of
-    /// containers count too, as for a Job. Default 6.
+    /// The number of failures that each node may have before it counts as failed. With restartPolicy
+    /// OnFailure, restarts of containers count too, as for a Job. Default 6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub backoff_limit: Option<i32>,
 
-    /// How many disruptions in a row a node may have before it counts as failed: evictions, preemptions, rejections by the
-    /// kubelet. Disruptions on cordoned or tainted nodes do not count. Without it there is no limit.
+    /// The number of consecutive disruptions that a node may have before it counts as failed. Disruptions are
+    /// evictions, preemptions and rejections by the kubelet. Disruptions on cordoned or tainted nodes do not
+    /// count. Without this field there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000))]
     pub disruption_limit: Option<i32>,
 
-    /// Seconds that a run may work, as status.workedSeconds counts them: the clock stops while the run is held. The manager
-    /// deletes the running pods of a run that works longer, and the run is Failed with reason DeadlineExceeded.
+    /// The seconds that a run may work, as status.workedSeconds counts them, without the time in which the
+    /// run is held. After that the manager deletes the running pods, and the run is Failed with reason
+    /// DeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub active_deadline_seconds: Option<i64>,
 
-    /// Seconds that a pod may be Pending, or that the kubelet may reject a node's pods. Then the manager deletes the pod
-    /// and skips its node for this run, with reason PendingDeadlineExceeded.
+    /// The seconds that a pod may be Pending, or that the kubelet may reject a node's pods. After that the
+    /// manager deletes the pod and skips its node for this run, with reason PendingDeadlineExceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 315_360_000))]
     pub pending_deadline_seconds: Option<i64>,
 
-    /// What happens to nodes that were created after the run started. Default Run.
+    /// Whether nodes that are created after the run started run too. Default Run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    // A nullable enumeration would have to list null; of one that is not, the API server drops it.
+    // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "LateNodes")]
     pub late_nodes: Option<LateNodes>,
 
-    /// What makes a node that is done run again. Default TemplateChange. With an empty list nothing does.
+    /// The changes that make a done node run again. Default TemplateChange. With an empty list none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub rerun_on: Option<Vec<RerunOn>>,
 
-    /// A new value retries failed nodes, and nodes that were skipped because of pendingDeadlineSeconds or a lost record.
-    /// Nodes that are done stay done. Removing it has no effect.
+    /// A new value retries failed nodes, and nodes that were skipped because of pendingDeadlineSeconds or a
+    /// lost record. Nodes that are done stay done. Removing the value has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub retry_token: Option<String>,
 
-    /// What happens to nodes that Kubernetes has tainted as not healthy before they ran. Default: they are pending, and
-    /// skipped after 300 seconds.
+    /// The treatment of nodes that have not run and that Kubernetes has tainted as unhealthy. By default they
+    /// are pending, and skipped after 300 seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unhealthy_nodes: Option<UnhealthyNodes>,
 
-    /// What happens to running pods of an older template. Default Finish.
+    /// Whether running pods of an older template finish or are replaced. Default Finish.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    // A nullable enumeration would have to list null; of one that is not, the API server drops it.
+    // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "OutdatedPods")]
     pub outdated_pods: Option<OutdatedPods>,
 
-    /// Seconds after its end at which the manager deletes a pod of a node that is done. Other ended pods follow that long
-    /// after the end of the run. The ledger keeps the outcomes, so that no node runs again because of this.
+    /// The manager deletes a pod of a done node this number of seconds after the pod's end. Other ended pods
+    /// follow this number of seconds after the end of the run. The ledger keeps the outcomes, so no node runs
+    /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub ttl_seconds_after_finished: Option<i32>,
@@ -161,22 +164,24 @@ pub struct DaemonJobSpec {
     pub manual_selector: Option<bool>,
 }
 
-/// What happens when more nodes have failed than are allowed.
+/// The limit of failed nodes, and the reaction when more nodes have failed.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FailurePolicy {
-    /// Continue: the other nodes go on. FailFast: the run ends and the manager deletes its running pods. Pause: the manager
-    /// creates no further pods; raise maxFailedNodes, or change the type, the template or retryToken. Default Continue.
+    /// Continue: the other nodes continue. FailFast: the run ends and the manager deletes its running pods.
+    /// Pause: the manager creates no further pods until maxFailedNodes is raised, or the type, the template
+    /// or retryToken changes. Default Continue.
     #[serde(default, rename = "type")]
     pub type_: FailurePolicyType,
 
-    /// How many failed nodes are tolerated: a number, or a percentage of status.rollout.base, rounded down. Under
-    /// Continue a DaemonJob with at most this number of failed nodes is Complete. Default 0.
+    /// The number of failed nodes that are tolerated, or a percentage of status.rollout.base, rounded down.
+    /// With Continue, a DaemonJob with at most this number of failed nodes is Complete. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = number_or_percentage("maxFailedNodes", 1_000_000))]
     pub max_failed_nodes: Option<IntOrString>,
 
-    /// Seconds that a node may be not Ready, after a pod ran there, before it counts as failed. Default 600.
+    /// The seconds that a node may be not Ready after a pod ran there, before it counts as failed. Default
+    /// 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub node_lost_after_seconds: Option<i64>,
@@ -186,7 +191,7 @@ pub struct FailurePolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FailurePolicyType {
     #[default]
-    /// The other nodes go on.
+    /// The other nodes continue.
     Continue,
     /// The run ends.
     FailFast,
@@ -194,8 +199,8 @@ pub enum FailurePolicyType {
     Pause,
 }
 
-/// Rules about failed pods, in order: the first that matches decides. Without a match the failure counts. The
-/// fields are those of a Job.
+/// Rules about failed pods, as for a Job. The first rule that matches decides. Without a match the failure
+/// counts.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodFailurePolicy {
@@ -212,10 +217,10 @@ pub struct PodFailurePolicy {
         .message("a rule of podFailurePolicy needs one of onExitCodes and onPodConditions, and not both")
 )]
 pub struct PodFailureRule {
-    /// FailJob: the whole run fails. FailIndex: the node fails, without further tries. Ignore: the failure does not
-    /// count and the node tries again. Count: the failure counts against backoffLimit.
+    /// FailJob: the whole run fails. FailIndex: the node fails, without further attempts. Ignore: the failure
+    /// does not count, and the manager retries the node. Count: the failure counts against backoffLimit.
     pub action: PodFailureAction,
-    /// Matches by how a container ended.
+    /// Matches by the exit codes of containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_exit_codes: Option<OnExitCodes>,
     /// Matches a pod that has one of these conditions.
@@ -224,12 +229,12 @@ pub struct PodFailureRule {
     pub on_pod_conditions: Option<Vec<OnPodCondition>>,
 }
 
-/// What a rule does.
+/// The effect of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PodFailureAction {
     /// The whole run fails.
     FailJob,
-    /// The node fails, without further tries.
+    /// The node fails, without further attempts.
     FailIndex,
     /// The failure does not count.
     Ignore,
@@ -237,15 +242,15 @@ pub enum PodFailureAction {
     Count,
 }
 
-/// Matches by the exit codes of containers, init containers included, that did not end with 0.
+/// Matches by the exit codes of failed containers and init containers.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.operator != 'In' || !self.values.exists(value, value == 0)")
-        .message("onExitCodes with operator In cannot list 0: a container that ends with 0 has not failed")
+        .message("onExitCodes with operator In cannot list 0: a container that exits with 0 has not failed")
 )]
 pub struct OnExitCodes {
-    /// Only this container counts. Without it every container counts.
+    /// Only this container counts. Without this field every container counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub container_name: Option<String>,
@@ -269,31 +274,31 @@ pub enum ExitCodeOperator {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OnPodCondition {
-    /// Its type, DisruptionTarget for instance.
+    /// The type of the condition, for example DisruptionTarget.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 316))]
     pub type_: String,
-    /// Its status. Default True.
+    /// The status of the condition. Default True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 7))]
     pub status: Option<String>,
 }
 
-/// What happens to nodes that Kubernetes has tainted as not healthy before they ran.
+/// The treatment of nodes that have not run and that Kubernetes has tainted as unhealthy.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("!has(self.skipAfterSeconds) || !has(self.policy) || self.policy == 'SkipAfter'")
-        .message("skipAfterSeconds needs policy SkipAfter: under Wait no node is skipped for its health")
+        .message("skipAfterSeconds needs policy SkipAfter: with policy Wait, no node is skipped because it is unhealthy")
 )]
 pub struct UnhealthyNodes {
-    /// SkipAfter: they are skipped after skipAfterSeconds. Wait: the run waits for them. Default SkipAfter.
+    /// SkipAfter: the manager skips them after skipAfterSeconds. Wait: the run waits. Default SkipAfter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    // A nullable enumeration would have to list null; of one that is not, the API server drops it.
+    // A nullable enumeration must list null. The API server drops the null of a field that is not nullable.
     #[schemars(with = "UnhealthyPolicy")]
     pub policy: Option<UnhealthyPolicy>,
 
-    /// Seconds that the run waits for an unhealthy node. Default 300.
+    /// The seconds that the run waits for an unhealthy node. Default 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 315_360_000))]
     pub skip_after_seconds: Option<i64>,
@@ -302,55 +307,55 @@ pub struct UnhealthyNodes {
 /// See [`UnhealthyNodes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UnhealthyPolicy {
-    /// They are skipped after a while.
+    /// The manager skips them after a while.
     #[default]
     SkipAfter,
     /// The run waits for them.
     Wait,
 }
 
-/// What happens to running pods of an older template.
+/// Whether running pods of an older template finish or are replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OutdatedPods {
-    /// They finish, unless they only wait to be restarted after a failure.
+    /// They finish, except pods that only wait for a restart after a failure.
     #[default]
     Finish,
-    /// They are deleted when it is their node's turn for the new template.
+    /// The manager deletes them when their node may run the new template.
     Replace,
 }
 
-/// What happens to nodes that were created after the run started.
+/// Whether nodes that are created after the run started run too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LateNodes {
-    /// They run as well.
+    /// They run too.
     #[default]
     Run,
     /// They are skipped until the next run.
     Ignore,
 }
 
-/// What makes a node that is done run again.
+/// A change that makes a node run again after it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RerunOn {
     /// The template has changed since its last attempt.
     TemplateChange,
     /// The node has booted since its last successful pod was created.
     NodeReboot,
-    /// The machine ID of the node has changed since its last successful pod was created: it was installed again.
+    /// The machine ID has changed since the last successful pod was created: the node was reinstalled.
     MachineChange,
 }
 
-/// What the manager observes of a DaemonJob. The numbers count nodes, except `active` and `terminating`, which count pods.
+/// The observed state of a DaemonJob. Numbers count nodes, but `active` and `terminating` count pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-// Before a manager has looked, the generation differs: kstatus takes an object without a status for ready.
+// kstatus treats an object without a status as ready. The default generation prevents that.
 #[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct DaemonJobStatus {
-    /// The generation that this status is about. -1 before the manager has looked.
+    /// The generation that this status describes. -1 until a manager writes the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = -1))]
     pub observed_generation: Option<i64>,
-    /// Nodes that are done, have failed, run or are to run, and other nodes where a pod still runs.
+    /// Nodes that are done, have failed, run or are pending, and other nodes where a pod still runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<i32>,
     /// Pods that are neither finished nor terminating.
@@ -362,67 +367,67 @@ pub struct DaemonJobStatus {
     /// Selected nodes that have failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
-    /// Selected nodes whose pod is not created yet, has not started or waits to be restarted, and nodes that hold a place
-    /// without a running pod.
+    /// Selected nodes whose pod is not created yet, has not started or waits for a restart. Nodes that hold a
+    /// slot without a running pod count too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<i32>,
-    /// Selected nodes that get no pod in this run. Nodes that a taint keeps pods away from are not desired either.
+    /// Selected nodes that get no pod in this run. Nodes with an untolerated taint are not desired either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<i32>,
     /// Pods that are terminating and not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminating: Option<i32>,
-    /// When the current run started: set before its first pod is created.
+    /// When the current run started. The manager sets it before it creates the first pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// When the current run was complete.
+    /// When the current run became complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// Identifies the template of the current run.
+    /// The hash of the template of the current run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_hash: Option<String>,
-    /// The current rollout: failures and limits belong to it.
+    /// The current rollout, to which failures and limits belong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// The number of the current run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<i64>,
-    /// Seconds that the current run worked before workingSince, or before its clock stopped. activeDeadlineSeconds limits
-    /// them.
+    /// The seconds that the current run worked before workingSince, or before its clock stopped.
+    /// activeDeadlineSeconds limits them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worked_seconds: Option<i64>,
-    /// Since when the clock of the current run advances. Absent while it stops.
+    /// When the clock of the current run began to advance. Absent while the clock is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_since: Option<Time>,
-    /// The shards of the ledger that the manager has created: the numbers at the end of their ConfigMaps' names.
+    /// The numbers of the ledger shards that the manager has created. Their ConfigMaps' names end with them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<i32>")]
     pub ledger_shards: Vec<u8>,
-    /// The first of the failed nodes, by name.
+    /// The first failed nodes, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed_nodes: Vec<NodeReason>,
-    /// Failed nodes that are not listed.
+    /// The number of failed nodes that are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_failed_nodes: Option<i32>,
-    /// The first of the pending nodes, in the order in which they get their pods.
+    /// The first pending nodes, in the order in which they get their pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending_nodes: Vec<NodeReason>,
-    /// Pending nodes that are not listed.
+    /// The number of pending nodes that are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_pending_nodes: Option<i32>,
-    /// The first of the skipped nodes, by name.
+    /// The first skipped nodes, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped_nodes: Vec<NodeReason>,
-    /// Skipped nodes that are not listed.
+    /// The number of skipped nodes that are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more_skipped_nodes: Option<i32>,
-    /// Ready: the DaemonJob is complete or suspended, or was complete before nodes joined. Complete: every selected
-    /// node is done, skipped, or failed within maxFailedNodes. Failed: the run ended otherwise. Finished: Complete or
-    /// Failed. Stalled: the manager creates no pods until a user acts. Suspended: spec.suspend is set. Paused: the manager creates no further pods (DefinitionOutdated,
-    /// Paused, MaxFailedNodesExceeded or FleetUnhealthy). PodsRefused: the API server rejects pods
-    /// (TemplateInvalid: all pods of this template). LedgerLost: the record of some nodes is lost or in an unknown
-    /// format. LedgerRefused: the API server rejects the ledger. SelectorIgnored: selector or manualSelector is
-    /// set.
+    /// Ready: the DaemonJob is complete or suspended, or was complete before nodes joined. Complete: every
+    /// selected node is done, skipped, or failed within maxFailedNodes. Failed: the run ended otherwise.
+    /// Finished: Complete or Failed. Stalled: the manager creates no pods until a user acts. Suspended:
+    /// spec.suspend is set. Paused: the manager creates no further pods (DefinitionOutdated, Paused,
+    /// MaxFailedNodesExceeded or FleetUnhealthy). PodsRefused: the API server rejects pods (TemplateInvalid:
+    /// all pods of this template). LedgerLost: the record of some nodes is lost or in an unknown format.
+    /// LedgerRefused: the API server rejects the ledger. SelectorIgnored: selector or manualSelector is set.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -431,43 +436,43 @@ pub struct DaemonJobStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// The rollout of one template: it changes when the template or retryToken does.
+/// The rollout of one template. A change of the template or of retryToken begins a new rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// Its number: it rises with each change, so that going back to an earlier template is a new rollout.
+    /// The number of the rollout. It rises with each change, even if an earlier template returns.
     #[serde(default)]
     pub number: i64,
     /// The retryToken of this rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_token: Option<String>,
-    /// The largest number of selected nodes in this rollout, of which maxFailedNodes takes its percentage. It never falls.
-    /// Nodes that join raise it, but not while the brake is on.
+    /// The largest number of selected nodes in this rollout, of which maxFailedNodes takes its percentage. It
+    /// never falls. Nodes that join raise it, except while the failure policy stops the rollout.
     #[serde(default)]
     pub base: i32,
-    /// The smallest number of unhealthy nodes at one time since the run began.
+    /// The smallest number of nodes that were unhealthy at the same time since the run began.
     #[serde(default)]
     pub unhealthy_from_start: i32,
-    /// When failed nodes began to hold the rollout. Absent while the brake is off.
+    /// When the failure policy stopped the rollout. Absent while it does not stop the rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub braked_since: Option<Time>,
-    /// Why the rollout ended: the reason of the condition Failed.
+    /// The reason for the end of the rollout: the reason of the condition Failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// A digest of the limits that ended it: the rollout continues when they change.
+    /// A digest of the limits that ended the rollout. The rollout continues when the limits change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
 }
 
-/// A node that is not done, and why.
+/// A node that is not done, and the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReason {
-    /// The node's name.
+    /// The name of the node.
     pub node: String,
-    /// Why, in one CamelCase word.
+    /// The reason, as one CamelCase word.
     pub reason: String,
-    /// Why, for a person: the taint, the scheduler's words, the time until which it waits.
+    /// The details: the taint, the message of the scheduler, or the time until which the node waits.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

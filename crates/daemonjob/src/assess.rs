@@ -1,6 +1,6 @@
-//! Puts the rules together: the state of every node, and what holds the run.
+//! Combines the rules into a survey: the state of every node, and the reason why no pods are created.
 //!
-//! One pure function. The plan acts upon what it returns, and `quintet explain` prints it.
+//! A pure function. The plan acts on its result, and `quintet explain` prints the result.
 
 use foldhash::HashSet;
 use jiff::{SignedDuration, Timestamp};
@@ -21,7 +21,7 @@ use crate::run;
 use crate::survey::Survey;
 use crate::turns::take_turns;
 
-/// How long a status may tell no rollout before the definition counts as outdated.
+/// A status that lacks its rollout for this long means that the definition is outdated.
 const UNTOLD: SignedDuration = SignedDuration::from_secs(10);
 
 /// Surveys every node.
@@ -34,12 +34,12 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     let histories = histories(job, world, &rules, &key, now);
     let mut fleet = Fleet::of(histories.selection(), rules.placement(), started);
     let base = rollout.map_or(0, |rollout| usize::try_from(rollout.base).unwrap_or_default());
-    // Nodes that join raise the base, but lift no brake that is on.
+    // Nodes that join raise the base, except while the failure policy stops the rollout.
     let is_braked = rollout.is_some_and(|rollout| rollout.braked_since.is_some());
     let base = if is_braked { base } else { base.max(fleet.selected) };
     let mut survey = Survey {
         histories,
-        // While suspended no node is late.
+        // While the DaemonJob is suspended, no node is late.
         start: started.filter(|_| job.spec.suspend != Some(true)).unwrap_or(Timestamp::MAX),
         changes: rollout.is_none(),
         base,
@@ -69,7 +69,7 @@ pub fn assess<'a>(job: &DaemonJob, world: &'a World, now: Timestamp) -> Survey<'
     survey
 }
 
-/// Why no pods are made.
+/// Why no pods are created, or None.
 fn hold(
     job: &DaemonJob,
     world: &World,
@@ -104,8 +104,8 @@ fn hold(
     }
     if fleet.is_unhealthy(survey.unhealthy_from_start) && survey.unfinished() > 0 {
         let message = format!(
-            "{} of {} selected nodes are unhealthy, {} of them since before the run began; the manager creates pods again \
-             when half of the other nodes are healthy: repair or delete nodes",
+            "{} of {} selected nodes are unhealthy, {} of them since before the run began. The manager creates pods again \
+             when half of the other nodes are healthy. Repair or delete nodes",
             fleet.unhealthy, fleet.members, survey.unhealthy_from_start
         );
         return Some(because(Cause::FleetUnhealthy, message));
@@ -114,7 +114,7 @@ fn hold(
     is_terminating.then(|| because(Cause::NamespaceTerminating, "the namespace is being deleted"))
 }
 
-/// Sets the state of every selected node, except for what depends on the others, and counts the failed ones.
+/// Sets the state of every selected node without regard to other nodes, and counts the failed nodes.
 fn look_at_nodes(
     survey: &mut Survey<'_>,
     job: &DaemonJob,
@@ -126,7 +126,7 @@ fn look_at_nodes(
     survey.again = None;
     survey.written_off.clear();
     survey.failures = failures(job, world, &survey.histories, &survey.key, survey.base, now);
-    // While suspended, nodes are judged by the next run: it waits for nothing that happened before.
+    // While suspended, nodes are judged as in the next run, which does not wait for earlier outcomes.
     let is_suspended = job.spec.suspend == Some(true);
     let key = Key { run: survey.key.run + u64::from(is_suspended), ..survey.key.clone() };
     let judge = Judge {
@@ -154,7 +154,7 @@ fn look_at_nodes(
         let Some(node) = history.node else { continue };
         let blocking = occupants[at];
         let mut standing = judge.standing(node, history);
-        // A node whose pod runs is being tried: it has failed when that pod has, or the node was not Ready for too long.
+        // While its pod runs, a node has not failed, except if the node was not Ready for too long.
         let is_lost =
             standing.failure.as_ref().is_some_and(|failure| failure.reason().cause == Cause::NodeLost);
         let is_tried = blocking.is_some_and(|judged| {
@@ -189,7 +189,7 @@ fn look_at_nodes(
         }
     }
     suspects_elsewhere.sort_unstable();
-    // Ready nodes get their pods first. The sort is stable: they were observed in the order of their names.
+    // Ready nodes get their pods first. The sort is stable: the nodes are in the order of their names.
     nodes.sort_by_key(|one| !one.node.ready);
     let is_elsewhere = |at: &usize| occupants[*at].is_some() && !is_selected[*at] && !written_off[*at];
     let of_gone_nodes = survey.pods().iter().filter(|judged| judged.on_at.is_none() && judged.occupies());
@@ -215,8 +215,8 @@ fn look_at_nodes(
     survey.look_again(again);
 }
 
-/// Since when a node holds a place without a running pod: while it is suspect, and while it waits for its retry under a
-/// failure policy that stops at failed nodes.
+/// Since when a node holds a slot without a running pod. A suspect node does, and so does a node that waits
+/// for its retry under a failure policy that stops at failed nodes.
 fn place_since(
     survey: &Survey<'_>,
     history: &History<'_>,

@@ -1,7 +1,7 @@
-//! How long each node has been unwell, as this process has seen it.
+//! How long each node has been not Ready or unhealthy, as this process has seen it.
 //!
-//! Timestamps on a Node come from the clocks of kubelets and of the node controller, so no rule uses them. The manager
-//! measures from the pass that saw the node unwell first; a new leader measures again from the beginning.
+//! The kubelet and the node controller set the times in a Node by their clocks, so no rule uses them. The
+//! manager measures from the reconcile that first saw the node in that state. A new leader measures again.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use crate::labels::NODE_UID_LABEL;
 use crate::observe::World;
 use crate::outcome::Rules;
 
-/// Taints by which autoscalers announce that they delete a node.
+/// The taints with which autoscalers announce the deletion of a node.
 pub const DELETION_TAINTS: [&str; 2] = ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"];
 
-/// By how much the wall clock may differ from the steady clock before it counts as set.
+/// A larger difference between the wall clock and the steady clock means that the wall clock was set.
 const JUMP: SignedDuration = SignedDuration::from_secs(1);
 
-/// What one process remembers for one DaemonJob.
+/// The times that this process keeps for one DaemonJob.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Clocks {
-    /// Wall clock and steady clock of the last step.
+    /// The wall clock and the steady clock at the last step.
     last: Option<(Timestamp, SignedDuration)>,
-    /// Whether the clocks stood still at the last step.
+    /// Whether the clocks of the nodes were stopped at the last step.
     stood_still: bool,
-    /// When this process first looked at the DaemonJob.
+    /// When this process first reconciled the DaemonJob.
     began: Option<Timestamp>,
-    /// Whether the brake is on since before this process first looked.
+    /// Whether the failure policy has stopped the rollout since before that time.
     inherits_brake: bool,
     /// When this process last wrote to the ledger.
     flushed: Option<Timestamp>,
@@ -40,24 +40,23 @@ pub struct Clocks {
     tidied: Option<Timestamp>,
     /// When this process last saw a new pod or the end of one.
     busy: Option<Timestamp>,
-    /// The creation of the newest pod.
+    /// When the newest pod was created.
     newest: Option<Timestamp>,
     /// Since when the status of this generation and template has no rollout.
     untold: Option<Timestamp>,
-    /// By UID of a pod that has ended. Shared with the worlds that are planned for: it changes rarely.
+    /// By UID of a pod that has ended. Shared with the worlds of the plans, because it changes rarely.
     ends: Arc<HashMap<Arc<str>, Sight>>,
-    /// By UID of a pod that is Pending: when this process first saw it, where a deadline needs that.
+    /// By UID of a Pending pod: when this process first saw it. Empty without a deadline for pending pods.
     pending: HashMap<Arc<str>, Timestamp>,
-    /// By node UID; nodes that are well and stay are not in it.
+    /// By node UID. Nodes that are Ready, healthy and not leaving are not in it.
     nodes: HashMap<Arc<str>, NodeClock>,
 }
 
-/// How a pass first saw that a pod had ended. What happens later, before the ledger has the outcome, does not change what
-/// the pod counts for.
+/// A pod's end, as a reconcile first saw it. Changes before the record do not change its meaning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact that may change later")]
 pub struct Sight {
-    /// When that was, by the manager's clock.
+    /// The time of that reconcile, by the manager's clock.
     pub at: Timestamp,
     /// Whether the pod was already deleted.
     pub was_deleted: bool,
@@ -65,7 +64,7 @@ pub struct Sight {
     pub was_disrupted: bool,
     /// Whether its node was cordoned or tainted.
     pub is_kept_away: bool,
-    /// Whether its node was Ready, then or in a later pass.
+    /// Whether its node was Ready, in that reconcile or in a later one.
     pub is_clear: bool,
 }
 
@@ -74,13 +73,13 @@ struct NodeClock {
     not_ready: Option<Timestamp>,
     unhealthy: Option<Timestamp>,
     is_leaving: bool,
-    /// Whether it was unwell when this process first looked, and is so since.
+    /// Whether the node has been not Ready or unhealthy since before this process first saw it.
     is_inherited: bool,
 }
 
 impl Clocks {
-    /// Looks at the nodes, by the wall clock and by one that cannot be set. While the fleet is unhealthy as a whole, the
-    /// clocks of the nodes stand still.
+    /// Updates the clocks of the nodes with the wall clock and a clock that cannot be set. While the fleet is
+    /// unhealthy as a whole, the clocks of the nodes are stopped.
     pub fn step(&mut self, job: &DaemonJob, world: &World, (now, steady): (Timestamp, SignedDuration)) {
         let mut passed = SignedDuration::ZERO;
         if let Some((before, steady_before)) = self.last {
@@ -99,7 +98,7 @@ impl Clocks {
         self.untold = is_untold(job).then(|| self.untold.unwrap_or(now));
         let is_unwell = |node: &Node| !node.ready || node.taints.iter().any(is_condition_taint);
         let placement = world.nodes.iter().any(|node| is_unwell(node)).then(|| {
-            // Parsed only where it is needed: in most passes every node is well.
+            // Parsed only if a node is unwell, which is rare.
             Placement::of(job.spec.template.spec())
         });
         let stand_still =
@@ -135,13 +134,13 @@ impl Clocks {
         if is_first || newest > self.newest {
             (self.newest, self.busy) = (newest, Some(now));
         }
-        self.see_ends(job, world, now);
-        self.see_pending(job, world, now);
+        self.note_ends(job, world, now);
+        self.note_pending(job, world, now);
         self.forget(world);
     }
 
-    /// Remembers since when pods are Pending, if there is a deadline for that.
-    fn see_pending(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
+    /// Stores since when pods are Pending, if there is a deadline for pending pods.
+    fn note_pending(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
         if job.spec.pending_deadline_seconds.is_none() {
             self.pending.clear();
             return;
@@ -155,8 +154,8 @@ impl Clocks {
         self.pending = seen.collect();
     }
 
-    /// Remembers the pods that have ended, and of what kind their nodes are.
-    fn see_ends(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
+    /// Stores the ends of pods, and the state of their nodes.
+    fn note_ends(&mut self, job: &DaemonJob, world: &World, now: Timestamp) {
         if self.ends.len() > world.pods.len() {
             let there: HashSet<&str> = world.pods.iter().map(|pod| &*pod.meta.uid).collect();
             Arc::make_mut(&mut self.ends).retain(|uid, _| there.contains(&**uid));
@@ -186,12 +185,12 @@ impl Clocks {
         }
     }
 
-    /// How a pass first saw the end of a pod.
+    /// A pod's end, as a reconcile first saw it.
     pub fn sight(&self, pod_uid: &str) -> Option<&Sight> {
         self.ends.get(pod_uid)
     }
 
-    /// Forgets the nodes that are well, and deleted ones of which nothing is left.
+    /// Drops the nodes that are well, and the deleted nodes without pods and ledger lines.
     fn forget(&mut self, world: &World) {
         if self.nodes.is_empty() {
             return;
@@ -219,7 +218,7 @@ impl Clocks {
         }
     }
 
-    /// The ledger was written.
+    /// The manager wrote the ledger.
     pub fn ledger_written(&mut self, now: Timestamp) {
         self.flushed = Some(now);
     }
@@ -229,7 +228,7 @@ impl Clocks {
         self.flushed
     }
 
-    /// Pods were deleted or lost their finalizers.
+    /// The manager deleted pods or removed their finalizers.
     pub fn pods_tidied(&mut self, now: Timestamp) {
         self.tidied = Some(now);
     }
@@ -239,49 +238,49 @@ impl Clocks {
         self.tidied
     }
 
-    /// When this process last saw a new pod or the end of one, in its present term.
+    /// When this process last saw a new pod or the end of a pod, in its present term.
     pub fn busy(&self) -> Option<Timestamp> {
         self.busy
     }
 
-    /// Since when the status has no rollout, although it is about this generation and template: the definition of
-    /// DaemonJobs is older than this program, and the API server drops the field.
+    /// Since when the status has no rollout, although it describes this generation and template. The
+    /// definition of DaemonJobs is then older than this program, and the API server drops the field.
     pub fn untold_since(&self) -> Option<Timestamp> {
         self.untold
     }
 
-    /// When this process last wrote to the ledger, else when it first looked.
+    /// When this process last wrote to the ledger, or else when it first reconciled the DaemonJob.
     pub fn flushed_or_began(&self) -> Option<Timestamp> {
         self.flushed.or(self.began)
     }
 
-    /// Since when the node is not Ready at a stretch; `now` where this is the first look.
+    /// Since when the node has been not Ready without a break; `now` for the first time.
     pub fn not_ready_since(&self, uid: &str, now: Timestamp) -> Timestamp {
         self.nodes.get(uid).and_then(|clock| clock.not_ready).unwrap_or(now)
     }
 
-    /// Since when the node is unhealthy at a stretch; `now` where this is the first look.
+    /// Since when the node has been unhealthy without a break; `now` for the first time.
     pub fn unhealthy_since(&self, uid: &str, now: Timestamp) -> Timestamp {
         self.nodes.get(uid).and_then(|clock| clock.unhealthy).unwrap_or(now)
     }
 
-    /// Since when the pod is Pending; `now` where this is the first look.
+    /// Since when the pod is Pending; `now` for the first time.
     pub fn pending_since(&self, pod_uid: &str, now: Timestamp) -> Timestamp {
         self.pending.get(pod_uid).copied().unwrap_or(now)
     }
 
-    /// When the nodes were last looked at.
+    /// The time of the last step.
     pub fn looked_at(&self) -> Option<Timestamp> {
         self.last.map(|(at, _)| at)
     }
 
-    /// When this process first looked at the DaemonJob in its present term.
+    /// When this process first reconciled the DaemonJob in its present term.
     pub fn began(&self) -> Option<Timestamp> {
         self.began
     }
 
-    /// Whether the brake may rest on this node, by what another manager saw: both are so since before this process first
-    /// looked.
+    /// Whether this node's failure, as another manager saw it, may have stopped the rollout. Both the stop
+    /// and the node's state are then older than this process's first reconcile.
     pub fn is_inherited(&self, uid: &str) -> bool {
         self.inherits_brake && self.nodes.get(uid).is_some_and(|clock| clock.is_inherited)
     }
@@ -292,7 +291,7 @@ impl Clocks {
     }
 }
 
-/// Whether a status of this format was written, and came back without its rollout.
+/// Whether the manager wrote a status in this format, and the status lost its rollout.
 fn is_untold(job: &DaemonJob) -> bool {
     job.status.as_ref().is_some_and(|status| {
         status.rollout.is_none()

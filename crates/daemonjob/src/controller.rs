@@ -1,4 +1,4 @@
-//! Wires DaemonJobs, their pods, their ledgers and the nodes to the queue and the plan.
+//! Connects DaemonJobs, their pods, their ledgers and the nodes to the queue and the plan.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,17 +43,17 @@ struct DaemonJobs {
     stop: watch::Receiver<bool>,
     clock: Clock,
     deletion_taints: Arc<[String]>,
-    /// What the steady clock is measured from.
+    /// The start of the steady clock.
     origin: Instant,
-    /// Without a term, no pass is made.
+    /// Without a term the controller does not reconcile.
     gate: Gate,
     /// By UID of the DaemonJob.
     memories: Mutex<HashMap<Arc<str>, Memory>>,
-    /// By UID of the DaemonJob: its last template that was tried.
+    /// By UID of the DaemonJob: the dry run of its last template.
     trials: Mutex<HashMap<Arc<str>, Trial>>,
 }
 
-/// What this process saw of one DaemonJob in one term.
+/// The times that this process has seen for one DaemonJob in one term.
 #[derive(Default)]
 struct Memory {
     /// When the term began.
@@ -61,11 +61,11 @@ struct Memory {
     clocks: Clocks,
 }
 
-/// What the API server said to a pod of a template, without creating it.
+/// The API server's answer to a dry run of a template's pod.
 #[derive(Clone)]
 struct Trial {
     hash: String,
-    /// The server's words if it finds the pod invalid, how often in a row, and when it is asked again.
+    /// If the pod is invalid: the message, the number of such answers, and the time of the next dry run.
     invalid: Option<(String, u32, Timestamp)>,
 }
 
@@ -105,7 +105,7 @@ impl Reconciler for DaemonJobs {
             let found = self.executor.reads.read_meta(&PODS, &key.namespace, &pod.meta.name).await?;
             let is_owned = |meta: &Meta| meta.is_controlled_by(&key);
             let found = found.filter(|meta| meta.uid == pod.meta.uid);
-            // One that has lost its owner as well is to be seen again, so that the sweeper takes our finalizer off.
+            // A pod that also lost its owner gets its label back, so that the sweeper sees it.
             let found = found.filter(|meta| is_owned(meta) || meta.has_finalizer(FINALIZER));
             if found.is_none() {
                 self.departed_pods.settle(&pod);
@@ -156,9 +156,9 @@ impl DaemonJobs {
         self.trials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the API server once about a pod of a new template: its mistake is then told before the first node is tried.
-    /// An invalid one is asked about again after a while, since an admission policy may be what finds it invalid. A
-    /// template of which there was a pod is valid.
+    /// Sends a dry run of a pod of a new template, so that the manager reports an invalid template before the
+    /// first node runs. An invalid template gets another dry run after a backoff, because an admission policy
+    /// may be the cause. A template that already had a pod is valid.
     async fn try_template(
         &self,
         object: &DaemonJob,
@@ -168,7 +168,7 @@ impl DaemonJobs {
         let hash = object.spec.template.hash();
         let now = self.clock.now();
         let before = self.trials().get(&key.uid).filter(|trial| trial.hash == hash).cloned();
-        let (said, times) = match before {
+        let (message, times) = match before {
             Some(Trial { invalid: Some((message, _, until)), .. }) if until > now => {
                 return Some((message, until));
             }
@@ -184,16 +184,16 @@ impl DaemonJobs {
         let body = pod_on_trial(object, world, node)?;
         let invalid = match self.executor.reads.find_invalid(&PODS, &key.namespace, &body).await {
             Ok(invalid) => invalid,
-            // The creation of its pod tells the same.
-            Err(_) if said.is_none() && node.is_some() => return None,
-            // A mistake in the template may be why no node is eligible.
+            // The creation of the node's pod will report the error.
+            Err(_) if message.is_none() && node.is_some() => return None,
+            // An error in the template may be the reason why no node is eligible.
             Err(error) => {
                 let unknown = || {
-                    let what = "the API server has not said whether it accepts a pod of the template";
+                    let what = "the API server did not answer whether it accepts a pod of the template";
                     format!("{what}: {}", brief(&error))
                 };
                 let until = now.checked_add(FIRST_BACKOFF).unwrap_or(now);
-                return Some((said.unwrap_or_else(unknown), until));
+                return Some((message.unwrap_or_else(unknown), until));
             }
         };
         let until = now.checked_add(doubled(FIRST_BACKOFF, times, LONGEST_BACKOFF)).unwrap_or(now);
@@ -206,8 +206,8 @@ impl DaemonJobs {
         self.memories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at every node's clock, and copies what this process remembers. What it saw in an earlier term says nothing of
-    /// what happened while another manager led.
+    /// Updates the clocks of the nodes, and returns a copy. The clocks of an earlier term are dropped,
+    /// because another manager may have led in between.
     fn step_clocks(&self, object: &DaemonJob, key: &Key, world: &World) -> Clocks {
         let steady = SignedDuration::try_from(self.origin.elapsed()).unwrap_or(SignedDuration::MAX);
         let term = self.gate.term().map(|term| term.since);
@@ -220,7 +220,7 @@ impl DaemonJobs {
         memory.clocks.clone()
     }
 
-    /// The shards that the cache shows, and what has become of those that it should show and does not.
+    /// Reads the ledger: the shards in the cache, and the shards that the cache has lost or never showed.
     async fn observe_ledger(&self, object: &DaemonJob, key: &Key, world: &mut World) -> Result<(), Error> {
         let number = |shard: &Shard| shard.number(&key.name);
         let mut open: HashSet<u8> = (0..SHARDS).collect();
@@ -241,12 +241,13 @@ impl DaemonJobs {
                 world.unlabelled.shards.push(found);
             } else {
                 let mut shard = Arc::unwrap_or_clone(shard);
-                // It is gone now, however slowly it went.
+                // The shard no longer exists, even if its deletion took time.
                 shard.meta.deleted = None;
                 world.deleted_shards.push(Arc::new(shard));
             }
         }
-        // Written once and not to be seen: gone, or without its label, since before this process looked.
+        // The manager created this shard, and the cache does not show it: it was deleted or lost its label
+        // before this process started.
         for number in object.status.iter().flat_map(|status| &status.ledger_shards) {
             if open.remove(number)
                 && let Some(found) = self.read_shard(key, *number).await?
@@ -258,7 +259,7 @@ impl DaemonJobs {
         Ok(())
     }
 
-    /// A shard, read past the cache; None where it is not there or not ours.
+    /// Reads a shard from the API server, not from the cache. None if it does not exist or has another owner.
     async fn read_shard(&self, key: &Key, number: u8) -> Result<Option<Arc<Shard>>, Error> {
         let name = shard_name(&key.name, number);
         let found = self.executor.reads.read::<Shard>(&CONFIG_MAPS, &key.namespace, &name).await?;
@@ -267,8 +268,8 @@ impl DaemonJobs {
     }
 }
 
-/// Wakes the DaemonJobs that a change of a node concerns. What their templates say about nodes is parsed once for each
-/// generation: there may be thousands of nodes.
+/// Requeues the DaemonJobs that a change of a node affects. The node rules of a template are parsed once for
+/// each generation, because there may be thousands of nodes.
 fn wake_by_nodes(nodes: &Informer<Node>, objects: &Informer<DaemonJob>, waker: Waker) {
     let placements: Arc<Mutex<HashMap<Key, (i64, Placement)>>> = Arc::default();
     let parsed = placements.clone();
@@ -293,22 +294,22 @@ fn wake_by_nodes(nodes: &Informer<Node>, objects: &Informer<DaemonJob>, waker: W
     });
 }
 
-/// Whether a change of a node may change anything for a template that says this: it selects the node, or did.
+/// Whether a change of a node may affect a template with these rules: the template selects the node, or did.
 fn concerns(placement: &Placement, change: &Change<'_, Node>) -> bool {
     let selects = |node: &Node| placement.verdict(node).is_selected();
     match change {
-        // A node that is not selected any more may count as failed until it is Ready.
+        // A node that is no longer selected may count as failed until it is Ready.
         Change::Applied { new, old, .. } => {
             selects(new) || old.is_some_and(|old| selects(old) || old.ready != new.ready)
         }
-        // Its pods, if any, have lost their node.
+        // The node's pods, if any, have lost their node.
         Change::Deleted { .. } => true,
         Change::Undecodable { .. } | Change::Vanished { .. } => false,
     }
 }
 
-/// Adds the DaemonJob controller to the process. Returns the cache of the DaemonJobs that it serves. `deletion_taints`
-/// are keys of taints that announce the deletion of a node, beside the known ones.
+/// Adds the DaemonJob controller to the process. Returns the cache of the DaemonJobs that it serves.
+/// `deletion_taints` are further keys of taints that announce the deletion of a node.
 pub fn register(
     context: &Context,
     deletion_taints: &[String],

@@ -1,26 +1,26 @@
-//! Which nodes a DaemonJob runs on: DaemonSet's rules, as pure functions.
+//! The nodes on which a DaemonJob runs: the rules of a DaemonSet, as pure functions.
 //!
-//! Sources: the DaemonSet controller's `NodeShouldRunDaemonPod` (two different questions: may a pod be made, may
-//! one go on running), the tolerations that it adds to every pod, and the helpers by which it and the scheduler
-//! match node affinity and taints (component-helpers `scheduling/corev1`, `Toleration.ToleratesTaint`).
+//! Sources: `NodeShouldRunDaemonPod` of the DaemonSet controller, which decides separately whether a pod may
+//! be created and whether it may continue. The tolerations that the controller adds to every pod. The helpers
+//! that match affinity and taints (component-helpers `scheduling/corev1`, `Toleration.ToleratesTaint`).
 //!
-//! Nothing here validates a template: the API server does, in a dry run. What cannot be parsed matches no node.
+//! The API server validates the template, in a dry run. Here a term that cannot be parsed matches no node.
 
 use quintet_runtime::model::core_types::{Node, Taint};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// What a template says about nodes, parsed once for all of them.
+/// The node rules of a template, parsed once for all nodes.
 #[derive(Debug, Default)]
 pub struct Placement {
     node_name: Option<String>,
     node_selector: Vec<(String, String)>,
-    /// Terms are alternatives; None where no required affinity is given.
+    /// The terms are alternatives. None if there is no required affinity.
     required: Option<Vec<Term>>,
     tolerations: Vec<Toleration>,
 }
 
-/// The taints by which Kubernetes says that a node is not healthy.
+/// The taints with which Kubernetes marks an unhealthy node.
 const CONDITION_TAINTS: [&str; 6] = [
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
@@ -30,7 +30,7 @@ const CONDITION_TAINTS: [&str; 6] = [
     "node.cloudprovider.kubernetes.io/shutdown",
 ];
 
-/// Whether Kubernetes put the taint on an unhealthy node, with an effect that keeps pods away.
+/// Whether Kubernetes sets the taint on unhealthy nodes, with an effect that keeps pods away.
 pub fn is_condition_taint(taint: &Taint) -> bool {
     CONDITION_TAINTS.contains(&&*taint.key) && matches!(&*taint.effect, "NoSchedule" | "NoExecute")
 }
@@ -38,21 +38,21 @@ pub fn is_condition_taint(taint: &Taint) -> bool {
 /// Whether a node may have a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// A pod may be made, and go on running.
+    /// A pod may be created, and may continue.
     #[default]
     Run,
-    /// No pod may be made, but one that runs may go on.
+    /// No pod may be created, but a running pod may continue.
     Continue(Why),
-    /// Neither.
+    /// No pod may be created, and no pod may continue.
     Refuse(Why),
 }
 
 /// Why a node may not have a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its labels or name are not selected.
+    /// The template does not select its labels or its name.
     NotSelected,
-    /// A taint is not tolerated.
+    /// The template does not tolerate this taint.
     Taint(Taint),
 }
 
@@ -71,26 +71,26 @@ impl Verdict {
     }
 }
 
-/// What one node must satisfy, all of it; without anything to satisfy it matches no node.
+/// The conditions of one term, all of which a node must meet. A term without conditions matches no node.
 #[derive(Debug)]
 struct Term {
     labels: Vec<(String, Test)>,
     names: Vec<Test>,
 }
 
-/// What a label or a name must be.
+/// A condition for a label or a name.
 #[derive(Debug)]
 enum Test {
     In(Vec<String>),
     NotIn(Vec<String>),
     Exists,
     DoesNotExist,
-    /// None is not a number: the API server takes it, and it matches nothing.
+    /// None means that the value is not a number: the API server accepts it, and it matches no node.
     Above(Option<i64>),
     Below(Option<i64>),
 }
 
-/// A term as it is written.
+/// A term in the format of the API.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct WireTerm {
@@ -124,7 +124,7 @@ const DAEMON_TOLERATIONS: [(&str, &str); 6] = [
     ("node.kubernetes.io/pid-pressure", "NoSchedule"),
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
-/// Added for pods on the host's network only.
+/// Added only to pods on the host's network.
 const HOST_NETWORK_TOLERATION: (&str, &str) = ("node.kubernetes.io/network-unavailable", "NoSchedule");
 
 fn added_tolerations(spec: &Map<String, Value>) -> impl Iterator<Item = (&'static str, &'static str)> {
@@ -133,7 +133,7 @@ fn added_tolerations(spec: &Map<String, Value>) -> impl Iterator<Item = (&'stati
 }
 
 impl Placement {
-    /// Parses what a pod's spec says about nodes.
+    /// Parses the node rules of a pod's spec.
     pub fn of(spec: &Map<String, Value>) -> Self {
         let written = spec.get("tolerations").and_then(Value::as_array).into_iter().flatten();
         let added = added_tolerations(spec).map(|(key, effect)| Toleration {
@@ -157,8 +157,8 @@ impl Placement {
         }
     }
 
-    /// The verdict on a node. A cordon is no taint, and the taint that the node controller makes of it is tolerated;
-    /// whether the node is being deleted is not asked here.
+    /// The verdict on a node. A cordon does not count, because added tolerations cover its taint. The
+    /// deletion of the node does not count here either.
     pub fn verdict(&self, node: &Node) -> Verdict {
         let named = self.node_name.as_deref().is_none_or(|name| name == &*node.meta.name);
         let labelled =
@@ -202,10 +202,11 @@ impl Placement {
 }
 
 impl Toleration {
-    /// An absent effect or key stands for all of them, an absent operator for Equal. For how long is not asked.
+    /// An absent effect or key matches all, and an absent operator means Equal. tolerationSeconds does not
+    /// count.
     fn tolerates(&self, taint: &Taint) -> bool {
-        let any_or = |wanted: &Option<String>, is: &str| {
-            wanted.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == is)
+        let any_or = |expected: &Option<String>, is: &str| {
+            expected.as_deref().is_none_or(|expected| expected.is_empty() || expected == is)
         };
         let value = self.value.as_deref().unwrap_or_default();
         let numbers = || Some((canonical_number(&taint.value)?, canonical_number(value)?));
@@ -221,7 +222,7 @@ impl Toleration {
     }
 }
 
-/// A whole number as one writes it: tolerations compare no others, where node affinity takes leading zeros.
+/// A number in canonical form. Tolerations compare no others, while node affinity accepts leading zeros.
 fn canonical_number(text: &str) -> Option<i64> {
     text.parse().ok().filter(|number: &i64| number.to_string() == text)
 }
@@ -246,21 +247,21 @@ impl Term {
 
 impl Test {
     fn holds(&self, value: Option<&str>) -> bool {
-        let listed = |list: &[String]| value.is_some_and(|value| list.iter().any(|wanted| wanted == value));
+        let listed = |list: &[String]| value.is_some_and(|value| list.iter().any(|item| item == value));
         let number = || value?.parse::<i64>().ok();
         match self {
             Self::In(list) => listed(list),
             Self::NotIn(list) => !listed(list),
             Self::Exists => value.is_some(),
             Self::DoesNotExist => value.is_none(),
-            Self::Above(wanted) => number().zip(*wanted).is_some_and(|(value, wanted)| value > wanted),
-            Self::Below(wanted) => number().zip(*wanted).is_some_and(|(value, wanted)| value < wanted),
+            Self::Above(limit) => number().zip(*limit).is_some_and(|(value, limit)| value > limit),
+            Self::Below(limit) => number().zip(*limit).is_some_and(|(value, limit)| value < limit),
         }
     }
 }
 
 impl WireRequirement {
-    /// None where it cannot be parsed.
+    /// None if it cannot be parsed.
     fn on_a_label(self) -> Option<(String, Test)> {
         let values = self.values.unwrap_or_default();
         let test = match (self.operator.as_str(), values.as_slice()) {
@@ -275,7 +276,7 @@ impl WireRequirement {
         Some((self.key, test))
     }
 
-    /// The only field is metadata.name. None where it cannot be parsed.
+    /// The only field is metadata.name. None if it cannot be parsed.
     fn on_the_name(self) -> Option<Test> {
         let values = self.values.unwrap_or_default();
         match (self.key.as_str(), self.operator.as_str()) {
@@ -288,22 +289,21 @@ impl WireRequirement {
 
 const REQUIRED: &str = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
 
-/// The terms of required node affinity that can be parsed; None where there is no required node affinity.
+/// The terms of required node affinity that can be parsed. None if there is no required node affinity.
 fn required_terms(affinity: &Value) -> Option<Vec<Term>> {
     let required = affinity.pointer(REQUIRED).filter(|required| !required.is_null())?;
     let terms = required.get("nodeSelectorTerms").and_then(|terms| Vec::<WireTerm>::deserialize(terms).ok());
     Some(terms.into_iter().flatten().filter_map(Term::parse).collect())
 }
 
-/// The labels of a nodeSelector.
 fn selected_labels(selector: Option<&Value>) -> Vec<(String, String)> {
     let labels = selector.and_then(Value::as_object).into_iter().flatten();
     labels.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
 }
 
-/// The spec of the pod for one node: pinned to it by required node affinity on its name, ANDed into each of the
-/// user's own terms (terms are alternatives, so a further term would un-pin it), with DaemonSet's tolerations. What
-/// the API server would refuse stays for it to refuse.
+/// The spec of the pod for one node, with DaemonSet's tolerations and a required node affinity for the node's
+/// name. The affinity is added to each of the user's terms: terms are alternatives, so a separate term would
+/// not restrict the pod. Parts that the API server would reject are not changed.
 pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
     let mut spec = spec.clone();
     let pin = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
@@ -316,7 +316,7 @@ pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
     if required.is_null() {
         *required = json!({ "nodeSelectorTerms": [{ "matchFields": [pin] }] });
     } else if let Some(terms) = required.get_mut("nodeSelectorTerms").and_then(Value::as_array_mut) {
-        // An empty term matches no node; with the pin it would match this one.
+        // An empty term matches no node. With the node's name it would match this node.
         let is_empty = |term: &Value| {
             ["matchExpressions", "matchFields"]
                 .into_iter()
@@ -337,7 +337,7 @@ pub fn pinned(spec: &Map<String, Value>, node: &str) -> Value {
     let mut tolerations = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
     for (key, effect) in added_tolerations(&spec) {
         let added = json!({ "key": key, "operator": "Exists", "effect": effect });
-        // The user's own one gives way, as in a DaemonSet: it may bear the taint for a time only.
+        // It replaces the user's equal one, as in a DaemonSet: the user's may have tolerationSeconds.
         let is_same = |toleration: &Value| {
             let part = |member: &str| toleration.get(member).and_then(Value::as_str).unwrap_or_default();
             (part("key"), part("operator"), part("value"), part("effect")) == (key, "Exists", "", effect)
@@ -372,8 +372,8 @@ mod tests {
             {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
     }
 
-    /// Required node affinity, written `key operator value…`; `@` marks the name's field, `&` joins what one term
-    /// demands, `|` separates terms, `''` is the empty value.
+    /// Required node affinity, written `key operator value…`. `@` marks a field, `&` joins the requirements
+    /// of one term, `|` separates terms, `''` is the empty value.
     fn affinity(text: &str) -> Value {
         let requirement = |text: &str| {
             let mut words = text.split_whitespace().map(|word| if word == "''" { "" } else { word });
@@ -472,26 +472,26 @@ mod tests {
     #[case::empty_term_before_one_that_matches("| zone In a", true)]
     #[case::empty_term_after_one_that_does_not("zone In b |", false)]
     #[case::prefixed_key("example.com/rack DoesNotExist", true)]
-    // The API server refuses these.
-    #[case::refused_unknown_operator("zone Near b", false)]
-    #[case::refused_operator_in_small_letters("zone in b", false)]
-    #[case::refused_in_without_values("zone In", false)]
-    #[case::refused_not_in_without_values("zone NotIn", true)]
-    #[case::refused_exists_with_a_value("rack Exists a", false)]
-    #[case::refused_does_not_exist_with_a_value("zone DoesNotExist a", false)]
-    #[case::refused_gt_without_values("cores Gt", false)]
-    #[case::refused_gt_with_two_values("cores Gt 9 10", false)]
-    #[case::refused_gt_below_zero("rack Gt -1", false)]
-    #[case::refused_lt_with_two_values("cores Lt 1 2", false)]
-    #[case::refused_key("the/zone/ In b", false)]
-    #[case::refused_prefix("Example.com/rack Exists", false)]
-    #[case::refused_value("zone In -b-", false)]
-    #[case::refused_name_exists("@metadata.name Exists", false)]
-    #[case::refused_name_in_two("@metadata.name In m o", false)]
-    #[case::refused_name_in_none("@metadata.name In", false)]
-    #[case::refused_name("@metadata.name In M", false)]
-    #[case::refused_field("@spec.unschedulable In true", false)]
-    #[case::refused_beside_a_term_that_does_not_match("zone In b | zone Near b", false)]
+    // The API server rejects these.
+    #[case::rejected_unknown_operator("zone Near b", false)]
+    #[case::rejected_operator_in_small_letters("zone in b", false)]
+    #[case::rejected_in_without_values("zone In", false)]
+    #[case::rejected_not_in_without_values("zone NotIn", true)]
+    #[case::rejected_exists_with_a_value("rack Exists a", false)]
+    #[case::rejected_does_not_exist_with_a_value("zone DoesNotExist a", false)]
+    #[case::rejected_gt_without_values("cores Gt", false)]
+    #[case::rejected_gt_with_two_values("cores Gt 9 10", false)]
+    #[case::rejected_gt_below_zero("rack Gt -1", false)]
+    #[case::rejected_lt_with_two_values("cores Lt 1 2", false)]
+    #[case::rejected_key("the/zone/ In b", false)]
+    #[case::rejected_prefix("Example.com/rack Exists", false)]
+    #[case::rejected_value("zone In -b-", false)]
+    #[case::rejected_name_exists("@metadata.name Exists", false)]
+    #[case::rejected_name_in_two("@metadata.name In m o", false)]
+    #[case::rejected_name_in_none("@metadata.name In", false)]
+    #[case::rejected_name("@metadata.name In M", false)]
+    #[case::rejected_field("@spec.unschedulable In true", false)]
+    #[case::rejected_beside_a_term_that_does_not_match("zone In b | zone Near b", false)]
     fn required_affinity(#[case] text: &str, #[case] selected: bool) {
         assert_eq!(is_selected(&affinity(text)), selected);
     }
@@ -517,12 +517,12 @@ mod tests {
     #[case::absent_lists_in_a_term(terms(&json!([{}])), false)]
     #[case::null_lists_in_a_term(terms(&json!([{"matchExpressions": null, "matchFields": null}])), false)]
     #[case::null_values(terms(&json!([{"matchExpressions": [{"key": "zone", "operator": "Exists", "values": null}]}])), true)]
-    // The API server refuses these.
-    #[case::refused_without_terms(terms(&json!([])), false)]
-    #[case::refused_null_terms(terms(&json!(null)), false)]
-    #[case::refused_shape(terms(&json!([{"matchExpressions": "zone"}])), false)]
-    #[case::refused_selector_key(json!({"nodeSelector": {"the zone": "b"}}), false)]
-    #[case::refused_selector_value(json!({"nodeSelector": {"zone": "b c"}}), false)]
+    // The API server rejects these.
+    #[case::rejected_without_terms(terms(&json!([])), false)]
+    #[case::rejected_null_terms(terms(&json!(null)), false)]
+    #[case::rejected_shape(terms(&json!([{"matchExpressions": "zone"}])), false)]
+    #[case::rejected_selector_key(json!({"nodeSelector": {"the zone": "b"}}), false)]
+    #[case::rejected_selector_value(json!({"nodeSelector": {"zone": "b c"}}), false)]
     fn selection(#[case] spec: Value, #[case] selected: bool) {
         assert_eq!(is_selected(&spec), selected);
     }
@@ -530,7 +530,7 @@ mod tests {
     #[rstest]
     #[case(json!({"zone": "a"}), true)]
     #[case(json!({"zone": "b"}), false)]
-    fn selector_and_affinity_are_both_demanded(#[case] selector: Value, #[case] selected: bool) {
+    fn requires_both_selector_and_affinity(#[case] selector: Value, #[case] selected: bool) {
         let mut spec = affinity("cores Gt 7");
         spec["nodeSelector"] = selector;
         assert_eq!(is_selected(&spec), selected);
@@ -538,8 +538,7 @@ mod tests {
         assert!(!is_selected(&spec));
     }
 
-    /// `r`: a pod is made; `c`: one that runs goes on; `n`: neither. Taints are written as for kubectl,
-    /// `key[=value]:effect`; of a toleration each part may be absent.
+    /// `r`: a pod is created; `c`: a running pod continues; `n`: neither. Taints are `key[=value]:effect`.
     fn on_taints(spec: &Value, taints: &str, unschedulable: bool) -> char {
         let taints = taints.split_whitespace().map(|taint| {
             let (taint, effect) = taint.rsplit_once(':').unwrap();
@@ -615,7 +614,7 @@ mod tests {
     #[case::two_of_two(json!([{"key": "k", "operator": "Exists"}, {"key": "l", "value": "v"}]), "k:NoSchedule l=v:NoExecute", 'r')]
     #[case::the_worse_of_two(json!([{"key": "k", "operator": "Exists"}]), "k:NoExecute l:NoSchedule", 'c')]
     #[case::same_key_twice(json!([{"key": "k", "value": "v"}]), "k=v:NoSchedule k=w:NoExecute", 'n')]
-    #[case::a_shape_that_is_refused_hides_no_other(json!([7, {"key": "k", "operator": "Exists"}]), "k:NoExecute", 'r')]
+    #[case::an_invalid_toleration_does_not_hide_others(json!([7, {"key": "k", "operator": "Exists"}]), "k:NoExecute", 'r')]
     fn taints_and_tolerations(#[case] tolerations: Value, #[case] taints: &str, #[case] expected: char) {
         assert_eq!(on_taints(&json!({"tolerations": tolerations}), taints, false), expected);
     }
@@ -659,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_being_deleted_is_judged_like_any_other() {
+    fn judges_a_node_that_is_being_deleted_like_any_other() {
         let node = node(
             json!({"metadata": {"name": "n", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["f"]}}),
         );
@@ -669,10 +668,10 @@ mod tests {
     #[rstest]
     #[case::the_first_one(json!([{"key": "k", "effect": "NoSchedule"}, {"key": "l", "effect": "NoSchedule"}]), "k")]
     #[case::the_one_that_evicts(json!([{"key": "k", "effect": "NoSchedule"}, {"key": "l", "effect": "NoExecute"}]), "l")]
-    fn the_taint_is_named(#[case] taints: Value, #[case] named: &str) {
+    fn names_the_taint_that_decides(#[case] taints: Value, #[case] named: &str) {
         let node = node(json!({"metadata": {"name": "n"}, "spec": {"taints": taints}}));
         let (Verdict::Continue(why) | Verdict::Refuse(why)) = placement(&json!({})).verdict(&node) else {
-            panic!("no verdict against it");
+            panic!("the verdict must be Continue or Refuse");
         };
         assert!(matches!(why, Why::Taint(taint) if &*taint.key == named));
     }
@@ -690,12 +689,12 @@ mod tests {
     #[case(json!({}))]
     #[case(json!({"affinity": null}))]
     #[case(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": null}}}))]
-    fn the_pin_alone(#[case] spec: Value) {
+    fn adds_required_affinity_for_the_name(#[case] spec: Value) {
         assert_eq!(pinned_terms(&spec), json!([{"matchFields": [pin()]}]));
     }
 
     #[test]
-    fn the_pin_is_anded_into_every_term_of_the_user() {
+    fn adds_the_name_to_every_term_of_the_user() {
         let other = json!({"key": "metadata.name", "operator": "NotIn", "values": ["x"]});
         let zone = json!([{"key": "zone", "operator": "Exists"}]);
         let spec = terms(&json!([{"matchExpressions": zone}, {"matchFields": [other], "tomorrow": 1}]));
@@ -715,13 +714,13 @@ mod tests {
         json!([{"matchExpressions": []}, {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]),
         json!([{"matchExpressions": [{"key": "zone", "operator": "Exists"}], "matchFields": [pin()]}])
     )]
-    #[case::no_terms_stay_refused(json!([]), json!([]))]
-    fn an_empty_term_still_matches_nothing(#[case] written: Value, #[case] expected: Value) {
+    #[case::no_terms(json!([]), json!([]))]
+    fn an_empty_term_still_matches_no_node(#[case] written: Value, #[case] expected: Value) {
         assert_eq!(pinned_terms(&terms(&written)), expected);
     }
 
     #[test]
-    fn other_affinity_is_kept() {
+    fn keeps_other_affinity() {
         let spec = json!({"affinity": {"podAntiAffinity": {"x": 1},
             "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]}}});
         let pinned = pinned(spec.as_object().unwrap(), "n");
@@ -734,19 +733,19 @@ mod tests {
     }
 
     #[test]
-    fn added_tolerations_stand_beside_or_in_place_of_the_users() {
+    fn adds_tolerations_and_replaces_equal_ones() {
         let own = json!({"key": "k", "operator": "Exists"});
-        let one_that_gives_up = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists",
+        let limited = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists",
             "effect": "NoExecute", "tolerationSeconds": 300});
         let of_all_effects = json!({"key": "node.kubernetes.io/disk-pressure", "operator": "Exists"});
-        let spec = json!({"hostNetwork": true, "tolerations": [own, one_that_gives_up, of_all_effects]});
+        let spec = json!({"hostNetwork": true, "tolerations": [own, limited, of_all_effects]});
         let pinned = pinned(spec.as_object().unwrap(), "n");
         let tolerations = pinned["tolerations"].as_array().unwrap();
         assert_eq!(tolerations.len(), 9);
         assert_eq!(tolerations[0], own);
-        let for_ever =
+        let unlimited =
             json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"});
-        assert_eq!(tolerations[1], for_ever);
+        assert_eq!(tolerations[1], unlimited);
         assert_eq!(tolerations[2], of_all_effects);
         assert_eq!(tolerations[8]["key"], "node.kubernetes.io/network-unavailable");
     }

@@ -1,6 +1,6 @@
-//! What the manager would do on every node now, and why: the answer of `quintet explain`.
+//! The report of `quintet explain`: the state of every node, and the reason for it.
 //!
-//! A pure function of what the command read, and the forms in which the command prints it.
+//! The report is a pure function of the objects that the command read.
 
 pub mod print;
 pub mod report;

@@ -1,9 +1,9 @@
-//! How many nodes have failed, and what that holds or ends.
+//! The number of failed nodes, and whether it pauses the rollout or ends the run.
 //!
-//! Failures are counted over every node of the rollout, whether or not it is eligible now: a broken node is the one that
-//! stops being eligible. Three kinds count. A recorded failure is final. A provisional one heals when the node can be
-//! tried again or is Ready. A failed node whose Node was deleted counts for 24 hours. While the brake is on, a lost record
-//! counts as a failed node: losing records does not lift the brake.
+//! Every node of the rollout counts, eligible or not, because a broken node often stops being eligible. Three
+//! kinds count. A recorded failure is final. A provisional failure ends when the node can be retried or is
+//! Ready. A failed node whose Node was deleted counts for 24 hours. While the failure policy stops the
+//! rollout, a lost record counts as a failed node, so that lost records do not let the rollout continue.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -19,50 +19,50 @@ use crate::rollout::{Key, rollout_before};
 /// The failed nodes of the rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// Nodes that failed for good.
+    /// Nodes that failed permanently.
     pub recorded: usize,
-    /// Nodes that count as failed until they can be tried again.
+    /// Nodes that count as failed until they can be retried.
     pub provisional: usize,
-    /// Of both, nodes that a taint or their labels keep away.
+    /// Nodes of both kinds that a taint or their labels keep away.
     pub kept_away: usize,
-    /// Of the provisional ones, nodes that are not Ready since an attempt.
+    /// Provisionally failed nodes that have been not Ready since an attempt.
     pub lost: usize,
     /// Nodes whose Node was deleted.
     pub gone: usize,
-    /// Lost records, while a brake is on: any of them may have told of a failed node.
+    /// While the failure policy stops the rollout: lost records, which may have been of failed nodes.
     pub unrecorded: usize,
-    /// How many are tolerated.
+    /// The number of failed nodes that is tolerated.
     pub max: usize,
     type_: FailurePolicyType,
 }
 
 impl Failures {
-    /// All that count.
+    /// The number of all failed nodes.
     pub fn count(&self) -> usize {
         self.recorded + self.provisional + self.gone + self.unrecorded
     }
 
-    /// Whether failures hold the making of pods.
+    /// Whether failures stop the creation of pods.
     pub fn brakes(&self) -> bool {
         self.type_ != FailurePolicyType::Continue && self.count() > self.max
     }
 
-    /// Whether failures that do not heal hold the making of pods: only a user can lift the hold.
+    /// Whether permanent failures alone stop the creation of pods. Only a user can then continue.
     pub fn brakes_for_good(&self) -> bool {
         self.brakes() && self.count() - self.provisional > self.max
     }
 
-    /// Whether failures end the run: recorded ones alone, since the others may heal.
+    /// Whether failures end the run. Only recorded failures do, because the other nodes may recover.
     pub fn ends_run(&self) -> bool {
         self.type_ == FailurePolicyType::FailFast && self.recorded > self.max
     }
 
-    /// Whether a node that waits for its retry keeps its place.
+    /// Whether a node that waits for its retry keeps its slot.
     pub fn retries_hold_places(&self) -> bool {
         self.type_ != FailurePolicyType::Continue
     }
 
-    /// Adds one existing node.
+    /// Counts the failure of an existing node.
     pub fn add(&mut self, failure: &Failure, is_kept_away: bool) {
         match failure {
             Failure::Recorded(_) => self.recorded += 1,
@@ -75,12 +75,12 @@ impl Failures {
         self.kept_away += usize::from(is_kept_away && !is_lost);
     }
 
-    /// The hold, in numbers and with the way out.
+    /// The reason why no pods are created, with the numbers and the remedy.
     pub fn hold(&self) -> Option<Reason> {
         self.brakes().then(|| because(Cause::MaxFailedNodesExceeded, self.message()))
     }
 
-    /// How many nodes failed, and what the user can do.
+    /// The number of failed nodes, and the remedy.
     pub fn message(&self) -> String {
         let parts = [
             (self.gone, "deleted"),
@@ -103,13 +103,13 @@ impl Failures {
     }
 }
 
-/// The number of failed nodes that the failure policy tolerates, of a rollout to this number of nodes.
+/// The number of failed nodes that the failure policy tolerates, for this number of nodes.
 pub fn max_failed(job: &DaemonJob, base: usize) -> usize {
     let max = job.spec.failure_policy.as_ref().and_then(|policy| policy.max_failed_nodes.as_ref());
     max.and_then(|max| of_whole(max, base, Round::Down)).unwrap_or(0)
 }
 
-/// Whether failed nodes may leave a DaemonJob Complete: only within a limit that the user set, under Continue.
+/// Whether the failed nodes leave a DaemonJob Complete: with type Continue, within a limit of the user.
 pub fn tolerates(job: &DaemonJob, failed: usize, base: usize) -> bool {
     let policy = job.spec.failure_policy.as_ref();
     policy.is_some_and(|policy| {
@@ -119,8 +119,8 @@ pub fn tolerates(job: &DaemonJob, failed: usize, base: usize) -> bool {
     })
 }
 
-/// The failures of deleted nodes, before the existing nodes are added. Time takes nothing off a brake that is on: deleted
-/// nodes are counted as of the time at which it came on.
+/// The failures of deleted nodes, before the existing nodes are added. While the failure policy stops the
+/// rollout, deleted nodes count as at the time of the stop. Time alone then does not end the stop.
 pub fn failures(
     job: &DaemonJob,
     world: &World,
@@ -140,7 +140,7 @@ pub fn failures(
     }
 }
 
-/// Since when failures brake the rollout, for the next status.
+/// When the failure policy stopped the rollout, for the next status.
 pub fn braked_since(job: &DaemonJob, key: &Key, failures: &Failures, now: Timestamp) -> Option<Time> {
     let before = rollout_before(job, key).and_then(|rollout| rollout.braked_since.clone());
     failures.brakes().then(|| before.unwrap_or(Time(whole_seconds(now))))

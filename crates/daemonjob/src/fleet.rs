@@ -1,4 +1,4 @@
-//! The selected nodes as a whole: an outage of the network or of the control plane is no failure of nodes.
+//! The health of the selected nodes as a whole. An outage must not count as a failure of nodes.
 
 use std::sync::Arc;
 
@@ -14,17 +14,16 @@ const SMALLEST_FLEET: usize = 3;
 /// The nodes that the template selects, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fleet {
-    /// Nodes that are selected.
+    /// Selected nodes.
     pub selected: usize,
-    /// Of these, nodes that were there when the run began.
+    /// Selected nodes that existed when the run began.
     pub members: usize,
-    /// Of these, nodes with a condition taint that the template does not tolerate.
+    /// Members with a condition taint that the template does not tolerate.
     pub unhealthy: usize,
 }
 
 impl Fleet {
-    /// Counts the nodes, of which it is said whether the template selects them, for a run with this start; None if it
-    /// begins now.
+    /// Counts nodes, each with whether it is selected, for a run with this start. None: the run begins now.
     pub fn of<'n>(
         nodes: impl Iterator<Item = (&'n Node, bool)>,
         placement: &Placement,
@@ -34,7 +33,7 @@ impl Fleet {
         for (node, is_selected) in nodes.filter(|(node, _)| node.meta.deleted.is_none()) {
             if is_selected {
                 fleet.selected += 1;
-                // Every new node is not Ready at first: it says nothing of the others.
+                // Every new node is not Ready at first. It must not count as unhealthy.
                 let has_joined =
                     start.is_some_and(|start| node.meta.created.is_some_and(|created| created > start));
                 fleet.members += usize::from(!has_joined);
@@ -44,8 +43,8 @@ impl Fleet {
         fleet
     }
 
-    /// Whether more than half of the nodes that were healthy when the run began are unhealthy: an outage of the network
-    /// or of the control plane rather than of nodes.
+    /// Whether more than half of the nodes that were healthy when the run began are unhealthy. The cause is
+    /// then probably the network or the control plane, not the nodes.
     pub fn is_unhealthy(self, unhealthy_from_start: usize) -> bool {
         let healthy = self.members.saturating_sub(unhealthy_from_start);
         let fallen_ill = self.unhealthy.saturating_sub(unhealthy_from_start);
@@ -53,7 +52,7 @@ impl Fleet {
     }
 }
 
-/// Whether the fleet is unhealthy as a whole, before a pass: a run that begins now begins with the fleet as it is.
+/// Whether the fleet is unhealthy as a whole, before a reconcile decides whether a run begins.
 pub fn is_fleet_unhealthy(job: &DaemonJob, placement: &Placement, nodes: &[Arc<Node>]) -> bool {
     let start = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|start| start.0);
     let nodes = nodes.iter().map(|node| (&**node, placement.verdict(node).is_selected()));

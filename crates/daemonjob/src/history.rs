@@ -1,4 +1,4 @@
-//! What is known of each node: the ledger and the pods, folded together.
+//! The history of each node: its ledger line and its pods, folded together.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::observe::World;
 use crate::outcome::{self, DeletedFor, Fate, Rules};
 use crate::rollout::{Key, rollout_of};
 
-/// Condition of a pod: Kubernetes ends it for a reason of its own (KEP-3329).
+/// Condition of a pod that Kubernetes disrupts (KEP-3329).
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// A pod, and what it means.
+/// A pod and its meaning.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is another fact about the pod")]
 pub struct Judged<'a> {
     /// The pod.
     pub pod: &'a Arc<Pod>,
-    /// The place in [`Histories::nodes`] of the node that it counts for, if that exists.
+    /// The index in [`Histories::nodes`] of the node that the pod counts for, if the node exists.
     pub home: Option<usize>,
-    /// The place in [`Histories::nodes`] of the node that has the name now for which it was made: the name of the node that
-    /// its label names, if that exists; else as [`pinned_to`] has it.
+    /// The index in [`Histories::nodes`] of the existing node whose name the pod occupies. It is the node of
+    /// its label, or else the node that has the name [`pinned_to`] now.
     pub on_at: Option<usize>,
     /// Its number.
     pub number: u64,
@@ -41,13 +41,13 @@ pub struct Judged<'a> {
     pub rollout: u64,
     /// Whether it has the current template.
     pub is_current: bool,
-    /// Its phase. Most loops over pods need no more than this, and a pod is far away in memory.
+    /// Its phase. Most loops need no other field, and the pod itself is rarely in the processor's cache.
     pub phase: Phase,
-    /// Whether its deletion was asked for.
+    /// Whether it has a deletion timestamp.
     pub is_deleted: bool,
-    /// Why it is deleted, as is written on it.
+    /// The reason for its deletion, from its annotation.
     pub deleted_for: Option<DeletedFor>,
-    /// What has become of it.
+    /// The result of the pod so far.
     pub fate: Fate,
     /// Whether the ledger has its outcome.
     pub recorded: bool,
@@ -66,12 +66,12 @@ impl Judged<'_> {
         self.is_running() && !self.is_deleted
     }
 
-    /// Whether it keeps its node's name occupied: it runs, or may yet.
+    /// Whether it occupies its node's name: it runs, or may run later.
     pub fn occupies(&self) -> bool {
         self.is_running() && self.fate == Fate::Open
     }
 
-    /// Whether containers of it may run, or may have run, on a node that was Ready when the pod was made.
+    /// Whether its containers run, or may have run, on a node that was Ready when the pod was created.
     fn makes_suspect(&self) -> bool {
         self.occupies()
             && is_bound(self.pod)
@@ -79,17 +79,17 @@ impl Judged<'_> {
     }
 }
 
-/// Whether the pod was bound to a node. A node that dies at once does not report the containers that it started.
+/// Whether the pod was bound. A node that dies immediately does not report the containers that it started.
 fn is_bound(pod: &Pod) -> bool {
     pod.node.is_some()
 }
 
-/// What is known last of a node.
+/// The latest record of a node.
 #[derive(Clone, Debug)]
 pub enum Latest<'a> {
-    /// The ledger has it.
+    /// The ledger has the record.
     Recorded(&'a Entry),
-    /// Its pods tell more than the ledger.
+    /// The pods add to the record in the ledger.
     Owed(Box<Entry>),
 }
 
@@ -104,36 +104,36 @@ impl Deref for Latest<'_> {
     }
 }
 
-/// What is known of one node that exists, whether or not it is selected.
+/// The history of one existing node, selected or not.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each tells another thing of a line that is missing")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact about a missing line")]
 pub struct History<'a> {
     /// The node.
     pub node: Option<&'a Arc<Node>>,
-    /// Whether it may have a pod.
+    /// Whether the node may have a pod.
     pub verdict: Verdict,
     /// Its line in the ledger.
     pub recorded: Option<&'a Entry>,
-    /// Ledger and pods together: the higher number wins.
+    /// The ledger line and the pods together. The higher pod number wins.
     pub latest: Option<Latest<'a>>,
-    /// Whether its line is lost or unreadable, and no pod tells enough.
+    /// Whether its line is lost or unreadable, and no pod replaces it.
     pub lost: bool,
-    /// Whether its line, or its shard, is in a format of another version, and no pod tells enough.
+    /// Whether its line or shard is in the format of another version, and no pod replaces it.
     pub unknown: bool,
-    /// Whether its line has a value that this version does not know: the line must stay as it is.
+    /// Whether its line has a value that this version does not know. The manager must not change the line.
     pub is_frozen: bool,
     /// The greatest number of a pod so far.
     pub number: u64,
     /// The rollout of the pod that makes the node suspect while it runs.
     pub risky_pod: Option<u64>,
-    /// Why the kubelet rejected the last pod, in its words.
+    /// The kubelet's message for the rejection of the last pod.
     pub rejection: Option<&'a str>,
-    /// Whether a pod tells all that is to be known: it runs, or has succeeded with the current template.
-    is_told: bool,
+    /// Whether a pod makes the line unnecessary: it runs, or has succeeded with the current template.
+    is_superseded: bool,
 }
 
 impl History<'_> {
-    /// Whether the record of what this rollout did on the node was lost at or after this time.
+    /// Whether the record of this rollout on the node was lost at or after this time.
     pub fn is_record_lost_since(&self, since: Timestamp, rollout: u64) -> bool {
         let is_lost = |latest: &Entry| {
             latest.outcome == Outcome::RecordLost && latest.rollout == rollout && latest.ended >= since
@@ -141,7 +141,7 @@ impl History<'_> {
         self.lost || self.latest.as_deref().is_some_and(is_lost)
     }
 
-    /// The rollout of the attempt since which the node is not Ready; None where there is none.
+    /// The rollout of the attempt after which the node has not been Ready, or None.
     pub fn suspect_rollout(&self) -> Option<u64> {
         let is_ready = self.node.is_none_or(|node| node.ready);
         if is_ready {
@@ -152,29 +152,29 @@ impl History<'_> {
     }
 }
 
-/// A node whose Node object was deleted, and of which a pod or a line is left.
+/// A deleted node of which a pod or a ledger line exists.
 #[derive(Clone, Debug, Default)]
 pub struct GoneNode<'a> {
     /// Its line in the ledger.
     pub recorded: Option<&'a Entry>,
-    /// Its line as it must be before its pods may be released; None where nothing is owed.
+    /// The line that the ledger must have before the manager releases the pods, or None.
     pub owed: Option<Entry>,
-    /// Since when it counts as failed in the current rollout.
+    /// When it began to count as failed in the current rollout.
     pub counts_since: Option<Timestamp>,
-    /// Whether a pod of it is left.
+    /// Whether one of its pods exists.
     pub has_pods: bool,
-    /// Whether its line has a value that this version does not know: the line must stay as it is.
+    /// Whether its line has a value that this version does not know. The manager must not change the line.
     pub is_frozen: bool,
-    /// Whether its line must be dropped at once: a new leader would judge it otherwise.
+    /// Whether its line must be dropped immediately, because a new leader would judge it differently.
     pub must_settle: bool,
 }
 
-/// What is known of every node.
+/// The histories of all nodes.
 #[derive(Debug, Default)]
 pub struct Histories<'a> {
-    /// Of the nodes that exist, in the order in which they were observed.
+    /// The existing nodes, in the order in which they were observed.
     pub nodes: Vec<History<'a>>,
-    /// Of deleted nodes, by UID.
+    /// The deleted nodes, by UID.
     pub gone: HashMap<&'a str, GoneNode<'a>>,
     /// The pods, by node and number.
     pub pods: Vec<Judged<'a>>,
@@ -192,22 +192,22 @@ impl<'a> Histories<'a> {
         Self { nodes, by_uid, ..Self::default() }
     }
 
-    /// The place of a node that exists.
+    /// The index of an existing node.
     pub fn at(&self, uid: &str) -> Option<usize> {
         self.by_uid.get(uid).copied()
     }
 
-    /// Of a node that exists.
+    /// The history of an existing node.
     pub fn of(&self, uid: &str) -> Option<&History<'a>> {
         self.by_uid.get(uid).map(|at| &self.nodes[*at])
     }
 
-    /// The nodes that exist, and whether the template selects them.
+    /// The existing nodes, and whether the template selects them.
     pub fn selection(&self) -> impl Iterator<Item = (&'a Node, bool)> {
         self.nodes.iter().filter_map(|history| Some((&**history.node?, history.verdict.is_selected())))
     }
 
-    /// Of the node that a pod counts for.
+    /// The history of the node that a pod counts for.
     pub fn of_home(&self, judged: &Judged<'_>) -> Option<&History<'a>> {
         judged.home.map(|home| &self.nodes[home])
     }
@@ -218,7 +218,7 @@ impl<'a> Histories<'a> {
     }
 }
 
-/// Judges every pod, and folds what the pods tell into what the ledger tells.
+/// Judges every pod, and folds the pods into the ledger lines.
 pub fn histories<'a>(
     job: &DaemonJob,
     world: &'a World,
@@ -263,8 +263,8 @@ pub fn histories<'a>(
         }
     }
     for history in nodes {
-        history.lost &= !history.is_told;
-        history.unknown &= !history.is_told;
+        history.lost &= !history.is_superseded;
+        history.unknown &= !history.is_superseded;
         if history.latest.is_none() {
             history.latest = history.recorded.map(Latest::Recorded);
         }
@@ -282,7 +282,7 @@ pub fn histories<'a>(
     all
 }
 
-/// The pods, by node and number, before anything is known of their fate.
+/// The pods, by node and number, before their fates are known.
 fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key) -> Vec<Judged<'a>> {
     let mut by_name: Option<HashMap<&str, usize>> = None;
     let mut named = |name: &str| {
@@ -291,7 +291,7 @@ fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key
     };
     let is_renewed = |pod: &Pod, uid: Option<&str>, node: &Node| {
         let is_its = match uid {
-            // A Node that was created again under its name: what ran on the new machine counts for it.
+            // The Node was recreated with the same name. A pod that ran on the new machine counts for it.
             Some(_) => pod.phase == Phase::Succeeded && pod.started? >= node.meta.created?,
             None => pod.meta.created? >= node.meta.created?,
         };
@@ -316,17 +316,17 @@ fn judged_pods<'a>(world: &'a World, by_uid: &HashMap<&'a str, usize>, key: &Key
             exhausted: false,
         }
     };
-    // Short loops wait for the memory of many pods at once.
+    // A short loop lets the processor load many pods at the same time.
     let uids: Vec<Option<&str>> = world.pods.iter().map(|pod| pod.label(NODE_UID_LABEL)).collect();
     let pods: Vec<Judged<'_>> = world.pods.iter().zip(uids).map(judge).collect();
     let key = |at: usize| (pods[at].home, pods[at].number);
-    // They are large: their places are sorted first.
+    // The pods are large, so their indexes are sorted first.
     let mut order: Vec<(_, usize)> = (0..pods.len()).map(|at| (key(at), at)).collect();
     order.sort_unstable();
     order.into_iter().map(|(_, at)| pods[at].clone()).collect()
 }
 
-/// Judges one pod after those with lower numbers.
+/// Judges one pod, after the pods with lower numbers.
 fn fold<'a>(
     history: &mut History<'a>,
     judged: &mut Judged<'a>,
@@ -341,7 +341,7 @@ fn fold<'a>(
     let failures = same.map_or(0, |before| before.failures);
     judged.recorded = history.recorded.is_some_and(|recorded| judged.number <= recorded.pod);
     judged.fate = if judged.recorded {
-        // How it ended is known: when and by whom it was seen does not matter any more.
+        // The ledger has the outcome, so the first sight of its end no longer matters.
         rules.fate(judged.pod, failures, false)
     } else {
         let is_kept_away = node.is_some_and(|node| rules.keeps_away(node));
@@ -350,7 +350,7 @@ fn fold<'a>(
     judged.exhausted = judged.fate == Fate::Open && rules.restarts_too_often(judged.pod, failures);
     history.number = history.number.max(judged.number);
     history.rejection = judged.pod.rejection.as_deref();
-    history.is_told |= match judged.fate {
+    history.is_superseded |= match judged.fate {
         Fate::Open => judged.is_running(),
         Fate::NeverRan => false,
         Fate::Ended { outcome, .. } => outcome == Outcome::Succeeded && judged.is_current,
@@ -368,7 +368,7 @@ fn fold<'a>(
     }
 }
 
-/// What an ended pod tells, on a node that exists or not; None if it has not ended or never ran.
+/// The record of an ended pod, whether its node exists or not. None if the pod has not ended or never ran.
 fn ended(
     judged: &Judged<'_>,
     node: Option<&Node>,
@@ -400,13 +400,13 @@ fn ended(
             && is_bound(pod)
             && outcome != Outcome::Rejected,
         may_have_run: is_bound(pod),
-        // By the manager's clock: those of the node and of the API server may differ.
+        // The manager's clock. The clocks of the node and the API server may differ.
         ended: sight.map_or_else(|| at.min(whole_seconds(now)), |sight| sight.at),
     })
 }
 
-/// What has become of a pod, as it was when a pass first saw its end: a deletion, a disruption or a cordon that followed
-/// changes nothing.
+/// The fate of a pod when a reconcile first saw its end. A later deletion, disruption or cordon has no
+/// effect.
 fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks: &Clocks) -> Fate {
     let Some(sight) = clocks.sight(&pod.meta.uid) else { return rules.fate(pod, failures, is_kept_away) };
     let is_deleted_since = !sight.was_deleted && pod.meta.deleted.is_some();
@@ -419,7 +419,7 @@ fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks:
         as_seen.meta.deleted = None;
     }
     if is_disrupted_since {
-        // The taint controller writes its condition on pods that failed before, too.
+        // The taint controller also sets its condition on pods that failed earlier.
         as_seen.disrupted = false;
         let others = as_seen.conditions.iter().filter(|(type_, _)| &**type_ != DISRUPTION_TARGET);
         as_seen.conditions = others.cloned().collect();
@@ -427,7 +427,7 @@ fn fate(pod: &Pod, failures: u32, is_kept_away: bool, rules: &Rules<'_>, clocks:
     rules.fate(&as_seen, failures, sight.is_kept_away)
 }
 
-/// Folds a pod into what is known of its deleted node.
+/// Folds a pod into the history of its deleted node.
 fn fold_gone<'a>(
     gone: &mut GoneNode<'a>,
     judged: &mut Judged<'a>,
@@ -450,14 +450,14 @@ fn fold_gone<'a>(
     judged.fate = fate(judged.pod, failures, false, rules, clocks);
     if judged.makes_suspect() {
         let running = Fate::Ended { outcome: Outcome::NodeDeleted, failures: 0, at: now };
-        let told = Judged { fate: running, ..judged.clone() };
-        gone.owed = ended(&told, None, key, clocks, now).map(|ended| Entry::after(before, ended));
+        let as_ended = Judged { fate: running, ..judged.clone() };
+        gone.owed = ended(&as_ended, None, key, clocks, now).map(|ended| Entry::after(before, ended));
     } else if let Some(ended) = ended(judged, None, key, clocks, now) {
         gone.owed = Some(Entry::after(before, ended));
     }
 }
 
-/// Whether a deleted node counts as failed, and what must be written because of that.
+/// Decides whether a deleted node counts as failed, and the line that this requires.
 fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, rules: &Rules<'_>, key: &Key, now: Timestamp) {
     if let Some(recorded) = gone.recorded
         && let Some(since) = recorded.gone
@@ -480,8 +480,8 @@ fn judge_gone(gone: &mut GoneNode<'_>, is_leaving: bool, rules: &Rules<'_>, key:
     }
 }
 
-/// How many lines that count deleted nodes are not usable, or lost with a shard of which no node is left: each may tell of
-/// failed ones. A node of a lost shard counts by itself.
+/// The number of unusable lines that count deleted nodes, and of lost shards without an existing node. Each
+/// may be the record of failed nodes. Existing nodes of a lost shard count themselves.
 pub fn unusable_gone_lines(job: &DaemonJob, world: &World) -> usize {
     let unusable = world.shards().filter(|shard| shard.is_known_format() && shard.gone.is_err()).count();
     let mut missing = missing_shards(job, world);
@@ -493,11 +493,11 @@ pub fn unusable_gone_lines(job: &DaemonJob, world: &World) -> usize {
     unusable + missing.into_iter().filter(|is_missing| *is_missing).count()
 }
 
-/// The shards that the status names and that are not there.
+/// The shards that the status lists and that do not exist.
 fn missing_shards(job: &DaemonJob, world: &World) -> [bool; SHARDS as usize] {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let mut missing = [false; SHARDS as usize];
-    // A status without a rollout was written before this format.
+    // A status without a rollout is older than this format.
     let status = job.status.as_ref().filter(|status| status.rollout.is_some());
     for shard in status.iter().flat_map(|status| &status.ledger_shards) {
         if let Some(missing) = missing.get_mut(usize::from(*shard)) {
@@ -525,7 +525,7 @@ fn mark_unread_shards(job: &DaemonJob, world: &World, nodes: &mut [History<'_>])
     }
 }
 
-/// How many deleted nodes count as failed in the current rollout, as of `horizon`.
+/// The number of deleted nodes that count as failed in the current rollout, at the time `horizon`.
 pub fn gone_count(histories: &Histories<'_>, world: &World, key: &Key, horizon: Timestamp) -> usize {
     let known = world.shards().filter(|shard| shard.is_known_format());
     let folded =

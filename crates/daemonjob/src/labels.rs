@@ -1,33 +1,33 @@
-//! Labels and annotations of a DaemonJob's pods, and how they are read. They outlive a process: their names never change.
+//! The labels and annotations of a DaemonJob's pods. Pods outlive a process, so the names must never change.
 
 use quintet_runtime::model::core_types::Pod;
 
 use crate::ledger::MOST_PODS;
 
-/// Label: the DaemonJob's name, as the tutorial meant to set it.
+/// Label: the DaemonJob's name. The tutorial intended this label.
 pub const NAME_LABEL: &str = "daemonjob";
 /// Label: the DaemonJob's UID.
 pub const UID_LABEL: &str = "dj.dysproz.io/daemonjob-uid";
 /// Label: the UID of the node that the pod is for.
 pub const NODE_UID_LABEL: &str = "dj.dysproz.io/node-uid";
-/// Label: the hash of the template that the pod was made from.
+/// Label: the hash of the template that the pod was created from.
 pub const HASH_LABEL: &str = "dj.dysproz.io/template-hash";
-/// Label: the number of the pod. Each node numbers its pods, from 1.
+/// Label: the number of the pod. The pods of a node are numbered from 1.
 pub const POD_NUMBER_LABEL: &str = "dj.dysproz.io/pod-number";
-/// Annotation: the number of the rollout that the pod is part of.
+/// Annotation: the number of the pod's rollout.
 pub const ROLLOUT_ANNOTATION: &str = "dj.dysproz.io/rollout";
-/// Annotation: the number of the run that the pod is part of.
+/// Annotation: the number of the pod's run.
 pub const RUN_ANNOTATION: &str = "dj.dysproz.io/run";
 /// Annotation: the name of the node that the pod is for.
 pub const NODE_NAME_ANNOTATION: &str = "dj.dysproz.io/node-name";
-/// Annotation: the node was Ready when the pod was made.
+/// Annotation: the node was Ready when the pod was created.
 pub const NODE_READY_ANNOTATION: &str = "dj.dysproz.io/node-ready";
-/// Annotation: the node's boot ID when the pod was made.
+/// Annotation: the node's boot ID when the pod was created.
 pub const BOOT_ID_ANNOTATION: &str = "dj.dysproz.io/boot-id";
-/// Annotation: the node's machine ID when the pod was made.
+/// Annotation: the node's machine ID when the pod was created.
 pub const MACHINE_ID_ANNOTATION: &str = "dj.dysproz.io/machine-id";
 
-/// The name of the node that a pod was made for.
+/// The name of the node that a pod was created for.
 pub fn pinned_to(pod: &Pod) -> Option<&str> {
     pod.meta.annotations.get(NODE_NAME_ANNOTATION).or(pod.node.as_deref())
 }
@@ -40,8 +40,8 @@ pub fn number_of(pod: &Pod) -> u64 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The template that a pod was made from. A pod that has lost this label counts as one of the current template: better
-/// none than a second one.
+/// The hash of the template that a pod was created from. A pod without the label counts as a pod of the
+/// current template, because no pod is better than a second one.
 pub fn hash_of<'p>(pod: &'p Pod, current: &'p str) -> &'p str {
     pod.label(HASH_LABEL).unwrap_or(current)
 }

@@ -1,8 +1,9 @@
-//! The ledger: what is known of a node when its pods are gone.
+//! The ledger: the records of nodes, which outlive their pods.
 //!
-//! Up to 16 ConfigMaps, created when they are first needed and owned by the DaemonJob. Each has one line per node UID,
-//! of `key=value` words that a person can read, and one line `gone` that counts failed nodes whose Node was deleted.
-//! A pod is its own record while it exists; its line is written before its finalizer is removed.
+//! A ledger has up to 16 ConfigMaps, which the manager creates when it needs them and which the DaemonJob
+//! owns. A ConfigMap has one line for each node UID, of readable `key=value` words. A further line, `gone`,
+//! counts failed nodes whose Node was deleted. While a pod exists, it is its own record. The manager writes
+//! the line before it removes the pod's finalizer.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -14,19 +15,19 @@ use quintet_runtime::model::digest;
 use quintet_runtime::model::object::{Meta, Object, Pairs, WireMeta};
 use serde::Deserialize;
 
-/// Label on every shard; its value is the format of the lines.
+/// The label of every shard. Its value is the format of the lines.
 pub const LEDGER_LABEL: &str = "dj.dysproz.io/ledger";
 /// The format that this version reads and writes. It never writes to a shard of another format.
 pub const FORMAT: &str = "v2";
-/// The most shards of a ledger. It can never change: a node's shard follows from it.
+/// The number of shards. It must never change, because it determines a node's shard.
 pub const SHARDS: u8 = 16;
-/// The shards of format v1: eight, by the first three bits.
+/// The number of shards in format v1, by the first three bits.
 const OLD_SHARDS: u8 = 8;
-/// What stands between the DaemonJob's name and the shard's number in format v1.
+/// The part between the DaemonJob's name and the shard's number, in format v1.
 const OLD_NAME: &str = "-ledger-";
-/// The key of the line that counts failed nodes whose Node was deleted. No UID has this form.
+/// The key of the line that counts failed nodes whose Node was deleted. It cannot be a UID.
 pub const GONE: &str = "gone";
-/// How long a failed node counts after its Node was deleted.
+/// How long a failed node counts after the deletion of its Node.
 const GONE_COUNTS_FOR: SignedDuration = SignedDuration::from_hours(24);
 
 /// The shard of a node's line: the first four bits of the SHA-256 of its UID.
@@ -39,13 +40,13 @@ pub fn shard_name(daemonjob: &str, shard: u8) -> String {
     format!("{daemonjob}-ledger-v2-{shard}")
 }
 
-/// The names of all shards that a ledger can have, those of format v1 included.
+/// The names of all shards that a ledger may have, including format v1.
 pub fn shard_names(daemonjob: &str) -> impl Iterator<Item = String> {
     let old = (0..OLD_SHARDS).map(move |shard| format!("{daemonjob}{OLD_NAME}{shard}"));
     (0..SHARDS).map(move |shard| shard_name(daemonjob, shard)).chain(old)
 }
 
-/// How a pod ended. The names of the variants are stored.
+/// The end of a pod. The ledger stores the names of the variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Outcome {
@@ -53,16 +54,16 @@ pub enum Outcome {
     Succeeded,
     /// The pod failed, and the failure counts.
     Failed,
-    /// The pod failed, and podFailurePolicy fails the node for good.
+    /// The pod failed, and podFailurePolicy fails the node permanently.
     FailedIndex,
     /// The pod failed, and podFailurePolicy fails the whole run.
     FailedJob,
-    /// The pod was deleted, evicted or preempted before it ended. Counted by disruptionLimit.
+    /// The pod was deleted, evicted or preempted before it ended. disruptionLimit counts it.
     Disrupted,
-    /// The pod ended in a way that counts for nothing: podFailurePolicy ignores the failure, the manager deleted the
-    /// pod, or the node was cordoned or tainted.
+    /// The end of the pod does not count. podFailurePolicy ignores the failure, the manager deleted the pod,
+    /// or the node was cordoned or tainted.
     Ignored,
-    /// The kubelet rejected the pod at admission: nothing ran. Counted by disruptionLimit.
+    /// The kubelet rejected the pod at admission, so it never ran. disruptionLimit counts it.
     Rejected,
     /// The pod did not start in time: the node is skipped until the next run.
     PendingDeadlineExceeded,
@@ -74,12 +75,12 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Its word in the ledger.
+    /// The word in the ledger.
     pub fn word(self) -> &'static str {
         self.into()
     }
 
-    /// The result of the attempt, where the outcome alone says that the pod was one.
+    /// The result of the attempt, if the outcome alone shows that the pod was an attempt.
     fn implies(self) -> Option<AttemptResult> {
         match self {
             Self::Succeeded => Some(AttemptResult::Succeeded),
@@ -88,13 +89,13 @@ impl Outcome {
         }
     }
 
-    /// Whether podFailurePolicy takes the failure for final.
+    /// Whether podFailurePolicy made the failure final.
     pub fn is_final(self) -> bool {
         matches!(self, Self::FailedIndex | Self::FailedJob)
     }
 }
 
-/// The result of an attempt: of a pod of which a container started, or that counted as a failure.
+/// The result of an attempt: a pod that started a container or that counted as a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::EnumString)]
 #[cfg_attr(test, derive(strum::VariantArray))]
 pub enum AttemptResult {
@@ -115,16 +116,16 @@ pub struct Attempt {
     pub hash: Arc<str>,
     /// The number of its rollout.
     pub rollout: u64,
-    /// A digest of the node's boot ID when a successful pod was made; empty where it is not known.
+    /// A digest of the node's boot ID when a successful pod was created. Empty if unknown.
     pub boot: Arc<str>,
-    /// A digest of the node's machine ID when a successful pod was made; empty where it is not known.
+    /// A digest of the node's machine ID when a successful pod was created. Empty if unknown.
     pub machine: Arc<str>,
-    /// Whether the node was Ready after the attempt, or was not Ready when the pod was made. Until then the node is
-    /// suspect while it is not Ready.
+    /// Whether the node was Ready after the attempt, or was not Ready when the pod was created. Otherwise the
+    /// node is suspect while it is not Ready.
     pub clear: bool,
 }
 
-/// One line: all that is known of one node.
+/// One line: the record of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The node's name.
@@ -135,31 +136,31 @@ pub struct Entry {
     pub rollout: u64,
     /// The number of the last pod's run.
     pub run: u64,
-    /// The number of the last pod. Each node numbers its pods, from 1.
+    /// The number of the last pod. The pods of a node are numbered from 1.
     pub pod: u64,
-    /// How the last pod ended.
+    /// The end of the last pod.
     pub outcome: Outcome,
-    /// Failures in this rollout since the last success, as they count against backoffLimit.
+    /// Failures in this rollout since the last success, for backoffLimit.
     pub failures: u32,
-    /// Disruptions and rejections in a row in this rollout, as they count against disruptionLimit.
+    /// Consecutive disruptions and rejections in this rollout, for disruptionLimit.
     pub disruptions: u32,
-    /// Pods in this rollout that count for nothing: they only make the node wait.
+    /// Pods in this rollout whose end does not count. They only add to the backoff.
     pub ignored: u32,
-    /// When the first of the last rejections in a row happened.
+    /// When the first of the last consecutive rejections happened.
     pub rejected_since: Option<Timestamp>,
-    /// How the last pod ended that failed in this rollout since the last success: exit code and reason, as `1/Error`.
+    /// Exit code and reason, as `1/Error`, of the last failed pod in this rollout since the last success.
     pub exit: Option<Arc<str>>,
     /// The last attempt.
     pub attempt: Option<Attempt>,
-    /// When the manager saw that the Node was deleted, of a node that counts as failed.
+    /// For a node that counts as failed: when the manager saw that the Node was deleted.
     pub gone: Option<Timestamp>,
     /// When the last pod ended.
     pub ended: Timestamp,
-    /// Words of newer versions.
+    /// Words that newer versions wrote.
     pub unknown: Box<[Box<str>]>,
 }
 
-/// One pod that ended.
+/// A pod that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The node's name.
@@ -174,26 +175,26 @@ pub struct Ended {
     pub pod: u64,
     /// How it ended.
     pub outcome: Outcome,
-    /// By how much it counts against backoffLimit.
+    /// The failures that it adds, for backoffLimit.
     pub failures: u32,
-    /// Exit code and reason of a pod that failed, as `1/Error`.
+    /// Exit code and reason of a failed pod, as `1/Error`.
     pub exit: Option<Arc<str>>,
     /// Whether a container started.
     pub has_started: bool,
-    /// A digest of the node's boot ID when the pod was made.
+    /// A digest of the node's boot ID when the pod was created.
     pub boot: Arc<str>,
-    /// A digest of the node's machine ID when the pod was made.
+    /// A digest of the node's machine ID when the pod was created.
     pub machine: Arc<str>,
-    /// Whether the node was Ready when the pod was made, and is not known to have been Ready since the pod ended.
+    /// Whether the node was Ready when the pod was created, and has not been seen Ready since the pod ended.
     pub is_unclear: bool,
-    /// Whether the pod was bound to its node: it may have run.
+    /// Whether the pod was bound to its node, so that it may have run.
     pub may_have_run: bool,
     /// When it ended.
     pub ended: Timestamp,
 }
 
 impl Entry {
-    /// What is known of the node after one further pod.
+    /// The record of the node after one more pod.
     pub fn after(before: Option<&Self>, ended: Ended) -> Self {
         let same = before.filter(|before| before.counts_on(ended.rollout));
         let (failures, in_a_row, ignored) =
@@ -212,11 +213,11 @@ impl Entry {
         let earlier = before.and_then(|before| before.attempt.clone());
         let result = match ended.outcome.implies() {
             None if ended.has_started => Some(AttemptResult::Disrupted),
-            // A node that died at once does not report the containers that it started.
+            // A node that died immediately does not report the containers that it started.
             None if ended.may_have_run && ended.is_unclear && !is_rejected => Some(AttemptResult::Disrupted),
             result => result,
         };
-        // A node that is suspect from an earlier attempt stays so until it is Ready.
+        // A node that is suspect after an earlier attempt stays suspect until it is Ready.
         let was_clear = earlier.as_ref().is_none_or(|earlier| earlier.clear);
         let attempt = match result {
             Some(result) => {
@@ -253,7 +254,7 @@ impl Entry {
         }
     }
 
-    /// Whether the next pod of a rollout adds to the counts: they begin again after a success, and with a rollout.
+    /// Whether the next pod of a rollout adds to the counts. A success and a new rollout reset them.
     pub fn counts_on(&self, rollout: u64) -> bool {
         self.rollout == rollout && self.outcome != Outcome::Succeeded
     }
@@ -263,42 +264,43 @@ impl Entry {
         self.attempt.as_ref().is_some_and(|attempt| attempt.result == AttemptResult::Succeeded)
     }
 
-    /// Whether an attempt failed in this rollout, and none has succeeded since. A retry that was disrupted, or that the
-    /// manager deleted, takes nothing back.
+    /// Whether an attempt failed in this rollout, and no later attempt succeeded. A retry that was disrupted,
+    /// or that the manager deleted, does not change this.
     pub fn has_failed_in(&self, rollout: u64) -> bool {
         let last_failed =
             |attempt: &Attempt| attempt.result == AttemptResult::Failed && attempt.rollout == rollout;
         self.attempt.as_ref().is_some_and(last_failed) || self.counts_on(rollout) && self.failures > 0
     }
 
-    /// The last attempt, while the node was not seen Ready since.
+    /// The last attempt, if the node has not been seen Ready since.
     pub fn unclear(&self) -> Option<&Attempt> {
         self.attempt.as_ref().filter(|attempt| !attempt.clear)
     }
 
-    /// How the last failed pod ended, for a person: `exit 1 (Error)`, or the reason alone if no container ended.
+    /// The end of the last failed pod, for messages: `exit 1 (Error)`, or only the reason without a
+    /// container's end.
     pub fn told_exit(&self) -> Option<String> {
         let (code, reason) = self.exit.as_deref()?.split_once('/')?;
         Some(if code.is_empty() { reason.to_owned() } else { format!("exit {code} ({reason})") })
     }
 
-    /// How often the node was tried since its last success: its next pod waits the longer.
+    /// The number of attempts since the node's last success, which determines the backoff.
     pub fn tries(&self) -> u32 {
         self.failures.saturating_add(self.disruptions).saturating_add(self.ignored)
     }
 }
 
-/// The greatest number of a pod that is believed: there is always a next one.
+/// The greatest valid pod number. It leaves room for a next one.
 pub const MOST_PODS: u64 = 1 << 53;
-/// What words about the node begin with; the others are about its last pod.
+/// The prefix of words about the node. The other words are about its last pod.
 const NODE_WORD: &str = "n-";
 
-/// A boot ID or machine ID as the ledger keeps it: only its equality matters.
+/// A boot ID or machine ID as the ledger stores it. Only its equality matters.
 pub fn id_digest(id: &str) -> Arc<str> {
     if id.is_empty() { "".into() } else { digest::short(&[id], 10).into() }
 }
 
-/// Percent-encodes what would not survive in a word.
+/// Percent-encodes the characters that a word cannot contain.
 fn encoded(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {
@@ -373,14 +375,14 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Why a line is not used.
+/// Why the manager does not use a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// It is not a list of words: its record is lost.
-    #[error("not a line of a ledger: {}", short(.0))]
+    /// The line is not a list of words, so the record is lost.
+    #[error("not a ledger line: {}", short(.0))]
     Unreadable(Box<str>),
-    /// It has a value that this version does not know: the line stays as it is.
-    #[error("a line of a newer version: {}", short(.0))]
+    /// The line has a value that this version does not know. The manager does not change it.
+    #[error("a ledger line of a newer version: {}", short(.0))]
     Newer(Box<str>),
 }
 
@@ -408,13 +410,13 @@ impl FromStr for Entry {
 /// The words that every line has.
 const NEEDED: [&str; 7] = ["node", "template", "rollout", "run", "pod", "outcome", "ended"];
 
-/// None where a value is not known, or a word is missing that this version needs.
+/// None if a value is unknown or a required word is missing.
 fn parse(words: &[(&str, String)]) -> Option<Entry> {
     if !NEEDED.iter().all(|needed| words.iter().any(|(key, _)| key == needed)) {
         return None;
     }
     let (mut entry, mut unknown) = (Entry::default(), Vec::new());
-    let (mut told, mut boot, mut machine, mut clear) = (None, Arc::default(), Arc::default(), false);
+    let (mut stored, mut boot, mut machine, mut clear) = (None, Arc::default(), Arc::default(), false);
     for (key, value) in words {
         let text = || Arc::from(value.as_str());
         match *key {
@@ -432,7 +434,7 @@ fn parse(words: &[(&str, String)]) -> Option<Entry> {
             "attempt" => {
                 let (result, rest) = value.split_once('/')?;
                 let (hash, rollout) = rest.rsplit_once('/')?;
-                told = Some((result.parse().ok()?, Arc::from(hash), rollout.parse().ok()?));
+                stored = Some((result.parse().ok()?, Arc::from(hash), rollout.parse().ok()?));
             }
             "boot" => boot = text(),
             "machine" => machine = text(),
@@ -444,19 +446,19 @@ fn parse(words: &[(&str, String)]) -> Option<Entry> {
     }
     let implied = entry.outcome.implies().map(|result| (result, entry.hash.clone(), entry.rollout));
     let attempt = |(result, hash, rollout)| Attempt { result, hash, rollout, boot, machine, clear };
-    entry.attempt = implied.or(told).map(attempt);
+    entry.attempt = implied.or(stored).map(attempt);
     entry.unknown = unknown.into();
     Some(entry)
 }
 
-/// Failed nodes of one rollout whose Node was deleted, counted by the hour in which the manager saw that.
+/// Failed nodes of one rollout whose Node was deleted, by the hour in which the manager saw that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// The number of the rollout.
     pub rollout: u64,
-    /// How many, by the beginning of the hour.
+    /// The number of nodes, by the beginning of the hour.
     hours: BTreeMap<Timestamp, u32>,
-    /// Words of newer versions.
+    /// Words that newer versions wrote.
     unknown: Box<[Box<str>]>,
 }
 
@@ -467,35 +469,35 @@ fn hour_of(at: Timestamp) -> Timestamp {
 }
 
 impl Gone {
-    /// None yet, in this rollout.
+    /// An empty count for this rollout.
     pub fn new(rollout: u64) -> Self {
         Self { rollout, ..Self::default() }
     }
 
-    /// Whether it counts none.
+    /// Whether it counts no node.
     pub fn is_empty(&self) -> bool {
         self.hours.is_empty()
     }
 
-    /// Counts one more.
+    /// Adds one node.
     pub fn add(&mut self, at: Timestamp) {
         let count = self.hours.entry(hour_of(at)).or_default();
         *count = count.saturating_add(1);
     }
 
-    /// How many count at this time.
+    /// The number of nodes that count at this time.
     pub fn count(&self, now: Timestamp) -> usize {
         let counts = self.hours.iter().filter(|(hour, _)| still_counts(**hour, now));
         counts.map(|(_, count)| usize::try_from(*count).unwrap_or(usize::MAX)).fold(0, usize::saturating_add)
     }
 
-    /// Drops what does not count any more.
+    /// Drops the hours that no longer count.
     pub fn forget_before(&mut self, now: Timestamp) {
         self.hours.retain(|hour, _| still_counts(*hour, now));
     }
 }
 
-/// Whether a failed node that was deleted at this time still counts.
+/// Whether a failed node that was deleted at `gone` still counts.
 pub fn still_counts(gone: Timestamp, now: Timestamp) -> bool {
     hour_of(gone).checked_add(GONE_COUNTS_FOR).is_ok_and(|end| end > now)
 }
@@ -541,25 +543,25 @@ impl FromStr for Gone {
 pub struct Shard {
     /// Metadata.
     pub meta: Meta,
-    /// Lines by node UID; one that is not usable is there all the same.
+    /// The lines by node UID, including unusable lines.
     pub entries: BTreeMap<Arc<str>, Result<Entry, Unusable>>,
-    /// Failed nodes whose Node was deleted. A line that is not usable stays as it is.
+    /// Failed nodes whose Node was deleted. The manager does not change an unusable line.
     pub gone: Result<Gone, Unusable>,
 }
 
 impl Shard {
-    /// Its number, by its name; None where the name is not that of a shard of this DaemonJob.
+    /// The shard's number, from its name. None if the name is not a shard name of this DaemonJob.
     pub fn number(&self, daemonjob: &str) -> Option<u8> {
         (0..SHARDS).find(|shard| shard_name(daemonjob, *shard) == *self.meta.name)
     }
 
-    /// Whether its lines are written as this version writes them.
+    /// Whether this version reads and writes the format of the shard.
     pub fn is_known_format(&self) -> bool {
-        // One that has lost its label was ours, or it would not be here.
+        // A shard without its label was found by other means, and had this format.
         self.meta.labels.get(LEDGER_LABEL).is_none_or(|format| format == FORMAT)
     }
 
-    /// Whether a node's line may be in it, of a shard in a format that this version does not read.
+    /// Whether a shard of another format may contain a node's line.
     pub fn may_have(&self, daemonjob: &str, node_uid: &str) -> bool {
         let number = self.meta.name.strip_prefix(daemonjob).and_then(|rest| rest.strip_prefix(OLD_NAME));
         if let Some(number) = number.and_then(|number| number.parse::<u8>().ok()) {
@@ -621,7 +623,7 @@ mod tests {
         }
     }
 
-    /// These lines are in the clusters of users: every version reads them, and format v2 is written like this.
+    /// Clusters of users contain these lines. Every version must read them, and write format v2 in this form.
     #[rstest]
     #[case(
         "node=node-1 template=v1-7ji4ojlv5d rollout=1 run=1 pod=1 outcome=Succeeded boot=abcdefghij machine=klmnopqrst clear=true ended=2026-01-01T00:00:00Z"
@@ -658,9 +660,9 @@ mod tests {
     #[rstest]
     #[case::empty("")]
     #[case::no_words("done")]
-    #[case::one_word_is_none("node=n scribble template=v1-b")]
+    #[case::one_word_without_a_value("node=n scribble template=v1-b")]
     #[case::bad_encoding("node=%zz template=v1-b")]
-    fn a_line_that_is_not_a_list_of_words_is_unreadable(#[case] line: &str) {
+    fn rejects_a_line_that_is_not_a_list_of_words(#[case] line: &str) {
         assert!(matches!(line.parse::<Entry>(), Err(Unusable::Unreadable(_))), "{line}");
     }
 
@@ -671,12 +673,12 @@ mod tests {
     #[case::number("node=n template=v1-b rollout=two run=1 pod=2 outcome=Failed ended=2026-01-01T00:00:00Z")]
     #[case::time("node=n template=v1-b rollout=2 run=1 pod=2 outcome=Failed ended=yesterday")]
     #[case::a_word_is_missing(LINE)]
-    fn a_value_that_is_not_known_leaves_the_line_alone(#[case] line: &str) {
+    fn marks_a_line_with_an_unknown_value_as_newer(#[case] line: &str) {
         assert!(matches!(line.parse::<Entry>(), Err(Unusable::Newer(_))), "{line}");
     }
 
     #[test]
-    fn unknown_words_stay_for_the_pod_and_words_of_the_node_for_ever() {
+    fn keeps_unknown_words_of_the_node_longer_than_of_the_pod() {
         let line = format!("{LINE} wave=3 n-mark=a%20b ended=2026-01-01T00:00:00Z");
         let entry: Entry = line.parse().unwrap();
         assert!(entry.to_string().contains(" wave=3 n-mark=a%20b "), "{entry}");
@@ -684,7 +686,7 @@ mod tests {
         assert!(after.contains(" n-mark=a%20b ") && !after.contains("wave"), "{after}");
     }
 
-    /// The shard of a node must never change either.
+    /// A node's shard must never change either.
     #[test]
     fn golden_shards() {
         let shards: Vec<u8> = ["a", "b", "c", "d", "e", "node-uid"].into_iter().map(shard_of).collect();
@@ -696,7 +698,7 @@ mod tests {
         assert!(sizes.iter().all(|size| (250..375).contains(size)), "{sizes:?}");
     }
 
-    /// The API server takes 1 MiB: a shard has room for 65,000 nodes with long names.
+    /// The API server accepts 1 MiB, so a shard has room for 65,000 nodes with long names.
     #[test]
     fn a_shard_of_fifteen_thousand_nodes_has_at_most_300_kib() {
         let mut sizes = [0; SHARDS as usize];
@@ -709,25 +711,25 @@ mod tests {
             sizes[usize::from(shard_of(&uid))] += uid.len() + Entry::after(None, one).to_string().len();
         }
         let largest = sizes.into_iter().max().unwrap();
-        println!("{largest} bytes in the largest shard of 15,000 nodes");
+        println!("the largest shard of 15,000 nodes has {largest} bytes");
         assert!(largest <= 300 * 1024, "{largest}");
     }
 
     #[test]
-    fn pods_are_folded() {
+    fn counts_failures_and_disruptions_across_pods() {
         let one = Entry::after(None, ended(1, 1, Outcome::Failed));
         let two = Entry::after(Some(&one), ended(2, 1, Outcome::Disrupted));
         let three = Entry::after(Some(&two), ended(3, 1, Outcome::Rejected));
         assert_eq!((three.failures, three.disruptions, three.pod), (1, 2, 3));
         assert!(two.rejected_since.is_none() && three.rejected_since.is_some());
         let four = Entry::after(Some(&three), ended(4, 1, Outcome::Failed));
-        assert_eq!((four.failures, four.disruptions), (2, 0), "disruptions count in a row");
+        assert_eq!((four.failures, four.disruptions), (2, 0), "a failure resets the disruptions");
         let done = Entry::after(Some(&four), ended(5, 1, Outcome::Succeeded));
         assert!(done.has_succeeded() && !done.has_failed_in(1));
         let again = Entry::after(Some(&done), ended(6, 1, Outcome::Failed));
-        assert_eq!(again.failures, 1, "a success begins a new count");
+        assert_eq!(again.failures, 1, "a success resets the failures");
         let other = Entry::after(Some(&again), ended(7, 2, Outcome::Failed));
-        assert_eq!(other.failures, 1, "and so does another rollout");
+        assert_eq!(other.failures, 1, "a new rollout resets the failures");
     }
 
     #[rstest]
@@ -753,9 +755,9 @@ mod tests {
         let one = Entry::after(None, unclear.clone());
         assert!(one.unclear().is_some());
         let two = Entry::after(Some(&one), ended(2, 1, Outcome::Failed));
-        assert!(two.unclear().is_some(), "the next pod ran on a node that was not Ready");
+        assert!(two.unclear().is_some(), "the node was not Ready during the second attempt");
         let unseen = Ended { has_started: false, ..unclear };
-        assert!(Entry::after(None, unseen).unclear().is_some(), "a start that was not reported");
+        assert!(Entry::after(None, unseen).unclear().is_some(), "the node may not have reported the start");
     }
 
     #[test]
@@ -777,18 +779,18 @@ mod tests {
     #[case::scribble("scribble")]
     #[case::no_rollout("hour-2026-01-01T00:00:00Z=1")]
     #[case::newer_value("rollout=1 hour-2026-01-01T00:00:00Z=many")]
-    fn a_line_of_deleted_nodes_that_is_not_understood_is_no_count(#[case] line: &str) {
+    fn rejects_an_invalid_line_of_deleted_nodes(#[case] line: &str) {
         assert!(line.parse::<Gone>().is_err());
     }
 
     #[test]
-    fn words_of_newer_versions_stay_in_the_line_of_deleted_nodes() {
+    fn keeps_unknown_words_in_the_line_of_deleted_nodes() {
         let line = "rollout=3 hour-2026-01-01T00:00:00Z=1 wave=2";
         assert_eq!(line.parse::<Gone>().unwrap().to_string(), line);
     }
 
     #[test]
-    fn a_bad_line_spoils_itself_alone() {
+    fn reads_the_other_lines_beside_an_invalid_line() {
         let shard: Shard = serde_json::from_value(json!({
             "metadata": {"name": "d-ledger-v2-3", "labels": {LEDGER_LABEL: "v2"}},
             "data": {"a": format!("{LINE} ended=2026-01-01T00:00:00Z"), "b": "scribble",
@@ -808,7 +810,7 @@ mod tests {
     #[case::newer_of_this_node("d-ledger-v2-12", "v3", true)]
     #[case::newer_of_other_nodes("d-ledger-v2-3", "v3", false)]
     #[case::newer_with_another_name("d-records-a", "v3", true)]
-    fn a_shard_of_another_format_may_have_a_node(
+    fn finds_the_shard_of_another_format_that_may_have_a_node(
         #[case] name: &str,
         #[case] format: &str,
         #[case] expected: bool,
@@ -823,16 +825,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn parses_every_line_that_it_prints(
             outcome in 0..Outcome::VARIANTS.len(), pod in 0..=MOST_PODS, failures: u32, disruptions: u32, ignored: u32,
-            node in ".{0,9}", told in prop::option::of((0..3_usize, ".{1,9}", any::<u64>())), boot in "[a-z2-7]{0,10}",
+            node in ".{0,9}", stored in prop::option::of((0..3_usize, ".{1,9}", any::<u64>())), boot in "[a-z2-7]{0,10}",
             clear: bool, exit in prop::option::of("[0-9]{0,3}/.{1,9}"), second in 0..4_000_000_000_i64, gone: bool,
         ) {
             let outcome = Outcome::VARIANTS[outcome];
             let time = Timestamp::from_second(second).unwrap();
             let itself = outcome.implies().map(|result| (result, Arc::from("v1-7ji4ojlv5d"), 3));
-            let told = told.map(|(result, hash, rollout)| (AttemptResult::VARIANTS[result], hash.as_str().into(), rollout));
-            let attempt = itself.or(told).map(|(result, hash, rollout)| Attempt {
+            let stored = stored.map(|(result, hash, rollout)| (AttemptResult::VARIANTS[result], hash.as_str().into(), rollout));
+            let attempt = itself.or(stored).map(|(result, hash, rollout)| Attempt {
                 result, hash, rollout, boot: boot.as_str().into(), machine: "".into(), clear,
             });
             let entry = Entry {

@@ -1,9 +1,9 @@
 //! DaemonJob: run a pod to completion once on every eligible node.
 //!
-//! The plan makes each node's pods directly, pinned by node affinity. A pod's name follows from the UIDs of the
-//! DaemonJob and the node and from the pod's number, so a repeated creation meets AlreadyExists. Pods tell what
-//! happened while they exist; the ledger keeps it afterwards, and a finalizer holds every pod until then. A node is
-//! done when its last attempt succeeded and was made from the current template.
+//! The manager creates each node's pods directly and pins them by node affinity. A pod's name follows from
+//! the UIDs of the DaemonJob and the node and from the pod's number. A repeated creation therefore fails with
+//! AlreadyExists. The ledger keeps the outcome of a pod after its deletion. A finalizer holds each pod until
+//! the ledger has its outcome. A node is done when its last attempt succeeded with the current template.
 
 pub mod api;
 pub mod assess;
@@ -37,66 +37,67 @@ pub use controller::register;
 /// The controller's name, as in `--controllers`.
 pub const CONTROLLER: &str = "daemonjob";
 
-/// The finalizer on every pod of a DaemonJob: removed when the ledger has the pod's outcome, or when no outcome is needed.
+/// The finalizer of every pod of a DaemonJob. The manager removes it when the ledger has the pod's outcome,
+/// or when no outcome is needed.
 pub const FINALIZER: &str = "dj.dysproz.io/ledger";
 
-/// What this kind may do.
+/// The RBAC rules of the controller.
 pub const RULES: &[Rule] = &[
     Rule {
         group: "dj.dysproz.io",
         resources: &["daemonjobs"],
         verbs: &["get", "list", "watch"],
-        why: "DaemonJobs are what this controller acts for.",
+        why: "The controller reads DaemonJobs.",
     },
     Rule {
         group: "dj.dysproz.io",
         resources: &["daemonjobs/status"],
         verbs: &["patch"],
-        why: "Their status is applied.",
+        why: "The controller applies their status.",
     },
     Rule {
         group: "dj.dysproz.io",
         resources: &["daemonjobs/finalizers"],
         verbs: &["update"],
-        why: "Pods name their DaemonJob as owner with blockOwnerDeletion, which clusters may guard by this.",
+        why: "Pods name their DaemonJob as owner with blockOwnerDeletion, for which admission may require this permission.",
     },
     Rule {
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch", "create", "delete", "patch"],
-        why: "One pod is made for each node and run; finished ones lose their finalizer; those that must go are deleted.",
+        why: "The controller creates the pods of the nodes, removes their finalizer, and deletes pods.",
     },
     Rule {
         group: "",
         resources: &["configmaps"],
         verbs: &["get", "list", "watch", "create", "patch"],
-        why: "The ledger keeps what was done when pods are gone. RBAC cannot narrow this to ConfigMaps with its label.",
+        why: "The ledger keeps the outcomes of deleted pods. RBAC cannot restrict this to ConfigMaps with its label.",
     },
     Rule {
         group: "",
         resources: &["nodes"],
         verbs: &["list", "watch"],
-        why: "Nodes decide where pods are made.",
+        why: "The controller creates pods for the nodes that the template selects.",
     },
 ];
 
-/// What [`sweep`] may do, also where the kind is switched off: its finalizers must hang nothing.
+/// The RBAC rules of [`sweep`], which runs even if the kind is disabled. No finalizer may block a deletion.
 pub const SWEEP_RULES: &[Rule] = &[
     Rule {
         group: "",
         resources: &["pods"],
         verbs: &["get", "list", "watch", "patch"],
-        why: "The sweeper takes the finalizer off pods whose DaemonJob is gone or switched off.",
+        why: "The sweeper removes the finalizer from pods whose DaemonJob is gone or whose kind is disabled.",
     },
     Rule {
         group: "dj.dysproz.io",
         resources: &["daemonjobs"],
         verbs: &["get"],
-        why: "The sweeper asks whether a pod's DaemonJob is gone.",
+        why: "The sweeper checks whether a pod's DaemonJob still exists.",
     },
 ];
 
-/// What `quintet uninstall` may do for this kind.
+/// The RBAC rules of `quintet uninstall` for this kind.
 pub const UNINSTALL_RULES: &[Rule] = &[
     Rule {
         group: "",

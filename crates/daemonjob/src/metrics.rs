@@ -1,4 +1,4 @@
-//! What people alert on, for all DaemonJobs together: no object has a label of its own.
+//! The metrics for alerts, summed over all DaemonJobs, so that the number of series is bounded.
 
 use prometheus::{
     IntCounter, IntCounterVec, Registry, register_int_counter_vec_with_registry,
@@ -14,7 +14,7 @@ use quintet_runtime::write::executor::Execution;
 use crate::api::{DaemonJob, DaemonJobStatus};
 use crate::outcome::{self, DeletedFor};
 
-/// Reasons of failures that the metric names; others are `Other`, so that their number is bounded.
+/// The values of the label `reason`. Other reasons count as `Other`, so that the number of series is bounded.
 const REASONS: [&str; 9] = [
     "Error",
     "OOMKilled",
@@ -37,7 +37,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Makes and registers them.
+    /// Creates and registers the metrics.
     pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let metrics = Self {
             nodes: Sums::new(
@@ -48,7 +48,7 @@ impl Metrics {
             )?,
             attempts: register_int_counter_with_registry!(
                 "quintet_daemonjob_attempts_total",
-                "Pods made for DaemonJobs.",
+                "Pods created for DaemonJobs.",
                 registry
             )?,
             failures: register_int_counter_vec_with_registry!(
@@ -69,8 +69,8 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Keeps those that follow from what is observed: the gauges from the statuses, the failures from the pods. A
-    /// standby counts no failures, or the sum over the processes would be wrong.
+    /// Updates the gauges from the statuses, and counts failures of pods. A standby does not count failures,
+    /// because the sum over the processes would be wrong.
     pub fn follow(&self, objects: &Informer<DaemonJob>, pods: &Informer<Pod>, gate: &Gate) {
         self.nodes.follow(objects, counts);
         let (metrics, gate) = (self.clone(), gate.clone());
@@ -87,10 +87,10 @@ impl Metrics {
         });
     }
 
-    /// Counts what a pass wrote.
+    /// Counts the writes of a reconcile.
     pub fn count(&self, execution: &Execution) {
-        let count = |wanted: fn(Verb, &str) -> bool| {
-            let done = execution.done.iter().filter(|(verb, kind, _)| wanted(*verb, kind)).count();
+        let count = |matches: fn(Verb, &str) -> bool| {
+            let done = execution.done.iter().filter(|(verb, kind, _)| matches(*verb, kind)).count();
             u64::try_from(done).unwrap_or_default()
         };
         self.attempts.inc_by(count(|verb, kind| (verb, kind) == (Verb::Create, "Pod")));
@@ -98,13 +98,13 @@ impl Metrics {
     }
 }
 
-/// Whether a pod has failed by itself: one that was suspended or drained is not what an alert is about.
+/// Whether a pod failed without being deleted. A suspended or drained pod must not raise an alert.
 fn failed(old: &Pod, new: &Pod) -> bool {
     let is_exhausted = || DeletedFor::of(new) == Some(DeletedFor::Exhausted);
     (new.meta.deleted.is_none() || is_exhausted()) && new.phase == Phase::Failed && old.phase != Phase::Failed
 }
 
-/// The states of nodes that are summed up.
+/// The states of nodes in the gauge.
 const STATES: [&str; 5] = ["desired", "succeeded", "failed", "pending", "skipped"];
 
 /// Nodes by state, in the order of [`STATES`].
@@ -118,9 +118,9 @@ fn counts(job: &DaemonJob) -> [i64; STATES.len()] {
 mod tests {
     use super::*;
 
-    /// L8: suspend and drains are no failures.
+    /// L8: neither suspend nor a drain counts as a failure.
     #[test]
-    fn deleted_pods_are_no_failures() {
+    fn does_not_count_deleted_pods_as_failures() {
         let pod = |deleted: Option<&str>, phase: &str, reason: Option<&str>| -> Pod {
             let annotations = serde_json::json!({"dj.dysproz.io/deleted-for": reason});
             serde_json::from_value(serde_json::json!({
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_counted_by_what_they_were() {
+    fn counts_writes_by_kind_and_verb() {
         let metrics = Metrics::new(&Registry::new()).unwrap();
         let execution = Execution {
             done: vec![

@@ -19,9 +19,9 @@ use crate::observe::World;
 use crate::outcome::{Exceeded, Rules};
 use crate::rollout::{Ending, Key, was_finished};
 
-/// How long a node may be not Ready after an attempt, where the spec does not say.
+/// The default of nodeLostAfterSeconds.
 const NODE_LOST_AFTER: i64 = 600;
-/// How long a run waits for an unhealthy node, where the spec does not say.
+/// The default of skipAfterSeconds.
 const SKIP_AFTER: i64 = 300;
 
 /// The state of one node.
@@ -33,9 +33,9 @@ pub enum State {
     Failed(Reason),
     /// Its pod runs.
     Running,
-    /// Its pod is there and has not started.
+    /// Its pod exists and has not started.
     Starting(Reason),
-    /// It has no pod, or holds a place without a healthy one.
+    /// It has no pod, or holds a slot without a healthy pod.
     Waiting(Reason),
     /// It gets a pod with this number.
     Due(u64),
@@ -44,7 +44,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether the run has to wait for the node.
+    /// Whether the run must wait for the node.
     pub fn is_unfinished(&self) -> bool {
         !matches!(self, Self::Done | Self::Failed(_) | Self::Skipped(_))
     }
@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-/// Why a node is in its state, or why a run makes no pods.
+/// The reason for the state of a node, or why a run creates no pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[allow(missing_docs, reason = "docs/daemonjob.md describes each word")]
 pub enum Cause {
@@ -99,17 +99,17 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// The word in a status.
+    /// The word in the status.
     pub fn word(self) -> &'static str {
         self.into()
     }
 
-    /// Whether a failed node stops counting as failed when it can be tried again or is Ready.
+    /// Whether the failure is provisional: it ends when the node can be retried or is Ready.
     pub fn heals(self) -> bool {
         matches!(self, Self::FailedAndGone | Self::NodeLost)
     }
 
-    /// Whether a taint keeps pods away from the node: then it is not desired.
+    /// Whether a taint keeps pods away from the node, so that the node is not desired.
     pub fn is_a_taint(self) -> bool {
         matches!(self, Self::Tainted | Self::NotReady | Self::Unreachable | Self::Unhealthy)
     }
@@ -125,16 +125,16 @@ impl From<Ending> for Cause {
     }
 }
 
-/// A cause, and what a person should know of it.
+/// A cause and a message for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// In one word.
+    /// The cause.
     pub cause: Cause,
-    /// For a person.
+    /// The message.
     pub message: String,
 }
 
-/// A number of things, in the singular or the plural.
+/// A number with its noun, in the singular or the plural.
 pub(crate) fn counted(count: u64, noun: &str) -> String {
     match (count, noun.strip_suffix('y')) {
         (1, _) => format!("1 {noun}"),
@@ -152,12 +152,12 @@ pub(crate) fn because(cause: Cause, message: impl Into<String>) -> Reason {
 pub enum Failure {
     /// It exceeds a limit, or a rule of podFailurePolicy failed it.
     Recorded(Reason),
-    /// It heals when the node can be tried again or is Ready.
+    /// The failure ends when the node can be retried or is Ready.
     Provisional(Reason),
 }
 
 impl Failure {
-    /// Why.
+    /// The reason for the failure.
     pub fn reason(&self) -> &Reason {
         match self {
             Self::Recorded(reason) | Self::Provisional(reason) => reason,
@@ -165,22 +165,22 @@ impl Failure {
     }
 }
 
-/// A node that is selected.
+/// A selected node.
 #[derive(Clone, Debug)]
 pub struct Surveyed<'a> {
     /// The node.
     pub node: &'a Arc<Node>,
-    /// Its place in [`Histories::nodes`](crate::history::Histories::nodes).
+    /// Its index in [`Histories::nodes`](crate::history::Histories::nodes).
     pub at: usize,
-    /// Whether it may have a pod: a taint may keep pods away from a node that is selected.
+    /// Whether the node may have a pod. A taint may keep pods away from a selected node.
     pub eligible: bool,
     /// Its state.
     pub state: State,
-    /// Since when it holds a place without a running pod: it gets its pod before nodes without a place.
+    /// Since when it holds a slot without a running pod. It gets its pod before nodes without a slot.
     pub holds_place: Option<Timestamp>,
 }
 
-/// The name of a node's pod: the same for whoever makes it, so that two makers collide at the API server.
+/// The name of a node's pod. It is deterministic, so that a second creation fails with AlreadyExists.
 pub fn pod_name(job: &DaemonJob, node: &Node, number: u64) -> String {
     let uid = job.meta().uid.as_deref().unwrap_or_default();
     let name = job.meta().name.as_deref().unwrap_or_default();
@@ -191,12 +191,12 @@ pub(crate) fn reruns_on(job: &DaemonJob, what: RerunOn) -> bool {
     job.spec.rerun_on.as_ref().map_or(what == RerunOn::TemplateChange, |list| list.contains(&what))
 }
 
-/// Whether the node's last attempt is a success that still stands.
+/// Whether the node's last attempt succeeded and still counts.
 pub(crate) fn is_done(history: &History<'_>, hash: &str, job: &DaemonJob, node: &Node) -> bool {
     let Some(latest) = history.latest.as_ref().filter(|latest| latest.has_succeeded()) else { return false };
     let Some(attempt) = &latest.attempt else { return false };
     let is_current = *attempt.hash == *hash || !reruns_on(job, RerunOn::TemplateChange);
-    // A change begins a run only while the node is Ready. In a run that goes on, it counts even if the node is not.
+    // A reboot or reinstallation begins a run only if the node is Ready. During a run it always counts.
     let is_known = node.ready || !was_finished(job);
     let changed = |what, then: &str, is: &str| {
         !then.is_empty() && !is.is_empty() && is_known && reruns_on(job, what) && *id_digest(is) != *then
@@ -214,50 +214,50 @@ pub fn node_lost_after(job: &DaemonJob) -> SignedDuration {
     )
 }
 
-/// What every node is judged by.
+/// The input for the judgement of nodes.
 #[derive(Clone, Copy)]
 pub(crate) struct Judge<'s> {
     pub job: &'s DaemonJob,
     pub world: &'s World,
     pub rules: &'s Rules<'s>,
     pub key: &'s Key,
-    /// Whether the fleet is unhealthy as a whole: then no node is lost or skipped for its health.
+    /// Whether the fleet is unhealthy as a whole. If so, no node is lost, or skipped as unhealthy.
     pub is_fleet_unhealthy: bool,
     /// When the current run started.
     pub start: Timestamp,
     pub now: Timestamp,
 }
 
-/// A node, and what is known of it before its pods are looked at.
+/// The judgement of a node before its pods count.
 #[derive(Debug)]
 pub(crate) struct Standing<'h> {
     pub verdict: &'h Verdict,
     pub is_unhealthy: bool,
-    /// The rollout of the attempt since which it is not Ready.
+    /// The rollout of the attempt after which the node has not been Ready.
     pub suspect: Option<u64>,
-    /// Whether it was not Ready, or unhealthy, for so long that its pods hold no places.
+    /// Whether the node was not Ready, or unhealthy, for so long that its pods hold no slots.
     pub is_written_off: bool,
     /// Why it counts as failed in this rollout.
     pub failure: Option<Failure>,
-    /// When time alone changes any of this.
+    /// When time alone changes this judgement.
     pub again: Option<Timestamp>,
 }
 
 impl Standing<'_> {
-    /// Whether it is suspect and not lost: it keeps its place until it is Ready.
+    /// Whether the node is suspect and not lost. It keeps its slot until it is Ready.
     pub fn is_suspect(&self) -> bool {
         self.suspect.is_some() && !self.is_written_off
     }
 }
 
-/// Whether this time has passed since then; else when it will have.
+/// Ok if this duration has passed since then, or else when it will have passed.
 fn passed(since: Timestamp, after: SignedDuration, now: Timestamp) -> Result<(), Timestamp> {
     let until = since.checked_add(after).unwrap_or(Timestamp::MAX);
     if until <= now { Ok(()) } else { Err(until) }
 }
 
 impl Judge<'_> {
-    /// What is known of a node that exists.
+    /// The judgement of an existing node.
     pub fn standing<'h>(&self, node: &Node, history: &'h History<'_>) -> Standing<'h> {
         let placement = self.rules.placement();
         let verdict = &history.verdict;
@@ -275,9 +275,9 @@ impl Judge<'_> {
         let clocks = &self.world.clocks;
         let is_lost = suspect.is_some() && is_over(clocks.not_ready_since(uid, self.now));
         let is_long_unhealthy = is_unhealthy && is_over(clocks.unhealthy_since(uid, self.now));
-        // A pod on a node that is Ready again runs, although the taint is not removed yet.
+        // A pod on a node that is Ready again runs, even if the taint still exists.
         standing.is_written_off = is_lost || is_long_unhealthy && !node.ready;
-        // This manager does not know yet how long the node is not Ready: its failure may be what the brake rests on.
+        // A new leader cannot know how long the node has been not Ready. The rollout may have stopped for it.
         let inherited = clocks.is_inherited(uid);
         standing.failure = self.recorded_failure(history);
         if standing.failure.is_none()
@@ -291,7 +291,7 @@ impl Judge<'_> {
                 "not Ready since a pod ran here, and maxFailedNodes was exceeded before this manager led"
                     .to_owned()
             };
-            let message = format!("{message}; it heals when the node is Ready");
+            let message = format!("{message}; it recovers when the node is Ready");
             standing.failure = Some(Failure::Provisional(because(Cause::NodeLost, message)));
         }
         let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
@@ -304,7 +304,7 @@ impl Judge<'_> {
         standing
     }
 
-    /// A failure that stands whatever becomes of the node.
+    /// A failure that no later change of the node ends.
     fn recorded_failure(&self, history: &History<'_>) -> Option<Failure> {
         let latest = history.latest.as_ref()?;
         let exit = latest.told_exit().map(|exit| format!(", with {exit}")).unwrap_or_default();
@@ -332,7 +332,7 @@ impl Judge<'_> {
         Some(Failure::Recorded(because(cause, message)))
     }
 
-    /// A node whose last attempt failed and that cannot be tried again now.
+    /// A node whose last attempt failed and that cannot be retried now.
     fn failed_and_gone(
         &self,
         node: &Node,
@@ -343,7 +343,7 @@ impl Judge<'_> {
         let why = match standing.verdict {
             _ if node.meta.deleted.is_some() => "its Node is being deleted".to_owned(),
             Verdict::Run => self.given_up(history)?.message,
-            verdict if !verdict.is_selected() => "the template does not select the node any more".to_owned(),
+            verdict if !verdict.is_selected() => "the template no longer selects the node".to_owned(),
             _ if self.rules.placement().is_tainted(node) || is_long_unhealthy => {
                 not_tolerated(standing.verdict.taint()?)
             }
@@ -351,11 +351,11 @@ impl Judge<'_> {
         };
         let exit = history.latest.as_deref().and_then(Entry::told_exit);
         let exit = exit.map(|exit| format!(" with {exit}")).unwrap_or_default();
-        let message = format!("a pod failed here{exit}, and the node cannot be tried again: {why}");
+        let message = format!("a pod failed here{exit}, and the node cannot be retried: {why}");
         Some(Failure::Provisional(because(Cause::FailedAndGone, message)))
     }
 
-    /// The state of a selected node. The second value is when time alone would change it.
+    /// The state of a selected node, and when time alone would change it.
     pub fn state(
         &self,
         node: &Node,
@@ -381,7 +381,7 @@ impl Judge<'_> {
             return state(State::Waiting(self.suspect(history, blocking, counts)));
         }
         let blocking = blocking.filter(|judged| {
-            // What is left of the current template on a node that is done is superfluous.
+            // A pod of the current template on a done node is superfluous.
             !is_done || !judged.is_current
         });
         if let Some(judged) = blocking {
@@ -418,14 +418,14 @@ impl Judge<'_> {
             || format!("since its pod {last} ran"),
             |judged| format!("while {} runs here", judged.pod.meta.name),
         );
-        let then = if counts { "counts as failed" } else { "gives up its place" };
+        let then = if counts { "counts as failed" } else { "gives up its slot" };
         because(
             Cause::NotReadySinceAttempt,
             format!("the node has not been Ready {since}; it {then} after {after} s"),
         )
     }
 
-    /// A node that joined too late for this run. Every new node is not Ready at first: that makes no difference.
+    /// A node that joined too late for this run.
     fn late(&self, node: &Node) -> Option<Reason> {
         let is_late = node.meta.created.is_some_and(|created| created > self.start);
         let is_ignored = is_late && self.job.spec.late_nodes == Some(LateNodes::Ignore);
@@ -449,14 +449,14 @@ impl Judge<'_> {
         Some(because(Cause::PendingDeadlineExceeded, message))
     }
 
-    /// When a node is skipped whose pods the kubelet rejected in this run.
+    /// When the manager skips a node whose pods the kubelet rejected in this run.
     fn rejected_until(&self, history: &History<'_>) -> Option<Timestamp> {
         let latest = history.latest.as_ref()?;
         let is_current = latest.rollout == self.key.rollout && latest.run == self.key.run;
         self.rules.rejected_until(latest.rejected_since.filter(|_| is_current)?)
     }
 
-    /// A node of which it is not known what ran there.
+    /// A node without a usable record.
     fn unrecorded(&self, history: &History<'_>) -> Option<Reason> {
         let current = history.latest.as_ref().filter(|latest| latest.rollout == self.key.rollout);
         if history.unknown {
@@ -488,7 +488,7 @@ impl Judge<'_> {
         }
         let has_failed = history.latest.as_ref().is_some_and(|latest| latest.has_failed_in(self.key.rollout));
         if has_failed {
-            // It counts as failed once it was unhealthy for long.
+            // It counts as failed after it was unhealthy for some time.
             return (State::Waiting(reason), None);
         }
         let rule = self.job.spec.unhealthy_nodes.as_ref();
@@ -504,8 +504,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether a node has been unwell for this time; else when it will have been. While the fleet is unhealthy as a whole,
-    /// the clocks stand still: no time is known then.
+    /// Ok if a node has been unwell for this duration, or else when it will have been. While the fleet is
+    /// unhealthy as a whole, the clocks are stopped and that time is unknown.
     fn has_been(&self, since: Timestamp, after: SignedDuration) -> Result<(), Option<Timestamp>> {
         if self.is_fleet_unhealthy {
             let looked = self.world.clocks.looked_at().unwrap_or(since);
@@ -557,7 +557,7 @@ impl Judge<'_> {
         (State::Due(number), skipped_at)
     }
 
-    /// Why a node waits for its next try, and until when.
+    /// The reason why a node waits for its next attempt, and until when.
     fn backs_off(&self, latest: &Entry, history: &History<'_>) -> Option<(Reason, Timestamp)> {
         let tries = latest.tries();
         if tries == 0 || latest.outcome == Outcome::Succeeded {
@@ -573,22 +573,22 @@ impl Judge<'_> {
         let reason = match (latest.outcome, &history.rejection) {
             (Outcome::Rejected, Some(words)) => {
                 let message =
-                    format!("the kubelet rejected pod {}: {words}; tries again at {at}", latest.pod);
+                    format!("the kubelet rejected pod {}: {words}; the manager retries at {at}", latest.pod);
                 because(Cause::Rejected, conditions::shorten(message, 256))
             }
             (Outcome::Rejected, None) => because(
                 Cause::Rejected,
-                format!("the kubelet rejected pod {}; tries again at {at}", latest.pod),
+                format!("the kubelet rejected pod {}; the manager retries at {at}", latest.pod),
             ),
             _ => because(
                 Cause::BackingOff,
-                format!("tries again at {at}, after {}{exit}", counted(u64::from(tries), "try")),
+                format!("the manager retries at {at}, after {}{exit}", counted(u64::from(tries), "attempt")),
             ),
         };
         Some((reason, until))
     }
 
-    /// What keeps the API server from being asked for the pod now.
+    /// The refusal for which the manager does not create the pod now.
     fn refusal(&self, node: &Node, number: u64) -> Option<&Refusal> {
         let refusals = &self.world.refusals;
         if refusals.is_empty() {
@@ -601,18 +601,18 @@ impl Judge<'_> {
     }
 }
 
-/// Why a taint keeps pods away, for a person.
+/// A message that names the taint which keeps pods away.
 pub fn not_tolerated(taint: &Taint) -> String {
     let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
     format!("the template does not tolerate the taint {}{value}:{}", taint.key, taint.effect)
 }
 
-/// The state of a node that a pod keeps occupied.
+/// The state of a node whose name a pod occupies.
 fn occupied(judged: &Judged<'_>) -> State {
     let pod = judged.pod;
     let outdated = !judged.is_current;
     if judged.is_deleted {
-        let message = format!("{} is terminating; the node waits for its end", pod.meta.name);
+        let message = format!("{} is terminating; the node waits until it is gone", pod.meta.name);
         State::Waiting(because(Cause::PreviousPodTerminating, message))
     } else if outdated && (judged.phase != Phase::Pending || pod.started.is_some()) {
         let message = format!("{} runs an older template", pod.meta.name);
@@ -641,8 +641,8 @@ fn occupied(judged: &Judged<'_>) -> State {
     }
 }
 
-/// The pods that keep the names of nodes that exist occupied, whichever node, template or number they were made for, by the
-/// place of the node. Of several for one name, the one that is not terminating tells the node's state.
+/// The pods that occupy the names of existing nodes, by the index of the node. The pods may be for another
+/// node, template or number. If a name has several, a pod that is not terminating determines the state.
 pub fn occupants<'p, 'a>(histories: &'p Histories<'a>) -> Vec<Option<&'p Judged<'a>>> {
     let mut occupants: Vec<Option<&Judged<'_>>> = vec![None; histories.nodes.len()];
     for judged in histories.pods.iter().filter(|judged| judged.occupies()) {

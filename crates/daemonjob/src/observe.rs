@@ -1,4 +1,4 @@
-//! What a DaemonJob's plan looks at: plain data, gathered from the caches.
+//! The input of a DaemonJob's plan: plain data from the caches.
 
 use std::sync::Arc;
 
@@ -12,48 +12,48 @@ use crate::clocks::Clocks;
 use crate::labels::HASH_LABEL;
 use crate::ledger::Shard;
 
-/// What a plan looks at besides the DaemonJob itself.
+/// The state that a plan reads besides the DaemonJob.
 #[derive(Debug, Default)]
 pub struct World {
-    /// Its pods, by name; those that have lost the label that the watch selects by included.
+    /// Its pods, by name, including pods that lost the label of the watch.
     pub pods: Vec<Arc<Pod>>,
     /// Every node, by name.
     pub nodes: Vec<Arc<Node>>,
     /// The shards of its ledger.
     pub ledger: Vec<Arc<Shard>>,
-    /// Shards that somebody else has deleted while we ran, as they were last seen. One that is still terminating stands in
-    /// the way of its successor.
+    /// Shards that another client deleted while this process ran, as they were last seen. A shard cannot be
+    /// created again while it is terminating.
     pub deleted_shards: Vec<Arc<Shard>>,
-    /// Pods and shards that are there, but have lost the label that the watch selects by.
+    /// Existing pods and shards that lost the label of the watch.
     pub unlabelled: Unlabelled,
-    /// Why the API server does not take a pod of this template, if it does not, and when it is asked again.
+    /// The API server's message if it rejects the pods of this template, and the time of the next dry run.
     pub invalid_template: Option<(String, Timestamp)>,
-    /// Whether this process is about to end: what is known is written down, and nothing else is done.
+    /// Whether this process is about to exit. The plan then only records outcomes and releases pods.
     pub stopping: bool,
-    /// Keys of further taints that announce the deletion of a node.
+    /// The keys of further taints that announce the deletion of a node.
     pub deletion_taints: Arc<[String]>,
-    /// How long nodes have been unwell, as this process has seen it.
+    /// How long nodes have been not Ready or unhealthy, as this process has seen it.
     pub clocks: Clocks,
-    /// What the API server refused lately.
+    /// The writes that the API server rejected recently.
     pub refusals: Refusals,
 }
 
-/// What has lost the label that the watch selects by.
+/// Objects that lost the label of the watch.
 #[derive(Debug, Default)]
 pub struct Unlabelled {
-    /// Pods; but for those that have lost their owner as well, they are among [`World::pods`], too.
+    /// Pods. Those with their owner reference are also in [`World::pods`].
     pub pods: Vec<Arc<Pod>>,
-    /// Shards of the ledger; they are among [`World::ledger`] as well.
+    /// Shards of the ledger. They are also in [`World::ledger`].
     pub shards: Vec<Arc<Shard>>,
 }
 
 impl World {
-    /// Every shard whose lines are known, whether or not it is still there.
+    /// Every shard whose lines are known, whether or not it still exists.
     pub fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.ledger.iter().chain(&self.deleted_shards).map(|shard| &**shard)
     }
 
-    /// Whether there is, or was, a pod of the template with this hash.
+    /// Whether a pod of the template with this hash exists or existed.
     pub fn had_pod_of(&self, hash: &str) -> bool {
         let mut lines = self.shards().flat_map(|shard| shard.entries.values().flatten());
         self.pods.iter().any(|pod| pod.label(HASH_LABEL) == Some(hash))
@@ -61,8 +61,8 @@ impl World {
     }
 }
 
-/// Whether a pod that has left the watch is asked for, since it may only have lost its label. One that the plan may have let go
-/// has gone by that: it had ended and was recorded, or never had a node.
+/// Whether the manager must look up a pod that left the watch, because it may only have lost its label. A pod
+/// that the plan released does not need it: it had ended and was recorded, or it never had a node.
 pub fn may_have_lost_its_label(pod: &Pod) -> bool {
     let is_held = pod.meta.has_finalizer(FINALIZER);
     if pod.terminating() {
@@ -81,12 +81,12 @@ mod tests {
 
     #[rstest]
     #[case::runs("Running", Some("n"), false, true, true)]
-    #[case::runs_and_is_told_to_go("Running", Some("n"), true, true, true)]
+    #[case::runs_and_is_terminating("Running", Some("n"), true, true, true)]
     #[case::has_ended_and_is_not_recorded("Succeeded", Some("n"), false, true, true)]
     #[case::was_recorded_and_deleted("Succeeded", Some("n"), false, false, false)]
     #[case::was_deleted_and_then_recorded("Succeeded", Some("n"), true, true, false)]
     #[case::never_had_a_node("Pending", None, true, true, false)]
-    #[case::somebody_took_our_finalizer_off("Running", Some("n"), true, false, false)]
+    #[case::another_client_removed_the_finalizer("Running", Some("n"), true, false, false)]
     fn looks_up_only_pods_it_has_not_released(
         #[case] phase: &str,
         #[case] node: Option<&str>,

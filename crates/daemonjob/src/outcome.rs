@@ -1,4 +1,4 @@
-//! How a pod ended, and what that counts for: Job's rules, applied to one node at a time.
+//! The meaning of a pod's end: the rules of a Job, applied to each node separately.
 //!
 //! Sources: the Job controller's backoffLimit (restarts of containers count under OnFailure), KEP-3329
 //! (podFailurePolicy, DisruptionTarget), KEP-3850 (FailIndex).
@@ -10,14 +10,14 @@ use crate::api::{DaemonJob, ExitCodeOperator, PodFailureAction, PodFailurePolicy
 use crate::eligibility::Placement;
 use crate::ledger::{Entry, Outcome};
 
-/// Failures that a node may have where the spec says nothing: the Job's default.
+/// The default of backoffLimit, as for a Job.
 const BACKOFF_LIMIT: i32 = 6;
 
-/// Annotation: why the manager deletes the pod. It is set before the pod is deleted, so that neither exit codes nor
-/// clocks need to tell who deleted it.
+/// Annotation: the reason why the manager deletes the pod. The manager sets it before the deletion, so that
+/// no rule depends on exit codes or clocks to recognize its own deletions.
 pub const DELETED_FOR_ANNOTATION: &str = "dj.dysproz.io/deleted-for";
 
-/// Why the manager deletes a pod that may be running. The names of the variants are stored.
+/// The reason why the manager deletes a pod that may be running. Pods store the names of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 pub enum DeletedFor {
     /// spec.suspend is set.
@@ -28,15 +28,15 @@ pub enum DeletedFor {
     FailFast,
     /// A rule of podFailurePolicy failed the run.
     FailJob,
-    /// The node must not run it any more.
+    /// The pod must not run on its node.
     Misplaced,
-    /// It did not start in time.
+    /// The pod did not start in time.
     PendingDeadline,
     /// The kubelet restarted its containers too often.
     Exhausted,
-    /// There is another pod for the node, or the ledger has a later one.
+    /// Another pod exists for the node, or the ledger has a later pod.
     Superfluous,
-    /// It has an older template.
+    /// The pod has an older template.
     Outdated,
 }
 
@@ -46,16 +46,16 @@ impl DeletedFor {
         self.into()
     }
 
-    /// The reason that is written on a pod.
+    /// The reason in the annotation of a pod.
     pub fn of(pod: &Pod) -> Option<Self> {
         pod.meta.annotations.get(DELETED_FOR_ANNOTATION)?.parse().ok()
     }
 }
 
-/// How far the clocks of a node and of the API server may differ before a kill is taken for a failure.
+/// The largest expected difference between the clocks of a node and of the API server.
 const SKEW: SignedDuration = SignedDuration::from_secs(2);
 
-/// What a DaemonJob says about failures.
+/// The failure rules of a DaemonJob.
 #[derive(Debug)]
 pub struct Rules<'a> {
     policy: Option<&'a PodFailurePolicy>,
@@ -65,37 +65,37 @@ pub struct Rules<'a> {
     placement: Placement,
 }
 
-/// Why a node is not tried again.
+/// The limit that ended the attempts on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceeded {
     /// A rule of podFailurePolicy.
     Rule,
-    /// backoffLimit, which is this.
+    /// backoffLimit, with its value.
     BackoffLimit(i64),
-    /// disruptionLimit, which is this.
+    /// disruptionLimit, with its value.
     DisruptionLimit(i64),
 }
 
-/// What has become of a pod.
+/// The fate of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It runs, or may yet.
+    /// The pod runs, or may run later.
     Open,
-    /// It counts for nothing: it was deleted before it was bound to a node, or as superfluous.
+    /// The pod does not count: it was deleted before it was bound to a node, or as superfluous.
     NeverRan,
-    /// It is over.
+    /// The pod has ended.
     Ended {
-        /// How.
+        /// Its outcome.
         outcome: Outcome,
-        /// By how much that counts against backoffLimit.
+        /// The failures that it adds, for backoffLimit.
         failures: u32,
-        /// When.
+        /// When it ended.
         at: Timestamp,
     },
 }
 
 impl<'a> Rules<'a> {
-    /// What this DaemonJob says.
+    /// The rules of this DaemonJob.
     pub fn of(job: &'a DaemonJob) -> Self {
         Self {
             policy: job.spec.pod_failure_policy.as_ref(),
@@ -106,17 +106,17 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// What the template says about nodes.
+    /// The node rules of the template.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// Whether the node is cordoned or tainted: then disruptions there do not count.
+    /// Whether the node is cordoned or tainted, so that disruptions there do not count.
     pub fn keeps_away(&self, node: &Node) -> bool {
         node.unschedulable || self.placement.is_tainted(node)
     }
 
-    /// Which limit a node exceeds in this rollout: it is not tried again.
+    /// The limit that a node exceeds in this rollout. Such a node is not retried.
     pub fn exceeded(&self, latest: &Entry, rollout: u64) -> Option<Exceeded> {
         if !latest.counts_on(rollout) {
             return None;
@@ -135,28 +135,28 @@ impl<'a> Rules<'a> {
         i64::from(failures) > self.limit
     }
 
-    /// Whether the kubelet has restarted the containers of a pod too often, together with the failures before it: Job's
-    /// test, which at a limit of 0 allows no restart.
+    /// Whether the restarts of a pod and the earlier failures of its node exceed the limit. The test is that
+    /// of a Job: a limit of 0 allows no restart.
     pub fn restarts_too_often(&self, pod: &Pod, failures: u32) -> bool {
         pod.restarts > 0 && i64::from(failures) + i64::from(pod.restarts) >= self.limit
     }
 
-    /// When a node is skipped whose pods the kubelet rejects since then.
+    /// When the manager skips a node whose pods the kubelet has rejected since then.
     pub fn rejected_until(&self, since: Timestamp) -> Option<Timestamp> {
         since.checked_add(self.pending_deadline?).ok()
     }
 
-    /// When a pod that is Pending since then is given up; its init containers may have run.
+    /// When the manager gives up a pod that has been Pending since then. Its init containers may have run.
     pub fn pending_until(&self, pod: &Pod, since: Timestamp) -> Option<Timestamp> {
         let deadline = self.pending_deadline.filter(|_| pod.phase == Phase::Pending)?;
         since.checked_add(deadline).ok()
     }
 
-    /// What has become of a pod, after this number of failures of its node in the same rollout. `is_kept_away`: the node
-    /// is cordoned or tainted.
+    /// The fate of a pod. `failures` counts the earlier failures of its node in the same rollout.
+    /// `is_kept_away` means that the node is cordoned or tainted.
     pub fn fate(&self, pod: &Pod, failures: u32, is_kept_away: bool) -> Fate {
         let asked = pod.meta.deletion_asked();
-        // The clock of a node may be behind the API server's.
+        // The clock of the node may be behind the clock of the API server.
         let at = pod.finished.max(asked).max(pod.meta.created).unwrap_or_default();
         let ended = |outcome, failures| Fate::Ended { outcome, failures, at };
         let disrupted = if is_kept_away { Outcome::Ignored } else { Outcome::Disrupted };
@@ -175,7 +175,7 @@ impl<'a> Rules<'a> {
                 match self.action(pod, made_to_go) {
                     Some(PodFailureAction::FailJob) => ended(Outcome::FailedJob, 1),
                     Some(PodFailureAction::FailIndex) => ended(Outcome::FailedIndex, 1),
-                    // A disruption remains one, for which a cordoned node waits.
+                    // The pod still counts as disrupted, so that a cordoned node waits.
                     Some(PodFailureAction::Ignore) if made_to_go || pod.disrupted => ended(disrupted, 0),
                     Some(PodFailureAction::Ignore) => ended(Outcome::Ignored, 0),
                     None if made_to_go && self.restarts_too_often(pod, failures) => {
@@ -194,24 +194,26 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// What the first rule that matches says. It ignores the exit codes of a deleted pod: the deletion can cause them.
+    /// The action of the first rule that matches. Exit codes of a deleted pod do not count: the deletion
+    /// causes some.
     fn action(&self, pod: &Pod, made_to_go: bool) -> Option<PodFailureAction> {
         let matches = |rule: &&PodFailureRule| {
-            let by_exit = rule.on_exit_codes.as_ref().is_some_and(|wanted| {
+            let by_exit = rule.on_exit_codes.as_ref().is_some_and(|on_exit| {
                 let concerned =
-                    |container: &str| wanted.container_name.as_deref().is_none_or(|name| name == container);
+                    |container: &str| on_exit.container_name.as_deref().is_none_or(|name| name == container);
                 !made_to_go
                     && pod.exits.iter().filter(|exit| concerned(&exit.container)).any(|exit| {
-                        let listed = wanted.values.contains(&exit.code);
-                        match wanted.operator {
+                        let listed = on_exit.values.contains(&exit.code);
+                        match on_exit.operator {
                             ExitCodeOperator::In => listed,
                             ExitCodeOperator::NotIn => !listed,
                         }
                     })
             });
-            let by_condition = rule.on_pod_conditions.iter().flatten().any(|wanted| {
+            let by_condition = rule.on_pod_conditions.iter().flatten().any(|on_condition| {
                 pod.conditions.iter().any(|(type_, status)| {
-                    **type_ == *wanted.type_ && **status == *wanted.status.as_deref().unwrap_or("True")
+                    **type_ == *on_condition.type_
+                        && **status == *on_condition.status.as_deref().unwrap_or("True")
                 })
             });
             by_exit || by_condition
@@ -220,15 +222,15 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// Whether a pod that was deleted, by another client than the manager, failed because of that. The kubelet does not
-/// restart a container of a terminating pod: its last end is then older than the request.
+/// Whether a deletion by another client caused the failure of a pod. The kubelet does not restart a container
+/// of a terminating pod, so its last end may be older than the request.
 fn was_made_to_go(pod: &Pod, asked: Timestamp) -> bool {
     let has_own_reason = pod.reason.as_deref().is_some_and(|reason| !reason.is_empty());
     let ended_after = |finished: Timestamp| finished.checked_add(SKEW).is_ok_and(|end| end >= asked);
     pod.restartable && !has_own_reason || pod.finished.is_none_or(ended_after)
 }
 
-/// Why a pod failed, in one word: for a person, and for the metric of failures.
+/// The reason for a pod's failure in one word, for messages and for the metric of failures.
 pub fn why(pod: &Pod) -> &str {
     let reason = pod.reason.as_deref().filter(|reason| !reason.is_empty());
     let exit = || {
@@ -241,7 +243,8 @@ pub fn why(pod: &Pod) -> &str {
     reason.or_else(exit).unwrap_or("Error")
 }
 
-/// Exit code and reason of a pod that failed, as the ledger keeps them: `1/Error`, or `/Evicted` if no container ended.
+/// Exit code and reason of a failed pod, as in the ledger: `1/Error`, or `/Evicted` without a container's
+/// end.
 pub fn exit(pod: &Pod) -> String {
     let code = pod.exits.first().or(pod.last_exit.as_deref()).map(|exit| exit.code.to_string());
     format!("{}/{}", code.unwrap_or_default(), why(pod))
@@ -323,7 +326,7 @@ mod tests {
     #[case::in_time(Some(DeletedFor::PendingDeadline), Some(Outcome::PendingDeadlineExceeded))]
     #[case::its_node_became_unhealthy(Some(DeletedFor::Misplaced), Some(Outcome::Ignored))]
     #[case::suspended(Some(DeletedFor::Suspend), None)]
-    fn a_pod_that_is_deleted_before_it_is_bound(
+    fn judges_a_pod_that_is_deleted_before_it_is_bound(
         #[case] reason: Option<DeletedFor>,
         #[case] outcome: Option<Outcome>,
     ) {
@@ -333,12 +336,12 @@ mod tests {
         let pod = reason.map_or(pod.clone(), |reason| marked(pod, reason));
         let never = u32::from(outcome.is_none());
         assert_eq!(fate(&json!({}), pod.clone(), 0), (outcome, never));
-        // On a node it is open until the kubelet reports its end.
+        // A bound pod is open until the kubelet reports its end.
         let bound = with(pod, "/spec", json!({"nodeName": "n"}));
         assert_eq!(fate(&json!({}), bound, 0), (None, 0));
     }
 
-    /// M1: the word decides, not exit codes or clocks.
+    /// M1: the annotation decides, not exit codes or clocks.
     #[rstest]
     #[case::suspend(DeletedFor::Suspend, Some(Outcome::Ignored), 0)]
     #[case::deadline(DeletedFor::Deadline, Some(Outcome::Ignored), 0)]
@@ -354,22 +357,22 @@ mod tests {
         #[case] outcome: Option<Outcome>,
         #[case] failures: u32,
     ) {
-        // By the clock of its node it ended long before it was deleted, with a code that fails the run.
+        // By its node's clock the pod ended long before its deletion, with an exit code that fails the run.
         let rules = json!({"podFailurePolicy": {"rules": [
             {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [1]}}]}});
         let mut pod = marked(asked(failed(143), 59), reason);
         pod["status"]["containerStatuses"][0]["restartCount"] = json!(2);
         pod["spec"]["restartPolicy"] = json!("OnFailure");
         assert_eq!(fate(&rules, pod.clone(), 0), (outcome, failures));
-        // A success wins over every reason.
+        // A success overrides every reason.
         let succeeded = with(pod.clone(), "/status/phase", json!("Succeeded"));
         assert_eq!(fate(&rules, succeeded, 0), (Some(Outcome::Succeeded), 0));
-        // Without a deletion the reason has no effect.
+        // Without a deletion the annotation has no effect.
         pod["metadata"]["deletionTimestamp"] = Value::Null;
         assert_eq!(fate(&rules, pod, 0), (Some(Outcome::FailedJob), 1));
     }
 
-    /// H5 and A20: what the kubelet rejects never ran; what failed to start did.
+    /// H5 and A20: a pod that the kubelet rejects never ran. A pod that failed to start did.
     #[rstest]
     #[case::node_affinity("NodeAffinity", json!([]), Outcome::Rejected)]
     #[case::out_of_pods("OutOfpods", json!([{"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}]), Outcome::Rejected)]
@@ -378,7 +381,7 @@ mod tests {
     #[case::evicted("Evicted", json!([]), Outcome::Failed)]
     #[case::start_error("", json!([{"name": "c", "state": {"terminated": {"exitCode": 128, "reason": "StartError",
         "startedAt": "1970-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:20Z"}}}]), Outcome::Failed)]
-    fn a_rejected_pod_is_no_attempt(
+    fn does_not_count_a_rejected_pod_as_an_attempt(
         #[case] reason: &str,
         #[case] containers: Value,
         #[case] outcome: Outcome,
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disruption_of_a_cordoned_node_counts_for_nothing() {
+    fn ignores_a_disruption_on_a_cordoned_node() {
         let pod: Pod = serde_json::from_value(disrupted(failed(137))).unwrap();
         let job = job(&json!({}));
         let outcome = |is_kept_away| match Rules::of(&job).fate(&pod, 0, is_kept_away) {
@@ -399,9 +402,9 @@ mod tests {
         assert_eq!((outcome(false), outcome(true)), (Outcome::Disrupted, Outcome::Ignored));
     }
 
-    /// L3: the kubelet does not restart a container with restartPolicy Never, whatever the pod's policy.
+    /// L3: the kubelet does not restart a container with restartPolicy Never, whatever the pod's is.
     #[test]
-    fn a_failed_container_that_is_not_restarted_fails_a_deleted_pod() {
+    fn fails_a_deleted_pod_whose_container_never_restarts() {
         let mut pod = asked(failed(1), 59);
         pod["spec"] = json!({"nodeName": "n", "restartPolicy": "OnFailure",
             "containers": [{"name": "c", "restartPolicy": "Never"}]});
@@ -410,9 +413,9 @@ mod tests {
         assert_eq!(fate(&json!({}), pod, 0), (Some(Outcome::Disrupted), 0));
     }
 
-    /// L3 and L4: only restarts of containers that the job is made of count.
+    /// L3 and L4: only restarts of the containers that do the work count.
     #[test]
-    fn restarts_of_sidecars_do_not_count() {
+    fn does_not_count_restarts_of_sidecars() {
         let pod = |restarts: Value, policy: Value| -> Pod {
             serde_json::from_value(json!({
                 "metadata": {"name": "p"},
@@ -429,9 +432,9 @@ mod tests {
         assert!(rules.restarts_too_often(&pod(json!(2), json!("OnFailure")), 0));
     }
 
-    /// L10: a pod without an end of any container ended when it was not Ready any more.
+    /// L10: a pod without a container's end ended when its condition Ready became False.
     #[test]
-    fn a_pod_without_container_ends_ended_when_it_was_not_ready() {
+    fn dates_a_pod_without_container_ends_by_its_readiness() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"nodeName": "n"},
             "status": {"phase": "Failed", "reason": "Evicted", "conditions": [
@@ -442,12 +445,12 @@ mod tests {
         assert_eq!(at.to_string(), "2026-01-01T00:20:00Z");
     }
 
-    /// The kubelet does not start containers of a pod again that was asked to go: the last crash stays.
+    /// The kubelet does not restart a container of a terminating pod, so the last crash remains.
     #[rstest]
     #[case::between_two_starts(2, "", Outcome::Disrupted, 0)]
     #[case::too_often(6, "", Outcome::Failed, 7)]
     #[case::evicted_before(2, "Evicted", Outcome::Failed, 1)]
-    fn a_pod_that_crashes_and_is_deleted(
+    fn judges_a_deleted_pod_between_two_restarts(
         #[case] restarts: u32,
         #[case] own_reason: &str,
         #[case] outcome: Outcome,
@@ -462,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn no_clock_is_believed_to_be_behind() {
+    fn a_pod_never_ends_before_its_creation() {
         let mut pod = failed(1);
         pod["metadata"]["creationTimestamp"] = json!("2026-01-01T00:05:00Z");
         let pod = serde_json::from_value(pod).unwrap();
@@ -471,7 +474,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_rule(json!([]), failed(1), Outcome::Failed)]
+    #[case::no_rules(json!([]), failed(1), Outcome::Failed)]
     #[case::in_(json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1, 42]}}]), failed(42), Outcome::FailedJob)]
     #[case::not_listed(json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]), failed(42), Outcome::Failed)]
     #[case::not_in(json!([{"action": "FailIndex", "onExitCodes": {"operator": "NotIn", "values": [1]}}]), failed(42), Outcome::FailedIndex)]
@@ -483,7 +486,11 @@ mod tests {
     #[case::counted_condition(json!([{"action": "Count", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]), disrupted(failed(1)), Outcome::Failed)]
     #[case::other_status(json!([{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}]), disrupted(failed(1)), Outcome::Disrupted)]
     #[case::killed(json!([{"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [1]}}]), asked(failed(137), 15), Outcome::Disrupted)]
-    fn the_failure_policy_decides_first(#[case] rules: Value, #[case] pod: Value, #[case] outcome: Outcome) {
+    fn applies_the_pod_failure_policy_first(
+        #[case] rules: Value,
+        #[case] pod: Value,
+        #[case] outcome: Outcome,
+    ) {
         assert_eq!(fate(&json!({"podFailurePolicy": {"rules": rules}}), pod, 0).0, Some(outcome));
     }
 
@@ -493,7 +500,7 @@ mod tests {
     #[case::reached_by_restarts(3, 0, 3, true)]
     #[case::limit_0_without_restart(0, 0, 0, false)]
     #[case::limit_0_with_one(0, 0, 1, true)]
-    fn restarts_count_under_on_failure(
+    fn counts_restarts_with_restart_policy_on_failure(
         #[case] limit: i32,
         #[case] failures: u32,
         #[case] restarts: u32,
@@ -505,20 +512,20 @@ mod tests {
         pod["spec"]["restartPolicy"] = json!("OnFailure");
         let decoded: Pod = serde_json::from_value(pod.clone()).unwrap();
         assert_eq!(Rules::of(&job(&spec)).restarts_too_often(&decoded, failures), too_often);
-        // Once it was made to go for that, its node has failed for good; else it was only disrupted.
+        // A pod deleted for its restarts fails its node permanently. Otherwise the pod was only disrupted.
         let (outcome, counted) = fate(&spec, pod, failures);
         assert_eq!(outcome == Some(Outcome::Failed), too_often);
         assert_eq!(Rules::of(&job(&spec)).exceeds_limit(failures + counted), too_often);
     }
 
     #[test]
-    fn a_limit_is_exceeded_and_not_reached() {
+    fn allows_as_many_failures_as_the_limit() {
         let job = job(&json!({"backoffLimit": 2}));
         assert!(!Rules::of(&job).exceeds_limit(2) && Rules::of(&job).exceeds_limit(3));
     }
 
     #[test]
-    fn a_failure_has_a_word() {
+    fn names_the_reason_for_a_failure() {
         let pod = |value: Value| -> Pod { serde_json::from_value(value).unwrap() };
         assert_eq!(why(&pod(failed(1))), "Error");
         let mut evicted = failed(1);

@@ -1,13 +1,14 @@
-//! What should be done for one DaemonJob: a pure function of what is observed and the time.
+//! The plan for one DaemonJob: a pure function of the observed state and the time.
 //!
-//! [`crate::survey`] tells the state of every node. The plan turns it into writes, in an order in which a crash between
-//! any two of them loses nothing:
+//! [`crate::survey`] determines the state of every node. The plan turns it into writes, in an order in which
+//! a crash between two writes loses nothing:
 //!
-//! 1. pods that must go are marked and deleted, and finalizers come off pods whose outcome the ledger has;
-//! 2. outcomes are written to the ledger, if something waits for that;
-//! 3. finalizers come off deleted pods that were just recorded; recorded pods that are not needed any more are deleted,
-//!    and the others lose their finalizers once the run rests;
-//! 4. pods are made, once the status tells the rollout and the run that they are part of.
+//! 1. Mark and delete running pods that must not run, and release the deleted pods whose outcome the ledger
+//!   has.
+//! 2. Write outcomes to the ledger, if something waits for them.
+//! 3. Release the deleted pods that were just recorded, and delete recorded pods that are not needed. Release
+//!   the other recorded pods when the run rests.
+//! 4. Create pods, if the status has their rollout and run.
 
 use jiff::Timestamp;
 use quintet_runtime::KIND_LABEL;
@@ -42,7 +43,7 @@ pub(crate) type Actions = Vec<Action<DaemonJobStatus>>;
 pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobStatus> {
     let mut plan = Plan::default();
     if job.terminating() {
-        // Owner references take the pods away, and the sweeper their finalizers; a status would come too late.
+        // Kubernetes deletes the pods by their owner references, and the sweeper removes their finalizers.
         return plan;
     }
     let survey = assess(job, world, now);
@@ -57,7 +58,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     let now_free = now_free.iter().filter_map(|(pod, _)| release(&pod.meta));
     let then_free = then_free.iter().filter_map(|(pod, _)| release(&pod.meta));
     if world.stopping {
-        // A drain may have deleted the pods together with this manager: its successor may have no node.
+        // A drain may delete the pods together with this manager, and no other manager may be able to run.
         let steps = [now_free.collect(), ledger, then_free.collect()];
         plan.steps.extend(steps.into_iter().filter(|step: &Actions| !step.is_empty()));
         return plan;
@@ -100,7 +101,7 @@ pub fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobSta
     plan
 }
 
-/// Takes our finalizer off, if it is still where it was seen.
+/// Removes the finalizer, if it is still at its observed index.
 pub fn release<S>(meta: &Meta) -> Option<Action<S>> {
     let operations = meta.without_finalizer(FINALIZER)?;
     Some(Action::Patch {
@@ -111,7 +112,7 @@ pub fn release<S>(meta: &Meta) -> Option<Action<S>> {
     })
 }
 
-/// Puts back the labels without which a watch does not see what is ours.
+/// Restores the labels by which the watches select pods and shards.
 fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actions {
     let restore = |resource, meta: &Meta, labels: Value| Action::Merge {
         resource,
@@ -123,7 +124,7 @@ fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actio
         world.unlabelled.pods.iter().map(|pod| restore(PODS, &pod.meta, json!({ KIND_LABEL: "DaemonJob" })));
     let shards = world.unlabelled.shards.iter();
     let shards = shards.map(|shard| restore(CONFIG_MAPS, &shard.meta, json!({ LEDGER_LABEL: FORMAT })));
-    // A pod that lost its label while no manager ran: it has the name of a pod that is due.
+    // A pod that lost its label while no manager ran has the name of a pod that is due.
     let met = survey.nodes.iter().filter_map(|surveyed| match surveyed.state {
         State::Due(run) if !world.refusals.is_empty() => {
             let name = pod_name(job, surveyed.node, run);
@@ -143,18 +144,18 @@ fn restored_labels(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Actio
     pods.chain(shards).chain(met).collect()
 }
 
-/// A node that the template allows a pod on, if there is one.
+/// A node that may have a pod of the template, if one exists.
 pub fn eligible_node<'w>(job: &DaemonJob, world: &'w World) -> Option<&'w Node> {
     let placement = Placement::of(job.spec.template.spec());
     world.nodes.iter().map(|node| &**node).find(|node| placement.verdict(node) == Verdict::Run)
 }
 
-/// A pod of this template that the API server can judge: for this node, or for one that does not exist.
+/// A pod of this template for a dry run: for this node, or for a node that does not exist.
 pub fn pod_on_trial(job: &DaemonJob, world: &World, node: Option<&Node>) -> Option<Body> {
     let key = current_key(job, world);
     let meta = Meta { name: "node".into(), uid: "node".into(), ..Meta::default() };
     let absent = Node { meta, ..Node::default() };
-    // Pods that are made have numbers from 1.
+    // Pods that the manager creates are numbered from 1.
     match create(job, node.unwrap_or(&absent), &key, 0) {
         Action::Create { body, .. } => Some(body),
         _ => None,
@@ -192,7 +193,7 @@ fn create(job: &DaemonJob, node: &Node, key: &Key, number: u64) -> Action<Daemon
         Some(FINALIZER),
     );
     let mut spec = pinned(job.spec.template.spec(), &node.meta.name);
-    // A pod that is always restarted never completes; the tutorial made it OnFailure too.
+    // A pod that always restarts never completes. The tutorial's operator used OnFailure too.
     if matches!(spec.get("restartPolicy").and_then(Value::as_str), None | Some("Always")) {
         spec["restartPolicy"] = json!("OnFailure");
     }

@@ -1,7 +1,7 @@
-//! What is written to the ledger and when, and which pods wait for that.
+//! Decides when the manager writes the ledger, and which pods wait for that.
 //!
-//! A line is owed before a pod may go, before a run counts as over, and before a failure could be forgotten. Everything
-//! else waits to be written along with it, at most five minutes. All waits are measured by the manager's own clock.
+//! The ledger must have a line before a pod is released, before a run counts as finished, and before a
+//! failure could be lost. Other lines wait for such a write, or five minutes, by the manager's clock.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,14 +30,14 @@ use crate::removal::delete;
 use crate::rollout::rollout_before;
 use crate::survey::Survey;
 
-/// The shortest time between two writes of the ledger that only a pod waits for.
+/// The shortest time between two writes of the ledger for which only a pod waits.
 const PACE: SignedDuration = SignedDuration::from_secs(1);
-/// The longest time for which an outcome that nothing waits for is stored on the pod alone.
+/// The longest time for which only the pod has an outcome that nothing waits for.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// How long no pod is created and none ends before recorded pods are released, in a run that goes on.
+/// During a run, recorded pods are released after no pod was created or ended for this long.
 const QUIET: SignedDuration = SignedDuration::from_mins(1);
-/// The most pods that are deleted or released at one time while nothing waits for that, and the time until the next ones.
+/// The most pods that are deleted or released together without urgency, and the time until the next ones.
 const MOST_TIDIED: usize = 200;
 const TIDY_PACE: SignedDuration = SignedDuration::from_secs(1);
 
@@ -47,10 +47,10 @@ fn at(uid: &str) -> usize {
     usize::from(shard_of(uid))
 }
 
-/// When the finalizer of a terminating pod is removed.
+/// When the manager removes the finalizer of a terminating pod.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Release {
-    /// Nothing is owed to it.
+    /// The pod does not need a record.
     Now,
     /// After this plan's ledger step.
     Recorded,
@@ -58,18 +58,18 @@ pub(crate) enum Release {
 
 /// The ledger step of a plan.
 pub(crate) struct Record<'a> {
-    /// Lines that the ledger does not have, by shard and node UID.
+    /// Lines that the ledger lacks, by shard and node UID.
     unrecorded: [BTreeMap<&'a str, Cow<'a, Entry>>; SHARDS as usize],
-    /// The shards that are written now.
+    /// The shards that this plan writes.
     flushed: Flags,
     /// Shards that this version must not write, or not yet.
     unwritable: Flags,
-    /// When a shard that is not written now is to be.
+    /// When a shard that waits must be written.
     pub again: Option<Timestamp>,
 }
 
 impl<'a> Record<'a> {
-    /// What is owed, and what of it is written now.
+    /// Collects the missing lines, and decides which of them this plan writes.
     pub(crate) fn of(job: &DaemonJob, world: &World, survey: &'a Survey<'_>, now: Timestamp) -> Self {
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let mut record = Self {
@@ -114,7 +114,8 @@ impl<'a> Record<'a> {
                 ended: whole_seconds(now),
                 ..Entry::default()
             });
-            // A record that is lost is written down at once: once the shard exists again, nothing else tells of the loss.
+            // A lost record is written immediately, because nothing shows the loss after the shard exists
+            // again.
             if lost.is_some() {
                 self.flushed[at(uid)] = true;
             }
@@ -136,12 +137,13 @@ impl<'a> Record<'a> {
             {
                 self.unrecorded[at(uid)].insert(uid, Cow::Borrowed(owed));
             }
-            // What a deleted node counts for is written before anything is forgotten of it.
+            // The failure of a deleted node is written before its line is dropped.
             self.flushed[at(uid)] |= gone.owed.is_some() || gone.must_settle && !gone.has_pods;
         }
     }
 
-    /// Everything is written when the run is over or held, when the spec changes, and when the process ends.
+    /// Writes every shard at the end of a run, at suspend, at a change of the spec, and before the process
+    /// exits.
     fn flush_all_if_due(&mut self, job: &DaemonJob, world: &World, survey: &Survey<'_>) {
         let before = job.status.as_ref();
         let changed = before.is_some_and(|before| before.observed_generation != job.metadata.generation);
@@ -155,9 +157,10 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// A pod waits that is terminating, or that ended while a reason to delete it was written on it: that reason must
-    /// not decide later. A node waits that was suspect and is Ready, and one whose failure the brake rests on: a later
-    /// eviction would make the pod tell another outcome to a new leader.
+    /// Writes the shards for which a pod or a node waits. A terminating pod waits, and so does a pod that
+    /// ended with a reason for its deletion, because that reason must not decide later. A node waits if it
+    /// was suspect and is Ready, or if its failure stopped the rollout. Otherwise a later eviction would
+    /// change the outcome for a new leader.
     fn flush_what_pods_wait_for(&mut self, world: &World, survey: &Survey<'_>, now: Timestamp) {
         let mut waits = [false; SHARDS as usize];
         for judged in survey.pods().iter().filter(|judged| !judged.recorded) {
@@ -193,7 +196,7 @@ impl<'a> Record<'a> {
         let until = last.checked_add(LONGEST_SILENCE).unwrap_or(now);
         let mut waits = self.unrecorded.each_ref().map(|lines| !lines.is_empty());
         for (uid, gone) in &survey.histories.gone {
-            // A deleted node without pods needs no line of its own.
+            // A deleted node without pods needs no line.
             waits[at(uid)] |= gone.recorded.is_some() && !gone.has_pods;
         }
         for (flushed, waits) in self.flushed.iter_mut().zip(waits) {
@@ -204,7 +207,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// A write that was refused lately is not tried. Until it goes through, nothing is done that needs it.
+    /// Does not repeat a write that the API server recently rejected. Steps that need the write wait for it.
     fn withhold(&mut self, name: &str, world: &World, now: Timestamp) {
         for number in 0..SHARDS {
             let shard = usize::from(number);
@@ -236,7 +239,7 @@ impl<'a> Record<'a> {
             (Fate::Open, _) => None,
             (Fate::NeverRan, _) => Some(Release::Now),
             (Fate::Ended { .. }, Some(home)) => self.when_recorded(home, !judged.recorded, world),
-            // What it counts for depends on the rollout: the status must tell first that it has changed.
+            // The outcome depends on the rollout, so the status must have the new rollout first.
             (Fate::Ended { .. }, None) if survey.changes => None,
             (Fate::Ended { .. }, None) => {
                 let uid = judged.pod.label(NODE_UID_LABEL).unwrap_or_default();
@@ -253,9 +256,9 @@ impl<'a> Record<'a> {
         self.flushed[at(uid)].then_some(Release::Recorded)
     }
 
-    /// Recorded pods that can wait for what is done with them: those that are not needed any more are deleted, and once
-    /// the run has ended, or nothing has happened for a while, the others lose their finalizer, so that no drain and no
-    /// deletion of a namespace needs a manager. A bounded number at a time; the second value is when there are more.
+    /// Deletes recorded pods that are not needed. After the end of the run, or after a quiet time, also
+    /// releases the other recorded pods, so that a drain or the deletion of a namespace needs no manager. The
+    /// number of pods is bounded. The second value is when the next ones follow.
     pub(crate) fn tidied(
         &self,
         world: &World,
@@ -297,7 +300,7 @@ impl<'a> Record<'a> {
         (tidied, next.or(quiet))
     }
 
-    /// The writes of the ledger step: one for each shard.
+    /// The writes of the ledger step, one for each shard.
     pub(crate) fn writes(
         &self,
         job: &DaemonJob,
@@ -327,8 +330,8 @@ impl<'a> Record<'a> {
             .map(|(uid, entry)| ((*uid).to_owned(), Value::from(entry.to_string())))
             .collect();
         let old = present.or(deleted);
-        // While the status does not tell that the rollout has changed, the failures of the earlier one may still count.
-        // A line that counts deleted nodes and is not usable stays, and so do the lines that would be added to it.
+        // Until the status has the new rollout, the failures of the earlier rollout may still count. An
+        // unusable line that counts deleted nodes stays, and so do the lines that would be added to it.
         let before = old.map_or_else(|| Some(Gone::default()), |shard| shard.gone.clone().ok());
         let (dropped, gone) = match &before {
             Some(before) if !survey.changes => {
@@ -369,7 +372,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Node UIDs in a shard whose Node is deleted and of which no pod is left.
+/// The UIDs of the nodes in a shard whose Node was deleted and that have no pod.
 fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
     let histories = &survey.histories;
     let is_dropped = |uid: &&str| {
@@ -380,11 +383,11 @@ fn dropped<'s>(shard: &'s Shard, survey: &Survey<'_>) -> Vec<&'s str> {
     shard.entries.keys().map(|uid| &**uid).filter(is_dropped).collect()
 }
 
-/// The counts of deleted nodes, with those whose lines are dropped in the same write.
+/// The count of deleted nodes, including the nodes whose lines are dropped in the same write.
 fn folded(job: &DaemonJob, before: &Gone, dropped: &[&str], survey: &Survey<'_>, now: Timestamp) -> Gone {
     let rollout = survey.key.rollout;
     let mut gone = if before.rollout == rollout { before.clone() } else { Gone::new(rollout) };
-    // Time takes nothing off a brake that is on.
+    // While the failure policy stops the rollout, time alone must not let it continue.
     let braked = rollout_before(job, &survey.key).and_then(|rollout| rollout.braked_since.as_ref());
     gone.forget_before(braked.map_or(now, |since| since.0.min(now)));
     for uid in dropped {

@@ -1,4 +1,4 @@
-//! Decides which pods the manager deletes before they end, and which ended pods it no longer needs.
+//! Decides which pods the manager deletes before they end, and which ended pods are no longer needed.
 
 use std::cmp::Reverse;
 
@@ -18,29 +18,29 @@ use crate::outcome::{DELETED_FOR_ANNOTATION, DeletedFor, Fate, Rules};
 use crate::rollout::Ending;
 use crate::survey::Survey;
 
-/// Succeeded pods that are kept: with many more of them Kubernetes' pod garbage collector would delete the ended pods of
-/// other owners too (`--terminated-pod-gc-threshold` of kube-controller-manager, 12,500).
+/// The number of succeeded pods to keep. Many more would make Kubernetes' pod garbage collector delete the
+/// ended pods of other owners (`--terminated-pod-gc-threshold` of kube-controller-manager, 12,500).
 const KEPT_SUCCEEDED_PODS: usize = 1_000;
-/// Failed pods that the manager keeps so that users can inspect them.
+/// The number of failed pods to keep, so that users can inspect them.
 const KEPT_FAILED_PODS: usize = 100;
 
-/// What happens to a pod before it ends.
+/// The write for a pod that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
-    /// It stays; perhaps only until then.
+    /// The pod stays, at least until this time.
     Keep(Option<Timestamp>),
-    /// The reason is written on it, and it is deleted next.
+    /// The annotation is set. The pod is deleted in a later reconcile.
     Mark(DeletedFor),
-    /// A reason is written on it that does not hold any more.
+    /// The annotation no longer applies and is removed.
     Unmark,
-    /// It is deleted: the reason is written on it.
+    /// The pod is deleted. Its annotation has the reason.
     Delete,
-    /// It is deleted unless it changes: it was not bound to a node and never ran.
+    /// The pod is deleted unless it has changed. It was not bound to a node and never ran.
     DeleteUnbound,
 }
 
 impl Removal {
-    /// The write.
+    /// The action for the pod.
     pub(crate) fn action(self, pod: &Pod) -> Option<Action<DaemonJobStatus>> {
         match self {
             Self::Keep(_) => None,
@@ -52,7 +52,7 @@ impl Removal {
     }
 }
 
-/// What happens to a pod before it ends.
+/// Decides about a pod that has not ended.
 pub(crate) fn removal(
     job: &DaemonJob,
     world: &World,
@@ -63,7 +63,7 @@ pub(crate) fn removal(
 ) -> Removal {
     let pod = judged.pod;
     let reason = deletion_reason(job, world, survey, rules, judged, now);
-    // The word decides what an unbound pod counts for, where it counts for anything.
+    // The annotation determines the outcome of an unbound pod only in these cases.
     let counts = pod.node.is_some()
         || reason == Some(DeletedFor::PendingDeadline)
         || reason == Some(DeletedFor::Misplaced) && judged.home.is_some();
@@ -79,7 +79,7 @@ pub(crate) fn removal(
     }
 }
 
-/// Why the manager deletes a pod before it ends, if it does.
+/// The reason for which the manager deletes a pod before it ends, or None.
 pub fn deletion_reason(
     job: &DaemonJob,
     world: &World,
@@ -96,7 +96,7 @@ pub fn deletion_reason(
     reason(job, survey, judged).or(is_late.then_some(DeletedFor::PendingDeadline))
 }
 
-/// Why a pod that has not ended is deleted, whatever the time.
+/// The reason to delete a pod that has not ended, apart from its pending deadline.
 fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<DeletedFor> {
     let pod = judged.pod;
     if job.spec.suspend == Some(true) {
@@ -110,14 +110,14 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
         });
     }
     let history = survey.histories.of_home(judged);
-    // No other controller deletes a pod that is pinned to a node that does not exist. A new Node of that name would get
+    // No other controller deletes a pod that is pinned to a missing node. A new Node of that name would run
     // it.
     let Some(history) = history else { return Some(DeletedFor::Misplaced) };
     let is_misplaced = match history.verdict {
         Verdict::Run => false,
-        // A typo in the template must not delete the running pods of the template before.
+        // An invalid template must not delete the running pods of the earlier template.
         Verdict::Refuse(Why::NotSelected) if survey.is_template_invalid => false,
-        // Of a pod that was not bound, nothing goes on.
+        // A pod that was not bound has nothing to continue.
         Verdict::Continue(_) => pod.node.is_none(),
         Verdict::Refuse(_) => true,
     };
@@ -126,7 +126,7 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
     if is_misplaced {
         Some(DeletedFor::Misplaced)
     } else if judged.recorded || is_doubled(survey, judged) {
-        // A predecessor made it that did not know the record, or made another one.
+        // An earlier leader created it without knowing the record or the other pod.
         Some(DeletedFor::Superfluous)
     } else if judged.exhausted {
         Some(DeletedFor::Exhausted)
@@ -137,8 +137,7 @@ fn reason(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<D
     }
 }
 
-/// Whether another counted pod for the same node name goes before this one: one that has started, else the one with the
-/// higher number.
+/// Whether another pod for the same node name has precedence: a started pod, or else the higher number.
 fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
     let order =
         |judged: &Judged<'_>| (judged.pod.started.is_some(), judged.number, judged.pod.meta.uid.clone());
@@ -147,7 +146,7 @@ fn is_doubled(survey: &Survey<'_>, judged: &Judged<'_>) -> bool {
     others.map(order).max() > Some(order(judged))
 }
 
-/// Writes on a pod why it is deleted, or removes that, if the pod has not changed.
+/// Sets or removes the annotation, if the pod has not changed.
 fn mark(pod: &Pod, reason: Option<DeletedFor>) -> Action<DaemonJobStatus> {
     Action::Merge {
         resource: PODS,
@@ -171,8 +170,8 @@ pub(crate) fn delete(pod: &Pod, if_unchanged: bool) -> Action<DaemonJobStatus> {
     }
 }
 
-/// Ended pods that are not needed any more, and when the next one will not be. Of each node the last pod and the last
-/// failed one are kept; in all the newest [`KEPT_SUCCEEDED_PODS`] and [`KEPT_FAILED_PODS`].
+/// Ended pods that are no longer needed, and when the next pod will be. The last pod and the last failed pod
+/// of each node are kept, up to the newest [`KEPT_SUCCEEDED_PODS`] and [`KEPT_FAILED_PODS`].
 pub(crate) fn unneeded<'s>(
     job: &DaemonJob,
     survey: &'s Survey<'_>,
@@ -184,7 +183,7 @@ pub(crate) fn unneeded<'s>(
     let is_over = |judged: &&Judged<'_>| matches!(judged.fate, Fate::Ended { .. }) && !judged.is_deleted;
     let ended: Vec<&Judged<'_>> = survey.pods().iter().filter(is_over).collect();
     let (mut unneeded, mut succeeded, mut failed) = (Vec::new(), Vec::new(), Vec::new());
-    // Pods are sorted by node and number: the later one replaces the earlier.
+    // The pods are sorted by node and number, so a later pod replaces an earlier one.
     for of_node in ended.chunk_by(|one, other| one.home == other.home) {
         let has_failed = |judged: &Judged<'_>| judged.phase == Phase::Failed;
         let last_failed = of_node.iter().rposition(|judged| has_failed(judged));
@@ -201,7 +200,7 @@ pub(crate) fn unneeded<'s>(
     }
     for (mut kept, most) in [(succeeded, KEPT_SUCCEEDED_PODS), (failed, KEPT_FAILED_PODS)] {
         if kept.len() > most {
-            // The sort is stable: of pods that ended at the same time, those of the first nodes are kept.
+            // The sort is stable, so of pods that ended at the same time those of the first nodes are kept.
             kept.sort_by_cached_key(|judged| Reverse(ended_at(survey, judged)));
             unneeded.extend(kept.drain(most..));
         }
@@ -209,14 +208,14 @@ pub(crate) fn unneeded<'s>(
     (unneeded, again)
 }
 
-/// When a pod ended: by the manager's clock where the ledger tells that.
+/// When a pod ended, by the manager's clock if the ledger has the time.
 fn ended_at(survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
     let Fate::Ended { at, .. } = judged.fate else { return None };
     let line = survey.histories.of_home(judged).and_then(|history| history.recorded);
     Some(line.filter(|line| line.pod == judged.number).map_or(at, |line| line.ended))
 }
 
-/// When a pod of a node that is done is deleted.
+/// When a pod of a done node is deleted.
 fn pod_expiry(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Option<Timestamp> {
     let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
     let history = survey.histories.of_home(judged)?;
@@ -224,7 +223,7 @@ fn pod_expiry(job: &DaemonJob, survey: &Survey<'_>, judged: &Judged<'_>) -> Opti
     ended_at(survey, judged)?.checked_add(ttl).ok().filter(|_| is_done)
 }
 
-/// When all pods of a run that is over are deleted. The status tells that first.
+/// When all pods of a finished run are deleted. The status must have its end first.
 fn expiry(job: &DaemonJob, survey: &Survey<'_>) -> Option<Timestamp> {
     let ttl = SignedDuration::from_secs(i64::from(job.spec.ttl_seconds_after_finished?));
     let before = job.status.as_ref()?;

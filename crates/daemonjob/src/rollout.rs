@@ -1,7 +1,7 @@
-//! Rollouts and runs by number, and what the last status tells of them.
+//! Rollouts and runs by number, and their state in the last status.
 //!
-//! A rollout is about one template and retryToken; failures and limits are counted for it. Suspend and resume begin another run
-//! of the same rollout. Both are known by number: a clock that is wrong changes neither.
+//! Failures and limits count for a rollout, which has one template and retryToken. Suspend and resume begin
+//! another run of it. Numbers, not times, identify both, so a wrong clock does not matter.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::api::{DaemonJob, Rollout};
 use crate::labels::{ROLLOUT_ANNOTATION, RUN_ANNOTATION, hash_of, numbered};
 use crate::observe::World;
 
-/// What pods and records are compared with.
+/// The hash and the numbers with which pods and records are compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Key {
     /// The hash of the template.
@@ -23,16 +23,16 @@ pub struct Key {
     pub run: u64,
 }
 
-/// Why the run ends before every node is finished.
+/// The reason why a run ends before every node is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr)]
 pub enum Ending {
     /// It has worked for activeDeadlineSeconds.
     #[strum(serialize = "DeadlineExceeded")]
     Deadline,
-    /// Under FailFast, more nodes have failed than maxFailedNodes allows.
+    /// With FailFast, more nodes have failed than maxFailedNodes allows.
     #[strum(serialize = "MaxFailedNodesExceeded")]
     FailFast,
-    /// A rule of podFailurePolicy says FailJob.
+    /// A rule of podFailurePolicy has the action FailJob.
     #[strum(serialize = "PodFailurePolicy")]
     FailJob,
 }
@@ -43,7 +43,7 @@ impl Ending {
         self.into()
     }
 
-    /// A digest of the limits whose change lets the run go on.
+    /// A digest of the limits. A change of these limits lets the run continue.
     pub fn limits(self, job: &DaemonJob) -> String {
         let spec = &job.spec;
         let limits = match self {
@@ -60,7 +60,7 @@ impl Ending {
     }
 }
 
-/// What the last status tells of the rollout, where it is the current one.
+/// The rollout of the last status, if it is the current one.
 pub fn rollout_before<'j>(job: &'j DaemonJob, key: &Key) -> Option<&'j Rollout> {
     let rollout = job.status.as_ref()?.rollout.as_ref()?;
     (number(rollout.number) == key.rollout).then_some(rollout)
@@ -70,20 +70,20 @@ fn number(number: i64) -> u64 {
     u64::try_from(number).unwrap_or_default()
 }
 
-/// The current key, before it is known whether a run begins.
+/// The current key, apart from the number of a run that begins now.
 pub fn current_key(job: &DaemonJob, world: &World) -> Key {
     let hash: Arc<str> = job.spec.template.hash().into();
     let before = job.status.as_ref();
-    let told = before.and_then(|before| before.rollout.as_ref());
+    let reported = before.and_then(|before| before.rollout.as_ref());
     let run = before.and_then(|before| before.run).map(number);
-    if let Some(rollout) = told {
+    if let Some(rollout) = reported {
         let is_same_template = before.and_then(|before| before.template_hash.as_deref()) == Some(&*hash);
         let is_same_token = job.spec.retry_token.is_none() || job.spec.retry_token == rollout.retry_token;
         let changes = !(is_same_template && is_same_token);
         let rollout = number(rollout.number) + u64::from(changes);
         return Key { hash, rollout, run: run.unwrap_or_default() };
     }
-    // The status is lost, or there was none: pods and ledger know the numbers that were used.
+    // The status is lost or new. Pods and ledger have the numbers that were used.
     let (mut last, mut last_run) = ((0, false), run.unwrap_or_default());
     let lines = world.shards().flat_map(|shard| shard.entries.values().flatten());
     for line in lines {
@@ -91,15 +91,15 @@ pub fn current_key(job: &DaemonJob, world: &World) -> Key {
         last_run = last_run.max(line.run);
     }
     for pod in &world.pods {
-        let told = |annotation| pod.meta.annotations.get(annotation)?.parse().ok();
-        last = last.max((told(ROLLOUT_ANNOTATION).unwrap_or_default(), hash_of(pod, &hash) == &*hash));
-        last_run = last_run.max(told(RUN_ANNOTATION).unwrap_or_default());
+        let number_in = |annotation| pod.meta.annotations.get(annotation)?.parse().ok();
+        last = last.max((number_in(ROLLOUT_ANNOTATION).unwrap_or_default(), hash_of(pod, &hash) == &*hash));
+        last_run = last_run.max(number_in(RUN_ANNOTATION).unwrap_or_default());
     }
-    let goes_on = last.1 && last.0 > 0 && job.spec.retry_token.is_none();
-    Key { hash, rollout: last.0 + u64::from(!goes_on), run: last_run }
+    let continues = last.1 && last.0 > 0 && job.spec.retry_token.is_none();
+    Key { hash, rollout: last.0 + u64::from(!continues), run: last_run }
 }
 
-/// Whether the last status says that every node was finished.
+/// Whether every node was finished in the last status.
 pub fn was_finished(job: &DaemonJob) -> bool {
     job.status.as_ref().is_some_and(|before| {
         conditions::is_true(&before.conditions, "Complete")
@@ -107,17 +107,17 @@ pub fn was_finished(job: &DaemonJob) -> bool {
     })
 }
 
-/// Why the run has ended, as the status tells; it holds for the rollout until a limit changes.
+/// The reason in the status why the run ended. It applies to the rollout until a limit changes.
 pub fn ended_before(job: &DaemonJob, key: &Key) -> Option<Ending> {
     let rollout = rollout_before(job, key)?;
     let ending: Ending = rollout.ended.as_deref()?.parse().ok()?;
     let holds = rollout.ended_by.as_deref() == Some(&ending.limits(job));
-    // The next run has time of its own.
+    // The next run has a new deadline.
     let is_next = job.spec.suspend == Some(true) && ending == Ending::Deadline;
     (holds && !is_next).then_some(ending)
 }
 
-/// The rollout of a pod. A pod that has lost the annotation is of the current rollout if it has the current template.
+/// The rollout of a pod. Without the annotation, a pod of the current template has the current rollout.
 pub fn rollout_of(pod: &Pod, key: &Key) -> u64 {
     let current = || if hash_of(pod, &key.hash) == &*key.hash { key.rollout } else { 0 };
     numbered(pod, ROLLOUT_ANNOTATION).unwrap_or_else(current)

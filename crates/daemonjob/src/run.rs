@@ -1,8 +1,4 @@
-//! Rollouts and runs: when they begin, how long a run has worked, and what ends it.
-//!
-//! A rollout is about one template and retryToken; failures and limits are counted for it. A run has a start and a
-//! deadline; suspend and resume begin another run of the same rollout. Both are known by number: a clock that is wrong
-//! changes neither.
+//! Decides when a run begins and ends, and counts how long it has worked. [`crate::rollout`] has its numbers.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,15 +11,15 @@ use crate::observe::World;
 use crate::rollout::{Ending, ended_before, was_finished};
 use crate::survey::Survey;
 
-/// Whether a run begins now: at creation, at resume, at a change of the template; and, if the last run was over, for a
-/// Node that was created since it began, or that was rebooted or installed again where rerunOn names that.
+/// Whether a run begins now: at creation, at resume or at a change of the template. After a finished run, a
+/// Node created since then begins one, and so does a reboot or reinstallation that rerunOn names.
 pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
     if job.spec.suspend == Some(true) {
         return false;
     }
     let Some(before) = &job.status else { return true };
     let Some(start) = &before.start_time else { return true };
-    // The status of the tutorial's operator knows no template: its run began elsewhere.
+    // The status of the tutorial's operator has no template hash.
     let is_other_template = match before.template_hash.as_deref() {
         Some(hash) => *hash != *survey.key.hash && reruns_on(job, RerunOn::TemplateChange),
         None => true,
@@ -37,7 +33,7 @@ pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
                 latest.has_succeeded()
                     && latest.attempt.as_ref().is_some_and(|attempt| attempt.hash == survey.key.hash)
             });
-            // A done node that is suspect, or whose name another pod keeps, waits; it does not run again.
+            // A done node that is suspect, or whose name another pod occupies, waits and does not run again.
             let is_changed = has_succeeded
                 && history.is_some_and(|history| !is_done(history, &survey.key.hash, job, surveyed.node));
             is_new || is_changed
@@ -46,13 +42,13 @@ pub fn begins(job: &DaemonJob, survey: &Survey<'_>) -> bool {
     is_other_template || survey.ending.is_none() && was_finished(job) && has_new_work()
 }
 
-/// The start of a run that begins now: not before the creation of a Node that is there, whatever the clocks say.
+/// The start of a run that begins now. It is not before the creation of an existing Node.
 pub fn start(world: &World, now: Timestamp) -> Timestamp {
     let created = world.nodes.iter().filter_map(|node| node.meta.created).max();
     whole_seconds(created.map_or(now, |created| created.max(now)))
 }
 
-/// Why the run ends now, or has ended.
+/// The reason why the run ends now, or has ended.
 pub fn ending(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Option<Ending> {
     if let Some(ending) = ended_before(job, &survey.key) {
         return Some(ending);
@@ -77,13 +73,13 @@ pub fn ending(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Option<En
     is_over.then_some(Ending::Deadline)
 }
 
-/// When the run has worked for too long, if it works on without a hold.
+/// When the run will have worked for too long, if nothing holds it until then.
 pub fn deadline(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Option<Timestamp> {
     let limit = job.spec.active_deadline_seconds?;
     let before = job.status.as_ref().filter(|_| !survey.begins && !survey.changes)?;
     let since = before.working_since.as_ref().map_or(now, |since| since.0.max(survey.led_since));
     let left = limit.saturating_sub(before.worked_seconds.unwrap_or_default());
-    // A start in the future was written by a manager whose clock is ahead.
+    // A start in the future comes from a manager whose clock was ahead.
     since.min(now).checked_add(SignedDuration::from_secs(left)).ok()
 }
 
@@ -100,7 +96,7 @@ pub fn worked(
     let now = whole_seconds(now);
     let starts_again = survey.begins || survey.changes;
     let since = before.working_since.as_ref().filter(|_| !starts_again);
-    // Another manager's clock may differ, and the user may have held the run while no manager looked.
+    // The time before this term does not count: clocks may differ, and the user may have held the run.
     let since = since.map(|since| since.0.max(survey.led_since));
     let worked = before.worked_seconds.filter(|_| !starts_again).unwrap_or_default();
     match (since, survey.works()) {

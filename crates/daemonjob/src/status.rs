@@ -1,4 +1,4 @@
-//! What the status says of a survey, and what is news in it.
+//! The status of a survey: conditions, lists, and Events for their changes.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -18,15 +18,15 @@ use crate::rollout::{Ending, rollout_before};
 use crate::run::worked;
 use crate::survey::Survey;
 
-/// Entries of a list of nodes; the number of the others is beside it.
+/// The length of a list of nodes. A further field has the number of the other nodes.
 const LISTED: usize = 20;
 
-/// The whole status.
+/// The complete status.
 pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestamp) -> DaemonJobStatus {
     let before = job.status.clone().unwrap_or_default();
     let wanted = conditions(job, world, survey);
     let name = job.metadata.name.as_deref().unwrap_or_default();
-    // The numbers in a status without a rollout are of an older format.
+    // The shard numbers in a status without a rollout have an older format.
     let mut ledger_shards = if before.rollout.is_some() { before.ledger_shards.clone() } else { Vec::new() };
     ledger_shards.extend(world.shards().filter_map(|shard| shard.number(name)));
     ledger_shards.sort_unstable();
@@ -38,7 +38,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
     let pending = nodes(survey, |surveyed| match &surveyed.state {
         State::Starting(reason) | State::Waiting(reason) => Some(reason.clone()),
         State::Due(_) => Some(because(Cause::Creating, "")),
-        // It has failed, and keeps its place until it is Ready or lost.
+        // The node has failed, and keeps its slot until it is Ready or lost.
         State::Failed(reason) if surveyed.holds_place.is_some() => {
             Some(because(Cause::NotReadySinceAttempt, reason.message.clone()))
         }
@@ -81,7 +81,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         more_skipped_nodes: more(&skipped),
         skipped_nodes: listed(skipped),
         conditions: conditions::next(
-            // The transitions of an earlier run's conditions do not matter to this one.
+            // The conditions of an earlier run do not set transition times of this run.
             if survey.begins { &[] } else { &before.conditions },
             wanted,
             job.metadata.generation,
@@ -89,7 +89,7 @@ pub fn status(job: &DaemonJob, world: &World, survey: &Survey<'_>, now: Timestam
         ),
     };
     if let Some(since) = status.working_since.clone().filter(|_| status != before) {
-        // A successor counts only the time that a status tells.
+        // A successor counts only the time that a status has.
         let now = whole_seconds(now);
         let more = now.duration_since(since.0).as_secs().max(0);
         status.worked_seconds = status.worked_seconds.map(|worked| worked.saturating_add(more));
@@ -104,7 +104,7 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
     let count = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     Rollout {
         number: i64::try_from(survey.key.rollout).unwrap_or(i64::MAX),
-        // A token that is removed stays in force.
+        // A token remains in effect after its removal.
         retry_token: job.spec.retry_token.clone().or(token),
         base: count(survey.base),
         unhealthy_from_start: count(survey.unhealthy_from_start),
@@ -115,12 +115,12 @@ fn rollout(job: &DaemonJob, survey: &Survey<'_>, now: Timestamp) -> Rollout {
 }
 
 fn nodes(survey: &Survey<'_>, reason: impl Fn(&Surveyed<'_>) -> Option<Reason>) -> Vec<NodeReason> {
-    let told = survey.nodes.iter().filter_map(|surveyed| {
+    let reasons = survey.nodes.iter().filter_map(|surveyed| {
         let Reason { cause, message } = reason(surveyed)?;
         let reason = cause.word().to_owned();
         Some(NodeReason { node: surveyed.node.meta.name.to_string(), reason, message })
     });
-    told.collect()
+    reasons.collect()
 }
 
 fn listed(mut nodes: Vec<NodeReason>) -> Vec<NodeReason> {
@@ -132,11 +132,11 @@ fn more(nodes: &[NodeReason]) -> Option<i32> {
     number(nodes.len().saturating_sub(LISTED)).filter(|more| *more > 0)
 }
 
-/// How a run stands, as the conditions tell it.
+/// The result of the run so far, for the conditions.
 struct Standing {
     complete: bool,
     failed: bool,
-    /// Whether no pod will be created without an act of a user.
+    /// Whether the manager creates no pods until a user acts.
     stalled: bool,
     reason: &'static str,
     message: String,
@@ -145,7 +145,7 @@ struct Standing {
 fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     let done = survey.count(|state| *state == State::Done);
     let failed = survey.count(|state| matches!(state, State::Failed(_)));
-    // A tainted node that the template does not tolerate is none of the run's, as for a DaemonSet.
+    // A tainted node that the template does not tolerate is not a part of the run, as for a DaemonSet.
     let skipped =
         survey.count(|state| matches!(state, State::Skipped(reason) if reason.cause != Cause::Tainted));
     let desired = survey.desired();
@@ -153,7 +153,7 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     let is_idle = hold.is_some_and(|hold| hold.cause == Cause::Suspended);
     let is_over = survey.is_finished() && !is_idle && survey.ending.is_none();
     let is_tolerated = failed > 0 && tolerates(job, failed, survey.base);
-    // A failed node that is not Ready since its attempt keeps its place until it is Ready or lost.
+    // A failed node that has been not Ready since its attempt keeps its slot until it is Ready or lost.
     let is_suspect = |one: &&Surveyed<'_>| matches!(one.state, State::Failed(_)) && one.holds_place.is_some();
     let suspect = survey.nodes.iter().find(is_suspect).filter(|_| is_tolerated);
     let is_over = is_over && suspect.is_none();
@@ -171,7 +171,7 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     } else if let (true, Some(hold)) = (is_idle, hold) {
         (hold.cause.word(), format!("{}; {so_far}.", hold.message))
     } else if survey.ending == Some(Ending::FailFast) {
-        // Failed nodes that are deleted or heal do not take back the end of the run.
+        // The run stays ended even if failed nodes are deleted or recover.
         let why = survey.failures.hold().map_or_else(
             || "more nodes failed than maxFailedNodes allows; set spec.retryToken to a new value".to_owned(),
             |hold| hold.message,
@@ -194,7 +194,7 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
         });
         ("NodesPending", format!("{so_far}{}", waits.unwrap_or_default()))
     };
-    // A run has ended when the last of its pods is terminating.
+    // A run has ended when its last pod is terminating.
     let has_ended = !is_idle && survey.ending.is_some();
     let failed_for_good =
         survey.count(|state| matches!(state, State::Failed(reason) if !reason.cause.heals()));
@@ -202,7 +202,7 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     Standing {
         complete,
         failed: is_over && !complete || has_ended && !survey.has_counted_pods(),
-        // What is complete needs no pods.
+        // A complete run needs no pods.
         stalled: !complete
             && (has_ended || stays_failed || hold.is_some_and(|hold| needs_user(hold.cause, survey))),
         reason,
@@ -210,7 +210,7 @@ fn standing(job: &DaemonJob, survey: &Survey<'_>) -> Standing {
     }
 }
 
-/// Whether only an act of a user or an administrator lifts a hold that neither of them set.
+/// Whether a hold that neither the user nor an administrator set needs one of them to end it.
 fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
     match hold {
         Cause::DefinitionOutdated | Cause::TemplateInvalid => true,
@@ -219,17 +219,17 @@ fn needs_user(hold: Cause, survey: &Survey<'_>) -> bool {
     }
 }
 
-/// Ready, for tools that wait (kstatus): the DaemonJob is as its spec says. It stays True while nodes join or change
-/// after the rollout was complete.
+/// The condition Ready, for tools that wait (kstatus): the DaemonJob matches its spec. It stays True while
+/// nodes join or change after the rollout was complete.
 fn ready(job: &DaemonJob, survey: &Survey<'_>, standing: &Standing) -> Wanted {
     let hold = survey.hold.as_ref().map(|hold| hold.cause);
     let before = job.status.as_ref().filter(|_| rollout_before(job, &survey.key).is_some());
     let ready = before.and_then(|before| conditions::find_true(&before.conditions, "Ready"));
     let was_ready = ready.is_some_and(|ready| ready.reason != Cause::Suspended.word());
-    let goes_on = !standing.failed && !standing.stalled && hold.is_none();
+    let continues = !standing.failed && !standing.stalled && hold.is_none();
     let (is_ready, reason) = if standing.complete || hold == Some(Cause::Suspended) {
         (true, standing.reason)
-    } else if was_ready && goes_on {
+    } else if was_ready && continues {
         (true, "CompletedBefore")
     } else {
         (false, standing.reason)
@@ -241,33 +241,33 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
     let standing = standing(job, survey);
     let ready = ready(job, survey, &standing);
     let Standing { complete, failed, stalled, reason, message } = standing;
-    let told = |type_, status| Wanted { type_, status: Some(status), reason, message: message.clone() };
+    let of_run = |type_, status| Wanted { type_, status: Some(status), reason, message: message.clone() };
     let not_failed =
         Wanted { type_: "Failed", status: Some(false), reason: "NotFailed", message: String::new() };
     let mut wanted = vec![
         ready,
-        told("Complete", complete),
-        if failed { told("Failed", true) } else { not_failed },
-        told("Finished", complete || failed),
+        of_run("Complete", complete),
+        if failed { of_run("Failed", true) } else { not_failed },
+        of_run("Finished", complete || failed),
     ];
-    wanted.extend(stalled.then(|| told("Stalled", true)));
-    let mut say = |type_, reason, message: String| {
+    wanted.extend(stalled.then(|| of_run("Stalled", true)));
+    let mut add = |type_, reason, message: String| {
         wanted.push(Wanted { type_, status: Some(true), reason, message });
     };
     match survey.hold.as_ref() {
-        Some(hold) if hold.cause == Cause::Suspended => say("Suspended", "Suspended", hold.message.clone()),
+        Some(hold) if hold.cause == Cause::Suspended => add("Suspended", "Suspended", hold.message.clone()),
         Some(hold) if hold.cause == Cause::TemplateInvalid => {
-            say("PodsRefused", "TemplateInvalid", hold.message.clone());
+            add("PodsRefused", "TemplateInvalid", hold.message.clone());
         }
         Some(hold) if survey.ending.is_none() && hold.cause != Cause::NamespaceTerminating => {
-            say("Paused", hold.cause.word(), hold.message.clone());
+            add("Paused", hold.cause.word(), hold.message.clone());
         }
         _ => {}
     }
     if let Some(refusal) = refused_pod(job, world, survey) {
         let reason =
             if refusal.reason == RefusalReason::NameTaken { Cause::NameTaken.word() } else { "FailedCreate" };
-        say("PodsRefused", reason, refusal.message.clone());
+        add("PodsRefused", reason, refusal.message.clone());
     }
     let skipped_for = |cause: Cause| {
         let skips = |state: &State| matches!(state, State::Skipped(reason) if reason.cause == cause);
@@ -276,39 +276,40 @@ fn conditions(job: &DaemonJob, world: &World, survey: &Survey<'_>) -> Vec<Wanted
     let (lost, foreign) = (skipped_for(Cause::RecordLost), skipped_for(Cause::LedgerFormat));
     if lost > 0 {
         let how = "set spec.retryToken to a new value to run them again";
-        say(
+        add(
             "LedgerLost",
             "RecordLost",
-            format!("the record of {lost} nodes is lost, so they are skipped: {how}"),
+            format!("the record of {lost} nodes is lost, so the run skips them; {how}"),
         );
     } else if foreign > 0 {
         let shards = foreign_shards(world);
         let how = "upgrade Quintet, or delete the ConfigMaps of an older format to run these nodes again";
-        let message =
-            format!("the record of {foreign} nodes is in another format, so they are skipped{shards}: {how}");
-        say("LedgerLost", "LedgerFormat", message);
+        let message = format!(
+            "the record of {foreign} nodes is in another format, so the run skips them{shards}; {how}"
+        );
+        add("LedgerLost", "LedgerFormat", message);
     }
     if let Some(refusal) = refused_shard(job, world) {
         let reason =
             if refusal.reason == RefusalReason::NameTaken { Cause::NameTaken.word() } else { "FailedWrite" };
-        say("LedgerRefused", reason, format!("outcomes cannot be recorded: {}", refusal.message));
+        add("LedgerRefused", reason, format!("outcomes cannot be recorded: {}", refusal.message));
     }
     if job.spec.selector.is_some() || job.spec.manual_selector.is_some() {
         let message = "selector and manualSelector are accepted without effect: pods belong to their DaemonJob by owner \
                        reference";
-        say("SelectorIgnored", "NoEffect", message.to_owned());
+        add("SelectorIgnored", "NoEffect", message.to_owned());
     }
     wanted
 }
 
-/// The ConfigMaps of another format, by name.
+/// The names of the ConfigMaps of another format, for a message.
 fn foreign_shards(world: &World) -> String {
     let foreign = world.shards().filter(|shard| !shard.is_known_format());
     let names: Vec<&str> = foreign.map(|shard| &*shard.meta.name).collect();
     if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
 }
 
-/// A refusal of a pod that is wanted now: told until one goes through, also while it is tried again.
+/// The refusal of a pod that is due. It stays in the status until a creation succeeds.
 fn refused_pod<'a>(job: &DaemonJob, world: &'a World, survey: &Survey<'_>) -> Option<&'a Refusal> {
     if world.refusals.is_empty() {
         return None;
@@ -335,7 +336,7 @@ fn refused_shard<'a>(job: &DaemonJob, world: &'a World) -> Option<&'a Refusal> {
     })
 }
 
-/// Events, made from the difference of two statuses so that each comes once.
+/// The Events for the difference between two statuses, so that each is recorded once.
 pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Event> {
     let nothing = DaemonJobStatus::default();
     let before = job.status.as_ref().unwrap_or(&nothing);
@@ -350,12 +351,12 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
         ("LedgerRefused", EventType::Warning, "LedgerRefused", "Record"),
     ] {
         let find = |conditions| {
-            // A refused pod is tried again; an invalid template needs a user.
+            // The manager retries a rejected pod. An invalid template needs a user.
             let is_news = |one: &&Condition| condition != "PodsRefused" || one.reason == reason;
             conditions::find_true(conditions, condition).filter(is_news)
         };
-        if let (Some(told), None) = (find(&after.conditions), find(&before.conditions)) {
-            events.push(Event { type_, reason, action, note: told.message.clone() });
+        if let (Some(current), None) = (find(&after.conditions), find(&before.conditions)) {
+            events.push(Event { type_, reason, action, note: current.message.clone() });
         }
     }
     let was_suspended = conditions::is_true(&before.conditions, "Suspended");
@@ -373,13 +374,13 @@ pub fn news(job: &DaemonJob, world: &World, after: &DaemonJobStatus) -> Vec<Even
     let unlabelled = world.unlabelled.pods.len() + world.unlabelled.shards.len();
     if unlabelled > 0 {
         let note = format!(
-            "{unlabelled} pods or ConfigMaps lost a label that the manager watches by; the manager restored it"
+            "{unlabelled} pods or ConfigMaps lost the label that the manager watches; the manager restored it"
         );
         events.push(Event { type_: EventType::Warning, reason: "LabelsRestored", action: "Label", note });
     }
     if world.deleted_shards.iter().any(|shard| !shard.terminating()) {
         let note =
-            "A ConfigMap of the ledger was deleted; the manager created it again from its cache".to_owned();
+            "A ConfigMap of the ledger was deleted; the manager recreated it from its cache".to_owned();
         events.push(Event { type_: EventType::Warning, reason: "LedgerRestored", action: "Record", note });
     }
     events

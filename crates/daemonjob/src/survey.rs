@@ -1,6 +1,5 @@
-//! What there is to say of every node: done, failed, running, skipped, or why it waits.
-//!
-//! One pure function that puts the rules together. The plan acts upon it, and `quintet explain` prints it.
+//! The survey: the state of every node, and the reason why no pods are created. [`crate::assess`] makes it,
+//! the plan acts on it, and `quintet explain` prints it.
 
 use foldhash::HashSet;
 use jiff::Timestamp;
@@ -11,54 +10,51 @@ use crate::labels::{NODE_UID_LABEL, pinned_to};
 use crate::node_state::{Reason, State, Surveyed};
 use crate::rollout::{Ending, Key};
 
-/// Everything that there is to say.
+/// The result of the assessment.
 #[derive(Debug, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "a run may begin or a rollout change, and pods may run or wait meanwhile"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact about the run")]
 pub struct Survey<'a> {
-    /// Template, rollout and run.
+    /// The template, the rollout and the run.
     pub key: Key,
     /// When the current run started.
     pub start: Timestamp,
-    /// Whether a run begins now. The status tells its start before anything is done.
+    /// Whether a run begins now. The status must have its start before anything else happens.
     pub begins: bool,
-    /// Whether the rollout changes now. The status tells its number before anything is done.
+    /// Whether the rollout changes now. The status must have its number before anything else happens.
     pub changes: bool,
     /// The selected nodes, in the order in which they get their pods.
     pub nodes: Vec<Surveyed<'a>>,
-    /// What is known of the nodes and the pods.
+    /// The histories of the nodes and their pods.
     pub histories: Histories<'a>,
-    /// Places of nodes that several counted pods are there for: by a write that came late.
+    /// The indexes of nodes with several counted pods, which a late write can cause.
     pub doubled: Vec<usize>,
-    /// By the place of a node: whether its pods hold no places, since it was not Ready, or unhealthy, for too long.
+    /// By the index of a node: whether its pods hold no slots, because it was unwell for too long.
     pub written_off: Vec<bool>,
-    /// Pods that have not ended on nodes that are not selected, or gone.
+    /// The number of pods that have not ended, on nodes that are not selected or deleted.
     pub elsewhere: usize,
-    /// Names of suspect nodes without a pod that are not selected or being deleted: they hold places all the same.
+    /// The names of suspect nodes without a pod that are not selected or being deleted. They hold slots too.
     pub suspects_elsewhere: Vec<&'a str>,
     /// The nodes that count as failed.
     pub failures: Failures,
     /// The largest number of selected nodes in this rollout.
     pub base: usize,
-    /// The smallest number of unhealthy nodes in this run.
+    /// The smallest number of nodes that were unhealthy at the same time in this run.
     pub unhealthy_from_start: usize,
-    /// Whether the API server finds a pod of the template invalid: nothing is known of the nodes that it selects.
+    /// Whether the API server finds a pod of the template invalid, so that the selected nodes are unknown.
     pub is_template_invalid: bool,
-    /// UIDs of running pods of an older template that are replaced now.
+    /// The UIDs of running pods of an older template that are replaced now.
     pub replaced: HashSet<&'a str>,
-    /// Whether a pod runs, or may yet, on a node that is healthy and not suspect.
+    /// Whether a pod runs, or may run later, on a node that is healthy and not suspect.
     pub has_working_pod: bool,
-    /// Since when this process leads: times before that are another manager's.
+    /// When this process became the leader. Earlier times are another manager's.
     pub led_since: Timestamp,
-    /// Whether a node waits for a place.
+    /// Whether a node waits for a slot.
     pub waits_for_turn: bool,
-    /// Why the run ends, or has ended.
+    /// The reason why the run ends, or has ended.
     pub ending: Option<Ending>,
-    /// Why no pods are made, if that is not for want of nodes.
+    /// The reason why no pods are created, apart from a lack of nodes.
     pub hold: Option<Reason>,
-    /// When time alone would change any of this.
+    /// When time alone would change the survey.
     pub again: Option<Timestamp>,
 }
 
@@ -68,7 +64,7 @@ impl<'a> Survey<'a> {
         &self.histories.pods
     }
 
-    /// Whether the line of the pod's node must stay as it is: then nothing of the pod can be recorded.
+    /// Whether the ledger line of the pod's node must not change, so that the pod cannot be recorded.
     pub fn is_line_frozen(&self, judged: &Judged<'_>) -> bool {
         match self.histories.of_home(judged) {
             Some(history) => history.is_frozen,
@@ -79,56 +75,56 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// How many selected nodes are in such a state.
-    pub fn count(&self, wanted: fn(&State) -> bool) -> usize {
-        self.nodes.iter().filter(|node| wanted(&node.state)).count()
+    /// The number of selected nodes in such a state.
+    pub fn count(&self, matches: fn(&State) -> bool) -> usize {
+        self.nodes.iter().filter(|node| matches(&node.state)).count()
     }
 
-    /// Nodes that are done, have failed, run or are to run, and others where a pod still runs.
+    /// The number of desired nodes, and of other nodes where a pod still runs.
     pub fn desired(&self) -> usize {
         self.count(State::is_desired) + self.elsewhere
     }
 
-    /// Nodes that are neither done nor failed nor skipped.
+    /// The number of nodes that are neither done nor failed nor skipped.
     pub fn unfinished(&self) -> usize {
         self.count(State::is_unfinished)
     }
 
-    /// Whether a pod holds a place: it has not ended, and its node was not written off.
+    /// Whether a pod holds a slot: it has not ended, and its node was not written off.
     pub(crate) fn holds_place(&self, judged: &Judged<'_>) -> bool {
         judged.occupies() && judged.on_at.is_none_or(|at| !self.written_off[at])
     }
 
-    /// Whether any pod is there that has not ended and is not terminating.
+    /// Whether a pod exists that has not ended, is not terminating and holds a slot.
     pub fn has_counted_pods(&self) -> bool {
         self.pods().iter().any(|judged| judged.is_counted() && self.holds_place(judged))
     }
 
-    /// Whether the run is over: nothing is left to do.
+    /// Whether the run is finished: no node is left to run.
     pub fn is_finished(&self) -> bool {
         !self.is_template_invalid && self.unfinished() == 0 && self.elsewhere == 0 && !self.has_counted_pods()
     }
 
-    /// Whether a pod runs on a healthy node, or may be made: then the time of the run passes.
+    /// Whether a pod runs on a healthy node, or may be created. The clock of the run advances then.
     pub fn works(&self) -> bool {
         self.hold.is_none()
             && (self.has_working_pod || self.nodes.iter().any(|one| matches!(one.state, State::Due(_))))
     }
 
-    /// Names a pod that holds a place and is in no list, since its node is gone or not selected.
+    /// Names a pod or node that holds a slot and is in no list, because it is deleted or not selected.
     pub(crate) fn elsewhere_message(&self) -> String {
         if let Some(node) = self.suspects_elsewhere.first() {
-            return format!("; {node} has not been Ready since its pod ran and holds a place");
+            return format!("; {node} has not been Ready since its pod ran and holds a slot");
         }
         if self.elsewhere == 0 {
             return String::new();
         }
-        let told: HashSet<usize> = self.nodes.iter().map(|one| one.at).collect();
-        let is_told = |judged: &&Judged<'_>| judged.on_at.is_some_and(|at| told.contains(&at));
-        let holder = self.pods().iter().find(|judged| self.holds_place(judged) && !is_told(judged));
+        let listed: HashSet<usize> = self.nodes.iter().map(|one| one.at).collect();
+        let is_listed = |judged: &&Judged<'_>| judged.on_at.is_some_and(|at| listed.contains(&at));
+        let holder = self.pods().iter().find(|judged| self.holds_place(judged) && !is_listed(judged));
         holder.map_or_else(String::new, |judged| {
             format!(
-                "; {} on {} holds a place",
+                "; {} on {} holds a slot",
                 judged.pod.meta.name,
                 pinned_to(judged.pod).unwrap_or("no node")
             )

@@ -1,8 +1,8 @@
-//! The sweeper: removes the finalizer from pods whose outcome will not be recorded, so that no pod, drain, namespace
-//! or uninstall waits for it.
+//! The sweeper: removes the finalizer from pods whose outcome will not be recorded. Otherwise the finalizer
+//! would block the pod's deletion, and with it a drain, a namespace or an uninstall.
 //!
-//! It always runs, whatever kinds are enabled. Pods of a DaemonJob that lives and is served are left to its plan, which
-//! takes the finalizer off once the ledger has the outcome.
+//! The sweeper always runs, even if the kind is disabled. It leaves the pods of an existing, served DaemonJob
+//! to the plan, which removes the finalizer after the ledger has the outcome.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,33 +26,33 @@ use crate::plan::release;
 /// The sweeper's name, in metrics and logs.
 pub const NAME: &str = "daemonjob-sweeper";
 
-/// How often the sweeper looks at a terminating pod whose DaemonJob is served.
+/// How often the sweeper requeues a terminating pod whose DaemonJob is served.
 const RECHECK: SignedDuration = SignedDuration::from_mins(1);
-/// When to look again where the cache of DaemonJobs is not filled yet.
+/// The delay before a requeue while the cache of DaemonJobs is not synced.
 const SOON: SignedDuration = SignedDuration::from_secs(1);
-/// UIDs of owners that are known to be gone: one GET tells it for all of their pods.
-const REMEMBERED: usize = 256;
+/// The number of UIDs of deleted owners to keep. One GET then serves all pods of an owner.
+const KEPT_UIDS: usize = 256;
 
-/// Who will record a pod's outcome.
+/// Whether a plan will record a pod's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nobody: it belongs to no DaemonJob, or to one that is gone or going.
+    /// No: the pod belongs to no DaemonJob, or to one that is deleted or terminating.
     Unowned,
-    /// Its DaemonJob lives and this process serves it.
+    /// Yes: its DaemonJob exists and this process serves it.
     Served,
-    /// Its DaemonJob may live, but the kind is switched off.
+    /// No: its DaemonJob may exist, but the kind is disabled.
     SwitchedOff,
-    /// It is not known yet.
+    /// Not known yet.
     Unknown,
 }
 
-/// What is done with one pod.
+/// The plan for one pod.
 pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
     let mut plan = Plan::default();
     let is_off = match standing {
         Standing::Unowned => true,
         Standing::Served => {
-            // Should its DaemonJob have gone without a word, with its type.
+            // The DaemonJob may disappear without a watch event, together with its definition.
             plan.look_again(now.checked_add(RECHECK).unwrap_or(now));
             false
         }
@@ -69,7 +69,7 @@ pub fn plan(pod: &Pod, standing: Standing, now: Timestamp) -> Plan<()> {
 }
 
 struct Sweeper {
-    /// The DaemonJobs that this process serves; None where the kind is switched off.
+    /// The DaemonJobs that this process serves, or None if the kind is disabled.
     served: Option<Informer<DaemonJob>>,
     executor: Arc<Executor>,
     gone: Mutex<VecDeque<Arc<str>>>,
@@ -127,7 +127,7 @@ impl Reconciler for Sweeper {
 }
 
 impl Sweeper {
-    /// Whether the API server says that the owner is gone or going, that another one has its name, or that its type is gone.
+    /// Whether the owner or its definition is deleted or terminating, or another object has its name.
     async fn is_gone(&self, pod: &Pod, owner: &Owner) -> Result<bool, Error> {
         if self.gone().contains(&owner.uid) {
             return Ok(true);
@@ -144,7 +144,7 @@ impl Sweeper {
         };
         if is_gone {
             let mut gone = self.gone();
-            if gone.len() >= REMEMBERED {
+            if gone.len() >= KEPT_UIDS {
                 gone.pop_front();
             }
             gone.push_back(owner.uid.clone());
@@ -157,7 +157,7 @@ impl Sweeper {
     }
 }
 
-/// Adds the sweeper to the process. `served` are the DaemonJobs that it serves, None where the kind is switched off.
+/// Adds the sweeper to the process. `served` are the served DaemonJobs, None if the kind is disabled.
 pub fn register(context: &Context, served: Option<Informer<DaemonJob>>) {
     let sweeper =
         Sweeper { served: served.clone(), executor: context.executor.clone(), gone: Mutex::default() };
@@ -209,14 +209,14 @@ mod tests {
     #[case::unowned(pod(None, "Running"), Standing::Unowned, true)]
     #[case::unowned_and_terminating(pod(Some(0), "Running"), Standing::Unowned, true)]
     #[case::served(pod(Some(0), "Succeeded"), Standing::Served, false)]
-    #[case::switched_off(pod(None, "Succeeded"), Standing::SwitchedOff, false)]
-    #[case::switched_off_and_terminating(pod(Some(0), "Running"), Standing::SwitchedOff, true)]
-    fn who_is_released(#[case] pod: Pod, #[case] standing: Standing, #[case] released: bool) {
+    #[case::disabled(pod(None, "Succeeded"), Standing::SwitchedOff, false)]
+    #[case::disabled_and_terminating(pod(Some(0), "Running"), Standing::SwitchedOff, true)]
+    fn releases_pods_without_a_plan(#[case] pod: Pod, #[case] standing: Standing, #[case] released: bool) {
         assert_eq!(is_released(&pod, standing, 100), released);
     }
 
     #[test]
-    fn the_finalizer_is_taken_from_where_it_stands() {
+    fn removes_the_finalizer_at_its_index() {
         let plan = plan(&pod(Some(0), "Failed"), Standing::Unowned, at(100));
         let Action::Patch { operations, .. } = &plan.steps[0][0] else { panic!() };
         assert_eq!(operations[0], json!({"op": "test", "path": "/metadata/uid", "value": "u"}));

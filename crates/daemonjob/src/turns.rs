@@ -1,7 +1,7 @@
-//! Which nodes get a pod now: the places of `parallelism`, and what holds them.
+//! Decides which nodes get a pod now: the slots of `parallelism` and their holders.
 //!
-//! A place is held by a pod that has not ended, by a node that is not Ready since an attempt, and, unless the failure
-//! policy is Continue, by a node that waits for its retry. Holders go first, the longest first.
+//! A pod that has not ended holds a slot, and so does a node that has been not Ready since an attempt. Unless
+//! the failure policy is Continue, a node that waits for its retry does too. The longest holder goes first.
 
 use std::fmt::Write as _;
 
@@ -15,15 +15,15 @@ use crate::history::Judged;
 use crate::node_state::{Cause, State, because, counted, occupants};
 use crate::survey::Survey;
 
-/// The number of pods that may run at one time; None if nothing limits them.
+/// The number of pods that may run at the same time, or None without a limit.
 pub fn parallelism(job: &DaemonJob, desired: usize) -> Option<usize> {
     let amount = job.spec.parallelism.as_ref()?;
-    // A percentage of few nodes, or of none yet, allows one pod all the same.
+    // A percentage always allows one pod.
     let least = usize::from(matches!(amount, IntOrString::String(_)));
     of_whole(amount, desired, Round::Up).map(|limit| limit.max(least))
 }
 
-/// By the place of a node in the survey's histories: whether a pod for it holds a place.
+/// By the index of a node in the survey's histories: whether a pod for it holds a slot.
 fn occupied(survey: &Survey<'_>) -> Vec<bool> {
     let mut occupied = vec![false; survey.histories.nodes.len()];
     let holders = survey.pods().iter().filter(|judged| survey.holds_place(judged));
@@ -33,18 +33,18 @@ fn occupied(survey: &Survey<'_>) -> Vec<bool> {
     occupied
 }
 
-/// The places, as they are held.
-struct Places {
+/// The slots and their use.
+struct Slots {
     limit: usize,
     /// Pods that have not ended.
     running: usize,
-    /// Running pods, and nodes that hold a place without one.
+    /// Running pods, and nodes that hold a slot without a pod.
     held: usize,
     made: usize,
 }
 
-impl Places {
-    /// Whether a node gets its pod now. A holder has a place already.
+impl Slots {
+    /// Whether a node gets its pod now. A holder already has a slot.
     fn take(&mut self, is_holder: bool) -> bool {
         let is_free = self.running < self.limit && (is_holder || self.held < self.limit);
         if !is_free || self.made >= MOST_CREATIONS {
@@ -57,7 +57,7 @@ impl Places {
     }
 }
 
-/// Gives the nodes their turns; none while something holds them all.
+/// Gives slots to nodes, unless the run is held.
 pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
     let limit = parallelism(job, survey.desired());
     let running: Vec<&Judged<'_>> =
@@ -65,7 +65,7 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
     let occupied = occupied(survey);
     let holders = survey.nodes.iter().filter(|one| one.holds_place.is_some());
     let holders = holders.filter(|one| !occupied[one.at]).count();
-    let mut places = Places {
+    let mut slots = Slots {
         limit: limit.unwrap_or(usize::MAX),
         running: running.len(),
         held: running.len() + holders + survey.suspects_elsewhere.len(),
@@ -76,46 +76,49 @@ pub(crate) fn take_turns(survey: &mut Survey<'_>, job: &DaemonJob) {
             surveyed.state = State::Waiting(hold.clone());
         }
     } else {
-        give_turns(survey, &mut places);
-        survey.replaced = replaced(survey, job, &places);
+        give_turns(survey, &mut slots);
+        survey.replaced = replaced(survey, job, &slots);
     }
-    tell_places(survey, limit);
+    mention_slots(survey, limit);
 }
 
-fn give_turns(survey: &mut Survey<'_>, places: &mut Places) {
+fn give_turns(survey: &mut Survey<'_>, slots: &mut Slots) {
     let mut due: Vec<usize> =
         (0..survey.nodes.len()).filter(|at| matches!(survey.nodes[*at].state, State::Due(_))).collect();
     if due.is_empty() {
         return;
     }
-    // The sort is stable: nodes without a place stay in their order.
+    // The sort is stable, so nodes without a slot keep their order.
     due.sort_by_key(|at| {
         let since = survey.nodes[*at].holds_place;
         (since.is_none(), since)
     });
-    let told = survey.elsewhere_message();
+    let elsewhere = survey.elsewhere_message();
     for at in due {
         let surveyed = &mut survey.nodes[at];
-        if places.take(surveyed.holds_place.is_some()) {
+        if slots.take(surveyed.holds_place.is_some()) {
             continue;
         }
-        let Places { limit, running, held, made } = *places;
+        let Slots { limit, running, held, made } = *slots;
         let message = if made >= MOST_CREATIONS {
-            format!("this pass creates {MOST_CREATIONS} pods; this one follows in the next")
+            format!("this reconcile creates {MOST_CREATIONS} pods; the next one creates this pod")
         } else if held > running {
             let pods = counted(running as u64, "pod");
             let nodes = counted((held - running) as u64, "node");
-            format!("parallelism allows {limit}; running: {pods}, places held by {nodes} without a pod{told}")
+            format!(
+                "parallelism allows {limit}; running: {pods}, slots held by {nodes} without a pod{elsewhere}"
+            )
         } else {
-            format!("parallelism allows {limit}; running: {}{told}", counted(running as u64, "pod"))
+            format!("parallelism allows {limit}; running: {}{elsewhere}", counted(running as u64, "pod"))
         };
         surveyed.state = State::Waiting(because(Cause::WaitingForTurn, message));
         survey.waits_for_turn = true;
     }
 }
 
-/// UIDs of running pods of an older template whose node's turn has come, under outdatedPods Replace.
-fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, places: &Places) -> HashSet<&'a str> {
+/// With outdatedPods Replace: UIDs of running pods of an older template whose node has a slot for the new
+/// one.
+fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, slots: &Slots) -> HashSet<&'a str> {
     if job.spec.outdated_pods != Some(OutdatedPods::Replace) || survey.begins || survey.changes {
         return HashSet::new();
     }
@@ -124,13 +127,13 @@ fn replaced<'a>(survey: &Survey<'a>, job: &DaemonJob, places: &Places) -> HashSe
         |state: &State| matches!(state, State::Waiting(reason) if reason.cause == Cause::OutdatedTemplate);
     let nodes = survey.nodes.iter().filter(|one| one.eligible && is_outdated(&one.state));
     let pods: Vec<&str> = nodes.filter_map(|one| Some(&*occupants[one.at]?.pod.meta.uid)).collect();
-    // A node that runs the older template holds a place already; so many others must be free of it.
-    let busy = places.held.saturating_sub(pods.len());
-    pods.into_iter().take(places.limit.saturating_sub(busy)).collect()
+    // A node that runs the older template already holds a slot, so only the slots of other nodes count.
+    let busy = slots.held.saturating_sub(pods.len());
+    pods.into_iter().take(slots.limit.saturating_sub(busy)).collect()
 }
 
-/// Says of what holds a place without a healthy running pod that it does.
-fn tell_places(survey: &mut Survey<'_>, limit: Option<usize>) {
+/// Adds to the messages of nodes that hold a slot without a healthy running pod.
+fn mention_slots(survey: &mut Survey<'_>, limit: Option<usize>) {
     let Some(limit) = limit else { return };
     let occupied = occupied(survey);
     for surveyed in &mut survey.nodes {
@@ -141,7 +144,7 @@ fn tell_places(survey: &mut Survey<'_>, limit: Option<usize>) {
         {
             let _ = write!(
                 reason.message,
-                "{}holds 1 of {limit} places",
+                "{}holds 1 of {limit} slots",
                 if reason.message.is_empty() { "" } else { "; " }
             );
         }

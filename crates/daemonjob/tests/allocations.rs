@@ -1,4 +1,4 @@
-//! What a pass costs, exactly: allocations of the plan, as the allocator counts them.
+//! The allocations of a plan, as the allocator counts them.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
@@ -20,7 +20,7 @@ use crate::counter::allocations;
 
 const NODES: usize = 1_000;
 
-/// The most allocations for each node, of a plan that makes all pods and of one that finds all of them running.
+/// The limits for each node, of a plan that creates all pods and of a plan that finds all pods running.
 const TO_MAKE: u64 = 252;
 const TO_LOOK: u64 = 2;
 
@@ -47,7 +47,7 @@ fn a_plan_allocates_little_for_each_node() {
         Arc::new(serde_json::from_value(node).unwrap())
     });
     let mut world = World { nodes: nodes.collect(), ..World::default() };
-    // When it began is written before anything is done.
+    // The status must have the start of the run before any creation.
     let begun = plan(&daemonjob(&json!({})), &world, now()).status;
     let job = daemonjob(&serde_json::to_value(begun).unwrap());
     let (made, first) = allocations(|| plan(&job, &world, now()));
@@ -71,7 +71,7 @@ fn a_plan_allocates_little_for_each_node() {
         .filter(|action| matches!(action, Action::Create { resource: PODS, .. }));
     assert_eq!(creations.count(), 0, "every node has its pod");
     let nodes = u64::try_from(NODES).unwrap();
-    println!("{made} allocations to make {NODES} pods, {looked} to look at them");
-    assert!(made <= TO_MAKE * nodes, "{made} to make {NODES} pods");
-    assert!(looked <= TO_LOOK * nodes, "{looked} to look at {NODES} pods");
+    println!("{made} allocations to create {NODES} pods, {looked} to find them running");
+    assert!(made <= TO_MAKE * nodes, "{made} allocations to create {NODES} pods");
+    assert!(looked <= TO_LOOK * nodes, "{looked} allocations to find {NODES} pods running");
 }

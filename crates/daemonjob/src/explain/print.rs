@@ -1,4 +1,4 @@
-//! The forms of a report: a table for people, a wide one, and JSON for programs.
+//! The formats of a report: a table, a wide table, and JSON.
 
 use std::fmt::Write as _;
 
@@ -16,8 +16,8 @@ pub fn documents(reports: &[Report]) -> String {
     text
 }
 
-/// A table for each DaemonJob: the selected nodes, one line each. The wide form has all nodes, and the pod number, the last
-/// outcome and the pod of each.
+/// A table for each DaemonJob, with a line for each selected node. The wide table has all nodes, and the pod
+/// number, the last outcome and the pod of each node.
 pub fn table(reports: &[Report], is_wide: bool) -> String {
     let mut text = String::new();
     for (at, report) in reports.iter().enumerate() {
@@ -46,9 +46,10 @@ fn as_table(report: &Report, is_wide: bool) -> String {
             cells.push(row.last.as_ref().map(last).unwrap_or_default());
             cells.push(row.pod.clone().unwrap_or_default());
         }
-        let said = row.termination_message.as_ref().filter(|_| row.state != Word::Done);
-        let said = said.map(|said| format!("; the container said: {said}")).unwrap_or_default();
-        cells.extend([row.reason.clone(), format!("{}{said}", row.message)]);
+        let termination = row.termination_message.as_ref().filter(|_| row.state != Word::Done);
+        let termination =
+            termination.map(|message| format!("; termination message: {message}")).unwrap_or_default();
+        cells.extend([row.reason.clone(), format!("{}{termination}", row.message)]);
         cells
     }));
     let mut text = if shown.is_empty() { String::new() } else { aligned(&lines) + "\n" };
@@ -57,16 +58,16 @@ fn as_table(report: &Report, is_wide: bool) -> String {
         let _ = writeln!(text, "{}", one_line(note));
     }
     let others = report.count(Word::NotSelected);
-    let told = match (others, is_wide) {
+    let others = match (others, is_wide) {
         (0, _) => "Every node is selected.".to_owned(),
         (1, true) => "1 node is not selected.".to_owned(),
         (others, true) => format!("{others} nodes are not selected."),
         (1, false) => "1 node is not selected: -o wide shows it.".to_owned(),
         (others, false) => format!("{others} nodes are not selected: -o wide shows them."),
     };
-    // Of a cluster without nodes neither is worth saying.
+    // A cluster without nodes needs neither sentence.
     if !report.rows.is_empty() {
-        let _ = writeln!(text, "{told}");
+        let _ = writeln!(text, "{others}");
     }
     text
 }
@@ -75,7 +76,7 @@ fn last(last: &Entry) -> String {
     format!("{} {}", last.outcome.word(), last.ended)
 }
 
-/// Columns as wide as what is in them; the last one as it is. An empty cell is a dash, so that columns can be counted.
+/// Pads the columns, except the last. An empty cell is a dash, so that programs can count the columns.
 fn aligned(lines: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = Vec::new();
     let lines: Vec<Vec<String>> = lines
@@ -100,7 +101,7 @@ fn aligned(lines: &[Vec<String>]) -> String {
     text
 }
 
-/// Words of others (the scheduler's, the API server's) on one line, without what moves a terminal's cursor.
+/// Puts a foreign message (of the scheduler or the API server) on one line, without control characters.
 fn one_line(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_aligned_and_ends_with_the_nodes_that_it_leaves_out() {
+    fn aligns_the_table_and_counts_the_omitted_nodes() {
         assert_eq!(
             table(&[some()], false),
             "NODE      STATE      REASON      MESSAGE\n\
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_everything() {
+    fn prints_all_nodes_and_counts_as_json() {
         let text = documents(&[some(), some()]);
         let documents: Vec<Value> =
             serde_json::Deserializer::from_str(&text).into_iter().collect::<Result<_, _>>().unwrap();
@@ -246,14 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn several_tables_have_headings() {
+    fn prints_a_heading_before_each_of_several_tables() {
         let text = table(&[some(), some()], false);
         assert!(text.starts_with("daemonjob/a in namespace ns\nNODE"), "{text}");
         assert_eq!(text.matches("\n\ndaemonjob/a in namespace ns\n").count(), 1, "{text}");
     }
 
     #[test]
-    fn no_nodes_at_all() {
+    fn prints_one_line_without_nodes() {
         assert_eq!(table(&[report(Vec::new())], false).lines().count(), 1);
     }
 }

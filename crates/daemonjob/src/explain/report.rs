@@ -1,7 +1,7 @@
-//! The report on one DaemonJob: a pure function of what was read.
+//! The report on one DaemonJob: a pure function of the objects that the command read.
 //!
-//! The states are those of [`crate::survey`], the function that the controller acts upon, and what becomes of
-//! pods is read off its plan; here they only get words, and the nodes that the survey leaves out get a line too.
+//! The states come from [`crate::survey`], as for the controller, and the fate of pods from its plan. This
+//! module adds words, and rows for the nodes that the survey omits.
 
 use crate::api::DaemonJob;
 use crate::assess::assess;
@@ -19,16 +19,16 @@ use quintet_runtime::model::conditions::is_true;
 use quintet_runtime::model::core_types::{Node, Pod, Taint};
 use serde_json::Value;
 
-/// Where the explained spec comes from.
+/// The source of the explained spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The cluster.
     Cluster,
-    /// A file, and there is no such DaemonJob yet.
+    /// A file with a DaemonJob that does not exist yet.
     New,
-    /// A file that says something else than the cluster.
+    /// A file that changes the spec in the cluster.
     Changed,
-    /// A file that says what the cluster says.
+    /// A file with the same spec as the cluster.
     Unchanged,
 }
 
@@ -39,17 +39,17 @@ pub struct Report {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Where its spec comes from.
+    /// The source of its spec.
     pub origin: Origin,
     /// The hash of its template.
     pub template_hash: String,
     /// Whether a run would begin now.
     pub begins: bool,
-    /// Why no pods are made, where that is not for want of nodes.
+    /// The reason why no pods are created, apart from a lack of nodes.
     pub hold: Option<Reason>,
     /// The selected nodes in the order in which they get their pods, then the others by name.
     pub rows: Vec<Row>,
-    /// What there is to say besides, a sentence each.
+    /// Further sentences.
     pub notes: Vec<String>,
 }
 
@@ -58,38 +58,38 @@ pub struct Report {
 pub struct Row {
     /// Its name.
     pub node: String,
-    /// What would happen there.
+    /// The state of the node.
     pub state: Word,
-    /// Why, in one word.
+    /// The reason, as one CamelCase word.
     pub reason: String,
-    /// Why, for a person.
+    /// The details of the reason.
     pub message: String,
     /// Whether the node may have a pod.
     pub eligible: bool,
-    /// The number of the pod that runs or would be made, else of the last one.
+    /// The number of the pod that runs or would be created, or else of the last pod.
     pub number: Option<u64>,
-    /// What is known of the last pod there.
+    /// The record of the last pod.
     pub last: Option<Entry>,
-    /// The node's pod: the running one, else the last one.
+    /// The node's pod: the running pod, or else the last pod.
     pub pod: Option<String>,
-    /// The termination message of its container that failed last.
+    /// The termination message of the container that failed last.
     pub termination_message: Option<String>,
     /// Whether the pod that runs there would be deleted.
     pub is_going: bool,
-    /// Whether it waits for its turn alone.
+    /// Whether the node waits only for its turn.
     pub is_queued: bool,
 }
 
-/// What would happen on a node.
+/// The state of a node in the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Word {
-    /// Nothing: it is done.
+    /// It is done.
     Done,
-    /// Nothing: it has failed and is not tried again.
+    /// It has failed and is not retried.
     Failed,
     /// Its pod runs.
     Running,
-    /// Its pod is there and has not started.
+    /// Its pod exists and has not started.
     Starting,
     /// It gets a pod later, or when something changes.
     Waiting,
@@ -103,7 +103,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// All words, in the order in which they are counted, and how a sentence counts them.
+    /// All words in the order of the summary, with their form in a sentence.
     pub const COUNTED: [(Self, &'static str); 7] = [
         (Self::Done, "done"),
         (Self::WouldRun, "would run now"),
@@ -114,7 +114,7 @@ impl Word {
         (Self::Failed, "failed"),
     ];
 
-    /// As it is printed.
+    /// The word in the report.
     pub fn text(self) -> &'static str {
         match self {
             Self::Done => "Done",
@@ -130,17 +130,17 @@ impl Word {
 }
 
 impl Report {
-    /// How many nodes have this word.
+    /// The number of nodes with this word.
     pub fn count(&self, word: Word) -> usize {
         self.rows.iter().filter(|row| row.state == word).count()
     }
 
-    /// Nodes that the template selects.
+    /// The number of nodes that the template selects.
     pub fn selected(&self) -> usize {
         self.rows.len() - self.count(Word::NotSelected)
     }
 
-    /// Whether every selected node is done, runs, would run or waits for nothing but its turn.
+    /// Whether every selected node is done, runs, would run, or waits only for its turn.
     pub fn all_run(&self) -> bool {
         self.rows.iter().all(|row| match row.state {
             Word::Done | Word::WouldRun | Word::NotSelected => true,
@@ -158,7 +158,7 @@ impl Report {
     }
 }
 
-/// Says what there is to say.
+/// Makes the report.
 pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) -> Report {
     let survey = assess(job, world, now);
     let view = View {
@@ -190,27 +190,27 @@ pub fn report(job: &DaemonJob, world: &World, origin: Origin, now: Timestamp) ->
 }
 
 impl Row {
-    fn say(&mut self, state: Word, reason: impl Into<String>, message: impl Into<String>) {
+    fn set(&mut self, state: Word, reason: impl Into<String>, message: impl Into<String>) {
         self.state = state;
         self.reason = reason.into();
         self.message = message.into();
     }
 
-    fn repeat(&mut self, state: Word, reason: &Reason) {
-        self.say(state, reason.cause.word(), reason.message.clone());
+    fn set_from(&mut self, state: Word, reason: &Reason) {
+        self.set(state, reason.cause.word(), reason.message.clone());
     }
 }
 
-/// What is looked at for every node.
+/// The input for every row.
 struct View<'a> {
     job: &'a DaemonJob,
     survey: &'a Survey<'a>,
     pods: PodsOfNodes<'a>,
-    /// Why pods would be deleted, by UID.
+    /// The reasons for the deletion of pods, by UID.
     going: HashMap<&'a str, DeletedFor>,
-    /// Nodes whose pods were refused: reason and message by name.
+    /// By name of a node whose pod was rejected: reason and message.
     refused: HashMap<&'a str, (&'a str, &'a str)>,
-    /// What the template says about nodes.
+    /// The node rules of the template.
     placement: Placement,
 }
 
@@ -219,7 +219,7 @@ impl View<'_> {
         self.job.metadata.deletion_timestamp.is_some()
     }
 
-    /// What is the same for every node.
+    /// The cells that do not depend on the state.
     fn begin(&self, node: &Node) -> Row {
         let (pod, history) = (self.pods.of(node), self.survey.histories.of(&node.meta.uid));
         let run = pod.filter(|judged| judged.pod.is_running()).map(|judged| judged.number);
@@ -234,7 +234,7 @@ impl View<'_> {
         }
     }
 
-    /// A node that the survey knows.
+    /// The row of a node in the survey.
     fn selected(&self, surveyed: &Surveyed<'_>) -> Row {
         let node = &**surveyed.node;
         let (pod, history) = (self.pods.of(node), self.survey.histories.of(&node.meta.uid));
@@ -246,24 +246,24 @@ impl View<'_> {
                     row.message = format!("{}; {}", row.message, not_tolerated(&taint));
                 }
             }
-            State::Failed(reason) => row.repeat(Word::Failed, reason),
-            State::Starting(reason) => row.repeat(Word::Starting, reason),
-            State::Skipped(reason) => row.repeat(Word::Skipped, reason),
+            State::Failed(reason) => row.set_from(Word::Failed, reason),
+            State::Starting(reason) => row.set_from(Word::Starting, reason),
+            State::Skipped(reason) => row.set_from(Word::Skipped, reason),
             State::Running => {
                 let since = pod.and_then(|judged| judged.pod.started);
-                row.say(Word::Running, "", since.map(|since| format!("since {since}")).unwrap_or_default());
+                row.set(Word::Running, "", since.map(|since| format!("since {since}")).unwrap_or_default());
                 if !surveyed.eligible
                     && let Some(taint) = self.taint(node)
                 {
-                    row.say(
+                    row.set(
                         Word::Running,
                         "Tainted",
-                        format!("its pod goes on, and {}", not_tolerated(&taint)),
+                        format!("its pod continues, and {}", not_tolerated(&taint)),
                     );
                 }
             }
             State::Waiting(reason) => {
-                row.repeat(Word::Waiting, reason);
+                row.set_from(Word::Waiting, reason);
                 row.is_queued = reason.cause == Cause::WaitingForTurn;
                 if !pod.is_some_and(|judged| judged.pod.is_running()) {
                     row.number = Some(history.map_or(1, |history| history.number + 1));
@@ -272,7 +272,7 @@ impl View<'_> {
             State::Due(run) => {
                 row.number = Some(*run);
                 match self.refused.get(&*node.meta.name) {
-                    Some((reason, message)) => row.say(Word::Waiting, *reason, *message),
+                    Some((reason, message)) => row.set(Word::Waiting, *reason, *message),
                     None => due(&mut row, *run, &self.survey.key.hash),
                 }
             }
@@ -281,23 +281,23 @@ impl View<'_> {
             && let Some(reason) = self.going.get(&*judged.pod.meta.uid)
         {
             let message = format!("pod {} would be deleted", judged.pod.meta.name);
-            row.say(row.state, reason.word(), message);
+            row.set(row.state, reason.word(), message);
         }
         if self.is_ended() && matches!(row.state, Word::WouldRun | Word::Waiting) {
-            row.say(Word::Waiting, "Terminating", "the DaemonJob is being deleted");
+            row.set(Word::Waiting, "Terminating", "the DaemonJob is being deleted");
             row.is_queued = false;
         }
         row
     }
 
-    /// A node that the survey leaves out.
+    /// The row of a node that the survey omits.
     fn other(&self, node: &Node) -> Row {
         let mut row = self.begin(node);
         if node.meta.deleted.is_some() {
-            row.say(Word::NotSelected, "NodeTerminating", "the Node is being deleted");
+            row.set(Word::NotSelected, "NodeTerminating", "the Node is being deleted");
         } else {
             let (reason, message) = not_selected(self.job, node);
-            row.say(Word::NotSelected, reason, message);
+            row.set(Word::NotSelected, reason, message);
         }
         if let (true, Some(pod)) = (row.is_going, &row.pod) {
             row.message = format!("{}; pod {pod} would be deleted", row.message);
@@ -311,8 +311,8 @@ impl View<'_> {
     }
 }
 
-/// The last bytes of what a container that failed wrote for a person. Statuses and Events do not have it: who may read a
-/// DaemonJob need not be allowed to read its pods.
+/// The termination message of the container that failed. The status and Events omit it, because a user who
+/// may read a DaemonJob may not be allowed to read its pods.
 fn termination_message(pod: &Pod) -> Option<String> {
     let exit = pod.exits.first().or(pod.crashed.as_deref()).or(pod.last_exit.as_deref())?;
     (!exit.message.is_empty()).then(|| exit.message.to_string())
@@ -327,20 +327,20 @@ fn done(row: &mut Row, hash: &str) {
         Some(last) => format!("before pod {}, which was {}", last.pod, last.outcome.word()),
         None => String::new(),
     };
-    row.say(Word::Done, "Succeeded", message);
+    row.set(Word::Done, "Succeeded", message);
 }
 
-/// Why a node would run now.
+/// The reason why a node would run now.
 fn due(row: &mut Row, number: u64, hash: &str) {
     let (reason, message) = match &row.last {
         None if number > 1 => ("Retry", format!("pod {number}")),
         None => ("FirstRun", String::new()),
         Some(last) if *last.hash != *hash => {
-            ("TemplateChanged", format!("pod {number}; pod {} was of {}", last.pod, last.hash))
+            ("TemplateChanged", format!("pod {number}; pod {} had template {}", last.pod, last.hash))
         }
         Some(last) if last.has_succeeded() => (
             "NodeChanged",
-            format!("pod {number}; the node was rebooted or installed again since pod {}", last.pod),
+            format!("pod {number}; the node was rebooted or reinstalled since pod {}", last.pod),
         ),
         Some(last) => {
             let failures = match last.failures {
@@ -351,10 +351,10 @@ fn due(row: &mut Row, number: u64, hash: &str) {
             ("Retry", format!("pod {number}; pod {} was {}{failures}", last.pod, last.outcome.word()))
         }
     };
-    row.say(Word::WouldRun, reason, message);
+    row.set(Word::WouldRun, reason, message);
 }
 
-/// Which part of the template does not select a node.
+/// The part of the template that does not select a node.
 fn not_selected(job: &DaemonJob, node: &Node) -> (&'static str, String) {
     let spec = job.spec.template.spec();
     if let Some(name) = spec.get("nodeName").and_then(Value::as_str)
@@ -365,29 +365,29 @@ fn not_selected(job: &DaemonJob, node: &Node) -> (&'static str, String) {
     }
     let selector = spec.get("nodeSelector").and_then(Value::as_object);
     for (key, value) in selector.into_iter().flatten() {
-        let wanted = value.as_str().unwrap_or_default();
+        let required = value.as_str().unwrap_or_default();
         let message = match node.meta.labels.get(key) {
-            Some(label) if label == wanted => continue,
-            Some(label) => format!("nodeSelector wants {key}={wanted} and the node has {key}={label}"),
-            None => format!("nodeSelector wants {key}={wanted} and the node has no label {key}"),
+            Some(label) if label == required => continue,
+            Some(label) => format!("nodeSelector requires {key}={required}, the node has {key}={label}"),
+            None => format!("nodeSelector requires {key}={required}, the node has no label {key}"),
         };
         return ("NodeSelector", message);
     }
     ("NodeAffinity", "the required node affinity does not match".to_owned())
 }
 
-/// The pod that tells most about each node.
+/// The pod to show for each node.
 struct PodsOfNodes<'s> {
     survey: &'s Survey<'s>,
-    /// Running ones, by the place of the node that they are for.
+    /// The running pods, by the index of their node.
     running: Vec<Option<&'s Judged<'s>>>,
-    /// The last ones, by the place of the node that they count for.
+    /// The last pods, by the index of the node that they count for.
     last: HashMap<usize, &'s Judged<'s>>,
 }
 
 impl<'s> PodsOfNodes<'s> {
     fn new(survey: &'s Survey<'s>) -> Self {
-        // They are sorted by number.
+        // The pods are sorted by number.
         let of_home = |judged: &'s Judged<'s>| Some((judged.home?, judged));
         let last = survey.pods().iter().filter_map(of_home).collect();
         Self { survey, running: occupants(&survey.histories), last }
@@ -399,7 +399,7 @@ impl<'s> PodsOfNodes<'s> {
     }
 }
 
-/// Why the manager would delete pods that have not ended, by pod UID.
+/// The reason why the manager would delete a pod that has not ended, by pod UID.
 fn deleted_pods<'s>(
     job: &DaemonJob,
     world: &World,
@@ -413,7 +413,7 @@ fn deleted_pods<'s>(
     survey.pods().iter().filter_map(reason).collect()
 }
 
-/// Nodes whose pods the API server did not take, as the manager has last said: reason and message by name.
+/// By name of a node whose pod the API server rejected, from the last status: reason and message.
 fn refused<'a>(
     job: &'a DaemonJob,
     survey: &Survey<'_>,
@@ -435,23 +435,23 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
     let (name, namespace) = (&report.name, &report.namespace);
     match report.origin {
         Origin::New => notes.push(format!(
-            "DaemonJob {name} is not in namespace {namespace} yet: applying the file creates it."
+            "DaemonJob {name} does not exist in namespace {namespace}: applying the file creates it."
         )),
         Origin::Changed => {
             notes.push(format!("Applying the file changes DaemonJob {name} in namespace {namespace}."));
         }
         Origin::Unchanged => {
             notes
-                .push(format!("DaemonJob {name} in namespace {namespace} has the spec of the file already."));
+                .push(format!("DaemonJob {name} in namespace {namespace} already has the spec of the file."));
         }
         Origin::Cluster => {}
     }
     if view.is_ended() {
-        notes.push("It is being deleted: its pods go, and nothing runs any more.".to_owned());
+        notes.push("The DaemonJob is being deleted, and no pod starts.".to_owned());
         return notes;
     }
     if let Some(hold) = &survey.hold {
-        notes.push(format!("No pods are made: {} ({}).", hold.message, hold.cause.word()));
+        notes.push(format!("The manager creates no pods: {} ({}).", hold.message, hold.cause.word()));
     } else if survey.begins && report.origin != Origin::New {
         notes.push("A new run begins.".to_owned());
     }
@@ -467,22 +467,25 @@ fn notes(view: &View<'_>, report: &Report) -> Vec<String> {
             ""
         };
         let (count, first) = (homeless.len(), &first.pod.meta.name);
-        notes.push(format!("Pods of nodes that are gone: {count}, {first} for instance{fate}."));
+        notes.push(format!("Pods of deleted nodes: {count}, for example {first}{fate}."));
     }
     let Some(status) = job.status.as_ref().filter(|_| report.origin != Origin::New) else { return notes };
     if report.origin != Origin::Changed {
         for type_ in ["PodsRefused", "LedgerRefused", "Paused"] {
-            let said = status.conditions.iter().find(|condition| condition.type_ == type_);
+            let found = status.conditions.iter().find(|condition| condition.type_ == type_);
             let is_new = type_ != "Paused" || survey.hold.is_none();
-            if let Some(said) = said.filter(|_| is_new && is_true(&status.conditions, type_)) {
-                notes.push(format!("The manager says {type_}: {}.", said.message.trim_end_matches('.')));
+            if let Some(condition) = found.filter(|_| is_new && is_true(&status.conditions, type_)) {
+                notes.push(format!(
+                    "The condition {type_} is True: {}.",
+                    condition.message.trim_end_matches('.')
+                ));
             }
         }
         let (seen, now) = (status.observed_generation, job.metadata.generation);
         if seen != now {
             let number = |generation: Option<i64>| generation.unwrap_or_default();
             notes.push(format!(
-                "The manager has not looked at it since it was changed: its status is of generation {}, the spec of {}.",
+                "The manager has not reconciled the last change: the status has generation {}, the spec {}.",
                 number(seen),
                 number(now)
             ));

@@ -27,7 +27,7 @@ fn now() -> Timestamp {
     START.parse().unwrap()
 }
 
-/// A plan as it is carried out: without what was refused lately.
+/// The plan without the writes that the API server rejected recently.
 fn plan(job: &DaemonJob, world: &World, now: Timestamp) -> Plan<DaemonJobStatus> {
     let mut plan = super::plan(job, world, now);
     plan.withhold(&world.refusals, now);
@@ -47,8 +47,8 @@ fn simple() -> DaemonJob {
     job(&json!({"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}))
 }
 
-/// The job as it is once the plan's status was written.
-fn told(mut job: DaemonJob, world: &World, at: Timestamp) -> DaemonJob {
+/// The job after the plan's status was written.
+fn with_status(mut job: DaemonJob, world: &World, at: Timestamp) -> DaemonJob {
     job.status = plan(&job, world, at).status;
     job
 }
@@ -87,7 +87,7 @@ fn containers(phase: &str) -> Value {
     }
 }
 
-/// The world once the plan's ledger steps went through: what else it does is not done.
+/// The world after the ledger steps of the plan. Other steps have no effect.
 fn recorded(job: &DaemonJob, mut world: World, plan: &Plan<DaemonJobStatus>) -> World {
     for action in plan.steps.iter().flatten() {
         let (name, data, whole) = match action {
@@ -100,7 +100,7 @@ fn recorded(job: &DaemonJob, mut world: World, plan: &Plan<DaemonJobStatus>) -> 
             _ => continue,
         };
         let old = world.ledger.iter().find(|shard| *shard.meta.name == *name).cloned();
-        assert_eq!(old.is_none(), whole, "{name} is made once");
+        assert_eq!(old.is_none(), whole, "the manager creates {name} once");
         world.ledger.retain(|shard| *shard.meta.name != *name);
         let mut shard: Shard =
             old.map_or_else(|| serde_json::from_value(json!({})).unwrap(), |old| (*old).clone());
@@ -121,7 +121,7 @@ fn recorded(job: &DaemonJob, mut world: World, plan: &Plan<DaemonJobStatus>) -> 
     world
 }
 
-/// Plans until nothing is told and nothing recorded any more.
+/// Plans until neither the status nor the ledger changes.
 fn settled(mut job: DaemonJob, mut world: World, at: Timestamp) -> (DaemonJob, World) {
     for _ in 0..5 {
         let plan = plan(&job, &world, at);
@@ -153,7 +153,7 @@ fn created(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
         .collect()
 }
 
-/// The pods that go: those that are deleted, and those that are marked to be deleted next.
+/// The pods that a plan deletes or marks for deletion.
 fn deleted(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
     plan.steps
         .iter()
@@ -169,7 +169,7 @@ fn deleted(plan: &Plan<DaemonJobStatus>) -> Vec<String> {
         .collect()
 }
 
-/// Why the pods go, by name.
+/// The reasons for the deletion of pods, by name.
 fn marks(plan: &Plan<DaemonJobStatus>) -> Vec<(String, Option<String>)> {
     let marks = plan.steps.iter().flatten().filter_map(|action| match action {
         Action::Merge { resource: PODS, name, body, .. } => {
@@ -181,7 +181,7 @@ fn marks(plan: &Plan<DaemonJobStatus>) -> Vec<(String, Option<String>)> {
     marks.collect()
 }
 
-/// The pod with a reason to delete it on it.
+/// The pod with a reason for its deletion in its annotation.
 fn marked(mut pod: Pod, reason: DeletedFor) -> Pod {
     let old = pod.meta.annotations.get(NODE_NAME_ANNOTATION).unwrap_or_default().to_owned();
     pod.meta.annotations = [(NODE_NAME_ANNOTATION, &*old), (DELETED_FOR_ANNOTATION, reason.word())].into();
@@ -195,19 +195,19 @@ fn reason(plan: &Plan<DaemonJobStatus>, type_: &str) -> (String, String) {
 }
 
 #[test]
-fn the_start_is_told_before_the_first_pod() {
+fn writes_the_start_before_the_first_pod() {
     let world = world(&["a", "b"], vec![]);
     let first = plan(&simple(), &world, now());
     assert!(first.steps.is_empty());
     assert_eq!(first.status.as_ref().unwrap().start_time, Some(Time(now())));
-    let second = plan(&told(simple(), &world, now()), &world, now());
+    let second = plan(&with_status(simple(), &world, now()), &world, now());
     assert_eq!(created(&second), ["a", "b"]);
 }
 
 #[test]
-fn a_pod_is_named_labelled_and_pinned() {
+fn names_labels_and_pins_a_pod() {
     let world = world(&["a"], vec![]);
-    let plan = plan(&told(simple(), &world, now()), &world, now());
+    let plan = plan(&with_status(simple(), &world, now()), &world, now());
     let Action::Create { name, body, .. } = &plan.steps[0][0] else { panic!() };
     let body = body.value();
     assert!(name.starts_with("d-") && name.ends_with("-1"), "{name}");
@@ -220,7 +220,7 @@ fn a_pod_is_named_labelled_and_pinned() {
 }
 
 #[test]
-fn names_are_the_same_for_every_maker_and_differ_by_node_and_run() {
+fn pod_names_differ_by_node_and_number_alone() {
     let (job, a, b) = (simple(), node("a"), node("b"));
     assert_eq!(pod_name(&job, &a, 1), pod_name(&job.clone(), &a.clone(), 1));
     assert_ne!(pod_name(&job, &a, 1), pod_name(&job, &b, 1));
@@ -232,19 +232,19 @@ fn names_are_the_same_for_every_maker_and_differ_by_node_and_run() {
 }
 
 #[test]
-fn a_finished_node_never_runs_again_and_all_done_is_complete() {
+fn does_not_run_a_done_node_again() {
     let job = simple();
     let pods = vec![pod(&job, "a", 1, "Succeeded"), pod(&job, "b", 1, "Running")];
     let some = world(&["a", "b"], pods);
-    let told = told(job.clone(), &some, now());
-    let half = plan(&told, &some, now());
+    let started = with_status(job.clone(), &some, now());
+    let half = plan(&started, &some, now());
     assert!(half.steps.is_empty());
     assert_eq!(reason(&half, "Complete"), ("False".into(), "NodesPending".into()));
     let all = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), pod(&job, "b", 1, "Succeeded")]);
-    let first = plan(&told, &all, now());
+    let first = plan(&started, &all, now());
     assert!(created(&first).is_empty());
-    let all = recorded(&told, all, &first);
-    let whole = plan(&told, &all, now());
+    let all = recorded(&started, all, &first);
+    let whole = plan(&started, &all, now());
     assert!(whole.steps.is_empty());
     assert_eq!(reason(&whole, "Complete"), ("True".into(), "AllNodesDone".into()));
     assert_eq!(whole.events.len(), 1);
@@ -254,7 +254,7 @@ fn a_finished_node_never_runs_again_and_all_done_is_complete() {
 }
 
 #[test]
-fn nothing_is_written_once_it_is_complete() {
+fn writes_nothing_after_it_is_complete() {
     let job = simple();
     let world = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
     let (job, world) = settled(job, world, now());
@@ -265,13 +265,13 @@ fn nothing_is_written_once_it_is_complete() {
 }
 
 #[test]
-fn a_new_node_begins_a_run_when_all_was_done() {
+fn a_new_node_begins_a_run_after_a_complete_run() {
     let job = simple();
     let before = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
-    let job = told(told(job, &before, now()), &before, now());
+    let job = with_status(with_status(job, &before, now()), &before, now());
     let later = now() + SignedDuration::from_hours(1);
     let mut after = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded")]);
-    // A node that was there all along joins the run that is over.
+    // A node that existed before belongs to the finished run.
     assert_eq!(plan(&job, &after, later).status.unwrap().start_time, Some(Time(now())));
     let mut new = (*after.nodes[1]).clone();
     new.meta.created = Some(now() + SignedDuration::from_secs(1));
@@ -281,7 +281,7 @@ fn a_new_node_begins_a_run_when_all_was_done() {
     let status = start.status.clone().unwrap();
     assert_eq!((status.start_time, status.completion_time), (Some(Time(later)), None));
     assert_eq!(reason(&start, "Complete").0, "False");
-    assert_eq!(created(&plan(&told(job, &after, later), &after, later)), ["b"]);
+    assert_eq!(created(&plan(&with_status(job, &after, later), &after, later)), ["b"]);
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn no_eligible_node_is_complete() {
 }
 
 #[test]
-fn failures_back_off_and_end_at_the_limit() {
+fn backs_off_after_failures_up_to_the_limit() {
     let mut job = simple();
     job.spec.backoff_limit = Some(1);
     let failed = |run| {
@@ -302,7 +302,7 @@ fn failures_back_off_and_end_at_the_limit() {
         pod
     };
     let one = world(&["a"], vec![failed(1)]);
-    let started = told(job.clone(), &one, now());
+    let started = with_status(job.clone(), &one, now());
     let waiting = plan(&started, &one, now());
     assert!(waiting.steps.is_empty());
     assert_eq!(waiting.again, Some(now() + SignedDuration::from_secs(10)));
@@ -318,57 +318,57 @@ fn failures_back_off_and_end_at_the_limit() {
 }
 
 #[test]
-fn a_disrupted_pod_does_not_count_against_the_limit() {
+fn does_not_count_a_disrupted_pod_against_the_limit() {
     let mut job = simple();
     job.spec.backoff_limit = Some(0);
     let mut evicted = pod(&job, "a", 1, "Failed");
     evicted.disrupted = true;
     let world = world(&["a"], vec![evicted]);
     let later = now() + SignedDuration::from_secs(10);
-    assert_eq!(created(&plan(&told(job, &world, now()), &world, later)), ["a"]);
+    assert_eq!(created(&plan(&with_status(job, &world, now()), &world, later)), ["a"]);
 }
 
 #[test]
-fn a_terminating_pod_blocks_its_node_until_it_has_ended() {
+fn a_terminating_pod_occupies_its_node() {
     let job = simple();
     let mut going = pod(&job, "a", 1, "Running");
     going.meta.deleted = Some(now());
     let world = world(&["a"], vec![going]);
-    assert!(created(&plan(&told(job, &world, now()), &world, now())).is_empty());
+    assert!(created(&plan(&with_status(job, &world, now()), &world, now())).is_empty());
 }
 
 #[test]
-fn a_pod_that_is_not_bound_and_lost_its_annotation_keeps_its_node() {
+fn an_unbound_pod_without_annotation_occupies_its_node() {
     let job = simple();
     let mut waiting = pod(&job, "a", 1, "Pending");
     (waiting.meta.annotations, waiting.node) = ([].into(), None);
     let alone = world(&["a"], vec![waiting.clone()]);
-    let first = plan(&told(job.clone(), &alone, now()), &alone, now());
+    let first = plan(&with_status(job.clone(), &alone, now()), &alone, now());
     assert!(created(&first).is_empty() && deleted(&first).is_empty(), "{first:?}");
     let both = world(&["a"], vec![waiting, pod(&job, "a", 2, "Running")]);
     assert_eq!(
-        deleted(&plan(&told(job, &both, now()), &both, now())),
+        deleted(&plan(&with_status(job, &both, now()), &both, now())),
         ["a-1"],
-        "one of two for one node goes"
+        "one of two pods for one node is deleted"
     );
 }
 
 #[test]
-fn a_pod_for_a_vanished_node_is_deleted_and_blocks_a_new_node_of_that_name() {
+fn a_pod_of_a_deleted_node_occupies_a_new_node_until_deleted() {
     let job = simple();
     let mut old = pod(&job, "a", 1, "Pending");
     old.meta.labels =
         [(NODE_UID_LABEL, "gone"), (HASH_LABEL, &job.spec.template.hash()), (POD_NUMBER_LABEL, "1")].into();
     let world = world(&["a"], vec![old]);
-    let plan = plan(&told(job, &world, now()), &world, now());
+    let plan = plan(&with_status(job, &world, now()), &world, now());
     assert_eq!(deleted(&plan), ["a-1"]);
     assert!(created(&plan).is_empty());
 }
 
 #[test]
-fn a_new_template_replaces_what_has_not_started_and_lets_the_rest_finish() {
+fn a_new_template_replaces_only_pods_that_have_not_started() {
     let old = simple();
-    let mut new = told(old.clone(), &world(&["a", "b", "c"], vec![]), now());
+    let mut new = with_status(old.clone(), &world(&["a", "b", "c"], vec![]), now());
     new.spec.template = RawTemplate(json!({"spec": {"containers": [{"name": "c", "image": "j"}]}}));
     let world = world(
         &["a", "b", "c"],
@@ -376,17 +376,17 @@ fn a_new_template_replaces_what_has_not_started_and_lets_the_rest_finish() {
     );
     let first = plan(&new, &world, now());
     assert_eq!(deleted(&first), ["c-1"]);
-    assert!(created(&first).is_empty(), "the new run is told first");
-    let second = plan(&told(new, &world, now()), &world, now());
+    assert!(created(&first).is_empty(), "the status has the new run first");
+    let second = plan(&with_status(new, &world, now()), &world, now());
     assert_eq!(created(&second), ["a"]);
 }
 
 #[test]
-fn the_deadline_ends_the_run_and_holds() {
+fn the_deadline_ends_the_run() {
     let mut job = simple();
     job.spec.active_deadline_seconds = Some(60);
     let running = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), pod(&job, "b", 1, "Running")]);
-    let job = told(job, &running, now());
+    let job = with_status(job, &running, now());
     assert_eq!(plan(&job, &running, now()).again, Some(now() + SignedDuration::from_mins(1)));
     let later = now() + SignedDuration::from_mins(1);
     let ended = plan(&job, &running, later);
@@ -405,10 +405,10 @@ fn the_deadline_ends_the_run_and_holds() {
 }
 
 #[test]
-fn a_refusal_waits_and_is_said() {
+fn waits_after_a_refusal_and_reports_it() {
     let job = simple();
     let mut world = world(&["a"], vec![]);
-    let job = told(job, &world, now());
+    let job = with_status(job, &world, now());
     let until = now() + SignedDuration::from_secs(10);
     world.refusals.insert(
         &PODS,
@@ -429,13 +429,13 @@ fn a_refusal_waits_and_is_said() {
 }
 
 #[test]
-fn an_object_that_goes_gets_nothing() {
+fn plans_nothing_for_a_terminating_object() {
     let mut job = simple();
     job.metadata.deletion_timestamp = Some(Time(now()));
     assert_eq!(plan(&job, &world(&["a"], vec![]), now()), Plan::default());
 }
 
-/// A job with this spec beside the simplest template.
+/// A job with this spec and the simplest template.
 fn with(spec: &Value) -> DaemonJob {
     let mut all = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
     for (key, value) in spec.as_object().unwrap() {
@@ -448,7 +448,7 @@ fn later(seconds: i64) -> Timestamp {
     now() + SignedDuration::from_secs(seconds)
 }
 
-/// The pod as it is once it was asked to go, without a grace period.
+/// The pod with a deletion timestamp, without a grace period.
 fn going(mut pod: Pod, at: Timestamp) -> Pod {
     pod.meta.deleted = Some(at);
     pod.meta.finalizers = Box::new([FINALIZER.into()]);
@@ -488,8 +488,8 @@ fn written(plan: &Plan<DaemonJobStatus>) -> BTreeMap<String, String> {
 #[case::at_least_one(json!("1%"), 10, Some(1))]
 #[case::at_least_one_of_none(json!("50%"), 0, Some(1))]
 #[case::all(json!("100%"), 7, Some(7))]
-fn parallelism_is_rounded_up(#[case] value: Value, #[case] desired: usize, #[case] places: Option<usize>) {
-    assert_eq!(crate::turns::parallelism(&with(&json!({"parallelism": value})), desired), places);
+fn parallelism_is_rounded_up(#[case] value: Value, #[case] desired: usize, #[case] limit: Option<usize>) {
+    assert_eq!(crate::turns::parallelism(&with(&json!({"parallelism": value})), desired), limit);
 }
 
 #[rstest::rstest]
@@ -503,10 +503,10 @@ fn max_failed_nodes_are_rounded_down(#[case] value: Value, #[case] desired: usiz
 }
 
 #[test]
-fn nodes_take_turns_and_what_holds_a_place_says_so() {
+fn nodes_take_turns_and_holders_of_slots_are_named() {
     let job = with(&json!({"parallelism": 1}));
     let empty = world(&["a", "b", "c"], vec![]);
-    let started = told(job, &empty, now());
+    let started = with_status(job, &empty, now());
     assert_eq!(created(&plan(&started, &empty, now())), ["a"]);
     let mut stuck = pod(&started, "a", 1, "Pending");
     stuck.node = None;
@@ -518,7 +518,7 @@ fn nodes_take_turns_and_what_holds_a_place_says_so() {
     assert_eq!(state(&status, "a"), Some("Unschedulable"));
     let message = &status.pending_nodes[0].message;
     assert!(
-        message.contains("0/3 nodes are available") && message.contains("holds 1 of 1 places"),
+        message.contains("0/3 nodes are available") && message.contains("holds 1 of 1 slots"),
         "{message}"
     );
     assert_eq!(state(&status, "b"), Some("WaitingForTurn"));
@@ -526,22 +526,22 @@ fn nodes_take_turns_and_what_holds_a_place_says_so() {
 }
 
 #[test]
-fn ready_nodes_go_first() {
+fn runs_ready_nodes_first() {
     let job = with(&json!({"parallelism": 1}));
     let mut world = world(&["a", "b"], vec![]);
     let mut down = (*world.nodes[0]).clone();
     down.ready = false;
     world.nodes[0] = Arc::new(down);
-    assert_eq!(created(&plan(&told(job, &world, now()), &world, now())), ["b"]);
+    assert_eq!(created(&plan(&with_status(job, &world, now()), &world, now())), ["b"]);
 }
 
 #[test]
-fn suspension_deletes_running_pods_records_the_rest_and_ends_in_a_new_run() {
+fn suspend_deletes_and_records_pods_and_resume_begins_a_run() {
     let running = world(
         &["a", "b"],
         vec![pod(&with(&json!({})), "a", 1, "Succeeded"), pod(&with(&json!({})), "b", 1, "Running")],
     );
-    let mut job = told(with(&json!({})), &running, now());
+    let mut job = with_status(with(&json!({})), &running, now());
     job.spec.suspend = Some(true);
     let plan_ = plan(&job, &running, later(5));
     assert_eq!(marks(&plan_), [("b-1".to_owned(), Some("Suspend".to_owned()))]);
@@ -550,14 +550,14 @@ fn suspension_deletes_running_pods_records_the_rest_and_ends_in_a_new_run() {
     assert_eq!((status.start_time.clone(), reason(&plan_, "Complete").1), (None, "Suspended".into()));
     assert_eq!(reason(&plan_, "Suspended").0, "True");
     assert_eq!(reason(&plan_, "Failed").0, "False");
-    // It is told once.
+    // The status does not change again.
     let mut gone = pod(&job, "b", 1, "Failed");
     gone.finished = Some(later(6));
     let gone = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), going(gone, later(5))]);
     let (job, gone) = settled(job, gone, later(10));
     let again = plan(&job, &gone, later(3_000));
     assert_eq!(again.status, job.status);
-    // The disruption does not count, and a new run waits for nobody.
+    // The disruption does not count, and a new run has no backoff.
     let mut resumed = job;
     resumed.spec.suspend = None;
     let first = plan(&resumed, &gone, later(10));
@@ -568,10 +568,10 @@ fn suspension_deletes_running_pods_records_the_rest_and_ends_in_a_new_run() {
 }
 
 #[test]
-fn paused_makes_nothing_and_lets_run() {
+fn paused_creates_no_pods_and_deletes_none() {
     let job = with(&json!({"paused": true}));
     let world = world(&["a", "b"], vec![pod(&job, "a", 1, "Running")]);
-    let plan = plan(&told(job, &world, now()), &world, now());
+    let plan = plan(&with_status(job, &world, now()), &world, now());
     assert!(plan.steps.is_empty());
     assert_eq!(reason(&plan, "Paused"), ("True".into(), "Paused".into()));
     assert_eq!(reason(&plan, "Complete"), ("False".into(), "Paused".into()));
@@ -579,23 +579,23 @@ fn paused_makes_nothing_and_lets_run() {
 }
 
 #[rstest::rstest]
-#[case::goes_on("Continue", 0, true, None)]
+#[case::continues("Continue", 0, true, None)]
 #[case::fails_fast("FailFast", 0, false, None)]
-#[case::bears_one("FailFast", 1, true, None)]
+#[case::tolerates_one("FailFast", 1, true, None)]
 #[case::pauses("Pause", 0, false, Some("MaxFailedNodesExceeded"))]
 #[case::resumes_when_raised("Pause", 1, true, None)]
-fn the_failure_policy(
+fn applies_the_failure_policy(
     #[case] type_: &str,
     #[case] max: i32,
-    #[case] goes_on: bool,
+    #[case] continues: bool,
     #[case] paused: Option<&str>,
 ) {
     let job = with(&json!({"backoffLimit": 0, "failurePolicy": {"type": type_, "maxFailedNodes": max}}));
     let pods = vec![pod(&job, "a", 1, "Failed"), pod(&job, "b", 1, "Running")];
     let world = world(&["a", "b", "c"], pods);
-    let job = told(job, &world, now());
+    let job = with_status(job, &world, now());
     let plan = plan(&job, &world, now());
-    assert_eq!(created(&plan) == ["c"], goes_on);
+    assert_eq!(created(&plan) == ["c"], continues);
     assert_eq!(deleted(&plan) == ["b-1"], type_ == "FailFast" && max == 0);
     let status = plan.status.as_ref().unwrap();
     let held = status.conditions.iter().find(|one| one.type_ == "Paused").map(|one| one.reason.as_str());
@@ -604,7 +604,7 @@ fn the_failure_policy(
 }
 
 #[test]
-fn fail_fast_holds_until_the_generation_changes() {
+fn fail_fast_stays_ended_until_the_policy_changes() {
     let job = with(&json!({"backoffLimit": 0, "failurePolicy": {"type": "FailFast"}}));
     let over = world(&["a", "b"], vec![pod(&job, "a", 1, "Failed")]);
     let (mut job, over) = settled(job, over, now());
@@ -633,13 +633,13 @@ fn fail_job_ends_the_run_and_fail_index_only_its_node() {
 }
 
 #[test]
-fn a_pod_that_restarts_too_often_is_deleted_and_its_node_has_failed() {
+fn a_pod_that_restarts_too_often_fails_its_node() {
     let mut job = simple();
     job.spec.backoff_limit = Some(2);
     let mut looping = pod(&job, "a", 1, "Running");
     looping.restarts = 2;
     let one = world(&["a"], vec![looping.clone()]);
-    let job = told(job, &one, now());
+    let job = with_status(job, &one, now());
     let plan_ = plan(&job, &one, now());
     assert_eq!(deleted(&plan_), ["a-1"]);
     assert_eq!(marks(&plan_), [("a-1".to_owned(), Some("Exhausted".to_owned()))]);
@@ -652,11 +652,11 @@ fn a_pod_that_restarts_too_often_is_deleted_and_its_node_has_failed() {
 }
 
 #[test]
-fn a_finalizer_waits_for_the_ledger_at_most_once_a_second() {
+fn writes_the_ledger_at_most_once_a_second_for_a_finalizer() {
     let job = simple();
     let pods = vec![going(pod(&job, "a", 1, "Succeeded"), now()), pod(&job, "b", 1, "Running")];
     let mut world = world(&["a", "b"], pods);
-    let job = told(job, &world, now());
+    let job = with_status(job, &world, now());
     world.clocks.ledger_written(now());
     let gathering = plan(&job, &world, now());
     assert!(gathering.steps.is_empty());
@@ -675,8 +675,8 @@ fn a_finalizer_waits_for_the_ledger_at_most_once_a_second() {
     let world = recorded(&job, world, &flush);
     let after = plan(&job, &world, later(1));
     assert!(written(&after).is_empty());
-    assert_eq!(released(&after), ["a-1"], "recorded by whomever: at once");
-    // Without its pod the node is done all the same.
+    assert_eq!(released(&after), ["a-1"], "a recorded pod is released immediately");
+    // The node is done even without its pod.
     let gone = World { pods: vec![world.pods[1].clone()], ..world };
     let done = plan(&job, &gone, later(2));
     assert!(created(&done).is_empty());
@@ -684,10 +684,10 @@ fn a_finalizer_waits_for_the_ledger_at_most_once_a_second() {
 }
 
 #[test]
-fn a_ledger_that_is_refused_keeps_finalizers_on_and_stops_nothing_else() {
+fn a_rejected_ledger_write_delays_only_the_release() {
     let job = simple();
     let mut world = world(&["a", "b"], vec![going(pod(&job, "a", 1, "Succeeded"), now())]);
-    let job = told(job, &world, now());
+    let job = with_status(job, &world, now());
     let until = later(60);
     let shard = shard_name("d", shard_of("uid-a"));
     let refusal = Refusal {
@@ -706,10 +706,10 @@ fn a_ledger_that_is_refused_keeps_finalizers_on_and_stops_nothing_else() {
 }
 
 #[test]
-fn in_a_namespace_that_goes_finalizers_come_off_and_nothing_is_made() {
+fn only_releases_pods_in_a_terminating_namespace() {
     let job = simple();
     let mut world = world(&["a", "b"], vec![going(pod(&job, "a", 1, "Succeeded"), now())]);
-    let job = told(job, &world, now());
+    let job = with_status(job, &world, now());
     world.refusals.namespace_terminating = true;
     let plan = plan(&job, &world, now());
     assert_eq!(released(&plan), ["a-1"]);
@@ -717,29 +717,29 @@ fn in_a_namespace_that_goes_finalizers_come_off_and_nothing_is_made() {
 }
 
 #[test]
-fn a_pod_that_never_ran_is_let_go_and_leaves_no_trace() {
+fn releases_a_pod_that_never_ran_without_a_record() {
     let job = simple();
     let mut never = going(pod(&job, "a", 1, "Pending"), now());
     never.node = None;
     let world = world(&["a"], vec![never]);
-    let plan = plan(&told(job, &world, now()), &world, now());
+    let plan = plan(&with_status(job, &world, now()), &world, now());
     assert_eq!(released(&plan), ["a-1"]);
     assert!(written(&plan).is_empty());
-    assert_eq!(created(&plan), ["a"], "the node is free at once");
+    assert_eq!(created(&plan), ["a"], "the node is free immediately");
     let Action::Create { name, .. } = &plan.steps[1][0] else { panic!() };
     assert!(name.ends_with("-2"), "{name}");
 }
 
 #[test]
-fn a_pod_that_does_not_start_in_time_is_given_up_for_this_run() {
+fn skips_a_node_whose_pod_does_not_start_in_time() {
     let job = with(&json!({"pendingDeadlineSeconds": 30}));
     let mut waiting = world(&["a", "b"], vec![pod(&job, "a", 1, "Pending"), pod(&job, "b", 1, "Running")]);
-    let job = told(job, &waiting, now());
+    let job = with_status(job, &waiting, now());
     let mut clocks = waiting.clocks.clone();
     clocks.step(&job, &waiting, (now(), SignedDuration::ZERO));
     waiting.clocks = clocks;
     assert_eq!(plan(&job, &waiting, now()).again, Some(later(30)));
-    // It is marked before it is deleted, since clocks differ; and what has started meanwhile stays, and loses the mark.
+    // Clocks differ, so the annotation comes first. A pod that has started by then stays and loses it.
     let first = plan(&job, &waiting, later(30));
     let Action::Merge { body, .. } = &first.steps[0][0] else { panic!("{first:?}") };
     assert_eq!(body["metadata"]["annotations"], json!({ DELETED_FOR_ANNOTATION: "PendingDeadline" }));
@@ -753,7 +753,7 @@ fn a_pod_that_does_not_start_in_time_is_given_up_for_this_run() {
     let Action::Merge { body, .. } = &started.steps[0][0] else { panic!("{started:?}") };
     assert_eq!(body["metadata"]["annotations"], json!({ DELETED_FOR_ANNOTATION: null }));
     assert!(deleted(&started).is_empty());
-    // The clock of the API server is behind that of the manager.
+    // The API server's clock is behind the manager's.
     let mut given_up = going(with_mark("Pending"), later(1));
     given_up.node = None;
     let over = world(&["a", "b"], vec![given_up, pod(&job, "b", 1, "Succeeded")]);
@@ -767,7 +767,7 @@ fn a_pod_that_does_not_start_in_time_is_given_up_for_this_run() {
 }
 
 #[test]
-fn late_nodes_are_ignored_where_that_is_asked_for() {
+fn ignores_late_nodes_with_the_policy_ignore() {
     let mut job = with(&json!({"lateNodes": "Ignore"}));
     let one = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
     (job, _) = settled(job, one, now());
@@ -791,7 +791,7 @@ fn booted(world: &mut World, boot: &str) {
 }
 
 #[test]
-fn a_reboot_runs_again_where_that_is_asked_for() {
+fn runs_again_after_a_reboot_only_with_node_reboot() {
     for (rerun_on, runs) in
         [(json!(["TemplateChange", "NodeReboot"]), true), (json!(["TemplateChange"]), false)]
     {
@@ -811,23 +811,23 @@ fn a_reboot_runs_again_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_node_made_anew_runs_again_unless_its_pod_ran_on_the_new_machine() {
+fn a_recreated_node_runs_unless_a_pod_ran_on_it() {
     let job = simple();
     let mut old = pod(&job, "a", 1, "Succeeded");
     old.meta.labels =
         [(NODE_UID_LABEL, "gone"), (HASH_LABEL, &job.spec.template.hash()), (POD_NUMBER_LABEL, "1")].into();
     for (created_at, due) in [(later(1), true), (now(), false)] {
         let mut world = world(&["a"], vec![old.clone()]);
-        let mut anew = (*world.nodes[0]).clone();
-        anew.meta.created = Some(created_at);
-        world.nodes[0] = Arc::new(anew);
-        let job = told(job.clone(), &world, later(5));
+        let mut recreated = (*world.nodes[0]).clone();
+        recreated.meta.created = Some(created_at);
+        world.nodes[0] = Arc::new(recreated);
+        let job = with_status(job.clone(), &world, later(5));
         assert_eq!(created(&plan(&job, &world, later(5))) == ["a"], due);
     }
 }
 
 #[test]
-fn a_cordoned_node_waits_after_a_disruption_and_not_before_a_first_run() {
+fn a_cordoned_node_waits_only_after_a_disruption() {
     let job = simple();
     let cordoned = |pods| {
         let mut world = world(&["a"], pods);
@@ -837,25 +837,25 @@ fn a_cordoned_node_waits_after_a_disruption_and_not_before_a_first_run() {
         world
     };
     let first = cordoned(vec![]);
-    assert_eq!(created(&plan(&told(job.clone(), &first, now()), &first, now())), ["a"]);
+    assert_eq!(created(&plan(&with_status(job.clone(), &first, now()), &first, now())), ["a"]);
     let mut evicted = pod(&job, "a", 1, "Failed");
     evicted.disrupted = true;
     let drained = cordoned(vec![evicted]);
-    let job = told(job, &drained, now());
+    let job = with_status(job, &drained, now());
     let waits = plan(&job, &drained, later(600));
     assert!(created(&waits).is_empty());
     assert_eq!(state(waits.status.as_ref().unwrap(), "a"), Some("Cordoned"));
     // L7: the disruption was of an older template.
     let changed = with(&json!({"template": {"spec": {"containers": [{"name": "c", "image": "other"}]}}}));
-    let changed = told(DaemonJob { status: job.status, ..changed }, &drained, later(600));
+    let changed = with_status(DaemonJob { status: job.status, ..changed }, &drained, later(600));
     assert_eq!(created(&plan(&changed, &drained, later(600))), ["a"]);
 }
 
 /// L5: the deadline of a gated pod begins when the gates are removed.
 #[test]
-fn a_gated_pod_waits_without_a_deadline() {
+fn a_gated_pod_has_no_deadline() {
     let job = with(&json!({"pendingDeadlineSeconds": 60}));
-    let job = told(job, &world(&["a"], vec![]), now());
+    let job = with_status(job, &world(&["a"], vec![]), now());
     let mut gated = pod(&job, "a", 1, "Pending");
     (gated.node, gated.is_gated) = (None, true);
     let mut clocks = Clocks::default();
@@ -867,9 +867,9 @@ fn a_gated_pod_waits_without_a_deadline() {
     };
     pass(&gated, 0);
     let waits = pass(&gated, 600);
-    let told = &waits.status.as_ref().unwrap().pending_nodes[0];
-    assert_eq!(told.reason, "Scheduling");
-    assert!(told.message.contains("scheduling gates"), "{}", told.message);
+    let listed = &waits.status.as_ref().unwrap().pending_nodes[0];
+    assert_eq!(listed.reason, "Scheduling");
+    assert!(listed.message.contains("scheduling gates"), "{}", listed.message);
     let deletes = |plan: &Plan<_>| {
         plan.steps
             .iter()
@@ -883,7 +883,7 @@ fn a_gated_pod_waits_without_a_deadline() {
 }
 
 #[test]
-fn a_lost_shard_is_said_and_nothing_of_it_runs_until_the_template_changes() {
+fn skips_nodes_of_a_lost_shard_until_the_template_changes() {
     let job = simple();
     let done = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
     let (job, done) = settled(job, done, now());
@@ -891,7 +891,7 @@ fn a_lost_shard_is_said_and_nothing_of_it_runs_until_the_template_changes() {
     let lost = World { pods: Vec::new(), ledger: Vec::new(), ..done };
     let plan_ = plan(&job, &lost, later(60));
     assert!(created(&plan_).is_empty());
-    assert!(written(&plan_)["uid-a"].contains("RecordLost"), "so that it is known tomorrow");
+    assert!(written(&plan_)["uid-a"].contains("RecordLost"), "the ledger keeps the loss");
     assert_eq!(reason(&plan_, "LedgerLost"), ("True".into(), "RecordLost".into()));
     assert_eq!(reason(&plan_, "Complete"), ("True".into(), "NodesSkipped".into()));
     let (mut job, lost) = settled(job, lost, later(60));
@@ -900,12 +900,12 @@ fn a_lost_shard_is_said_and_nothing_of_it_runs_until_the_template_changes() {
     assert_eq!(state(again.status.as_ref().unwrap(), "a"), Some("RecordLost"));
     job.spec.template.0["metadata"]["annotations"]["again"] = json!("yes");
     job.metadata.generation = Some(2);
-    let job = told(job, &lost, later(180));
+    let job = with_status(job, &lost, later(180));
     assert_eq!(created(&plan(&job, &lost, later(180))), ["a"]);
 }
 
 #[test]
-fn a_line_that_cannot_be_read_is_a_record_lost_and_a_newer_format_is_left_alone() {
+fn replaces_unreadable_lines_but_not_lines_of_newer_versions() {
     let job = simple();
     let done = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
     let (job, done) = settled(job, done, now());
@@ -922,14 +922,14 @@ fn a_line_that_cannot_be_read_is_a_record_lost_and_a_newer_format_is_left_alone(
     assert!(newer.steps.is_empty(), "{:?}", newer.steps);
     assert_eq!(state(newer.status.as_ref().unwrap(), "a"), Some("LedgerFormat"));
     assert_eq!(reason(&newer, "LedgerLost"), ("True".into(), "LedgerFormat".into()));
-    // A pod that goes meanwhile waits for a version that can record it.
+    // A deleted pod waits for a version that can record it.
     let mut held = garbled("v3");
     held.pods.push(Arc::new(going(pod(&job, "a", 1, "Succeeded"), now())));
     assert!(released(&plan(&job, &held, later(60))).is_empty());
 }
 
 #[test]
-fn a_shard_that_somebody_deletes_is_made_again_from_what_was_last_seen() {
+fn recreates_a_deleted_shard_from_the_cache() {
     let job = simple();
     let done = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded"), pod(&job, "b", 1, "Succeeded")]);
     let (job, done) = settled(job, done, now());
@@ -944,18 +944,18 @@ fn a_shard_that_somebody_deletes_is_made_again_from_what_was_last_seen() {
 }
 
 #[test]
-fn lost_labels_are_put_back() {
+fn restores_lost_labels() {
     let job = simple();
     let naked = Arc::new(pod(&job, "a", 1, "Running"));
     let mut one = world(&["a"], vec![]);
     one.pods.push(naked.clone());
     one.unlabelled.pods.push(naked);
-    let job = told(job, &one, now());
+    let job = with_status(job, &one, now());
     let plan_ = plan(&job, &one, now());
     assert!(created(&plan_).is_empty());
     let Action::Merge { body, .. } = &plan_.steps[0][0] else { panic!() };
     assert_eq!(body["metadata"], json!({"uid": "a-1", "labels": {KIND_LABEL: "DaemonJob"}}));
-    // One that nobody has seen stands in the way of a creation.
+    // A pod without its label that no watch has shown has the name of the new pod.
     let mut met = world(&["a"], vec![]);
     let until = later(10);
     let refusal = Refusal {
@@ -972,7 +972,7 @@ fn lost_labels_are_put_back() {
 }
 
 #[test]
-fn a_ttl_removes_the_pods_and_keeps_the_record() {
+fn deletes_pods_after_the_ttl_and_keeps_the_record() {
     let job = with(&json!({"ttlSecondsAfterFinished": 60}));
     let done = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
     let (job, done) = settled(job, done, now());
@@ -986,7 +986,7 @@ fn a_ttl_removes_the_pods_and_keeps_the_record() {
 }
 
 #[test]
-fn failed_pods_are_kept_for_a_look_but_not_all() {
+fn keeps_a_bounded_number_of_failed_pods() {
     let mut job = simple();
     job.spec.backoff_limit = Some(0);
     let names: Vec<String> = (0..150).map(|index| format!("n{index:03}")).collect();
@@ -1012,23 +1012,23 @@ fn failed_pods_are_kept_for_a_look_but_not_all() {
 }
 
 #[test]
-fn a_surplus_pod_goes() {
+fn deletes_a_surplus_pod() {
     let job = simple();
     let done = world(&["a"], vec![pod(&job, "a", 2, "Failed")]);
     let (job, done) = settled(job, done, now());
     let mut suspended = job.clone();
     suspended.spec.suspend = Some(true);
     let (_, done) = settled(suspended, done, now());
-    // One that is recorded as over: a creation that came late.
+    // The ledger has a later end: this pod was created late.
     let late = World { pods: vec![Arc::new(pod(&job, "a", 2, "Pending"))], ..done };
     assert_eq!(deleted(&plan(&job, &late, now())), ["a-2"]);
-    // Two for one node name: the one that has started stays.
+    // Two pods for one node name: the pod that has started stays.
     let two = world(&["a"], vec![pod(&job, "a", 3, "Running"), pod(&job, "a", 4, "Pending")]);
     assert_eq!(deleted(&plan(&job, &two, now())), ["a-4"]);
 }
 
 #[test]
-fn a_running_pod_goes_where_a_daemonset_would_not_let_it_go_on() {
+fn deletes_running_pods_as_a_daemonset_does() {
     let job =
         with(&json!({"template": {"spec": {"containers": [{"name": "c"}], "nodeSelector": {"app": "v1"}}}}));
     for (change, goes) in [("unselected", true), ("NoExecute", true), ("NoSchedule", false)] {
@@ -1040,14 +1040,14 @@ fn a_running_pod_goes_where_a_daemonset_would_not_let_it_go_on() {
             node.taints = serde_json::from_value(json!([{"key": "k", "effect": change}])).unwrap();
         }
         world.nodes[0] = Arc::new(node);
-        let plan = plan(&told(job.clone(), &world, now()), &world, now());
+        let plan = plan(&with_status(job.clone(), &world, now()), &world, now());
         assert_eq!(!deleted(&plan).is_empty(), goes, "{change}");
-        assert_eq!(plan.status.unwrap().desired, Some(1), "it runs elsewhere");
+        assert_eq!(plan.status.unwrap().desired, Some(1), "a running pod counts as desired");
     }
 }
 
 #[test]
-fn a_tainted_node_is_skipped_and_an_unhealthy_one_pending() {
+fn skips_a_tainted_node_and_waits_for_an_unhealthy_node() {
     let mut world = world(&["a", "b"], vec![]);
     for (index, taint) in ["special", "node.kubernetes.io/not-ready"].into_iter().enumerate() {
         let mut node = (*world.nodes[index]).clone();
@@ -1063,9 +1063,9 @@ fn a_tainted_node_is_skipped_and_an_unhealthy_one_pending() {
     assert_eq!(reason(&plan, "Complete"), ("False".into(), "NodesPending".into()));
 }
 
-/// What the post's operator has left in a status is understood.
+/// Statuses of the tutorial's operator are decoded.
 #[test]
-fn statuses_of_the_posts_operator_decode() {
+fn decodes_statuses_of_the_tutorials_operator() {
     let mut job = serde_json::to_value(simple()).unwrap();
     job["status"] = json!({"startTime": START, "completionTime": START, "succeeded": 3, "conditions": [
         {"type": "Complete", "status": "True", "lastProbeTime": START, "lastTransitionTime": START},
@@ -1076,10 +1076,10 @@ fn statuses_of_the_posts_operator_decode() {
 }
 
 #[test]
-fn a_process_that_ends_writes_down_what_it_knows_and_does_nothing_else() {
+fn only_records_outcomes_before_the_process_exits() {
     let job = simple();
     let mut world = world(&["a", "b"], vec![pod(&job, "a", 1, "Succeeded")]);
-    let job = told(job, &world, now());
+    let job = with_status(job, &world, now());
     world.stopping = true;
     let plan = plan(&job, &world, now());
     assert_eq!(written(&plan).into_keys().collect::<Vec<_>>(), ["uid-a"]);
@@ -1088,7 +1088,7 @@ fn a_process_that_ends_writes_down_what_it_knows_and_does_nothing_else() {
 }
 
 #[test]
-fn lines_of_nodes_that_are_gone_are_dropped_with_the_next_write() {
+fn drops_lines_of_deleted_nodes_with_the_next_write() {
     let job = simple();
     // Two nodes of one shard.
     let names: Vec<String> = (0..50)
@@ -1103,9 +1103,9 @@ fn lines_of_nodes_that_are_gone_are_dropped_with_the_next_write() {
     assert!(written(&plan)[&format!("uid-{two}")].contains("Succeeded"));
 }
 
-/// However many nodes: what the status says stays small, and so do the shards.
+/// The status and the shards stay small for any number of nodes.
 #[test]
-fn five_thousand_nodes_fit() {
+fn limits_the_size_of_status_and_ledger() {
     let mut job = simple();
     job.spec.backoff_limit = Some(0);
     let names: Vec<String> =
@@ -1128,7 +1128,7 @@ fn five_thousand_nodes_fit() {
     }
 }
 
-/// The hash of the post's sample. It must never change: an upgrade would run every DaemonJob again.
+/// The hash of the tutorial's sample. A change would run every DaemonJob again at an upgrade.
 #[test]
 fn golden_hash_of_the_sample() {
     let template = RawTemplate(json!({"spec": {
@@ -1138,9 +1138,9 @@ fn golden_hash_of_the_sample() {
 }
 
 proptest! {
-    /// Whatever pods there are: at most one is made for a node, none where one runs, none where it is done.
+    /// For any pods, at most one pod is created for a node, and none if a pod runs there or the node is done.
     #[test]
-    fn never_two_for_a_node(phases in prop::collection::vec((0..4_usize, 1..4_u64, 0..4_usize, any::<bool>(), any::<bool>()), 0..12)) {
+    fn never_creates_two_pods_for_a_node(phases in prop::collection::vec((0..4_usize, 1..4_u64, 0..4_usize, any::<bool>(), any::<bool>()), 0..12)) {
         let job = simple();
         let names = ["a", "b", "c", "d"];
         let pods: Vec<Pod> = phases
@@ -1157,7 +1157,7 @@ proptest! {
             .collect();
         let world = world(&names, pods);
         let later = now() + SignedDuration::from_hours(24);
-        let job = told(job, &world, later);
+        let job = with_status(job, &world, later);
         let plan = plan(&job, &world, later);
         let made = created(&plan);
         let mut once = made.clone();
@@ -1176,14 +1176,14 @@ proptest! {
     }
 }
 
-/// The clock of a node that is ahead must not keep a finalizer on, nor a node waiting.
+/// A node's clock that is ahead must not delay a release or a node.
 #[test]
-fn a_node_whose_clock_is_ahead_keeps_nothing_waiting() {
+fn a_nodes_clock_that_is_ahead_delays_nothing() {
     let job = simple();
     let mut ahead = going(pod(&job, "a", 1, "Succeeded"), now());
     ahead.finished = Some(later(3_600));
     let world = world(&["a"], vec![ahead]);
-    let job = told(job, &world, now());
+    let job = with_status(job, &world, now());
     let plan = plan(&job, &world, later(1));
     assert!(written(&plan)["uid-a"].ends_with("2026-01-01T00:00:01Z"), "{:?}", written(&plan));
     assert_eq!(released(&plan), ["a-1"]);
@@ -1194,7 +1194,7 @@ fn a_node_whose_clock_is_ahead_keeps_nothing_waiting() {
 fn a_stored_parallelism_of_zero_creates_nothing() {
     let job = with(&json!({"parallelism": 0}));
     let world = world(&["a"], vec![]);
-    let plan = plan(&told(job.clone(), &world, now()), &world, now());
+    let plan = plan(&with_status(job.clone(), &world, now()), &world, now());
     assert!(created(&plan).is_empty());
     let status = plan.status.unwrap();
     assert_eq!(state(&status, "a"), Some("WaitingForTurn"));
@@ -1202,7 +1202,7 @@ fn a_stored_parallelism_of_zero_creates_nothing() {
 }
 
 #[test]
-fn a_taint_does_not_hide_that_a_pod_does_not_end() {
+fn a_taint_does_not_hide_a_terminating_pod() {
     let job = with(&json!({"parallelism": 1}));
     let mut world = world(&["a", "b"], vec![going(pod(&job, "a", 1, "Running"), now())]);
     let mut dead = (*world.nodes[0]).clone();
@@ -1212,18 +1212,18 @@ fn a_taint_does_not_hide_that_a_pod_does_not_end() {
     .unwrap();
     world.nodes[0] = Arc::new(dead);
     let status = plan(&job, &world, now()).status.unwrap();
-    let told = status.pending_nodes.iter().find(|node| node.node == "a").unwrap();
-    assert_eq!(told.reason, "PreviousPodTerminating");
-    assert!(told.message.contains("holds 1 of 1 places"), "{}", told.message);
+    let listed = status.pending_nodes.iter().find(|node| node.node == "a").unwrap();
+    assert_eq!(listed.reason, "PreviousPodTerminating");
+    assert!(listed.message.contains("holds 1 of 1 slots"), "{}", listed.message);
     assert_eq!((state(&status, "b"), status.pending), (Some("WaitingForTurn"), Some(2)));
-    // A node that is gone is in no list: who waits names the pod.
+    // A deleted node is in no list, so the message of the waiting node names its pod.
     world.nodes.remove(0);
     let status = plan(&job, &world, now()).status.unwrap();
-    assert!(status.pending_nodes[0].message.contains("a-1 on a holds a place"), "{status:?}");
+    assert!(status.pending_nodes[0].message.contains("a-1 on a holds a slot"), "{status:?}");
 }
 
 #[test]
-fn a_shard_that_goes_slowly_is_read_until_it_is_gone() {
+fn reads_a_terminating_shard_until_it_is_gone() {
     let job = simple();
     let done = world(&["a"], vec![pod(&job, "a", 1, "Succeeded")]);
     let (job, done) = settled(job, done, now());
@@ -1246,9 +1246,9 @@ fn a_shard_that_goes_slowly_is_read_until_it_is_gone() {
     assert_eq!((released(&plan), plan.events[0].reason), (vec!["a-2".to_owned()], "LedgerRestored"));
 }
 
-/// A failed pod that was kept must not bring a node to run again whose success was in the shard that is lost.
+/// A kept failed pod must not run a node again whose success was in a lost shard.
 #[test]
-fn an_old_failure_does_not_outweigh_a_lost_record() {
+fn an_old_failure_does_not_replace_a_lost_record() {
     let job = simple();
     let done = world(&["a"], vec![pod(&job, "a", 1, "Failed"), pod(&job, "a", 2, "Succeeded")]);
     let (job, done) = settled(job, done, now());
@@ -1256,15 +1256,15 @@ fn an_old_failure_does_not_outweigh_a_lost_record() {
     let lost_plan = plan(&job, &lost, later(3_600));
     assert!(created(&lost_plan).is_empty());
     assert_eq!(state(lost_plan.status.as_ref().unwrap(), "a"), Some("RecordLost"));
-    // What runs, or has succeeded with this template, tells enough.
+    // A pod that runs, or has succeeded with this template, replaces the record.
     for phase in ["Running", "Succeeded"] {
-        let told = World { pods: vec![Arc::new(pod(&job, "a", 3, phase))], ..World::default() };
-        let told = World { nodes: lost.nodes.clone(), ..told };
-        assert_eq!(state(plan(&job, &told, later(3_600)).status.as_ref().unwrap(), "a"), None, "{phase}");
+        let known = World { pods: vec![Arc::new(pod(&job, "a", 3, phase))], ..World::default() };
+        let known = World { nodes: lost.nodes.clone(), ..known };
+        assert_eq!(state(plan(&job, &known, later(3_600)).status.as_ref().unwrap(), "a"), None, "{phase}");
     }
 }
 
-/// Labels but the one that the watch selects by are not put back; a pod without them still counts.
+/// The manager restores only the label of the watch. A pod without the other labels still counts.
 #[test]
 fn a_pod_that_lost_its_labels_still_counts() {
     let job = simple();
@@ -1276,14 +1276,14 @@ fn a_pod_that_lost_its_labels_still_counts() {
         let mut aged = (*one.nodes[0]).clone();
         aged.meta.created = Some(now());
         one.nodes[0] = Arc::new(aged);
-        let job = told(job.clone(), &one, now());
+        let job = with_status(job.clone(), &one, now());
         let plan = plan(&job, &one, later(60));
         assert!(created(&plan).is_empty() && deleted(&plan).is_empty(), "{phase}: {plan:?}");
     }
 }
 
 #[test]
-fn a_status_without_a_template_begins_a_run_whatever_runs_again() {
+fn a_status_without_a_template_always_begins_a_run() {
     let mut job = with(&json!({"rerunOn": [], "activeDeadlineSeconds": 600}));
     job.status = Some(DaemonJobStatus { start_time: Some(Time(now())), ..DaemonJobStatus::default() });
     let month = later(2_600_000);
@@ -1294,9 +1294,9 @@ fn a_status_without_a_template_begins_a_run_whatever_runs_again() {
 }
 
 #[test]
-fn what_does_not_run_has_no_deadline() {
+fn a_suspended_run_has_no_deadline() {
     let job = with(&json!({"suspend": true, "activeDeadlineSeconds": 1}));
     let world = world(&["a"], vec![]);
-    let job = told(job, &world, now());
+    let job = with_status(job, &world, now());
     assert_eq!(plan(&job, &world, later(10)).again, None);
 }

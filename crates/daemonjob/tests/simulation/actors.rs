@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::server::Server;
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// A taint by which an autoscaler announces that it deletes a node.
+/// A taint with which an autoscaler announces the deletion of a node.
 const LEAVING: &str = "ToBeDeletedByClusterAutoscaler";
 
 fn disruption_target(json: &mut Value) {
@@ -39,12 +39,12 @@ fn restart(json: &mut Value, at: &str) {
 }
 
 impl Server {
-    /// The names of the pods that pass, in order.
-    pub fn pods_that(&self, wanted: impl Fn(&Pod) -> bool) -> Vec<String> {
+    /// The names of the pods that match, in order.
+    pub fn pods_that(&self, matches: impl Fn(&Pod) -> bool) -> Vec<String> {
         self.pods
             .objects
             .values()
-            .filter(|pod| wanted(&pod.seen))
+            .filter(|pod| matches(&pod.seen))
             .map(|pod| pod.seen.meta.name.to_string())
             .collect()
     }
@@ -64,20 +64,20 @@ impl Server {
         self.spec(pod)["restartPolicy"] == "OnFailure"
     }
 
-    /// Pods that the scheduler may bind.
+    /// The pods that the scheduler may bind.
     pub fn unbound(&self) -> Vec<String> {
         self.pods_that(|pod| pod.node.is_none() && pod.meta.deleted.is_none() && pod.phase == Phase::Pending)
     }
 
-    /// The scheduler binds a pod to the node that it is pinned to, or says why it cannot. `full`: no pod fits there.
+    /// The scheduler binds a pod to the node of its affinity, or sets the reason. `full`: no pod fits there.
     pub fn schedule(&mut self, pod: &str, full: bool) {
         let pin = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0";
         let pin = self.spec(pod).pointer(pin).unwrap();
         assert_eq!((&pin["key"], &pin["operator"]), (&json!("metadata.name"), &json!("In")));
         let name = pin["values"][0].as_str().unwrap().to_owned();
-        let told =
+        let annotated =
             self.pods.objects[pod].json["metadata"]["annotations"][NODE_NAME_ANNOTATION].as_str().unwrap();
-        assert_eq!(name, told, "a pod is pinned to the node that it says");
+        assert_eq!(name, annotated, "a pod is pinned to the node of its annotation");
         let placement = Placement::of(self.spec(pod).as_object().unwrap());
         let node = self.nodes.objects.get(&name);
         let fits = !full && node.is_some_and(|node| placement.verdict(&node.seen) == Verdict::Run);
@@ -94,7 +94,7 @@ impl Server {
         });
     }
 
-    /// Pods that their kubelet may start.
+    /// The pods that their kubelet may start.
     pub fn startable(&self) -> Vec<String> {
         self.pods_that(|pod| self.is_kept(pod) && pod.phase == Phase::Pending && pod.meta.deleted.is_none())
     }
@@ -108,18 +108,18 @@ impl Server {
         });
     }
 
-    /// The kubelet rejects a pod at admission: it fails and no container starts.
+    /// The kubelet rejects a pod at admission. The pod fails, and no container starts.
     pub fn reject(&mut self, pod: &str) {
         let status = json!({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"});
         self.edit_pod(pod, |json| json["status"] = status);
     }
 
-    /// Pods whose containers run.
+    /// The pods whose containers run.
     pub fn running(&self) -> Vec<String> {
         self.pods_that(|pod| self.is_kept(pod) && pod.phase == Phase::Running)
     }
 
-    /// The container of a pod ends. If it fails, the kubelet restarts it where the restart policy says so.
+    /// The container of a pod ends. If it fails, the kubelet restarts it according to the restart policy.
     pub fn finish(&mut self, pod: &str, well: bool) {
         let (at, restarts) = (self.node_stamp(), self.is_restarted(pod));
         let is_terminating = self.pods.objects[pod].seen.meta.deleted.is_some();
@@ -131,19 +131,18 @@ impl Server {
         self.confirm(pod);
     }
 
-    /// Terminating pods that their kubelet has not ended yet.
+    /// The terminating pods that their kubelet has not ended yet.
     pub fn killable(&self) -> Vec<String> {
         self.pods_that(|pod| self.is_kept(pod) && pod.is_running() && pod.meta.deleted.is_some())
     }
 
-    /// The kubelet kills a terminating pod.
     pub fn kill(&mut self, pod: &str) {
         let at = self.node_stamp();
         self.edit_pod(pod, |json| end(json, 137, "Error", &at));
         self.confirm(pod);
     }
 
-    /// The kubelet reports that no container of a terminating pod runs: the pod is removed unless a finalizer holds it.
+    /// The kubelet reports that no container of a terminating pod runs.
     fn confirm(&mut self, pod: &str) {
         if self.pods.objects[pod].seen.meta.deleted.is_some() {
             self.delete_pod(pod, Some(0));
@@ -161,14 +160,14 @@ impl Server {
         self.confirm(pod);
     }
 
-    /// A drain evicts a pod by the API.
+    /// A drain evicts a pod through the API.
     pub fn drain(&mut self, pod: &str) {
         self.edit_pod(pod, disruption_target);
         self.delete_pod(pod, None);
     }
 
-    /// Pods that the pod garbage collector deletes: their Node was deleted, they terminate on a node that is out of
-    /// service, or they were deleted before they were bound.
+    /// The pods that the pod garbage collector deletes. Their Node was deleted, or they terminate on a node
+    /// that is out of service, or they were deleted before they were bound.
     pub fn orphaned(&self) -> Vec<String> {
         self.pods_that(|pod| match &pod.node {
             Some(node) => {
@@ -195,8 +194,7 @@ impl Server {
         self.delete_pod(pod, Some(0));
     }
 
-    /// A Node is deleted and another one of the same name is created. `same`: it is the same machine, whose kubelet
-    /// registers again.
+    /// A Node is deleted and created again. `same`: the kubelet of the same machine registers again.
     pub fn replace_node(&mut self, name: &str, same: bool) {
         self.delete_node(name);
         self.wait(SignedDuration::from_secs(2));
@@ -207,7 +205,7 @@ impl Server {
         }
     }
 
-    /// The containers of a node are lost: its kubelet restarts them where the restart policy says so.
+    /// The containers of a node are lost. Its kubelet restarts them according to the restart policy.
     pub fn lose_containers(&mut self, node: &str) {
         let at = self.node_stamp();
         for pod in self.pods_that(|pod| pod.node.as_deref() == Some(node) && pod.phase == Phase::Running) {
@@ -221,7 +219,7 @@ impl Server {
         }
     }
 
-    /// A node boots so fast that it stays Ready.
+    /// A node reboots so fast that it stays Ready.
     pub fn reboot(&mut self, node: &str) {
         let boot = self.new_id();
         self.wait(SignedDuration::from_secs(1));
@@ -229,15 +227,14 @@ impl Server {
         self.lose_containers(node);
     }
 
-    /// A node is installed again under its Node object.
+    /// A node is reinstalled and keeps its Node object.
     pub fn reinstall(&mut self, node: &str) {
         let machine = self.new_id();
         self.edit_node(node, |json| json["status"]["nodeInfo"]["machineID"] = json!(machine));
         self.reboot(node);
     }
 
-    /// A node shuts down gracefully: the kubelet reports that it is not Ready, then it ends its pods. When the node is
-    /// Ready again, it has booted.
+    /// A node shuts down gracefully: the kubelet reports that it is not Ready, and then ends its pods.
     pub fn shut_down(&mut self, node: &str) {
         self.set_ready(node, false);
         self.down.insert(node.to_owned());
@@ -252,7 +249,7 @@ impl Server {
         }
     }
 
-    /// A node loses its power: no kubelet tells how its pods end. When the node is Ready again, it has booted.
+    /// A node loses its power, and no kubelet reports the ends of its pods.
     pub fn die(&mut self, node: &str) {
         self.set_ready(node, false);
         self.down.insert(node.to_owned());
@@ -262,25 +259,25 @@ impl Server {
         self.edit_node(node, |json| json["spec"]["unschedulable"] = json!(cordoned));
     }
 
-    /// A user puts a taint on a node that no pod tolerates, or removes it.
+    /// A user adds a taint that no pod tolerates, or removes it.
     pub fn taint(&mut self, node: &str, effect: Option<&str>) {
         let taints = effect.map(|effect| json!({"key": "upkeep", "effect": effect}));
         self.replace_taints(node, &["upkeep"], taints);
     }
 
-    /// An autoscaler announces that it deletes a node, or takes that back.
+    /// An autoscaler announces the deletion of a node, or cancels it.
     pub fn mark_for_deletion(&mut self, node: &str, is_marked: bool) {
         let taint = is_marked.then(|| json!({"key": LEAVING, "effect": "NoSchedule"}));
         self.replace_taints(node, &[LEAVING], taint);
     }
 
-    /// A user deletes a Node on which a finalizer is: it is removed later.
+    /// A user deletes a Node that has a finalizer and is removed later.
     pub fn begin_to_delete_node(&mut self, node: &str) {
         let stamp = self.node_stamp();
         self.edit_node(node, |json| json["metadata"]["deletionTimestamp"] = json!(stamp));
     }
 
-    /// A user declares a node that is not Ready to be out of service: its pods are deleted.
+    /// A user declares that a node that is not Ready is out of service. Its pods are deleted.
     pub fn take_out_of_service(&mut self, node: &str) {
         if self.nodes.objects[node].seen.ready {
             return;
@@ -299,7 +296,7 @@ impl Server {
         });
     }
 
-    /// The kubelet of a node is silent, or reports again.
+    /// The kubelet of a node stops reporting, or reports again.
     pub fn set_ready(&mut self, node: &str, ready: bool) {
         let key = "node.kubernetes.io/not-ready";
         let taints =
@@ -322,7 +319,7 @@ impl Server {
         });
     }
 
-    /// Every node is Ready and neither cordoned nor tainted, and what is being deleted is removed.
+    /// Every node is Ready and neither cordoned nor tainted, and terminating Nodes are removed.
     pub fn heal_nodes(&mut self) {
         for node in self.nodes.objects.keys().cloned().collect::<Vec<_>>() {
             if self.nodes.objects[&node].seen.meta.deleted.is_some() {

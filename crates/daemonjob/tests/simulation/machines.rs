@@ -1,7 +1,8 @@
-//! What happened to every machine and its pods, by the events of the server up to those that a manager has seen.
+//! The machines and their pods, according to the server's events that a manager has seen.
 //!
-//! Nothing here asks the plan. Where the events do not tell how a pod counts (another client deleted it while it ran),
-//! the attempt is unsure: invariants that forbid an act use what is sure, those that need a reason use what is possible.
+//! This module does not use the plan. The events may not show how a pod counts, for example if another client
+//! deleted it while it ran. The attempt is then unsure. Invariants that forbid an action use sure attempts,
+//! and invariants that need a reason use possible ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +19,15 @@ use quintet_runtime::model::core_types::{Node, Phase, Pod};
 use crate::server::Server;
 use crate::truth::{Truth, annotation, label, reruns_on};
 
-/// How an attempt ended.
+/// The end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It has not.
     Open,
     Succeeded,
-    /// By itself, or the manager gave it up for its restarts.
+    /// It failed, or the manager deleted it for its restarts.
     Failed,
     Disrupted,
-    /// It failed, and who made it fail is not known.
+    /// It failed, and the cause is unknown.
     Unsure,
 }
 
@@ -40,7 +40,7 @@ pub struct Attempt {
     pub boot: String,
     pub machine: String,
     pub end: End,
-    /// By how many failures it counts, where it is sure that it does.
+    /// The failures that it surely adds.
     counted: u32,
 }
 
@@ -48,10 +48,10 @@ pub struct Attempt {
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     pub name: String,
-    /// None: it was deleted.
+    /// None if it was deleted.
     pub node: Option<Arc<Node>>,
-    /// Whether a late write, a record that another client deleted, or a Node that was created again under the name makes
-    /// what follows uncertain.
+    /// Whether later events are uncertain. The cause is a late write, a record that another client deleted,
+    /// or a Node that was created again with the same name.
     pub is_odd: bool,
     /// Whether it was ever cordoned or marked for deletion.
     pub was_leaving: bool,
@@ -59,18 +59,18 @@ pub struct Machine {
     pub rollout: u64,
     /// Whether the last pod that ended succeeded.
     pub ended_well: bool,
-    /// Failures in this rollout since the last success, that are sure.
+    /// The sure failures in this rollout since the last success.
     pub failures: u32,
-    /// The same with those that are possible.
+    /// The possible failures in this rollout since the last success.
     pub most_failures: u32,
-    /// Disruptions in this rollout that are possible.
+    /// The possible disruptions in this rollout.
     pub most_disruptions: u32,
     pub last: Option<Attempt>,
-    /// The rollout and number of the last pod that ended while the node was not Ready; it was not Ready since.
+    /// The rollout and number of the last pod whose end left the node not Ready until now.
     unclear: Option<(u64, u64)>,
     /// The rollout of the last pod that was bound to it.
     pub bound: Option<u64>,
-    /// The rollout that its deletion counts for, and whether that is sure.
+    /// The rollout that its deletion counts for, and whether this is sure.
     pub gone: Option<(u64, bool)>,
     pub pods: BTreeMap<Arc<str>, Arc<Pod>>,
 }
@@ -88,31 +88,31 @@ impl Machine {
         self.last.as_ref().is_some_and(|last| last.end == End::Succeeded)
     }
 
-    /// Whether its last attempt is a success that still counts, whatever it has booted since.
+    /// Whether its last attempt is a success that still counts, apart from reboots.
     pub fn is_done(&self, job: &DaemonJob) -> bool {
         let Some(last) = self.last.as_ref().filter(|last| last.end == End::Succeeded) else { return false };
         last.hash == job.spec.template.hash() || !reruns_on(job, RerunOn::TemplateChange)
     }
 
-    /// Whether its last attempt surely failed, in this rollout.
+    /// Whether its last attempt surely failed in this rollout.
     pub fn has_failed_in(&self, rollout: u64) -> bool {
         self.last.as_ref().is_some_and(|last| last.end == End::Failed && last.rollout == rollout)
     }
 
-    /// Rollout and number of a pod that was made for it while it was Ready, was bound, and has not ended.
+    /// Rollout and number of a pod that was created while the node was Ready, was bound, and has not ended.
     fn risky_pod(&self) -> Option<(u64, u64)> {
         let is_risky =
             |pod: &&Arc<Pod>| pod.node.is_some() && pod.is_running() && was_made_on_a_ready_node(pod);
         self.pods.values().find(is_risky).map(|pod| (rollout_of(pod), number_of(pod)))
     }
 
-    /// The rollout of the attempt since which it is surely not Ready.
+    /// The rollout of the attempt after which it has surely not been Ready.
     pub fn suspect_rollout(&self) -> Option<u64> {
         let is_ready = self.node.as_ref().is_none_or(|node| node.ready);
         if is_ready { None } else { self.risky_pod().or(self.unclear).map(|(rollout, _)| rollout) }
     }
 
-    /// Whether it may have failed for good in this rollout.
+    /// Whether it may have failed permanently in this rollout.
     pub fn may_have_failed(&self, rollout: u64, limit: i64, disruption_limit: Option<i64>) -> bool {
         let exceeds_disruptions =
             disruption_limit.is_some_and(|limit| i64::from(self.most_disruptions) > limit);
@@ -133,7 +133,7 @@ impl Machine {
         if !pod.is_running() && !was(|pod| !pod.is_running()) {
             self.ended(pod);
         }
-        // Before its end is seen or recorded, a deletion may be taken for the reason of it.
+        // Until its end is seen or recorded, a deletion may count as the cause of the end.
         let is_deleted_late =
             was(|pod| !pod.is_running() && pod.meta.deleted.is_none()) && pod.meta.deleted.is_some();
         if is_deleted_late
@@ -192,7 +192,7 @@ impl Machine {
         self.most_disruptions += u32::from(matches!(end, End::Disrupted | End::Unsure));
         let has_run = pod.started.is_some() || end != End::Disrupted;
         let is_down = self.node.as_ref().is_some_and(|node| !node.ready);
-        // A node that dies at once does not report the start.
+        // A node that died immediately does not report the start.
         let is_silent = is_down && pod.node.is_some() && !is_rejected || end == End::Unsure;
         self.is_odd |= pod.started.is_none() && is_silent && self.has_succeeded();
         if has_run && !(is_rejected && end == End::Disrupted) {
@@ -215,7 +215,7 @@ impl Machine {
 
     fn deleted(&mut self, truth: &Truth, uid: &str) {
         let has_bound = self.pods.values().any(|pod| pod.node.is_some() && pod.is_running());
-        // Once a pass saw the end of the pod and the node Ready, the node is not suspect.
+        // After a reconcile saw the end of the pod and the node Ready, the node is not suspect.
         let suspect = |(rollout, number)| (rollout, !self.was_leaving && !truth.is_cleared(uid, number));
         let last = self.last.as_ref().filter(|last| matches!(last.end, End::Failed | End::Unsure));
         let failed = last.filter(|_| !has_bound).map(|last| (last.rollout, last.end == End::Failed));
@@ -228,7 +228,7 @@ impl Machine {
     }
 }
 
-/// The machines, by UID, by the events of pods and of nodes before these revisions.
+/// The machines by UID, according to the events of pods and nodes before these revisions.
 pub fn machines(
     server: &Server,
     truth: &Truth,
@@ -287,7 +287,7 @@ pub fn machines(
             }
             let Some(node) = &change.object else { continue };
             names.insert(&change.name, node);
-            // The manager compares when a pod of the Node of that name before started with the creation of this one.
+            // The manager compares the start of a pod of the earlier Node with the creation of this Node.
             let is_of_name = |pod: &&&Arc<Pod>| {
                 annotation(pod, NODE_NAME_ANNOTATION) == change.name && pod.started.is_some()
             };
@@ -302,7 +302,7 @@ pub fn machines(
     }
     for (uid, machine) in &mut machines {
         machine.is_odd |= truth.has_lost_records(uid);
-        // A pass saw the end and the node Ready: the node controller had not told of the rest yet.
+        // A reconcile saw the end of the pod and the node Ready, before the node controller changed the Node.
         machine.unclear = machine.unclear.filter(|(_, number)| !truth.is_cleared(uid, *number));
     }
     machines

@@ -1,9 +1,9 @@
-//! A simulation of a DaemonJob: the pure plan, an API server in memory and the other actors of a cluster, in random
-//! order and with faults.
+//! A simulation of a DaemonJob: the pure plan, an API server in memory and the other actors of a cluster.
+//! Their actions come in random order and with faults.
 //!
-//! Table tests show that each rule of the plan holds. This test shows that the rules hold together when caches lag,
-//! processes die between two writes, writes of a deposed leader come late, and nodes break. proptest shrinks a failure to
-//! a short list of [`Op`]s and prints it with all that happened.
+//! Table tests show that each rule of the plan holds. This test shows that the rules hold together when
+//! caches lag, processes die between writes, writes of a deposed leader come late, and nodes break. proptest
+//! shrinks a failure to a short list of [`Op`]s and prints it with a trace.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 
 mod actors;
@@ -34,7 +34,7 @@ fn pass() -> impl Strategy<Value = Op> {
     })
 }
 
-/// `take_overs`: how often the other process takes over, beside 40 passes.
+/// `take_overs` is the weight of a take-over, beside 40 for a reconcile.
 fn op(take_overs: u32) -> impl Strategy<Value = Op> {
     prop_oneof![
         40 => pass(),
@@ -109,7 +109,7 @@ fn unhealthy_nodes() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Clocks of the two managers, the API server and the nodes, in seconds ahead.
+/// The clocks of the two managers, the API server and the nodes, in seconds ahead.
 fn clocks() -> impl Strategy<Value = [i16; 4]> {
     let clock = || prop_oneof![8 => Just(0_i16), 1 => -5..=5_i16, 1 => -600..=600_i16];
     prop_oneof![2 => Just([0; 4]), 1 => [clock(), clock(), clock(), clock()]]
@@ -155,7 +155,7 @@ fn fields() -> impl Strategy<Value = Vec<(&'static str, Value)>> {
     })
 }
 
-/// `stale`: whether the caches of pods and of nodes may be behind at a take-over.
+/// `stale`: whether the caches of pods and of nodes may lag at a take-over.
 fn scenario(stale: (bool, bool)) -> impl Strategy<Value = Scenario> {
     let ends = (prop::bool::weighted(0.1), any::<bool>(), any::<bool>(), 0..3_u8);
     (1..5_usize, any::<bool>(), ends, clocks(), fields()).prop_map(
@@ -169,13 +169,13 @@ fn scenario(stale: (bool, bool)) -> impl Strategy<Value = Scenario> {
     )
 }
 
-/// Runs one sequence. If it fails, it runs again and every step is traced.
+/// Runs one sequence. A failed sequence runs again with a trace.
 fn holds(scenario: &Scenario, ops: &[Op]) -> Result<(), TestCaseError> {
     Simulation::new(scenario.clone(), false).run(ops).map_err(|wrong| {
-        let mut told = Simulation::new(scenario.clone(), true);
-        let again = told.run(ops);
+        let mut traced = Simulation::new(scenario.clone(), true);
+        let again = traced.run(ops);
         assert_eq!(again, Err(wrong.clone()), "the simulation is deterministic");
-        TestCaseError::fail(format!("{wrong}\n{}", told.trace.unwrap_or_default()))
+        TestCaseError::fail(format!("{wrong}\n{}", traced.trace.unwrap_or_default()))
     })
 }
 
@@ -183,13 +183,13 @@ fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(usual)
 }
 
-/// Tries sequences, the same ones in every run. Returns the first that breaks an invariant, shrunk in at most this number
-/// of steps.
+/// Runs fixed sequences. Returns the first one that breaks an invariant, shrunk in at most this number of
+/// steps.
 fn first_failure(cases: u32, max_shrink_iters: u32, stale: (bool, bool)) -> Option<String> {
     let config = ProptestConfig {
         cases,
         failure_persistence: None,
-        // The default takes more time than the simulation.
+        // The default algorithm takes more time than the simulation.
         rng_algorithm: RngAlgorithm::XorShift,
         rng_seed: RngSeed::Fixed(setting("SIMULATION_SEED", 1)),
         max_shrink_iters,
@@ -204,16 +204,16 @@ fn first_failure(cases: u32, max_shrink_iters: u32, stale: (bool, bool)) -> Opti
     }
 }
 
-/// `SIMULATION_SEED` and `SIMULATION_CASES` choose other sequences, and more of them.
+/// `SIMULATION_SEED` selects other sequences, `SIMULATION_CASES` their number.
 #[test]
-fn keeps_its_invariants_whatever_happens() {
+fn keeps_its_invariants() {
     let cases = u32::try_from(setting("SIMULATION_CASES", 1_000)).unwrap();
     if let Some(wrong) = first_failure(cases, 20_000, (false, false)) {
         panic!("{wrong}");
     }
 }
 
-/// Why a controller lists all its caches again when it takes over, and that this simulation notices if it does not.
+/// Shows why a controller lists all its caches at a take-over, and that the simulation detects stale caches.
 #[test]
 fn a_leader_with_old_caches_breaks_invariants() {
     for stale in [(true, false), (false, true)] {

@@ -1,8 +1,7 @@
-//! A manager's process as far as a plan depends on it: its caches, its clock, what it remembers of nodes and of its
-//! writes, and a pass that it carries out write by write.
+//! A manager's process as far as a plan depends on it. It executes a reconcile write by write.
 //!
-//! It imitates `quintet_runtime::control` (reconcile, taking over), `quintet_runtime::write::executor` (execute, caught_up,
-//! clarify, refusals) and `controller.rs` of this crate (observe).
+//! It imitates `quintet_runtime::control` (reconcile, take-over), `quintet_runtime::write::executor`
+//! (execute, caught_up, clarify, refusals) and `controller.rs` of this crate (observe).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,11 +22,11 @@ use crate::server::{Change, JOB, Kind, Server};
 
 /// The shortest time between two status writes, as `Executor::STATUS_PACE`.
 const STATUS_PACE: SignedDuration = SignedDuration::from_secs(1);
-/// How long a status may lag behind while every pass writes, as in `quintet_runtime::control::reconcile`.
+/// How long a status may lag while every reconcile writes, as in `quintet_runtime::control::reconcile`.
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_secs(5);
-/// The wait after a pass that failed or met news.
+/// The backoff after a reconcile that failed or met an unexpected object.
 const BACKOFF: SignedDuration = SignedDuration::from_millis(500);
-/// How far the caches of a process may be behind the server, in events.
+/// How many events the caches of a process may lag behind the server.
 pub type Lag = u8;
 
 /// The cache of one type.
@@ -42,7 +41,8 @@ impl<T: Object> View<T> {
         Self { applied: kind.log.len(), objects }
     }
 
-    /// Takes events until at most `lag` are left, and at least those up to `revision`. Returns the objects that left it.
+    /// Applies events until at most `lag` are left, and at least those up to `revision`. Returns removed
+    /// objects.
     fn follow(&mut self, kind: &Kind<T>, lag: Lag, revision: u64) -> Vec<Arc<T>> {
         let owed = kind.log.partition_point(|change| change.revision <= revision);
         let until = kind.log.len().saturating_sub(usize::from(lag)).max(owed);
@@ -52,7 +52,7 @@ impl<T: Object> View<T> {
             self.applied += 1;
             match object {
                 Some(object) => {
-                    // An object that is deleted and created again under its name is another object.
+                    // An object that is deleted and created again with the same name is another object.
                     let old = self.objects.insert(name.clone(), object.clone());
                     left.extend(old.filter(|old| old.key() != object.key()));
                 }
@@ -63,7 +63,7 @@ impl<T: Object> View<T> {
     }
 }
 
-/// What the caches must show before the next plan, as resourceVersions.
+/// The resourceVersions that the caches must show before the next plan.
 #[derive(Clone, Copy, Default)]
 struct Written {
     pods: u64,
@@ -71,7 +71,6 @@ struct Written {
     job: u64,
 }
 
-/// One process.
 pub struct Manager {
     pub pods: View<Pod>,
     pub nodes: View<Node>,
@@ -79,24 +78,23 @@ pub struct Manager {
     pub jobs: View<DaemonJob>,
     /// Shards that left the cache without having been seen terminating.
     departed: BTreeMap<Arc<str>, Arc<Shard>>,
-    /// By how much its clock is ahead.
     offset: SignedDuration,
     clocks: Clocks,
     written: Written,
-    /// Objects of writes without an answer.
+    /// The objects of writes without an answer.
     unclear: Vec<(Resource, String)>,
     refusals: Refusals,
     generation: Option<i64>,
     status_written: Option<Timestamp>,
-    /// The pass that is being carried out.
+    /// The current reconcile.
     pub pass: Option<Pass>,
-    /// Whether something has happened since the last pass began.
+    /// Whether an event has happened since the last reconcile began.
     pub woken: bool,
-    /// When to look again without an event, in true time.
+    /// The time of the next reconcile without an event, in true time.
     pub again: Option<Timestamp>,
 }
 
-/// A plan that is being carried out.
+/// A plan in execution.
 pub struct Pass {
     pub job: Arc<DaemonJob>,
     pub world: World,
@@ -110,16 +108,16 @@ pub struct Pass {
     writes: usize,
 }
 
-/// What comes next in a pass.
+/// The next write of a reconcile.
 pub enum Next {
     Write(Action<DaemonJobStatus>),
     Status(DaemonJobStatus),
-    /// Nothing: it is over.
+    /// The reconcile is finished.
     Over,
 }
 
 impl Manager {
-    /// A process that starts now: it lists its caches.
+    /// A process that starts now, with fresh caches.
     pub fn start(server: &Server, offset: SignedDuration) -> Self {
         Self {
             offset,
@@ -140,7 +138,7 @@ impl Manager {
         }
     }
 
-    /// The caches follow the server: pods, nodes, ledger, DaemonJob each until so many events are left.
+    /// The caches follow the server until these numbers of events are left: pods, nodes, ledger, DaemonJob.
     pub fn follow(&mut self, server: &Server, lags: [Lag; 4]) {
         let before = (self.pods.applied, self.nodes.applied, self.shards.applied, self.jobs.applied);
         self.pods.follow(&server.pods, lags[0], self.written.pods);
@@ -156,7 +154,7 @@ impl Manager {
         self.woken |= before != after;
     }
 
-    /// Its caches of pods and of nodes show every event before these revisions.
+    /// The revisions before which its caches of pods and nodes show every event.
     pub fn seen_until(&self, server: &Server) -> (u64, u64) {
         let next = |revision: Option<u64>| revision.unwrap_or(u64::MAX);
         let pods = server.pods.log.get(self.pods.applied).map(|change| change.revision);
@@ -164,29 +162,27 @@ impl Manager {
         (next(pods), next(nodes))
     }
 
-    /// By how much its clock is ahead.
     pub fn offset(&self) -> SignedDuration {
         self.offset
     }
 
-    /// A time by its clock.
     fn local(&self, at: Timestamp) -> Timestamp {
         at.checked_add(self.offset).unwrap()
     }
 
-    /// It has acquired the lease: it lists DaemonJobs and ledgers again.
+    /// It has acquired the lease, and lists DaemonJobs and ledgers again.
     pub fn take_over(&mut self, server: &Server, pods: Lag, nodes: Lag) {
         self.clocks = Clocks::default();
         self.follow(server, [pods, nodes, 0, 0]);
         self.woken = true;
     }
 
-    /// Reads what was written without an answer.
+    /// Reads the objects of writes without an answer.
     fn clarify(&mut self, server: &Server) {
         for (resource, name) in std::mem::take(&mut self.unclear) {
             if resource == PODS {
                 let found = server.pods.objects.get(&name).map(|pod| pod.seen.resource_version());
-                // The executor waits for a deleted pod by its UID; here it waits for all events.
+                // The executor waits for a deleted pod by its UID. The simulation waits for all events.
                 let revision = found.map_or(server.revision, |found| found.parse().unwrap());
                 self.written.pods = self.written.pods.max(revision);
             } else if resource == CONFIG_MAPS {
@@ -200,7 +196,7 @@ impl Manager {
         }
     }
 
-    /// Begins a pass, once the caches show what was written. None where there is nothing to plan for.
+    /// Begins a reconcile after the caches show the earlier writes. None if there is no DaemonJob.
     pub fn begin(
         &mut self,
         server: &Server,
@@ -281,7 +277,7 @@ impl Manager {
         world
     }
 
-    /// Takes the next write out of the pass. The actions of a step run side by side: `any` chooses among them.
+    /// Takes the next write out of the reconcile. The actions of a step run concurrently: `any` selects one.
     pub fn next(&mut self, now: Timestamp, any: usize) -> Next {
         let Some(pass) = &mut self.pass else { return Next::Over };
         while let Some(step) = pass.steps.front_mut() {
@@ -301,7 +297,7 @@ impl Manager {
         Next::Over
     }
 
-    /// The status, if it is written in this pass.
+    /// The status, if this reconcile writes it.
     fn owed_status(&mut self, now: Timestamp) -> Option<DaemonJobStatus> {
         let pass = self.pass.as_mut()?;
         let status = pass.plan.status.take().filter(|status| pass.job.status.as_ref() != Some(status))?;
@@ -327,7 +323,7 @@ impl Manager {
         self.again = more.into_iter().flatten().min();
     }
 
-    /// The pass failed: what is left of it is not carried out.
+    /// The reconcile failed, and its remaining writes are dropped.
     pub fn fail(&mut self, now: Timestamp) {
         self.pass = None;
         self.again = Some(now.checked_add(BACKOFF).unwrap());
@@ -338,7 +334,6 @@ impl Manager {
         self.pass.as_mut().and_then(|pass| pass.steps.pop_front()).unwrap_or_default()
     }
 
-    /// A write went through.
     pub fn wrote(&mut self, action: &Action<DaemonJobStatus>, revision: u64, now: Timestamp) {
         let Some((verb, name)) = name_of(action) else { return };
         if resource_of(action) == CONFIG_MAPS {
@@ -353,14 +348,14 @@ impl Manager {
         }
     }
 
-    /// An object that it wrote or met has this resourceVersion: the next plan knows it.
+    /// The next plan must know this resourceVersion of an object.
     fn saw(&mut self, action: &Action<DaemonJobStatus>, revision: u64) {
         let written =
             if resource_of(action) == PODS { &mut self.written.pods } else { &mut self.written.shards };
         *written = (*written).max(revision);
     }
 
-    /// A write met another object than the plan saw. If that object is ours, the next plan waits for it.
+    /// A write met an unexpected object. If the manager owns the object, the next plan waits for it.
     pub fn met_news(&mut self, action: &Action<DaemonJobStatus>, revision: Option<u64>) {
         if let Some(revision) = revision {
             self.saw(action, revision);
@@ -370,7 +365,6 @@ impl Manager {
         }
     }
 
-    /// The server refused a write.
     pub fn was_refused(&mut self, action: &Action<DaemonJobStatus>, reason: &str, now: Timestamp) {
         let Some((verb, name)) = name_of(action) else { return };
         let times = self.refusals.of(verb, &resource_of(action), name).map_or(0, |refusal| refusal.times);
@@ -384,13 +378,12 @@ impl Manager {
         }
     }
 
-    /// A write got no answer: the manager reads the object before the next plan.
+    /// A write got no answer. The manager reads the object before the next plan.
     pub fn got_no_answer(&mut self, action: Option<&Action<DaemonJobStatus>>) {
         let about = action.and_then(|action| Some((resource_of(action), name_of(action)?.1.to_owned())));
         self.unclear.push(about.unwrap_or((Resource::of::<DaemonJob>(), JOB.to_owned())));
     }
 
-    /// The status was written.
     pub fn wrote_status(&mut self, revision: u64, now: Timestamp) {
         self.written.job = self.written.job.max(revision);
         self.status_written = Some(now);
@@ -401,7 +394,6 @@ fn resource_of(action: &Action<DaemonJobStatus>) -> Resource {
     action.target().map_or_else(Resource::of::<DaemonJob>, |(_, resource, _)| *resource)
 }
 
-/// Verb and name of a write.
 pub fn name_of(action: &Action<DaemonJobStatus>) -> Option<(Verb, &str)> {
     action.target().map(|(verb, _, name)| (verb, name))
 }

@@ -1,5 +1,5 @@
-//! What must hold of a rollout: the brake, the places, Complete and Failed. It is judged by the events that the manager
-//! had seen when it made a plan, and never by the numbers of the plan.
+//! The invariants of a rollout: the failure policy, the slots, Complete and Failed. They use the events that
+//! the manager had seen when it made a plan, and never the numbers of the plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,12 +19,12 @@ use crate::manager::Pass;
 use crate::server::Server;
 use crate::truth::{Judgement, Truth, annotation, label, occupies, reruns_on};
 
-/// Failures that may be had where the spec does not say.
+/// The default of backoffLimit.
 const BACKOFF_LIMIT: i64 = 6;
 /// A deleted node surely counts for this long.
 const GONE_SURELY_COUNTS: SignedDuration = SignedDuration::from_hours(22);
 
-/// How long one process has seen a node unwell at a stretch, in true time.
+/// How long one process has seen a node unwell without a break, in true time.
 #[derive(Clone, Copy, Default)]
 struct Unwell {
     /// Not Ready, while the fleet was surely well.
@@ -35,26 +35,26 @@ struct Unwell {
     any: Option<Timestamp>,
 }
 
-/// What goes from one pass to the next.
+/// The memory between two reconciles.
 #[derive(Default)]
 pub struct Memory {
-    /// Whether the fleet was surely well in the last pass.
+    /// Whether the fleet was surely well in the last reconcile.
     is_well: bool,
-    /// By node UID; the present process alone.
+    /// By node UID, for the present process only.
     unwell: BTreeMap<String, Unwell>,
-    /// By node UID: when a pass saw first that the Node was deleted.
+    /// By node UID: when a reconcile first saw that the Node was deleted.
     gone: BTreeMap<String, Timestamp>,
-    /// The rollout that is surely braked, and since when.
+    /// The rollout that the failure policy surely stops, and since when.
     braked: Option<(u64, Timestamp)>,
-    /// UIDs of nodes that surely counted while the status told of the brake, and are unwell since: for every process.
+    /// UIDs of nodes that surely counted while the status had the stop, and have been unwell since.
     counted: BTreeSet<String>,
-    /// The largest number of nodes at one time.
+    /// The largest number of nodes at the same time.
     most_nodes: usize,
-    /// What was last written as failed: the events that its planner had seen, and the generation.
+    /// The last written failure: the events that its planner had seen, and the generation.
     failed: Option<(u64, Option<i64>)>,
 }
 
-/// What a manager can know when it begins a pass.
+/// The knowledge that a manager may have when it begins a reconcile.
 pub struct View {
     pub machines: BTreeMap<String, Machine>,
     unwell: BTreeMap<String, Unwell>,
@@ -63,9 +63,9 @@ pub struct View {
     horizon: Timestamp,
     now: Timestamp,
     most_nodes: usize,
-    /// The events of both caches before this revision are seen.
+    /// The manager has seen the events of both caches before this revision.
     seen_until: u64,
-    /// UIDs of the pods that this pass has made.
+    /// UIDs of the pods that this reconcile has created.
     made: BTreeSet<String>,
 }
 
@@ -77,7 +77,7 @@ fn backoff_limit(job: &DaemonJob) -> i64 {
     job.spec.backoff_limit.map_or(BACKOFF_LIMIT, i64::from)
 }
 
-/// Whether a failure is sure, by the end of the last attempt; a node that is being tried has not failed.
+/// Whether a pod occupies the node, so that the node has not failed yet.
 fn is_occupied(pass: &Pass, name: &str) -> bool {
     pass.world.pods.iter().any(|pod| occupies(pod) && annotation(pod, NODE_NAME_ANNOTATION) == name)
 }
@@ -91,8 +91,7 @@ pub fn rollout_number(status: Option<&DaemonJobStatus>) -> Option<u64> {
     u64::try_from(status?.rollout.as_ref()?.number).ok()
 }
 
-/// Whether the fleet may be unhealthy as a whole: whatever it was when the run began, more than half of the nodes that
-/// were there then are unhealthy now.
+/// Whether more than half of the nodes that existed when the run began may be unhealthy.
 fn may_be_unhealthy(pass: &Pass, placement: &Placement) -> bool {
     let start = |status: Option<&DaemonJobStatus>| Some(status?.start_time.as_ref()?.0);
     let starts = [start(pass.job.status.as_ref()), start(pass.plan.status.as_ref()), None];
@@ -107,7 +106,7 @@ fn may_be_unhealthy(pass: &Pass, placement: &Placement) -> bool {
 }
 
 impl Memory {
-    /// Another process leads, or the leader's process has started again.
+    /// Another process leads, or the leader's process has restarted.
     pub fn restarted(self) -> Self {
         Self { unwell: BTreeMap::new(), ..self }
     }
@@ -132,7 +131,7 @@ impl Memory {
 }
 
 impl View {
-    /// What the manager knows that begins this pass, having seen the events of pods and nodes before these revisions.
+    /// The knowledge of the manager that begins this reconcile, with the revisions of its caches.
     pub fn of(
         server: &Server,
         truth: &mut Truth,
@@ -161,11 +160,11 @@ impl View {
         let rollout =
             rollout_number(pass.plan.status.as_ref().or(pass.job.status.as_ref())).unwrap_or_default();
         let since = memory.braked.filter(|(braked, _)| *braked == rollout).map(|(_, since)| since);
-        let told = pass.job.status.as_ref().and_then(|status| status.rollout.as_ref());
-        let is_told = told.is_some_and(|told| told.braked_since.is_some())
+        let reported = pass.job.status.as_ref().and_then(|status| status.rollout.as_ref());
+        let is_reported = reported.is_some_and(|rollout| rollout.braked_since.is_some())
             && rollout_number(pass.job.status.as_ref()) == Some(rollout);
         let is_unwell = |uid: &str| memory.unwell.get(uid).is_some_and(|unwell| unwell.any.is_some());
-        memory.counted.retain(|uid| is_told && is_unwell(uid));
+        memory.counted.retain(|uid| is_reported && is_unwell(uid));
         let view = Self {
             machines,
             unwell: memory.unwell.clone(),
@@ -179,7 +178,7 @@ impl View {
         };
         let is_braked = policy_type(&pass.job) != FailurePolicyType::Continue
             && view.sure_failures(pass, rollout).len() > max_failed(&pass.job, view.most_nodes);
-        if is_braked && is_told {
+        if is_braked && is_reported {
             let names = view.sure_failures(pass, rollout);
             let nodes = pass.world.nodes.iter().filter(|node| {
                 names.iter().any(|name| **name == *node.meta.name) && is_unwell(&node.meta.uid)
@@ -202,16 +201,16 @@ impl View {
         self.unwell.get(uid).copied().unwrap_or_default()
     }
 
-    /// Whether the places of a node's pods may be free, since it was unwell for too long.
+    /// Whether a node's pods may hold no slots, because it was unwell for too long.
     pub fn may_be_written_off(&self, node: &Node, job: &DaemonJob) -> bool {
         !node.ready && self.has_been(self.unwell(&node.meta.uid).any, job)
     }
 
-    /// Whether the node is done, by the events.
+    /// Whether the node is done, according to the events.
     pub fn is_done(&self, node: &Node, job: &DaemonJob) -> bool {
         let machine = self.machine(node);
         let Some(last) = &machine.last else { return false };
-        // A change begins a run only while the node is Ready; a run that goes on waits for the node.
+        // A change begins a run only while the node is Ready. A run that continues waits for the node.
         let is_known = node.ready || !was_finished(job);
         let is_other = |what, then: &str, is: &str| {
             is_known && reruns_on(job, what) && !then.is_empty() && !is.is_empty() && then != is
@@ -257,7 +256,7 @@ impl View {
         failed
     }
 
-    /// How many nodes may count as failed: `recorded` alone, or those that may heal as well.
+    /// The number of nodes that may count as failed: only recorded failures, or provisional ones too.
     fn possible_failures(&self, pass: &Pass, rollout: u64, recorded: bool) -> usize {
         let job = &pass.job;
         let placement = Placement::of(job.spec.template.spec());
@@ -282,7 +281,7 @@ impl View {
         existing.count() + if recorded { 0 } else { gone.count() }
     }
 
-    /// The names of nodes that surely hold a place and have no pod.
+    /// The names of nodes that surely hold a slot without a pod.
     fn holders(&self, pass: &Pass, rollout: u64) -> Vec<&str> {
         let job = &pass.job;
         let placement = Placement::of(job.spec.template.spec());
@@ -309,18 +308,21 @@ impl View {
         holders
     }
 
-    /// Whether the leader may make this pod: while nodes have failed beyond the limit it may make none, and a pod must
-    /// not raise running pods and held places above parallelism.
+    /// Whether the leader may create this pod. It may create none while too many nodes have failed. Running
+    /// pods and held slots together must not exceed parallelism.
     pub fn may_make(&mut self, server: &Server, pass: &Pass, pod: &Pod) -> Judgement {
         let job = &pass.job;
         self.made.insert(pod.meta.uid.to_string());
         let rollout = rollout_of(pod);
         let (failed, max) = (self.sure_failures(pass, rollout), max_failed(job, self.most_nodes));
         if policy_type(job) != FailurePolicyType::Continue && failed.len() > max {
-            return Err(format!("brake: {} is made, but {failed:?} failed and {max} may", pod.meta.name));
+            return Err(format!(
+                "policy: {} is created, but {failed:?} failed and maxFailedNodes is {max}",
+                pod.meta.name
+            ));
         }
-        let told = pass.plan.status.as_ref().or(job.status.as_ref()).and_then(|status| status.desired);
-        let Some(limit) = parallelism(job, usize::try_from(told.unwrap_or_default()).unwrap()) else {
+        let desired = pass.plan.status.as_ref().or(job.status.as_ref()).and_then(|status| status.desired);
+        let Some(limit) = parallelism(job, usize::try_from(desired.unwrap_or_default()).unwrap()) else {
             return Ok(());
         };
         let may_be_free = |pod: &Pod| {
@@ -336,7 +338,7 @@ impl View {
         let running = running.iter().filter(|pod| !may_be_free(pod)).count();
         let mut holders = self.holders(pass, rollout);
         holders.retain(|name| !names.contains(name));
-        // A node whose last attempt may have failed may use the place that it holds.
+        // A node whose last attempt may have failed may use its own slot.
         let machine = self.machines.get(label(pod, NODE_UID_LABEL)).cloned().unwrap_or_default();
         let may_hold = machine.is_odd
             || policy_type(job) != FailurePolicyType::Continue
@@ -346,14 +348,14 @@ impl View {
         let held = if may_hold { 0 } else { holders.len() };
         if running + held > limit {
             return Err(format!(
-                "places: {} is made: {running} pods run, {holders:?} hold places, and parallelism is {limit}",
+                "slots: {} is created: {running} pods run, {holders:?} hold slots, and parallelism is {limit}",
                 pod.meta.name
             ));
         }
         Ok(())
     }
 
-    /// Whether Complete, the brake and the end of a run are as they must be.
+    /// Whether Complete, the stop by the failure policy and the end of a run are correct.
     pub fn outcome_is_true(&self, pass: &Pass, status: &DaemonJobStatus) -> Judgement {
         let job = &pass.job;
         let rollout = rollout_number(Some(status)).unwrap_or_default();
@@ -362,12 +364,12 @@ impl View {
         let held = status.conditions.iter().find(|one| one.type_ == "Paused" && one.status == "True");
         match held.map(|held| held.reason.as_str()) {
             Some("MaxFailedNodesExceeded") if self.possible_failures(pass, rollout, false) <= max(base) => {
-                return Err("brake: no pods are made, but too few nodes have failed".to_owned());
+                return Err("policy: no pods are created, but too few nodes have failed".to_owned());
             }
             Some("FleetUnhealthy") => {
                 let placement = Placement::of(job.spec.template.spec());
                 if !may_be_unhealthy(pass, &placement) {
-                    return Err("brake: FleetUnhealthy, but most nodes are healthy".to_owned());
+                    return Err("policy: FleetUnhealthy, but most nodes are healthy".to_owned());
                 }
             }
             _ => {}
@@ -378,7 +380,7 @@ impl View {
             && ended(Some(status)).as_deref() == Some("MaxFailedNodesExceeded")
             && self.possible_failures(pass, rollout, true) <= max(base)
         {
-            return Err("brake: FailFast ends the run, but too few nodes have failed for good".to_owned());
+            return Err("policy: FailFast ends the run, but too few nodes have failed permanently".to_owned());
         }
         if is_true(&status.conditions, "Complete") { self.is_complete(pass, status, rollout) } else { Ok(()) }
     }
@@ -395,7 +397,7 @@ impl View {
         let failed: BTreeSet<&str> = status.failed_nodes.iter().map(|failed| failed.node.as_str()).collect();
         let is_tolerated = tolerates && failed.len() <= max_failed(job, self.most_nodes);
         if !failed.is_empty() && !is_tolerated {
-            return Err(format!("complete: {failed:?} failed and may not"));
+            return Err(format!("complete: {failed:?} failed and is not tolerated"));
         }
         for (node, verdict) in selected(pass, &placement) {
             let name = &*node.meta.name;
@@ -405,7 +407,7 @@ impl View {
                 continue;
             }
             if machine.suspect_rollout().is_some() && !self.may_be_written_off(node, job) {
-                return wrong(name, "is not Ready since its attempt");
+                return wrong(name, "has not been Ready since its attempt");
             }
             if failed.contains(name) {
                 continue;
@@ -425,12 +427,12 @@ impl View {
             return wrong(&pod.meta.name, "runs");
         }
         if is_true(&status.conditions, "Failed") || status.completion_time.is_none() {
-            return Err("complete: and Failed, or without completionTime".to_owned());
+            return Err("complete: Failed is True too, or completionTime is missing".to_owned());
         }
         Ok(())
     }
 
-    /// A status is written: Failed turns into Complete only for a reason. `seen`: whether records may be lost.
+    /// A status is written: Failed becomes Complete only for a reason.
     pub fn was_written(
         &self,
         server: &Server,
@@ -449,18 +451,14 @@ impl View {
         }
         let is_excused = generation != job.metadata.generation
             || self.machines.values().any(|machine| machine.is_odd)
-            || has_healed(server, since);
+            || has_recovered(server, since);
         memory.failed = None;
-        if is_excused {
-            Ok(())
-        } else {
-            Err("unfailed: Failed turns into Complete without a reason".to_owned())
-        }
+        if is_excused { Ok(()) } else { Err("unfailed: Failed becomes Complete without a reason".to_owned()) }
     }
 }
 
-/// Whether a node was deleted, deselected, or made fit for a pod, or an attempt began, since this revision.
-fn has_healed(server: &Server, since: u64) -> bool {
+/// Whether a node was deleted, deselected or made eligible, or an attempt began, since this revision.
+fn has_recovered(server: &Server, since: u64) -> bool {
     let starts = server.pods.log.iter().filter(|change| change.revision >= since);
     let mut pods = starts.filter_map(|change| change.object.as_ref());
     if pods.any(|pod| pod.started.is_some() || !pod.is_running()) {

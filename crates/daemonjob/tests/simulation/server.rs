@@ -1,7 +1,7 @@
-//! An API server in memory: the objects as JSON, what it does to them, and the events that watches deliver.
+//! An API server in memory: the objects as JSON, its changes to them, and the events of its watches.
 //!
-//! It has what the plan may rely on: UIDs, resourceVersions, finalizers, graceful deletion, preconditions, and
-//! creations that collide by name. The types of the informers decode the objects from their JSON.
+//! It implements the features on which the plan relies: UIDs, resourceVersions, finalizers, graceful
+//! deletion, preconditions, and name conflicts. The informers' types decode the objects from their JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,20 +16,19 @@ use quintet_runtime::model::resource::{CONFIG_MAPS, PODS, Resource};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The one namespace.
+/// The only namespace.
 pub const NAMESPACE: &str = "ns";
-/// The one DaemonJob.
+/// The only DaemonJob.
 pub const JOB: &str = "d";
 /// The grace period of pods, in seconds.
 const GRACE: i64 = 30;
 
-/// The objects of one type, and what has happened to them.
+/// The objects of one type, and their events.
 pub struct Kind<T> {
     pub objects: BTreeMap<String, Stored<T>>,
     pub log: Vec<Change<T>>,
 }
 
-/// An object.
 pub struct Stored<T> {
     pub json: Value,
     pub seen: Arc<T>,
@@ -39,33 +38,32 @@ pub struct Stored<T> {
 pub struct Change<T> {
     pub revision: u64,
     pub name: String,
-    /// None where it is gone.
+    /// None if the object was removed.
     pub object: Option<Arc<T>>,
 }
 
-/// What the server answers to a write.
+/// The server's answer to a write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Done: the resourceVersion that it led to.
+    /// Done, with the new resourceVersion.
     Done(u64),
-    /// It is gone, or not as the writer saw it.
+    /// The object does not exist, or differs from the one that the writer saw.
     News,
-    /// An object of this name is there.
+    /// An object of this name exists.
     Exists { revision: u64, owner: String },
-    /// It is not allowed.
+    /// The write is rejected.
     Refused,
 }
 
-/// How far two clocks of the cluster are off.
+/// The clocks of the cluster, as differences from the true time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clocks {
-    /// The clock of the API server, which writes creation and deletion times.
+    /// The clock of the API server, which sets creation and deletion times.
     pub server: SignedDuration,
-    /// The clocks of the nodes, which write when containers started and ended.
+    /// The clocks of the nodes, which set the start and end times of containers.
     pub nodes: SignedDuration,
 }
 
-/// The API server.
 pub struct Server {
     /// The true time.
     pub now: Timestamp,
@@ -76,11 +74,11 @@ pub struct Server {
     pub nodes: Kind<Node>,
     pub shards: Kind<Shard>,
     pub jobs: Kind<DaemonJob>,
-    /// The server refuses this number of creations of pods.
+    /// The number of pod creations that the server will reject.
     pub refuse_pods: u8,
-    /// The server refuses this number of writes to the ledger.
+    /// The number of ledger writes that the server will reject.
     pub refuse_ledger: u8,
-    /// Nodes that are down: when they are Ready again, they have booted and their containers are lost.
+    /// Nodes that are down. They have booted and lost their containers when they are Ready again.
     pub down: BTreeSet<String>,
 }
 
@@ -106,7 +104,7 @@ impl<T: for<'a> Deserialize<'a>> Kind<T> {
         *revision
     }
 
-    /// Changes an object; what changes nothing is no event.
+    /// Changes an object. Without a difference there is no event.
     fn edit(&mut self, revision: &mut u64, name: &str, change: impl FnOnce(&mut Value)) {
         let Some(stored) = self.objects.get(name) else { return };
         let mut json = stored.json.clone();
@@ -121,7 +119,6 @@ fn text<'a>(json: &'a Value, path: &str) -> &'a str {
     json.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The resourceVersion of an object.
 pub fn revision_of(json: &Value) -> u64 {
     text(json, "/metadata/resourceVersion").parse().unwrap()
 }
@@ -159,7 +156,7 @@ impl Server {
         self.now = self.now.checked_add(time).unwrap();
     }
 
-    /// The time by the server's clock, as it writes it into objects.
+    /// The time of the server's clock, in whole seconds.
     fn time(&self) -> Timestamp {
         whole_seconds(self.now.checked_add(self.clocks.server).unwrap())
     }
@@ -169,7 +166,7 @@ impl Server {
         self.clocks.nodes > self.clocks.server
     }
 
-    /// The time by a node's clock, as its kubelet writes it into pods.
+    /// The time of a node's clock, as its kubelet writes it into pods.
     pub fn node_stamp(&self) -> String {
         whole_seconds(self.now.checked_add(self.clocks.nodes).unwrap()).to_string()
     }
@@ -202,7 +199,7 @@ impl Server {
         self.jobs.put(&mut self.revision, json);
     }
 
-    /// A person changes the spec.
+    /// A user changes the spec.
     pub fn edit_spec(&mut self, change: impl FnOnce(&mut Value)) {
         self.jobs.edit(&mut self.revision, JOB, |json| {
             let before = json["spec"].clone();
@@ -213,7 +210,7 @@ impl Server {
         });
     }
 
-    /// A person deletes the DaemonJob; `foreground`: it stays until its pods are gone.
+    /// A user deletes the DaemonJob. `foreground`: it exists until its pods are removed.
     pub fn delete_job(&mut self, foreground: bool) {
         if foreground {
             let stamp = self.time().to_string();
@@ -257,7 +254,6 @@ impl Server {
         self.nodes.edit(&mut self.revision, name, change);
     }
 
-    /// A boot ID or machine ID that is new.
     pub fn new_id(&mut self) -> String {
         self.uid()
     }
@@ -266,7 +262,8 @@ impl Server {
         self.pods.edit(&mut self.revision, name, change);
     }
 
-    /// DELETE of a pod with a grace period, None for its own. Without finalizers it goes once nothing runs any more.
+    /// DELETE of a pod, by default with its own grace period. Without finalizers it is removed when nothing
+    /// runs.
     pub fn delete_pod(&mut self, name: &str, grace: Option<i64>) -> u64 {
         let json = self.pods.objects[name].json.clone();
         let is_bound = json.pointer("/spec/nodeName").is_some();
@@ -297,7 +294,7 @@ impl Server {
         self.shards.remove(&mut self.revision, name);
     }
 
-    /// The garbage collector deletes the objects of a DaemonJob that is deleted or terminating.
+    /// The garbage collector deletes the objects of a deleted or terminating DaemonJob.
     pub fn collect_garbage(&mut self) {
         let living = self.job().filter(|stored| stored.seen.metadata.deletion_timestamp.is_none());
         let living = living.map(|stored| text(&stored.json, "/metadata/uid").to_owned());
@@ -327,7 +324,7 @@ impl Server {
         }
     }
 
-    /// Carries out one write of a manager.
+    /// Executes one write of a manager.
     pub fn commit(&mut self, action: &Action<DaemonJobStatus>) -> Answer {
         match action {
             Action::Create { resource, name, body, .. } => self.create(*resource, name, &body.value()),
@@ -353,7 +350,7 @@ impl Server {
             Action::Merge { resource, name, body, .. } if *resource == PODS => {
                 merge(&mut self.pods, &mut self.revision, name, body)
             }
-            other => panic!("no plan of this kind does this: {other:?}"),
+            other => panic!("unexpected action: {other:?}"),
         }
     }
 
@@ -384,7 +381,7 @@ impl Server {
         }
     }
 
-    /// JSON patch with the operations `test` and `remove`.
+    /// A JSON patch with the operations `test` and `remove`.
     fn patch_pod(&mut self, name: &str, operations: &Value) -> Answer {
         let Some(stored) = self.pods.objects.get(name) else { return Answer::News };
         let mut json = stored.json.clone();
@@ -409,7 +406,7 @@ impl Server {
     }
 }
 
-/// JSON merge patch; a uid or resourceVersion in it is a precondition.
+/// A JSON merge patch, in which a uid or resourceVersion is a precondition.
 fn merge<T: for<'a> Deserialize<'a>>(
     kind: &mut Kind<T>,
     revision: &mut u64,
@@ -418,7 +415,7 @@ fn merge<T: for<'a> Deserialize<'a>>(
 ) -> Answer {
     let Some(stored) = kind.objects.get(name) else { return Answer::News };
     for guard in ["/metadata/uid", "/metadata/resourceVersion"] {
-        if body.pointer(guard).is_some_and(|wanted| Some(wanted) != stored.json.pointer(guard)) {
+        if body.pointer(guard).is_some_and(|expected| Some(expected) != stored.json.pointer(guard)) {
             return Answer::News;
         }
     }

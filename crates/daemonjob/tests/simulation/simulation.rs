@@ -1,4 +1,4 @@
-//! Two managers, one of which leads, the server and the other actors. What happens is a list of [`Op`]s.
+//! Two managers, one of which leads, the server and the other actors. A list of [`Op`]s drives them.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,41 +17,40 @@ use crate::server::{Answer, Clocks, JOB, Server};
 use crate::statuses::status_is_true;
 use crate::truth::{Judgement, Maker, Truth};
 
-/// The most rounds until the DaemonJob rests, once faults have stopped.
+/// The most rounds until the DaemonJob rests, after the faults stop.
 const MOST_ROUNDS: usize = 400;
 
-/// One thing that happens. Numbers choose among what is there.
+/// One event. Numbers select among the existing objects.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
-    /// The leader makes a plan, unless it carries one out, and does this number of its writes.
+    /// The leader plans, unless it executes a plan, and does this number of its writes.
     Pass {
         writes: u8,
         any: u8,
         lags: [Lag; 4],
     },
-    /// The leader's next write gets no answer. `done`: the server did it; `rest`: and the rest of its step.
+    /// The leader's next write gets no answer. `done`: the server does it. `rest`: and the rest of its step.
     NoAnswer {
         done: bool,
         rest: bool,
     },
-    /// The leader's process dies and starts again.
+    /// The leader's process dies and restarts.
     Crash,
-    /// The leader's process is asked to end: it makes a last pass, ends, and starts again.
+    /// The leader's process is stopped: it reconciles a last time, exits, and restarts.
     Stop,
-    /// The other process takes over. Its caches of pods and nodes are this far behind. Of the writes that were in
-    /// flight, those in the mask come late.
+    /// The other process takes over, with this lag. The writes in flight that the mask selects come late.
     TakeOver {
         pods: Lag,
         nodes: Lag,
         late: u8,
     },
-    /// The server does a write of a deposed leader.
+    /// The server executes a late write of a deposed leader.
     Late(u8),
     RefusePods(u8),
     RefuseLedger(u8),
-    /// Each actor does what it has to do.
+    /// Each actor does its work.
     AllGoesWell,
-    /// The scheduler looks at a pod. True: no pod fits there.
+    /// The scheduler handles a pod. True: no pod fits there.
     Schedule(u8, bool),
     Start(u8),
     Reject(u8),
@@ -74,7 +73,7 @@ pub enum Op {
     /// An autoscaler marks a node for deletion.
     Leave(u8, bool),
     OutOfService(u8),
-    /// A user changes the label that the template selects by.
+    /// A user changes the label that the template selects.
     Select(u8, bool),
     Ready(u8, bool),
     Die(u8),
@@ -95,26 +94,26 @@ pub enum Op {
     Wait(u16),
 }
 
-/// What a user wants, and where.
+/// The spec, the cluster, and the end of the simulation.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub nodes: usize,
     pub spec: Value,
-    /// Whether the DaemonJob is deleted as soon as faults stop, before it settles.
+    /// Whether the user deletes the DaemonJob when the faults stop, before it rests.
     pub cut_short: bool,
-    /// Whether the user lifts every hold when faults stop. Otherwise the spec stays as it is.
+    /// Whether the user ends every hold when the faults stop. Otherwise the spec does not change.
     pub is_lifted: bool,
-    /// What lifts the brake: another type, a new retryToken, or a higher limit.
+    /// The user's remedy after too many failures: another type, a new retryToken, or a higher limit.
     pub remedy: u8,
-    /// Whether it is deleted with foreground propagation.
+    /// Whether the user deletes it with foreground propagation.
     pub foreground: bool,
-    /// Whether the caches of pods and of nodes may be behind when a process takes over.
+    /// Whether the caches of pods and of nodes may lag when a process takes over.
     pub stale: (bool, bool),
-    /// By how many seconds the clocks of the first manager, the second one, the API server and the nodes are ahead.
+    /// How many seconds the clocks of both managers, the API server and the nodes are ahead, in this order.
     pub clocks: [i16; 4],
 }
 
-/// A write of a deposed leader that is still under way.
+/// A late write of a deposed leader.
 enum Late {
     Write(Box<Action<DaemonJobStatus>>),
     Status(Arc<DaemonJob>, Box<DaemonJobStatus>),
@@ -128,10 +127,10 @@ pub struct Simulation {
     late: Vec<Late>,
     truth: Truth,
     memory: Memory,
-    /// What the leader knew when its pass began.
+    /// The leader's knowledge when its reconcile began.
     view: Option<View>,
     nodes: usize,
-    /// What happened, for a person.
+    /// The trace of the events.
     pub trace: Option<String>,
 }
 
@@ -185,30 +184,30 @@ impl Simulation {
         self.server.job().map(|stored| &*stored.seen)
     }
 
-    /// The events happen, then faults stop, and the DaemonJob must come to rest.
+    /// Runs the events, stops the faults, and checks that the DaemonJob rests.
     pub fn run(&mut self, ops: &[Op]) -> Judgement {
         for op in ops {
             self.note(|| format!("{op:?}"));
             self.apply(*op)?;
             self.truth.one_pod_a_node(&self.server)?;
         }
-        self.heal()?;
+        self.stop_faults()?;
         if !self.scenario.cut_short {
             if self.scenario.is_lifted {
-                self.lift();
+                self.end_holds();
             }
             self.settle()?;
             // One hold may hide another.
             for _ in 0..3 {
                 if !self.has_ended() {
                     self.is_held_by_the_user()?;
-                    self.lift();
+                    self.end_holds();
                     self.settle()?;
                 }
             }
             if !self.has_ended() {
                 let status = self.job().and_then(|job| job.status.clone());
-                return Err(format!("live: no hold is left, and neither Complete nor Failed: {status:?}"));
+                return Err(format!("live: neither held nor Complete nor Failed: {status:?}"));
             }
         }
         self.note(|| "the DaemonJob is deleted".to_owned());
@@ -386,18 +385,18 @@ impl Simulation {
             return Ok(());
         };
         if let Some(trace) = &mut self.trace {
-            let _ = writeln!(trace, "{}", tell(pass));
+            let _ = writeln!(trace, "{}", described(pass));
         }
         let seen = leader.seen_until(&self.server);
         let Some(pass) = &leader.pass else { return Ok(()) };
         let view = self.view.insert(View::of(&self.server, &mut self.truth, &mut self.memory, pass, seen));
-        // With old caches no status is true: there the graver invariants are looked for.
+        // With stale caches a status may be wrong, so only the graver invariants are checked.
         let has_old_caches = self.scenario.stale != (false, false);
         if let Some(status) = pass.plan.status.as_ref().filter(|_| !has_old_caches) {
             status_is_true(view, pass, status)?;
             view.outcome_is_true(pass, status)?;
         }
-        says_when_it_changes(pass)
+        has_the_time_of_the_next_change(pass)
     }
 
     fn pass(&mut self, writes: u8, any: u8, lags: [Lag; 4]) -> Judgement {
@@ -445,12 +444,12 @@ impl Simulation {
             return Ok(());
         };
         leader.wrote_status(revision, self.server.now);
-        rollout_goes_on(&job, status)?;
+        rollout_is_consistent(&job, status)?;
         let view = self.view.as_ref().filter(|_| leader.pass.is_some());
         view.map_or(Ok(()), |view| view.was_written(&self.server, &mut self.memory, &job, status))
     }
 
-    /// The server does a write, and the invariants about it are checked.
+    /// The server executes a write, and the invariants about it are checked.
     fn commit(&mut self, action: &Action<DaemonJobStatus>, maker: Maker) -> Result<Answer, String> {
         let name = name_of(action).map(|(_, name)| name.to_owned()).unwrap_or_default();
         let before = self.server.pods.objects.get(&name).map(|pod| pod.seen.clone());
@@ -595,9 +594,9 @@ impl Simulation {
         Ok(self.server.revision != before)
     }
 
-    /// Faults stop, and every node is Ready and neither tainted nor cordoned.
-    fn heal(&mut self) -> Judgement {
-        self.note(|| "all is well from now on".to_owned());
+    /// The faults stop, and every node is Ready and neither tainted nor cordoned.
+    fn stop_faults(&mut self) -> Judgement {
+        self.note(|| "the faults stop".to_owned());
         while !self.late.is_empty() {
             self.do_late(0)?;
         }
@@ -606,9 +605,9 @@ impl Simulation {
         Ok(())
     }
 
-    /// The user lifts every hold.
-    fn lift(&mut self) {
-        self.note(|| "the user lifts the holds".to_owned());
+    /// The user ends every hold.
+    fn end_holds(&mut self) {
+        self.note(|| "the user ends the holds".to_owned());
         let is_braked = self.condition("Paused").as_deref() == Some("MaxFailedNodesExceeded");
         let remedy = self.scenario.remedy % 3;
         self.server.edit_spec(|spec| {
@@ -636,7 +635,7 @@ impl Simulation {
         self.condition("Complete").is_some() || self.condition("Failed").is_some()
     }
 
-    /// Live: what holds the run is an act of the user, or is lifted by one.
+    /// Live: every hold is one that the user set or can end.
     fn is_held_by_the_user(&self) -> Judgement {
         let Some(job) = self.job() else { return Ok(()) };
         let is_held = match self.condition("Paused").as_deref() {
@@ -645,10 +644,10 @@ impl Simulation {
             _ => job.spec.suspend == Some(true) && self.condition("Suspended").is_some(),
         };
         let status = job.status.as_ref();
-        is_held.then_some(()).ok_or_else(|| format!("live: at rest, and no hold is the user's: {status:?}"))
+        is_held.then_some(()).ok_or_else(|| format!("live: at rest, but the user set no hold: {status:?}"))
     }
 
-    /// The leader is woken as the controller wakes it, and by nothing else, until nothing is left to do.
+    /// Only the controller's events and times wake the leader, until it has nothing left to do.
     fn settle(&mut self) -> Judgement {
         for _ in 0..MOST_ROUNDS {
             self.finish_pass(0)?;
@@ -682,14 +681,14 @@ impl Simulation {
             self.begin([0; 4], false)?;
             let pass = self.managers[self.leader].pass.as_ref().unwrap();
             if !pass.plan.steps.is_empty() || pass.plan.status != pass.job.status {
-                return Err(format!("quiet: after {later} there is something to do: {}", tell(pass)));
+                return Err(format!("quiet: after {later} the plan is not empty: {}", described(pass)));
             }
             self.finish_pass(0)?;
         }
         Ok(())
     }
 
-    /// The DaemonJob is deleted: the garbage collector and the sweeper remove its pods.
+    /// After the deletion of the DaemonJob, the garbage collector and the sweeper remove its pods.
     fn vanish(&mut self) -> Judgement {
         for _ in 0..MOST_ROUNDS {
             self.finish_pass(0)?;
@@ -706,10 +705,10 @@ impl Simulation {
                 return Ok(());
             }
         }
-        Err("deletion: pods are left".to_owned())
+        Err("deletion: pods remain".to_owned())
     }
 
-    /// The sweeper, for the pods that concern it.
+    /// The sweeper, for its pods.
     fn sweep(&mut self) {
         let standing = match self.job() {
             Some(job) if job.metadata.deletion_timestamp.is_none() => Standing::Served,
@@ -728,8 +727,8 @@ impl Simulation {
     }
 }
 
-/// A rollout changes when the template or retryToken does, and then its number rises.
-fn rollout_goes_on(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement {
+/// The number of the rollout rises when the template or retryToken changes, and only then.
+fn rollout_is_consistent(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement {
     let before = job.status.as_ref();
     let (Some(old), Some(new)) = (before.and_then(|before| before.rollout.as_ref()), status.rollout.as_ref())
     else {
@@ -737,14 +736,14 @@ fn rollout_goes_on(job: &DaemonJob, status: &DaemonJobStatus) -> Judgement {
     };
     let is_other = before.is_some_and(|before| before.template_hash != status.template_hash)
         || old.retry_token != new.retry_token;
-    let goes_on =
+    let is_rising =
         if is_other { new.number > old.number } else { new.number == old.number && new.base >= old.base };
     let is_next_run = status.run >= before.and_then(|before| before.run);
-    (goes_on && is_next_run).then_some(()).ok_or_else(|| format!("status: {new:?} follows {old:?}"))
+    (is_rising && is_next_run).then_some(()).ok_or_else(|| format!("status: {new:?} follows {old:?}"))
 }
 
-/// A plan that has nothing to do says when it will.
-fn says_when_it_changes(pass: &Pass) -> Judgement {
+/// A plan without writes has the time of the next change.
+fn has_the_time_of_the_next_change(pass: &Pass) -> Judgement {
     let Pass { job, world, now, plan: made, .. } = pass;
     if made.steps.is_empty() && made.status == job.status && !world.stopping {
         let until = made.again.unwrap_or(Timestamp::MAX);
@@ -759,12 +758,12 @@ fn says_when_it_changes(pass: &Pass) -> Judgement {
     Ok(())
 }
 
-fn tell(pass: &Pass) -> String {
-    let mut told = String::from("  plan: pods");
+fn described(pass: &Pass) -> String {
+    let mut text = String::from("  plan: pods");
     for pod in &pass.world.pods {
         let going = if pod.meta.deleted.is_some() { " going" } else { "" };
         let _ = write!(
-            told,
+            text,
             " [{} on {:?} {:?}{going}]",
             pod.meta.name,
             pod.node.as_deref().unwrap_or("-"),
@@ -773,18 +772,18 @@ fn tell(pass: &Pass) -> String {
     }
     for shard in pass.world.shards() {
         for (uid, line) in &shard.entries {
-            let _ = write!(told, "\n    ledger {} {uid}: {}", shard.meta.name, line.as_ref().unwrap());
+            let _ = write!(text, "\n    ledger {} {uid}: {}", shard.meta.name, line.as_ref().unwrap());
         }
     }
     for (at, step) in pass.plan.steps.iter().enumerate() {
         for action in step {
-            let _ = write!(told, "\n    step {at}: {:?}", name_of(action));
+            let _ = write!(text, "\n    step {at}: {:?}", name_of(action));
         }
     }
     if let Some(status) = pass.plan.status.as_ref().filter(|status| pass.job.status.as_ref() != Some(status))
     {
-        let _ = write!(told, "\n    status {}", serde_json::to_string(status).unwrap());
+        let _ = write!(text, "\n    status {}", serde_json::to_string(status).unwrap());
     }
-    let _ = write!(told, "\n    again {:?}", pass.plan.again);
-    told
+    let _ = write!(text, "\n    again {:?}", pass.plan.again);
+    text
 }

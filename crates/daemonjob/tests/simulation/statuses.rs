@@ -1,4 +1,4 @@
-//! What must hold of a status: each selected node is told of once, with a reason that is true, and the counts agree.
+//! The invariants of a status: each selected node is counted once, with a true reason, and the counts agree.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ use crate::manager::Pass;
 use crate::rollout::{View, rollout_number, selected};
 use crate::truth::{Judgement, annotation, occupies};
 
-/// Reasons for which a node is pending although it is done.
+/// Reasons for which a done node is pending.
 const DONE_AND_PENDING: [&str; 4] =
     ["NotReadySinceAttempt", "OutdatedTemplate", "PreviousPod", "PreviousPodTerminating"];
 /// Reasons for which a skipped node is not desired.
 const NOT_DESIRED: [&str; 4] = ["Tainted", "NotReady", "Unreachable", "Unhealthy"];
-/// Reasons for which no node gets a pod: a condition has the same one.
+/// Reasons for which no node gets a pod. A condition has the same reason.
 const HOLDS: [&str; 6] = [
     "DeadlineExceeded",
     "FleetUnhealthy",
@@ -38,47 +38,47 @@ fn wrong<T>(what: &str) -> Result<T, String> {
     Err(format!("status: {what}"))
 }
 
-/// What the status says of one node.
+/// The entry of one node in the status.
 #[derive(PartialEq)]
-enum Told<'s> {
+enum Listed<'s> {
     Nothing,
     Failed(&'s NodeReason),
     Pending(&'s NodeReason),
     Skipped(&'s NodeReason),
 }
 
-fn told<'s>(status: &'s DaemonJobStatus, name: &str) -> Result<Told<'s>, String> {
+fn listed<'s>(status: &'s DaemonJobStatus, name: &str) -> Result<Listed<'s>, String> {
     let of = |list: &'s [NodeReason]| list.iter().find(|one| one.node == name);
     let failed = of(&status.failed_nodes);
-    // A failed node that keeps its place while it is not Ready is pending too.
+    // A failed node that keeps its slot while it is not Ready is pending too.
     let keeps_place = |one: &&NodeReason| failed.is_some() && one.reason == "NotReadySinceAttempt";
     let found = [
-        failed.map(Told::Failed),
-        of(&status.pending_nodes).filter(|one| !keeps_place(one)).map(Told::Pending),
-        of(&status.skipped_nodes).map(Told::Skipped),
+        failed.map(Listed::Failed),
+        of(&status.pending_nodes).filter(|one| !keeps_place(one)).map(Listed::Pending),
+        of(&status.skipped_nodes).map(Listed::Skipped),
     ];
     let mut found = found.into_iter().flatten();
     let first = found.next();
     if found.next().is_some() {
         wrong(&format!("{name} is in two lists"))
     } else {
-        Ok(first.unwrap_or(Told::Nothing))
+        Ok(first.unwrap_or(Listed::Nothing))
     }
 }
 
-/// What a status says is true by what its planner saw.
+/// The status is true according to the events that its planner saw.
 pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Judgement {
     let placement = Placement::of(pass.job.spec.template.spec());
     let nodes = selected(pass, &placement);
     let mut undesired = 0;
     let (mut done, mut least_done) = (0, 0);
     for (node, verdict) in &nodes {
-        let told = told(status, &node.meta.name)?;
-        if let Told::Skipped(why) = &told {
+        let entry = listed(status, &node.meta.name)?;
+        if let Listed::Skipped(why) = &entry {
             undesired += usize::from(NOT_DESIRED.contains(&why.reason.as_str()));
         }
-        node_is_true(view, pass, status, (node, verdict), &told)?;
-        if told == Told::Nothing {
+        node_is_true(view, pass, status, (node, verdict), &entry)?;
+        if entry == Listed::Nothing {
             let is_odd = view.machine(node).is_odd;
             let is_done = view.is_done(node, &pass.job);
             done += usize::from(is_odd || is_done);
@@ -88,8 +88,8 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
     let names: BTreeSet<&str> = nodes.iter().map(|(node, _)| &*node.meta.name).collect();
     let mut listed =
         [&status.failed_nodes, &status.pending_nodes, &status.skipped_nodes].into_iter().flatten();
-    if let Some(stranger) = listed.find(|one| !names.contains(one.node.as_str())) {
-        return wrong(&format!("{stranger:?} is listed and not selected"));
+    if let Some(foreign) = listed.find(|one| !names.contains(one.node.as_str())) {
+        return wrong(&format!("{foreign:?} is listed, but not selected"));
     }
     let elsewhere: BTreeSet<&str> = pass
         .world
@@ -105,11 +105,11 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
     };
     let least = elsewhere.len() - elsewhere.iter().filter(may_be_written_off).count();
     let here = nodes.len() - undesired;
-    let within = |what: &str, told: Option<i32>, least: usize, most: usize| {
-        if (least..=most).contains(&count(told)) {
+    let within = |what: &str, number: Option<i32>, least: usize, most: usize| {
+        if (least..=most).contains(&count(number)) {
             Ok(())
         } else {
-            wrong(&format!("{what} is told as {told:?} and is {least} to {most}"))
+            wrong(&format!("{what} is {number:?}, but must be {least} to {most}"))
         }
     };
     within("desired", status.desired, here + least, here + elsewhere.len())?;
@@ -118,12 +118,12 @@ pub fn status_is_true(view: &View, pass: &Pass, status: &DaemonJobStatus) -> Jud
     within("active", status.active, active, active)?;
     let going = pass.world.pods.iter().filter(|pod| occupies(pod) && pod.meta.deleted.is_some()).count();
     within("terminating", status.terminating, going, going)?;
-    for (what, told, list) in [
+    for (what, number, list) in [
         ("failed", status.failed, &status.failed_nodes),
         ("pending", status.pending, &status.pending_nodes),
         ("skipped", status.skipped, &status.skipped_nodes),
     ] {
-        within(what, told, list.len(), list.len())?;
+        within(what, number, list.len(), list.len())?;
     }
     has_reasons(pass, status)
 }
@@ -138,7 +138,7 @@ fn node_is_true(
     pass: &Pass,
     status: &DaemonJobStatus,
     (node, verdict): (&Node, &Verdict),
-    told: &Told<'_>,
+    entry: &Listed<'_>,
 ) -> Judgement {
     let (job, name) = (&pass.job, &node.meta.name);
     let machine = view.machine(node);
@@ -150,17 +150,17 @@ fn node_is_true(
         return Ok(());
     }
     let has_failed = machine.rollout == rollout && !machine.ended_well && i64::from(machine.failures) > limit;
-    if has_failed && node.ready && !has_pod && !matches!(told, Told::Failed(_)) {
+    if has_failed && node.ready && !has_pod && !matches!(entry, Listed::Failed(_)) {
         return wrong(&format!("{name} has failed and is not listed"));
     }
-    match told {
-        Told::Nothing if is_done || has_pod => Ok(()),
-        Told::Nothing => wrong(&format!("{name} is neither done nor listed, and no pod runs there")),
-        Told::Pending(why) if is_done && !DONE_AND_PENDING.contains(&why.reason.as_str()) => {
-            wrong(&format!("{why:?}, but it is done"))
+    match entry {
+        Listed::Nothing if is_done || has_pod => Ok(()),
+        Listed::Nothing => wrong(&format!("{name} is neither done nor listed, and no pod runs there")),
+        Listed::Pending(why) if is_done && !DONE_AND_PENDING.contains(&why.reason.as_str()) => {
+            wrong(&format!("{why:?} is pending, but it is done"))
         }
-        Told::Skipped(why) if is_done && !has_pod => wrong(&format!("{why:?} is skipped, but it is done")),
-        Told::Failed(why) => {
+        Listed::Skipped(why) if is_done && !has_pod => wrong(&format!("{why:?} is skipped, but it is done")),
+        Listed::Failed(why) => {
             let last = machine.last.as_ref().filter(|last| last.rollout == rollout);
             let may_have_failed = last.is_some_and(|last| matches!(last.end, End::Failed | End::Unsure));
             let is_true = match why.reason.as_str() {
@@ -172,13 +172,13 @@ fn node_is_true(
                 "FailedAndGone" => may_have_failed && *verdict != Verdict::Run,
                 _ => false,
             };
-            if is_true { Ok(()) } else { wrong(&format!("{why:?} is not so")) }
+            if is_true { Ok(()) } else { wrong(&format!("{why:?} is not true")) }
         }
-        Told::Pending(_) | Told::Skipped(_) => Ok(()),
+        Listed::Pending(_) | Listed::Skipped(_) => Ok(()),
     }
 }
 
-/// No hold without a condition, and no place without a holder that is told of.
+/// Each hold has a condition, and each holder of a slot is named.
 fn has_reasons(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
     let is = |type_| is_true(&status.conditions, type_);
     let conditions: BTreeSet<&str> =
@@ -187,19 +187,19 @@ fn has_reasons(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
     let waits = |one: &Condition| {
         one.type_ == "Complete" && one.message.contains("has not been Ready since its pod ran")
     };
-    let is_told = status.conditions.iter().any(waits)
+    let is_explained = status.conditions.iter().any(waits)
         || is("Complete")
         || is("Failed")
         || is("Suspended")
         || is("Paused");
-    if is_idle && !is_told && status.pending_nodes.is_empty() {
-        return Err("reason: nothing runs, and nothing says why".to_owned());
+    if is_idle && !is_explained && status.pending_nodes.is_empty() {
+        return Err("reason: nothing runs, and the status has no reason".to_owned());
     }
     for pending in &status.pending_nodes {
         let reason = pending.reason.as_str();
         let waits_for_end = reason == "MaxFailedNodesExceeded" && !is_idle || reason == "DeadlineExceeded";
         if reason.is_empty() || HOLDS.contains(&reason) && !conditions.contains(reason) && !waits_for_end {
-            return Err(format!("reason: {pending:?}, and no condition says so: {conditions:?}"));
+            return Err(format!("reason: no condition has the reason of {pending:?}: {conditions:?}"));
         }
     }
     let limit = parallelism(&pass.job, count(status.desired)).unwrap_or(usize::MAX);
@@ -217,12 +217,12 @@ fn has_reasons(pass: &Pass, status: &DaemonJobStatus) -> Judgement {
         };
         let pods = pass.world.pods.iter().filter(|pod| occupies(pod)).count();
         let listed = status.pending_nodes.iter().chain(&status.failed_nodes).filter(holds).count();
-        // Of the holders that are in no list, the first is named.
-        let told = status.pending_nodes.iter().find(|one| one.reason == "WaitingForTurn");
-        let is_named = told.is_some_and(|one| one.message.contains("and holds a place"));
+        // The message names only the first holder that is in no list.
+        let waiting = status.pending_nodes.iter().find(|one| one.reason == "WaitingForTurn");
+        let is_named = waiting.is_some_and(|one| one.message.contains("and holds a slot"));
         let held = if is_named { limit } else { pods + listed };
         if held < limit {
-            return Err(format!("reason: nodes wait for places, and {held} of {limit} are held"));
+            return Err(format!("reason: nodes wait for slots, but only {held} of {limit} are held"));
         }
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! What must hold of pods, judged by what happened at the server and on the machines: one pod a node, each node once,
-//! and no pod is released before its outcome is recorded.
+//! The invariants of pods, according to the events at the server and on the machines. Each node runs once and
+//! has one pod, and no pod is released before its record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,19 +13,18 @@ use quintet_runtime::model::core_types::{Phase, Pod};
 
 use crate::server::{JOB, Server};
 
-/// The broken invariant, for a person.
+/// The broken invariant.
 pub type Judgement = Result<(), String>;
 
-/// Who made a pod.
+/// The client that created a pod.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Maker {
     /// The leader.
     Leader,
-    /// A manager that no longer led: the write was in flight when it lost the lease.
+    /// A manager that was no longer the leader. The write was in flight when it lost the lease.
     Late,
 }
 
-/// A success, as it happened.
 struct Success {
     hash: String,
     boot: String,
@@ -34,25 +33,25 @@ struct Success {
     is_late: bool,
 }
 
-/// What has happened so far.
+/// The events so far.
 #[derive(Default)]
 pub struct Truth {
-    /// By UID of the pod: its maker, and the revision at which it was made.
+    /// By UID of the pod: its creator, and the revision of its creation.
     made: BTreeMap<String, (Maker, u64)>,
-    /// The last attempt on each machine where it is a success, by the node's UID.
+    /// The last attempt on each machine, if it is a success, by the node's UID.
     successes: BTreeMap<String, Success>,
-    /// Machines where a pod ran that was made for another Node of the name, or by a late write.
+    /// Machines where a pod ran that was created for another Node of the same name, or by a late write.
     mixed: BTreeSet<String>,
-    /// By the node's UID: the greatest pod number that the ledger had, and the revision since which it had it.
+    /// By the node's UID: the pod numbers in the ledger, with the revision since which each was there.
     recorded: BTreeMap<String, BTreeMap<u64, u64>>,
-    /// By the node's UID: the number of the last pod that a pass saw ended while it saw the node Ready.
+    /// By the node's UID: the number of the last pod that a reconcile saw ended while the node was Ready.
     cleared: BTreeMap<String, u64>,
     /// UIDs of pods that the present process saw ended and not deleted.
     sighted: BTreeSet<String>,
-    /// Shards that another client has deleted at some time.
+    /// Shards that another client has deleted.
     touched: BTreeSet<u8>,
-    /// Nodes whose lines were lost with a shard while no manager had seen them. True: until the next rollout no manager
-    /// may run them, since its status lists the shard and the node has no pod.
+    /// Nodes whose lines were lost with a shard while no manager had seen them. True means that no manager
+    /// may run them before the next rollout, because the status lists the shard and the node has no pod.
     lost: BTreeMap<String, bool>,
 }
 
@@ -82,12 +81,12 @@ impl Truth {
         self.made.insert(pod.meta.uid.to_string(), (by, revision));
     }
 
-    /// Whether the ledger had a line of this pod, or of a later one, before this revision.
+    /// Whether the ledger had a line of this pod, or of a later pod, before this revision.
     pub fn is_recorded(&self, uid: &str, number: u64, before: u64) -> bool {
         self.recorded.get(uid).is_some_and(|lines| lines.range(number..).any(|(_, since)| *since < before))
     }
 
-    /// A pass saw that this pod had ended before it was deleted.
+    /// A reconcile saw that this pod had ended before its deletion.
     pub fn sights(&mut self, pod: &Pod) {
         if !self.sighted.contains(&*pod.meta.uid) {
             self.sighted.insert(pod.meta.uid.to_string());
@@ -107,14 +106,14 @@ impl Truth {
         self.cleared.get(uid).is_some_and(|cleared| *cleared >= number)
     }
 
-    /// A pass saw the node Ready and these pods of it ended.
+    /// A reconcile saw the node Ready and these pods of it ended.
     pub fn clears(&mut self, uid: &str, number: u64) {
         let most = self.cleared.entry(uid.to_owned()).or_default();
         *most = (*most).max(number);
     }
 
-    /// One pod a node: no two running pods are pinned to one node name. The late writes of a deposed leader are exempt:
-    /// it cannot know what its successor has made, and a request cannot be taken back.
+    /// One pod a node: no two running pods are pinned to the same node name. Late writes of a deposed leader
+    /// are exempt, because a request in flight cannot be cancelled.
     pub fn one_pod_a_node(&self, server: &Server) -> Judgement {
         let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
         for pod in server.pods.objects.values().map(|pod| &pod.seen) {
@@ -151,7 +150,7 @@ impl Truth {
         {
             return Ok(());
         }
-        // A node that died at once did not report the start of a pod.
+        // A node that died immediately did not report the start of a pod.
         let mut later = server.pods.log.iter().filter(|change| change.revision > success.revision);
         let may_have_run = later.any(|change| {
             change.object.as_ref().is_some_and(|pod| {
@@ -170,7 +169,7 @@ impl Truth {
     pub fn succeeded(&mut self, server: &Server, pod: &Pod) {
         let machine = server.nodes.objects[pod.node.as_deref().unwrap()].seen.meta.uid.to_string();
         if machine != label(pod, NODE_UID_LABEL) {
-            // It counts for the new Node only if its manager sees both in time.
+            // The pod counts for the new Node only if the manager sees both in time.
             return;
         }
         let success = Success {
@@ -183,7 +182,6 @@ impl Truth {
         self.successes.insert(machine, success);
     }
 
-    /// The ledger was written.
     pub fn ledger_written(&mut self, server: &Server) {
         for shard in server.shards.objects.values() {
             for (uid, line) in &shard.seen.entries {
@@ -197,13 +195,13 @@ impl Truth {
         self.touched.insert(number);
     }
 
-    /// The process that saw pods and ledger last is gone: what a missing shard said is lost.
+    /// The process that saw pods and ledger last has exited. The lines of a missing shard are lost.
     pub fn leader_gone(&mut self, server: &Server) {
         self.sighted.clear();
         let status = server.job().and_then(|job| job.seen.status.clone()).unwrap_or_default();
         let is_absent =
             |number: u8| !server.shards.objects.values().any(|shard| shard.seen.number(JOB) == Some(number));
-        // A shard that is missing may have had the line of any of its nodes.
+        // A missing shard may have had the line of any of its nodes.
         for uid in self.recorded.keys().chain(self.successes.keys()) {
             let number = shard_of(uid);
             if self.touched.contains(&number) && is_absent(number) {
@@ -216,7 +214,7 @@ impl Truth {
         }
     }
 
-    /// A late write made a shard again without the lines that its last owner knew.
+    /// A late write created a shard again without the lines that its last owner knew.
     pub fn shard_made_late(&mut self, number: u8) {
         if self.touched.contains(&number) {
             let uids = self.recorded.keys().filter(|uid| shard_of(uid) == number);
@@ -224,13 +222,13 @@ impl Truth {
         }
     }
 
-    /// A new rollout runs nodes again whose record was lost.
+    /// In a new rollout, nodes whose record was lost run again.
     pub fn rollout_changed(&mut self) {
         self.lost.values_mut().for_each(|stays| *stays = false);
     }
 
-    /// Released: a pod that has ended loses the finalizer only when the ledger has its line or a later one, unless its
-    /// Node or its DaemonJob is deleted.
+    /// Released: an ended pod loses its finalizer only when the ledger has its line or a later one. The
+    /// exceptions are a deleted Node and a deleted DaemonJob.
     pub fn released(&self, server: &Server, pod: &Pod) -> Judgement {
         let uid = label(pod, NODE_UID_LABEL);
         let exists = server.nodes.objects.values().any(|node| &*node.seen.meta.uid == uid);
@@ -242,7 +240,7 @@ impl Truth {
         }
         let number = shard_of(uid);
         if self.touched.contains(&number) {
-            // The manager writes again what it saw of a deleted shard: it is enough that the line was written.
+            // The manager restores its copy of a deleted shard, so it is enough that the line was written.
             let is_written = self.is_recorded(uid, number_of(pod), u64::MAX);
             return is_written.then_some(()).ok_or(format!("released: {} was never recorded", pod.meta.name));
         }
@@ -250,15 +248,15 @@ impl Truth {
         let line = shard.and_then(|shard| shard.seen.entries.get(uid)).and_then(|line| line.as_ref().ok());
         let Some(line) = line.filter(|line| line.pod >= number_of(pod)) else {
             return Err(format!(
-                "released: {} loses its finalizer and the ledger says {line:?}",
+                "released: {} loses its finalizer, but the ledger has {line:?}",
                 pod.meta.name
             ));
         };
-        // A late write made a second pod of a number that was recorded and gone.
-        let is_told = line.pod > number_of(pod) || self.is_late(pod);
-        let agrees = is_told || (line.outcome == Outcome::Succeeded) == (pod.phase == Phase::Succeeded);
+        // A late write created a second pod with a number that was already recorded.
+        let is_exempt = line.pod > number_of(pod) || self.is_late(pod);
+        let agrees = is_exempt || (line.outcome == Outcome::Succeeded) == (pod.phase == Phase::Succeeded);
         agrees
             .then_some(())
-            .ok_or(format!("released: {} is {:?} and the ledger says {line}", pod.meta.name, pod.phase))
+            .ok_or(format!("released: {} is {:?}, but the ledger has {line}", pod.meta.name, pod.phase))
     }
 }

@@ -91,9 +91,9 @@ fn row<'a>(report: &'a Report, node: &str) -> &'a Row {
     report.rows.iter().find(|row| row.node == node).unwrap_or_else(|| panic!("no {node} in {report:#?}"))
 }
 
-/// A37: the termination message, which no status has, is shown to who may read the pod.
+/// A37: the report shows the termination message, which the status omits, to users who may read the pod.
 #[test]
-fn a_termination_message_is_shown() {
+fn shows_the_termination_message() {
     let job = job(&json!({"backoffLimit": 0}));
     let terminated = json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "no disk\n",
         "startedAt": "2026-01-01T00:00:05Z", "finishedAt": "2026-01-01T00:00:06Z"}});
@@ -106,7 +106,7 @@ fn a_termination_message_is_shown() {
 }
 
 #[test]
-fn every_node_gets_a_line_and_a_reason() {
+fn gives_every_node_a_row_and_a_reason() {
     let job = job(&json!({"backoffLimit": 0}));
     let world = world(
         vec![
@@ -149,11 +149,11 @@ fn every_node_gets_a_line_and_a_reason() {
     assert!(message.contains("k=v:NoSchedule"), "{message}");
     assert_eq!(
         of("other"),
-        (Word::NotSelected, "NodeSelector", None, "nodeSelector wants app=v1 and the node has app=v2")
+        (Word::NotSelected, "NodeSelector", None, "nodeSelector requires app=v1, the node has app=v2")
     );
     assert_eq!(
         of("bare"),
-        (Word::NotSelected, "NodeSelector", None, "nodeSelector wants app=v1 and the node has no label app")
+        (Word::NotSelected, "NodeSelector", None, "nodeSelector requires app=v1, the node has no label app")
     );
     assert_eq!(row(&report, "runs").pod.as_deref(), Some("d-runs-3"));
     assert_eq!(row(&report, "failed").last.as_ref().unwrap().outcome, Outcome::Failed);
@@ -174,14 +174,14 @@ fn every_node_gets_a_line_and_a_reason() {
 #[case::suspended(json!({"suspend": true}), vec![node("a", &json!({}))], false)]
 #[case::tainted(json!({}), vec![node("a", &json!({"/spec/taints": [{"key": "k", "effect": "NoExecute"}]}))], false)]
 #[case::no_node(json!({}), vec![], true)]
-fn whether_all_run(#[case] spec: Value, #[case] nodes: Vec<Value>, #[case] all_run: bool) {
+fn knows_whether_all_nodes_run(#[case] spec: Value, #[case] nodes: Vec<Value>, #[case] all_run: bool) {
     for job in [job(&spec), new(job(&spec))] {
         assert_eq!(explain(&job, &world(nodes.clone(), vec![])).all_run(), all_run);
     }
 }
 
 #[test]
-fn turns_are_told_with_the_one_that_waits() {
+fn names_the_nodes_that_wait_for_their_turn() {
     let report = explain(
         &job(&json!({"parallelism": 1})),
         &world(vec![node("a", &json!({})), node("b", &json!({}))], vec![]),
@@ -192,7 +192,7 @@ fn turns_are_told_with_the_one_that_waits() {
 }
 
 #[test]
-fn a_new_file_finds_everything_new() {
+fn runs_every_node_for_a_new_file() {
     let report =
         report(&new(job(&json!({}))), &world(vec![node("a", &json!({}))], vec![]), Origin::New, now());
     assert!(report.begins);
@@ -202,7 +202,7 @@ fn a_new_file_finds_everything_new() {
 }
 
 #[test]
-fn a_changed_file_runs_again_and_says_why() {
+fn runs_again_for_a_changed_file_and_gives_the_reason() {
     let before = job(&json!({}));
     let mut after = before.clone();
     after.metadata.generation = Some(2);
@@ -219,7 +219,7 @@ fn a_changed_file_runs_again_and_says_why() {
     assert!(report.begins);
     let again = row(&report, "done");
     assert_eq!((again.state, &*again.reason, again.number), (Word::WouldRun, "TemplateChanged", Some(2)));
-    // A pod that has started goes on; one that has not is replaced.
+    // A pod that has started continues. A pod that has not started is replaced.
     let runs = row(&report, "runs");
     assert_eq!((runs.state, &*runs.reason, runs.is_going), (Word::Waiting, "OutdatedTemplate", false));
     let replaced = row(&report, "starts");
@@ -229,9 +229,9 @@ fn a_changed_file_runs_again_and_says_why() {
     assert_eq!(report.notes, ["Applying the file changes DaemonJob d in namespace ns.", "A new run begins."]);
 }
 
-/// An ending holds for its rollout: a changed template is another one.
+/// An ending applies to its rollout, and a changed template is another rollout.
 #[test]
-fn a_changed_file_begins_after_a_failure() {
+fn a_changed_file_begins_a_run_after_a_failure() {
     let mut failed = job(&json!({"activeDeadlineSeconds": 60}));
     let limits = Ending::Deadline.limits(&failed);
     let rollout = failed.status.as_mut().unwrap().rollout.as_mut().unwrap();
@@ -239,7 +239,7 @@ fn a_changed_file_begins_after_a_failure() {
     let world = world(vec![node("a", &json!({}))], vec![]);
     let held = explain(&failed, &world);
     assert_eq!((row(&held, "a").state, &*row(&held, "a").reason), (Word::Waiting, "DeadlineExceeded"));
-    assert!(held.notes[0].contains("No pods are made"), "{:?}", held.notes);
+    assert!(held.notes[0].contains("The manager creates no pods"), "{:?}", held.notes);
     failed.metadata.generation = Some(2);
     failed.spec.template.0["metadata"]["annotations"]["version"] = json!("2");
     let again = report(&failed, &world, Origin::Changed, now());
@@ -247,7 +247,7 @@ fn a_changed_file_begins_after_a_failure() {
 }
 
 #[test]
-fn pods_that_would_be_deleted_are_told() {
+fn names_the_pods_that_would_be_deleted() {
     let job = job(&json!({"suspend": true}));
     let world = world(vec![node("a", &json!({}))], vec![pod(&job, "a", 1, &running())]);
     let report = explain(&job, &world);
@@ -259,7 +259,7 @@ fn pods_that_would_be_deleted_are_told() {
 }
 
 #[test]
-fn pods_on_nodes_that_may_not_have_them() {
+fn shows_pods_on_nodes_that_may_not_have_them() {
     let job = job(&json!({}));
     let taint = |effect: &str| json!({"/spec/taints": [{"key": "k", "effect": effect}]});
     let world = world(
@@ -284,8 +284,8 @@ fn pods_on_nodes_that_may_not_have_them() {
         (row.state, row.reason.as_str(), row.is_going, row.message.as_str())
     };
     let tolerates = "the template does not tolerate the taint k:NoSchedule";
-    let goes_on = format!("its pod goes on, and {tolerates}");
-    assert_eq!(of("stays"), (Word::Running, "Tainted", false, goes_on.as_str()));
+    let continues = format!("its pod continues, and {tolerates}");
+    assert_eq!(of("stays"), (Word::Running, "Tainted", false, continues.as_str()));
     assert_eq!(of("goes"), (Word::Running, "Misplaced", true, "pod d-goes-1 would be deleted"));
     let done = format!("pod 1 at 2026-01-01T00:00:10Z; {tolerates}");
     assert_eq!(of("done"), (Word::Done, "Succeeded", false, done.as_str()));
@@ -293,14 +293,11 @@ fn pods_on_nodes_that_may_not_have_them() {
     assert_eq!((state, reason, is_going), (Word::NotSelected, "NodeSelector", true));
     assert!(message.ends_with("pod d-unselected-1 would be deleted"), "{message}");
     assert_eq!(of("going").1, "NodeTerminating");
-    assert_eq!(
-        report.notes,
-        ["Pods of nodes that are gone: 1, d-gone-1 for instance; they would be deleted."]
-    );
+    assert_eq!(report.notes, ["Pods of deleted nodes: 1, for example d-gone-1; they would be deleted."]);
 }
 
 #[test]
-fn why_a_node_runs_again() {
+fn gives_the_reason_why_a_node_runs_again() {
     let job = job(&json!({"rerunOn": ["NodeReboot"]}));
     let booted = node("a", &json!({"/status/nodeInfo/bootID": "c"}));
     let report = explain(&job, &world(vec![booted], vec![pod(&job, "a", 1, &ended("Succeeded"))]));
@@ -313,7 +310,7 @@ fn why_a_node_runs_again() {
 }
 
 #[test]
-fn a_node_that_is_done_before_its_last_pod_says_so() {
+fn shows_a_node_that_was_done_before_its_last_pod() {
     let job = job(&json!({}));
     let hash = job.spec.template.hash();
     let line = format!(
@@ -326,7 +323,7 @@ fn a_node_that_is_done_before_its_last_pod_says_so() {
 }
 
 #[test]
-fn what_the_api_server_refused_is_taken_from_the_status() {
+fn takes_rejected_pods_from_the_status() {
     let mut job = job(&json!({}));
     let status = job.status.as_mut().unwrap();
     status.pending_nodes = serde_json::from_value(
@@ -344,15 +341,15 @@ fn what_the_api_server_refused_is_taken_from_the_status() {
     assert_eq!((refused.state, &*refused.reason), (Word::Waiting, "FailedCreate"));
     assert_eq!(refused.message, "denied by a webhook");
     assert_eq!(row(&report, "b").state, Word::WouldRun);
-    assert_eq!(report.notes, ["The manager says PodsRefused: denied by a webhook."]);
+    assert_eq!(report.notes, ["The condition PodsRefused is True: denied by a webhook."]);
     assert!(!report.all_run());
-    // A changed template deserves another try.
+    // The manager attempts a changed template again.
     job.spec.template.0["metadata"]["annotations"]["version"] = json!("2");
     assert!(super::report(&job, &world, Origin::Changed, now()).all_run());
 }
 
 #[test]
-fn a_lost_record_is_skipped() {
+fn skips_a_node_whose_record_is_lost() {
     let mut job = job(&json!({}));
     job.status.as_mut().unwrap().ledger_shards = (0..SHARDS).collect();
     let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
@@ -360,7 +357,7 @@ fn a_lost_record_is_skipped() {
 }
 
 #[test]
-fn nothing_runs_while_it_is_deleted() {
+fn runs_no_node_of_a_daemonjob_that_is_being_deleted() {
     let mut job = job(&json!({}));
     job.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:59:00Z")).unwrap();
     let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
@@ -370,15 +367,15 @@ fn nothing_runs_while_it_is_deleted() {
 }
 
 #[test]
-fn a_generation_that_the_manager_has_not_seen_is_told() {
+fn notes_a_generation_that_was_not_reconciled() {
     let mut job = job(&json!({}));
     job.metadata.generation = Some(4);
     let report = explain(&job, &world(vec![node("a", &json!({}))], vec![]));
-    assert!(report.notes[0].contains("status is of generation 1, the spec of 4"), "{:?}", report.notes);
+    assert!(report.notes[0].contains("status has generation 1, the spec 4"), "{:?}", report.notes);
 }
 
 #[test]
-fn parts_of_a_template_that_select_no_node() {
+fn names_the_part_that_does_not_select_a_node() {
     let mut job = job(&json!({}));
     job.spec.template.0["spec"]["nodeName"] = json!("b");
     let world = world(vec![node("a", &json!({}))], vec![]);

@@ -1,4 +1,5 @@
-//! How many nodes have failed, and what that holds: the event orders under which a bad template would go on.
+//! The effect of failed nodes on the rollout, with the orders of events that could let a bad template
+//! continue.
 
 use super::scene::{Scene, cautious};
 use super::*;
@@ -7,9 +8,9 @@ use rstest::rstest;
 const SEVEN: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 const FOUR: [&str; 4] = ["a", "b", "c", "d"];
 
-/// What happens to the node that failed, before and after the pass that sees it.
-fn happens(scene: &mut Scene, what: &str) {
-    match what {
+/// An event of the failed node.
+fn apply_event(scene: &mut Scene, event: &str) {
+    match event {
         "unhealthy" => scene.kill("a"),
         "tainted" => scene.taint("a"),
         "deselected" => scene.edit_node("a", |node| node.meta.labels = [].into()),
@@ -26,35 +27,35 @@ fn selecting(more: &Value) -> DaemonJob {
     cautious(&spec)
 }
 
-/// C1: whatever becomes of the failed node, the next node is not tried.
+/// C1: no later event of the failed node lets the next node run.
 #[rstest]
 #[case("unhealthy")]
 #[case("tainted")]
 #[case("deselected")]
 #[case("deleted")]
 #[case("cordoned")]
-fn a_failed_node_holds_the_rollout_whatever_becomes_of_it(#[case] what: &str) {
+fn stays_stopped_after_any_event_of_the_failed_node(#[case] event: &str) {
     let mut scene = Scene::new(selecting(&json!({})), &FOUR);
     scene.passes();
     scene.fail("a");
     assert!(scene.is_braked());
-    happens(&mut scene, what);
+    apply_event(&mut scene, event);
     assert!(scene.is_braked(), "{:?}", scene.status().conditions);
     for seconds in [60, 700, 3_600] {
-        assert!(scene.wait(seconds).is_empty(), "{what} after {seconds} s");
+        assert!(scene.wait(seconds).is_empty(), "{event} after {seconds} s");
     }
     scene.change_leader();
     assert!(scene.is_braked() && scene.passes().is_empty());
 }
 
-/// C1: Failed does not turn into Complete when the failed node goes away.
+/// C1: Failed does not become Complete when the failed node disappears.
 #[rstest]
 #[case("unhealthy", true)]
 #[case("tainted", true)]
 #[case("cordoned", true)]
 #[case("deselected", false)]
 #[case("deleted", false)]
-fn failed_stays_failed_unless_the_node_is_gone(#[case] what: &str, #[case] stays: bool) {
+fn stays_failed_until_the_failed_node_is_gone(#[case] event: &str, #[case] stays: bool) {
     let mut scene = Scene::new(
         selecting(&json!({"failurePolicy": {"type": "Continue"}, "parallelism": null})),
         &["a", "b"],
@@ -63,37 +64,37 @@ fn failed_stays_failed_unless_the_node_is_gone(#[case] what: &str, #[case] stays
     scene.succeed("b");
     scene.fail("a");
     assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
-    happens(&mut scene, what);
+    apply_event(&mut scene, event);
     for seconds in [60, 700] {
         scene.wait(seconds);
-        assert_eq!((scene.condition("Failed").0, scene.condition("Complete").0), (stays, !stays), "{what}");
+        assert_eq!((scene.condition("Failed").0, scene.condition("Complete").0), (stays, !stays), "{event}");
     }
 }
 
-/// A1: with the default backoffLimit a node that failed once counts as soon as it cannot be tried again.
+/// A1: with the default backoffLimit a node that failed once counts when it cannot be retried.
 #[rstest]
 #[case("tainted", 0)]
 #[case("deselected", 0)]
 #[case("deleted", 0)]
 #[case("unhealthy", 601)]
-fn a_failed_node_that_cannot_be_tried_again_counts(#[case] what: &str, #[case] after: i64) {
+fn counts_a_failed_node_that_cannot_be_retried(#[case] event: &str, #[case] after: i64) {
     let mut scene = Scene::new(selecting(&json!({"backoffLimit": 6})), &FOUR);
     scene.passes();
     scene.fail("a");
     assert!(!scene.is_braked());
-    assert_eq!(scene.reason("b"), Some("WaitingForTurn"), "H1: the node keeps its place while it backs off");
-    happens(&mut scene, what);
+    assert_eq!(scene.reason("b"), Some("WaitingForTurn"), "H1: the node keeps its slot while it backs off");
+    apply_event(&mut scene, event);
     assert!(scene.wait(after).is_empty());
     assert!(scene.is_braked(), "{:?}", scene.status());
     for seconds in [60, 700, 3_600] {
-        assert!(scene.wait(seconds).is_empty(), "{what} after {seconds} s");
+        assert!(scene.wait(seconds).is_empty(), "{event} after {seconds} s");
     }
     assert!(!scene.condition("Complete").0);
 }
 
-/// N10: such a failure heals when the node can be tried again.
+/// N10: such a failure ends when the node can be retried.
 #[test]
-fn untainting_a_failed_node_lets_it_try_again() {
+fn retries_a_failed_node_after_its_taint_is_removed() {
     let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &FOUR);
     scene.passes();
     scene.fail("a");
@@ -104,13 +105,13 @@ fn untainting_a_failed_node_lets_it_try_again() {
     scene.untaint("a");
     assert!(!scene.is_braked());
     assert_eq!(scene.pod("a").meta.name, scene.pod("a").meta.name);
-    assert!(scene.pod("a").is_counted(), "a is tried again, and no other node is");
+    assert!(scene.pod("a").is_counted(), "only a is retried");
     assert!(scene.world.pods.iter().all(|pod| pinned_to(pod) == Some("a")));
 }
 
-/// A2 and N3: a dead node that is deleted counts at once, and a new Node of its name does not heal it.
+/// A2 and N3: a deleted dead node counts immediately, and a new Node with its name does not end the failure.
 #[test]
-fn a_deleted_suspect_node_counts_at_once() {
+fn counts_a_deleted_suspect_node_immediately() {
     let mut scene = Scene::new(cautious(&json!({})), &FOUR);
     scene.passes();
     scene.run("a");
@@ -126,9 +127,9 @@ fn a_deleted_suspect_node_counts_at_once() {
     assert!(message.contains("set spec.retryToken"), "{message}");
 }
 
-/// The record of a deleted node is written before its pod may go.
+/// The ledger has the record of a deleted node before its pod is released.
 #[test]
-fn a_deleted_suspect_node_is_recorded_before_its_pod_goes() {
+fn records_a_deleted_suspect_node_before_releasing_its_pod() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.run("a");
@@ -140,7 +141,7 @@ fn a_deleted_suspect_node_is_recorded_before_its_pod_goes() {
         written(&plan)
     );
     assert!(released(&plan).is_empty());
-    // The pod ends, goes, and the line is folded in one write.
+    // The pod ends and is released, and one write counts the node and drops its line.
     scene.delete_node("a");
     assert!(scene.world.pods.is_empty());
     scene.wait(400);
@@ -151,9 +152,9 @@ fn a_deleted_suspect_node_is_recorded_before_its_pod_goes() {
     assert!(scene.is_braked());
 }
 
-/// A line of deleted nodes that is not usable stays as it is, and does not lift the brake.
+/// An unusable line of deleted nodes is not changed, and the rollout stays stopped.
 #[test]
-fn an_unusable_line_of_deleted_nodes_keeps_the_brake() {
+fn stays_stopped_with_an_unusable_line_of_deleted_nodes() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.fail("a");
@@ -165,15 +166,15 @@ fn an_unusable_line_of_deleted_nodes_keeps_the_brake() {
     Arc::make_mut(&mut scene.world.ledger[at]).gone = scribble.clone();
     assert!(scene.wait(4_000).is_empty());
     assert!(scene.is_braked());
-    assert_eq!(scene.world.ledger[at].gone, scribble, "untouched");
+    assert_eq!(scene.world.ledger[at].gone, scribble, "the line must not change");
     scene.edit(|job| job.spec.retry_token = Some("again".into()));
     scene.passes();
     assert!(!scene.is_braked() && scene.pod("b").is_counted());
 }
 
-/// A brake stays on when the record of the node that failed is lost.
+/// The rollout stays stopped when the record of the failed node is lost.
 #[test]
-fn a_lost_record_keeps_the_brake() {
+fn stays_stopped_when_the_record_is_lost() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.fail("a");
@@ -188,9 +189,9 @@ fn a_lost_record_keeps_the_brake() {
     assert!(message.contains("1 node failed (1 without a record), maxFailedNodes allows 0"), "{message}");
 }
 
-/// A6 and N10: what may heal holds the rollout; it never ends it and deletes nothing.
+/// A6 and N10: a provisional failure pauses the rollout. It does not end the run and deletes no pod.
 #[test]
-fn a_lost_node_holds_fail_fast_and_ends_nothing() {
+fn a_lost_node_pauses_fail_fast_without_ending_the_run() {
     let policy = json!({"failurePolicy": {"type": "FailFast"}, "parallelism": 2});
     let mut scene = Scene::new(cautious(&policy), &FOUR);
     scene.passes();
@@ -208,16 +209,20 @@ fn a_lost_node_holds_fail_fast_and_ends_nothing() {
     assert_eq!(scene.status().succeeded, Some(2));
 }
 
-/// FailFast ends the run by recorded failures, and that holds until a limit changes.
+/// FailFast ends the run after recorded failures, until a limit changes.
 #[test]
-fn fail_fast_holds_although_the_failed_node_is_deleted() {
+fn fail_fast_stays_ended_after_the_failed_node_is_deleted() {
     let mut scene = Scene::new(cautious(&json!({"failurePolicy": {"type": "FailFast"}})), &FOUR);
     scene.passes();
     scene.fail("a");
     assert_eq!(scene.condition("Failed"), (true, "MaxFailedNodesExceeded"));
     scene.delete_node("a");
     scene.edit(|job| job.spec.parallelism = None);
-    assert_eq!(scene.condition("Failed"), (true, "MaxFailedNodesExceeded"), "another field lifts nothing");
+    assert_eq!(
+        scene.condition("Failed"),
+        (true, "MaxFailedNodesExceeded"),
+        "another field does not let the run continue"
+    );
     assert!(!scene.condition("Complete").0);
     scene.edit(|job| {
         let policy = job.spec.failure_policy.as_mut().unwrap();
@@ -226,9 +231,9 @@ fn fail_fast_holds_although_the_failed_node_is_deleted() {
     assert_eq!(scene.world.pods.iter().filter(|pod| pod.is_counted()).count(), 3);
 }
 
-/// A10: a resume, a reboot and a new node lift nothing.
+/// A10: neither a resume nor a reboot nor a new node lets the rollout continue.
 #[test]
-fn a_new_run_of_the_same_rollout_stays_held() {
+fn a_new_run_of_the_same_rollout_stays_stopped() {
     let mut scene = Scene::new(cautious(&json!({"rerunOn": ["TemplateChange", "NodeReboot"]})), &FOUR);
     scene.passes();
     scene.fail("a");
@@ -241,19 +246,19 @@ fn a_new_run_of_the_same_rollout_stays_held() {
     assert!(scene.is_braked() && scene.wait(7_200).is_empty());
 }
 
-/// What lifts the brake: a raised limit, another type, a new template, a new retryToken.
+/// A higher limit, another type, a new template and a new retryToken let the rollout continue.
 #[rstest]
 #[case("limit")]
 #[case("type")]
 #[case("template")]
 #[case("token")]
-fn the_user_lifts_the_brake(#[case] what: &str) {
+fn continues_after_a_change_by_the_user(#[case] event: &str) {
     let mut scene = Scene::new(cautious(&json!({})), &FOUR);
     scene.passes();
     scene.fail("a");
     scene.second += 60;
     let before = scene.world.pods.len();
-    match what {
+    match event {
         "template" => scene.use_template("other"),
         "token" => scene.edit(|job| job.spec.retry_token = Some("1".into())),
         "type" => scene.edit(|job| job.spec.failure_policy = None),
@@ -263,12 +268,12 @@ fn the_user_lifts_the_brake(#[case] what: &str) {
         }),
     }
     assert!(!scene.is_braked());
-    assert_eq!(scene.world.pods.len(), before + 1, "{what}");
+    assert_eq!(scene.world.pods.len(), before + 1, "{event}");
 }
 
-/// A9: the percentage is of the largest fleet, not of the nodes at this instant.
+/// A9: the percentage is of the largest fleet, not of the present nodes.
 #[test]
-fn a_percentage_is_of_the_largest_fleet() {
+fn takes_the_percentage_of_the_largest_fleet() {
     let policy = json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": "50%"}, "parallelism": null});
     let mut scene = Scene::new(cautious(&policy), &FOUR);
     assert_eq!(scene.status().rollout.as_ref().unwrap().base, 4);
@@ -284,9 +289,10 @@ fn a_percentage_is_of_the_largest_fleet() {
     assert_eq!(scene.status().rollout.as_ref().unwrap().base, 5);
 }
 
-/// A7: a node that was not Ready when its pod was made is no suspect, and a tolerated taint keeps nothing away.
+/// A7: a node that was not Ready when its pod was created is not suspect, and a tolerated taint has no
+/// effect.
 #[test]
-fn a_template_that_tolerates_not_ready_runs_on_such_nodes() {
+fn runs_on_not_ready_nodes_that_the_template_tolerates() {
     let template = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}],
         "tolerations": [{"key": super::scene::NOT_READY, "operator": "Exists"}]}}});
     let mut scene = Scene::new(cautious(&template), &["a"]);
@@ -300,9 +306,9 @@ fn a_template_that_tolerates_not_ready_runs_on_such_nodes() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
-/// A8 and N9: failed nodes that are repaired one a day do not add up, and time takes nothing off a brake that is on.
+/// A8 and N9: daily failures of repaired nodes do not add up. Time alone does not end a stop.
 #[test]
-fn deleted_nodes_count_for_a_day() {
+fn counts_deleted_nodes_for_a_day() {
     let policy = json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": 1}});
     let mut scene = Scene::new(cautious(&policy), &["a0"]);
     scene.passes();
@@ -317,7 +323,7 @@ fn deleted_nodes_count_for_a_day() {
     }
     let gone: usize = scene.gone_lines().map(|gone| gone.to_string().len()).sum();
     assert!(gone < 16 * 80, "{gone} bytes");
-    // Two in one day brake it, for good.
+    // Two failures in one day stop the rollout permanently.
     scene.fail("a5");
     scene.create_node("b", "b");
     scene.delete_node("a5");
@@ -332,9 +338,9 @@ fn deleted_nodes_count_for_a_day() {
     }
 }
 
-/// A18 and N7: a lost node is failed, whether or not it is done; it is never Complete first and Failed later.
+/// A18 and N7: a lost node is failed, done or not. It is never Complete first and Failed later.
 #[test]
-fn the_last_node_succeeds_and_dies() {
+fn waits_for_a_node_that_dies_after_its_success() {
     let mut scene = Scene::new(cautious(&json!({"failurePolicy": {"type": "Continue"}})), &["a", "b"]);
     scene.passes();
     scene.succeed("a");
@@ -351,9 +357,9 @@ fn the_last_node_succeeds_and_dies() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
-/// N2: the suspicion survives a change of leader; a done node that breaks weeks later is not suspect.
+/// N2: a new leader still suspects the node. A done node that breaks weeks later is not suspect.
 #[test]
-fn suspicion_survives_a_change_of_leader() {
+fn a_node_stays_suspect_under_a_new_leader() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.run("a");
@@ -365,7 +371,7 @@ fn suspicion_survives_a_change_of_leader() {
     scene.world.pods.clear();
     scene.change_leader();
     assert_eq!(scene.reason("a"), Some("NotReadySinceAttempt"));
-    assert!(scene.wait(400).is_empty(), "a new leader may wait once more");
+    assert!(scene.wait(400).is_empty(), "a new leader may wait again");
     scene.wait(300);
     assert!(scene.is_braked());
     scene.heal("a");
@@ -380,7 +386,7 @@ fn suspicion_survives_a_change_of_leader() {
 
 /// N4: a remediation operator taints each dead node within seconds.
 #[test]
-fn a_taint_on_a_dead_node_does_not_free_its_place() {
+fn a_taint_on_a_dead_node_does_not_free_its_slot() {
     let mut scene = Scene::new(cautious(&json!({})), &FOUR);
     scene.passes();
     scene.run("a");
@@ -392,7 +398,7 @@ fn a_taint_on_a_dead_node_does_not_free_its_place() {
     assert!(scene.is_braked());
 }
 
-/// N5: a job that cordons, drains and reboots its node takes one node at a time, and no node counts as lost.
+/// N5: with a job that cordons, drains and reboots its node, one node is down at a time, and no node is lost.
 #[test]
 fn a_job_that_cordons_and_reboots_takes_one_node_at_a_time() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
@@ -402,17 +408,17 @@ fn a_job_that_cordons_and_reboots_takes_one_node_at_a_time() {
     let now = scene.now();
     scene.edit_pod("a", |pod| (pod.phase, pod.disrupted, pod.finished) = (Phase::Failed, true, Some(now)));
     scene.kill("a");
-    assert!(scene.wait(590).is_empty(), "its place is held while it is down");
+    assert!(scene.wait(590).is_empty(), "the node holds its slot while it is down");
     assert!(!scene.is_braked());
-    assert_eq!(scene.wait(20), ["b"], "not for ever");
+    assert_eq!(scene.wait(20), ["b"], "the slot is not held permanently");
     assert!(!scene.is_braked(), "{:?}", scene.status());
     scene.delete_node("a");
     assert!(!scene.is_braked());
 }
 
-/// N8: three of four nodes die and are replaced: the replacements do not run.
+/// N8: after three of four nodes die and are replaced, the replacements do not run.
 #[test]
-fn replacements_of_dead_nodes_do_not_all_run() {
+fn does_not_run_replacements_of_dead_nodes() {
     let mut scene = Scene::new(cautious(&json!({"parallelism": 3})), &FOUR);
     scene.passes();
     for name in ["a", "b", "c"] {
@@ -429,9 +435,9 @@ fn replacements_of_dead_nodes_do_not_all_run() {
     assert!(scene.is_braked() && scene.wait(3_600).is_empty());
 }
 
-/// N8: an outage of an hour counts nothing as lost or skipped, and turns nothing green.
+/// N8: during an outage of an hour no node is lost or skipped, and no condition changes.
 #[test]
-fn an_outage_changes_nothing() {
+fn an_outage_changes_no_condition() {
     let mut scene = Scene::new(cautious(&json!({"parallelism": 1})), &FOUR);
     scene.passes();
     scene.run("a");
@@ -451,9 +457,9 @@ fn an_outage_changes_nothing() {
     assert!(scene.pod("b").is_counted());
 }
 
-/// N8: nodes that were offline before the run began hold nothing.
+/// N8: nodes that were offline before the run began do not stop the rollout.
 #[test]
-fn a_fleet_that_is_half_offline_for_good_is_not_held() {
+fn runs_a_fleet_that_is_permanently_half_offline() {
     let mut scene = Scene { job: cautious(&json!({})), world: world(&FOUR, vec![]), second: 0 };
     for name in ["b", "c", "d"] {
         let at = scene.world.nodes.iter().position(|one| *one.meta.name == *name).unwrap();
@@ -468,27 +474,27 @@ fn a_fleet_that_is_half_offline_for_good_is_not_held() {
     assert_eq!(scene.condition("Complete"), (true, "NodesSkipped"));
 }
 
-/// N15: a node that is suspect from an older rollout holds its place and counts for no newer one.
+/// N15: a suspect node of an older rollout holds its slot, but does not count in the newer rollout.
 #[test]
-fn a_suspect_of_an_older_rollout_counts_for_no_newer_one() {
+fn does_not_count_a_suspect_node_of_an_older_rollout() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.run("a");
     scene.kill("a");
     scene.use_template("other");
-    assert!(scene.wait(500).is_empty(), "the place is held");
+    assert!(scene.wait(500).is_empty(), "the node holds its slot");
     assert_eq!(scene.wait(200), ["b"]);
     assert!(!scene.is_braked());
     scene.delete_node("a");
     assert!(!scene.is_braked());
 }
 
-/// Complete within a limit that the user set, under Continue alone.
+/// Failures are tolerated only with type Continue and within a limit that the user set.
 #[rstest]
 #[case(json!({"type": "Continue", "maxFailedNodes": 1}), true, "FailuresTolerated")]
 #[case(json!({"type": "Continue"}), false, "NodesFailed")]
 #[case(json!({"type": "Pause", "maxFailedNodes": 1}), false, "NodesFailed")]
-fn failures_are_tolerated_within_a_limit(#[case] policy: Value, #[case] complete: bool, #[case] why: &str) {
+fn tolerates_failures_within_a_limit(#[case] policy: Value, #[case] complete: bool, #[case] why: &str) {
     let mut scene = Scene::new(cautious(&json!({"failurePolicy": policy})), &["a", "b"]);
     scene.passes();
     scene.fail("a");
@@ -498,7 +504,7 @@ fn failures_are_tolerated_within_a_limit(#[case] policy: Value, #[case] complete
     assert_eq!(scene.condition("Failed").0, !complete);
 }
 
-/// A node that was Ready after its pod ended is not suspect, although the ledger does not say so yet.
+/// A node that was Ready after its pod ended is not suspect, even if the ledger does not have that yet.
 #[rstest]
 #[case::deleted(true)]
 #[case::not_ready(false)]
@@ -515,12 +521,12 @@ fn a_node_that_was_ready_after_its_pod_is_not_suspect(#[case] is_deleted: bool) 
     }
     assert!(!scene.is_braked(), "{:?}", scene.status());
     scene.succeed("b");
-    assert!(scene.pod("c").is_counted(), "a holds no place");
+    assert!(scene.pod("c").is_counted(), "a holds no slot");
 }
 
-/// A10: nodes that join raise the base of a percentage, but lift no brake.
+/// A10: nodes that join raise the base of a percentage, but do not let a stopped rollout continue.
 #[test]
-fn nodes_that_join_lift_no_brake() {
+fn stays_stopped_when_nodes_join() {
     let policy = json!({"failurePolicy": {"type": "Pause", "maxFailedNodes": "20%"}});
     let mut scene = Scene::new(cautious(&policy), &FOUR);
     scene.passes();
@@ -530,9 +536,9 @@ fn nodes_that_join_lift_no_brake() {
     assert!(scene.is_braked() && scene.wait(60).is_empty());
 }
 
-/// The message of a run that FailFast ended has the numbers and the way out.
+/// The message of a run that FailFast ended has the numbers and the remedy.
 #[test]
-fn a_failed_run_says_how_to_go_on() {
+fn the_message_of_a_failed_run_has_the_remedy() {
     let mut scene = Scene::new(cautious(&json!({"failurePolicy": {"type": "FailFast"}})), &FOUR);
     scene.passes();
     scene.fail("a");
@@ -544,9 +550,9 @@ fn a_failed_run_says_how_to_go_on() {
     );
 }
 
-/// A brake that rests on a lost node outlives the process that saw the node fall silent.
+/// A rollout that stopped at a lost node stays stopped under a new leader.
 #[test]
-fn a_new_leader_keeps_the_brake_of_a_lost_node() {
+fn a_new_leader_stays_stopped_at_a_lost_node() {
     let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &FOUR);
     scene.passes();
     scene.run("a");
@@ -566,9 +572,9 @@ fn a_new_leader_keeps_the_brake_of_a_lost_node() {
     assert!(!scene.is_braked() && scene.pod("c").is_counted());
 }
 
-/// The same for a failed node that is unhealthy for too long to be tried again.
+/// The same for a failed node that was unhealthy for too long.
 #[test]
-fn a_new_leader_keeps_the_brake_of_an_unhealthy_failed_node() {
+fn a_new_leader_stays_stopped_at_an_unhealthy_failed_node() {
     let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &FOUR);
     scene.passes();
     scene.fail("a");
@@ -579,9 +585,9 @@ fn a_new_leader_keeps_the_brake_of_an_unhealthy_failed_node() {
     assert!(scene.wait(300).is_empty() && scene.is_braked(), "{:?}", scene.status());
 }
 
-/// The clocks stand still in an outage: it heals no node that was lost before.
+/// An outage stops the clocks. A node that was lost before the outage stays lost.
 #[test]
-fn an_outage_heals_no_lost_node() {
+fn a_lost_node_stays_lost_during_an_outage() {
     let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &SEVEN);
     scene.passes();
     scene.run("a");
@@ -602,7 +608,7 @@ fn an_outage_heals_no_lost_node() {
 
 /// The time before an outage counts, and the outage does not.
 #[test]
-fn the_clocks_stand_still_in_an_outage() {
+fn an_outage_stops_the_clocks() {
     let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &SEVEN);
     scene.passes();
     scene.run("a");
@@ -622,11 +628,11 @@ fn the_clocks_stand_still_in_an_outage() {
     assert_eq!(scene.reason("a"), Some("NodeLost"));
 }
 
-/// A2: a node that exceeded disruptionLimit counts after its Node was deleted.
+/// A2: a node over its disruptionLimit counts after its Node was deleted.
 #[rstest]
 #[case::evicted(false)]
 #[case::rejected(true)]
-fn a_deleted_node_over_its_disruption_limit_counts(#[case] is_rejected: bool) {
+fn counts_a_deleted_node_over_its_disruption_limit(#[case] is_rejected: bool) {
     let mut scene = Scene::new(cautious(&json!({"disruptionLimit": 1})), &["a"]);
     scene.passes();
     for _ in 0..2 {
@@ -643,11 +649,11 @@ fn a_deleted_node_over_its_disruption_limit_counts(#[case] is_rejected: bool) {
     assert!(scene.is_braked() && scene.wait(3_600).is_empty(), "{:?}", scene.status());
 }
 
-/// A1: a node that failed once, and whose retry does not start in time, has failed.
+/// A1: a node that failed once and whose retry does not start in time has failed.
 #[rstest]
 #[case::pending(false)]
 #[case::rejected(true)]
-fn a_failed_node_whose_retry_does_not_start_has_failed(#[case] is_rejected: bool) {
+fn fails_a_node_whose_retry_does_not_start(#[case] is_rejected: bool) {
     let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6, "pendingDeadlineSeconds": 60})), &FOUR);
     scene.passes();
     scene.fail("a");
@@ -663,27 +669,27 @@ fn a_failed_node_whose_retry_does_not_start_has_failed(#[case] is_rejected: bool
     assert!(scene.wait(3_600).is_empty() && !scene.condition("Complete").0);
 }
 
-/// A retry that the manager deletes, or that is evicted, takes the failure before it not back.
+/// The failure counts even if the manager deletes the retry or the retry is evicted.
 #[test]
-fn deleting_a_retry_takes_no_failure_back() {
+fn a_deleted_retry_does_not_undo_the_failure() {
     let mut scene = Scene::new(selecting(&json!({"backoffLimit": 6})), &FOUR);
     scene.passes();
     scene.fail("a");
     scene.wait(10);
     scene.run("a");
-    happens(&mut scene, "deselected");
+    apply_event(&mut scene, "deselected");
     assert_eq!(DeletedFor::of(scene.pod("a")), Some(DeletedFor::Misplaced));
     assert!(scene.is_braked());
     scene.fail("a");
     assert!(scene.is_braked() && scene.wait(3_600).is_empty(), "{:?}", scene.status());
 }
 
-/// N10: one failure of six, and a node that blinks: neither Failed nor an end of the run.
+/// N10: one failure of six and a node that is briefly not Ready do not end the run.
 #[rstest]
 #[case("Continue")]
 #[case("FailFast")]
 #[case("Pause")]
-fn a_failed_node_that_blinks_is_tried_again(#[case] type_: &str) {
+fn retries_a_failed_node_that_was_briefly_not_ready(#[case] type_: &str) {
     let mut scene =
         Scene::new(cautious(&json!({"backoffLimit": 6, "failurePolicy": {"type": type_}})), &["a"]);
     scene.passes();
@@ -697,9 +703,9 @@ fn a_failed_node_that_blinks_is_tried_again(#[case] type_: &str) {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
-/// N4: the place stays held too if the pod has ended.
+/// N4: the node holds its slot even after its pod has ended.
 #[test]
-fn a_taint_on_a_suspect_node_without_a_pod_frees_no_place() {
+fn a_taint_on_a_suspect_node_does_not_free_its_slot() {
     let mut scene = Scene::new(cautious(&json!({})), &FOUR);
     scene.passes();
     scene.run("a");
@@ -710,9 +716,9 @@ fn a_taint_on_a_suspect_node_without_a_pod_frees_no_place() {
     assert_eq!(scene.reason("a"), Some("NotReadySinceAttempt"));
 }
 
-/// Of a lost shard nothing is left but the count of deleted nodes: the brake stays on.
+/// If only the count of deleted nodes was in a lost shard, the rollout stays stopped.
 #[test]
-fn a_lost_count_of_deleted_nodes_keeps_the_brake() {
+fn stays_stopped_when_the_count_of_deleted_nodes_is_lost() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.fail("a");
@@ -724,9 +730,9 @@ fn a_lost_count_of_deleted_nodes_keeps_the_brake() {
     assert!(scene.is_braked() && scene.wait(3_600).is_empty(), "{:?}", scene.status());
 }
 
-/// A record that was lost before the brake came on does not keep it on.
+/// A record that was lost before the rollout stopped does not keep it stopped.
 #[test]
-fn an_older_lost_record_does_not_keep_the_brake() {
+fn continues_despite_an_older_lost_record() {
     let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &["a", "b"]);
     scene.passes();
     scene.succeed("a");
@@ -743,9 +749,9 @@ fn an_older_lost_record_does_not_keep_the_brake() {
     assert!(!scene.is_braked(), "{:?}", scene.status());
 }
 
-/// The taint controller writes its condition on a pod that failed before: the failure stays one.
+/// The taint controller sets its condition on a pod that failed earlier. The failure still counts.
 #[test]
-fn a_failed_pod_that_is_evicted_later_has_failed() {
+fn a_failed_pod_that_is_evicted_later_stays_failed() {
     let mut scene = Scene::new(cautious(&json!({})), &FOUR);
     scene.passes();
     scene.fail("a");
@@ -758,9 +764,9 @@ fn a_failed_pod_that_is_evicted_later_has_failed() {
     assert_eq!(scene.reason("a"), Some("BackoffLimitExceeded"));
 }
 
-/// A failed node that is suspect is in both lists: it counts, and it keeps a place.
+/// A failed suspect node is in both lists: it counts as failed and holds a slot.
 #[test]
-fn a_failed_node_that_is_suspect_is_pending_too() {
+fn lists_a_failed_suspect_node_as_pending_too() {
     let policy = json!({"failurePolicy": {"type": "Continue", "maxFailedNodes": 1}});
     let mut scene = Scene::new(cautious(&policy), &["a"]);
     scene.passes();
@@ -770,14 +776,14 @@ fn a_failed_node_that_is_suspect_is_pending_too() {
     let status = scene.status();
     assert_eq!((status.failed, status.pending, scene.condition("Complete").0), (Some(1), Some(1), false));
     assert_eq!(status.pending_nodes[0].reason, "NotReadySinceAttempt");
-    assert!(status.pending_nodes[0].message.ends_with("holds 1 of 1 places"), "{status:?}");
+    assert!(status.pending_nodes[0].message.ends_with("holds 1 of 1 slots"), "{status:?}");
     scene.heal("a");
     assert_eq!((scene.condition("Complete"), scene.status().pending), ((true, "FailuresTolerated"), Some(0)));
 }
 
-/// A failed node that was cordoned, and dies while its retry is there, has failed: it is not skipped.
+/// A failed node that was cordoned and dies during its retry has failed. It is not skipped.
 #[test]
-fn a_failed_node_whose_retry_hangs_on_a_dead_node_has_failed() {
+fn fails_a_node_that_dies_during_its_retry() {
     let mut scene = Scene::new(cautious(&json!({"backoffLimit": 1})), &["a", "b"]);
     scene.edit_node("a", |node| node.unschedulable = true);
     scene.passes();

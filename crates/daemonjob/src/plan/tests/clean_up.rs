@@ -1,4 +1,4 @@
-//! What happens to ended pods: they are released, deleted after their time, and kept in bounded numbers.
+//! Ended pods: their release, their deletion after the ttl, and the limits of their number.
 
 use super::scene::{Scene, cautious};
 use super::*;
@@ -11,7 +11,7 @@ fn scene(spec: &Value, nodes: usize) -> Scene {
     scene
 }
 
-/// Ends all pods that run, without a pass.
+/// Ends all running pods without a reconcile.
 fn end_all(scene: &mut Scene, phase: Phase) {
     let now = scene.now();
     for pod in &mut scene.world.pods {
@@ -25,7 +25,7 @@ fn held(scene: &Scene) -> usize {
     scene.world.pods.iter().filter(|pod| pod.meta.has_finalizer(FINALIZER)).count()
 }
 
-/// A pass each second, as the manager makes them where something is left to do.
+/// Reconciles each second, as the manager does while work remains.
 fn seconds(scene: &mut Scene, count: i64) {
     for _ in 0..count {
         scene.second += 1;
@@ -33,47 +33,47 @@ fn seconds(scene: &mut Scene, count: i64) {
     }
 }
 
-/// H6: two minutes after the end of a run no recorded pod has our finalizer; the rate is bounded.
+/// H6: two minutes after the end of a run no recorded pod has the finalizer. The rate is bounded.
 #[test]
-fn recorded_pods_are_released_when_the_run_has_ended() {
+fn releases_recorded_pods_after_the_end_of_the_run() {
     let mut scene = scene(&json!({}), 500);
     end_all(&mut scene, Phase::Succeeded);
     scene.pass();
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
-    assert_eq!(held(&scene), 500, "they are recorded first");
+    assert_eq!(held(&scene), 500, "the manager records the pods first");
     let plan = scene.pass();
     let last = plan.steps.last().unwrap();
     assert_eq!((plan.steps.len(), last.len()), (1, 200));
     assert_eq!(plan.again, Some(later(scene.second + 1)));
     assert_eq!(held(&scene), 300);
-    assert!(scene.pass().steps.is_empty(), "the next ones follow after a second");
+    assert!(scene.pass().steps.is_empty(), "the next pods follow after a second");
     seconds(&mut scene, 2);
     assert_eq!(held(&scene), 0);
     assert_eq!(scene.pass().again, None, "nothing is left to do");
     assert_eq!(scene.world.pods.len(), 500);
 }
 
-/// A run that goes on releases recorded pods after a minute in which no pod was created and none ended.
+/// A run that continues releases recorded pods after a minute without a new pod and without the end of a pod.
 #[test]
-fn a_quiet_run_releases_recorded_pods() {
+fn releases_recorded_pods_in_a_quiet_run() {
     let mut scene = Scene::new(cautious(&json!({"parallelism": 2})), &["a", "b", "c"]);
     scene.passes();
     scene.succeed("a");
-    // A pod of c is created now. The ledger has the first outcome after five minutes at the latest.
+    // The manager creates a pod for c. The ledger has the first outcome after at most five minutes.
     scene.wait(300);
     assert!(scene.line("uid-a").is_some());
-    assert_eq!(held(&scene), 2, "a is recorded, and it was quiet for long");
+    assert_eq!(held(&scene), 2, "a is recorded and the quiet time is over");
     scene.succeed("b");
     scene.wait(59);
     assert_eq!(held(&scene), 2, "b is not recorded, and c runs");
     scene.edit(|job| job.spec.retry_token = Some("now".into()));
-    assert!(scene.line("uid-b").is_some(), "a change of the spec records all");
+    assert!(scene.line("uid-b").is_some(), "a change of the spec records every pod");
     assert_eq!(held(&scene), 2, "b ended 59 s ago");
     scene.wait(1);
     assert_eq!(held(&scene), 1);
 }
 
-/// A new leader has seen no quiet minute yet; the rate is its own.
+/// A new leader measures the quiet minute again, and has its own rate.
 #[test]
 fn a_new_leader_waits_for_a_quiet_minute() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
@@ -87,9 +87,9 @@ fn a_new_leader_waits_for_a_quiet_minute() {
     assert_eq!(held(&scene), 1);
 }
 
-/// The record of a pod may be lost with its shard: until that is written again the pod is kept.
+/// A lost shard may have had the record of a pod. The manager keeps the pod until the shard is written again.
 #[test]
-fn no_pod_is_released_whose_shard_is_lost() {
+fn does_not_release_a_pod_whose_shard_is_lost() {
     let mut scene = scene(&json!({}), 1);
     end_all(&mut scene, Phase::Succeeded);
     scene.pass();
@@ -100,9 +100,9 @@ fn no_pod_is_released_whose_shard_is_lost() {
     assert!(matches!(&plan.steps[0][..], [Action::Create { resource: CONFIG_MAPS, .. }]));
 }
 
-/// A14: a drain may delete the pods together with the manager; its successor may have no node.
+/// A14: a drain may delete the pods together with the manager, and no other manager may be able to run.
 #[test]
-fn the_last_pass_releases_deleted_pods() {
+fn releases_deleted_pods_before_the_process_exits() {
     let mut scene = scene(&json!({}), 2);
     end_all(&mut scene, Phase::Succeeded);
     let now = scene.now();
@@ -115,9 +115,9 @@ fn the_last_pass_releases_deleted_pods() {
     assert!(scene.world.pods.is_empty(), "{:?}", scene.world.pods);
 }
 
-/// M3: the time counts for each pod from its end, in a run that does not end too. A failed node's pods stay until then.
+/// M3: the ttl of a pod begins at its end. The pods of a failed node wait for the end of the run.
 #[test]
-fn a_ttl_counts_for_each_pod() {
+fn applies_the_ttl_to_each_pod() {
     let spec = json!({"ttlSecondsAfterFinished": 400, "backoffLimit": 0, "parallelism": 3});
     let mut scene = Scene::new(with(&spec), &["a", "b", "c"]);
     scene.passes();
@@ -139,9 +139,9 @@ fn a_ttl_counts_for_each_pod() {
     assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
 }
 
-/// M8: of many succeeded pods the newest are kept, so that the pod garbage collector spares those of others.
+/// M8: only the newest succeeded pods are kept, so that the pod garbage collector spares the pods of others.
 #[test]
-fn a_thousand_succeeded_pods_are_kept() {
+fn keeps_a_thousand_succeeded_pods() {
     let mut scene = scene(&json!({}), 1_300);
     scene.succeed("n0");
     let oldest = scene.pod("n0").meta.uid.clone();

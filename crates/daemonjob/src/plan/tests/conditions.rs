@@ -1,4 +1,4 @@
-//! The table of states: what the conditions say of each, for people and for tools that wait.
+//! The table of states: the conditions of each, for users and for tools that wait.
 
 use super::scene::{Scene, cautious};
 use super::*;
@@ -78,7 +78,7 @@ fn paused_by_a_lost_node() -> Scene {
     scene
 }
 
-fn complete_and_braked() -> Scene {
+fn complete_and_stopped() -> Scene {
     let mut scene = scene(&json!({"failurePolicy": {"type": "Pause"}}));
     scene.run("a");
     scene.succeed("b");
@@ -188,7 +188,7 @@ fn a_new_template() -> Scene {
     scene
 }
 
-/// Ready, Complete, Failed, Finished, Stalled; Ready has this reason.
+/// The columns are Ready, Complete, Failed, Finished and Stalled. The reason is that of Ready.
 #[rstest]
 #[case::running(running(), "NodesPending", [false, false, false, false, false])]
 #[case::complete(complete(), "AllNodesDone", [true, true, false, true, false])]
@@ -200,7 +200,7 @@ fn a_new_template() -> Scene {
 #[case::fail_fast_is_over(fail_fast_is_over(), "MaxFailedNodesExceeded", [false, false, true, true, true])]
 #[case::paused_by_policy(paused_by_policy(), "MaxFailedNodesExceeded", [false, false, false, false, true])]
 #[case::paused_by_a_lost_node(paused_by_a_lost_node(), "MaxFailedNodesExceeded", [false, false, false, false, false])]
-#[case::complete_and_braked(complete_and_braked(), "AllNodesDone", [true, true, false, true, false])]
+#[case::complete_and_stopped(complete_and_stopped(), "AllNodesDone", [true, true, false, true, false])]
 #[case::paused_by_a_user(paused_by_a_user(), "Paused", [false, false, false, false, false])]
 #[case::a_done_node_is_lost(a_done_node_is_lost(), "NodesFailed", [false, false, true, true, false])]
 #[case::fleet_unhealthy(fleet_unhealthy(), "FleetUnhealthy", [false, false, false, false, false])]
@@ -214,12 +214,16 @@ fn a_new_template() -> Scene {
 #[case::a_node_joins(a_node_joins(), "CompletedBefore", [true, false, false, false, false])]
 #[case::a_joined_node_fails(a_joined_node_fails(), "NodesFailed", [false, false, true, true, true])]
 #[case::a_new_template(a_new_template(), "NodesPending", [false, false, false, false, false])]
-fn the_table_of_states(#[case] scene: Scene, #[case] reason: &str, #[case] expected: [bool; 5]) {
+fn sets_the_conditions_of_each_state(
+    #[case] scene: Scene,
+    #[case] reason: &str,
+    #[case] expected: [bool; 5],
+) {
     let types = ["Ready", "Complete", "Failed", "Finished", "Stalled"];
-    let told = types.map(|type_| scene.condition(type_).0);
-    assert_eq!(told, expected, "{types:?} in {:#?}", scene.status());
+    let statuses = types.map(|type_| scene.condition(type_).0);
+    assert_eq!(statuses, expected, "{types:?} in {:#?}", scene.status());
     assert_eq!(scene.condition("Ready").1, reason);
     let present: Vec<&str> = scene.status().conditions.iter().map(|one| one.type_.as_str()).collect();
     assert_eq!(present[..4], ["Ready", "Complete", "Failed", "Finished"]);
-    assert_eq!(present.contains(&"Stalled"), expected[4], "only while it is True");
+    assert_eq!(present.contains(&"Stalled"), expected[4], "Stalled is present only while it is True");
 }

@@ -1,15 +1,15 @@
-//! Nodes that are not healthy, what a run waits for, and when it begins.
+//! Unhealthy nodes, the waits of a run, and the beginning of a run.
 
 use super::scene::{Scene, cautious};
 use super::*;
 use rstest::rstest;
 
-/// H2: an undone node that blinks is waited for; it is skipped after a while, and that begins no run.
+/// H2: the run waits for an unhealthy node that is not done. The later skip begins no run.
 #[rstest]
 #[case(json!(null), Some(300))]
 #[case(json!({"skipAfterSeconds": 20}), Some(20))]
 #[case(json!({"policy": "Wait"}), None)]
-fn an_unhealthy_node_is_waited_for(#[case] rule: Value, #[case] skipped_after: Option<i64>) {
+fn waits_for_an_unhealthy_node(#[case] rule: Value, #[case] skipped_after: Option<i64>) {
     let mut scene =
         Scene::new(cautious(&json!({"unhealthyNodes": rule, "lateNodes": "Ignore"})), &["a", "b"]);
     scene.passes();
@@ -32,14 +32,14 @@ fn an_unhealthy_node_is_waited_for(#[case] rule: Value, #[case] skipped_after: O
         }
     }
     scene.heal("b");
-    assert_eq!(scene.status().start_time, start, "it joins the run");
+    assert_eq!(scene.status().start_time, start, "the node joins the run");
     scene.succeed("b");
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
-/// A24: the manager measures by itself; a new leader waits once more.
+/// A24: the manager measures the time, so a new leader waits again.
 #[test]
-fn a_new_leader_waits_once_more() {
+fn a_new_leader_waits_again() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.kill("b");
@@ -52,9 +52,9 @@ fn a_new_leader_waits_once_more() {
     assert!(scene.condition("Complete").0);
 }
 
-/// A24: setting the wall clock of the manager loses and skips nothing.
+/// A24: a change of the manager's wall clock does not lose or skip a node.
 #[test]
-fn setting_the_clock_skips_no_node() {
+fn a_change_of_the_wall_clock_skips_no_node() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.kill("a");
     let mut clocks = scene.world.clocks.clone();
@@ -63,11 +63,11 @@ fn setting_the_clock_skips_no_node() {
     assert_eq!(clocks.unhealthy_since("uid-a", later(3_600)), since + SignedDuration::from_secs(3_590));
 }
 
-/// M2: a pod that is not bound goes when its node becomes unhealthy or tainted, and its successor waits.
+/// M2: an unbound pod is deleted when its node becomes unhealthy or tainted, and the next pod waits.
 #[rstest]
 #[case(true)]
 #[case(false)]
-fn an_unbound_pod_of_an_unhealthy_node_goes(#[case] unhealthy: bool) {
+fn deletes_an_unbound_pod_of_an_unhealthy_node(#[case] unhealthy: bool) {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     assert!(scene.pod("a").node.is_none());
@@ -76,7 +76,7 @@ fn an_unbound_pod_of_an_unhealthy_node_goes(#[case] unhealthy: bool) {
     } else {
         scene.taint("a");
     }
-    assert!(scene.pod("b").is_counted(), "the place is free");
+    assert!(scene.pod("b").is_counted(), "the slot is free");
     assert!(scene.world.pods.iter().all(|pod| pinned_to(pod) != Some("a")), "{:?}", scene.world.pods);
     scene.succeed("b");
     if unhealthy {
@@ -88,9 +88,9 @@ fn an_unbound_pod_of_an_unhealthy_node_goes(#[case] unhealthy: bool) {
     assert_eq!(scene.wait(10), ["a"]);
 }
 
-/// A25: nodes that are there when the run begins are not late, whatever the clocks say.
+/// A25: nodes that exist when the run begins are not late, even if clocks differ.
 #[test]
-fn no_node_is_late_because_of_a_clock() {
+fn a_wrong_clock_makes_no_node_late() {
     let mut scene =
         Scene { job: cautious(&json!({"lateNodes": "Ignore"})), world: world(&["a"], vec![]), second: 0 };
     let mut ahead = (*scene.world.nodes[0]).clone();
@@ -100,10 +100,9 @@ fn no_node_is_late_because_of_a_clock() {
     assert_eq!(scene.status().start_time, Some(Time(later(600))));
 }
 
-/// A25: a node that was created while the run went on belongs to it while it goes on; it begins a run if it becomes eligible
-/// after that.
+/// A25: a node that joins during the run belongs to it. A node that becomes eligible later begins a new run.
 #[test]
-fn a_joiner_that_is_eligible_late_begins_a_run() {
+fn a_node_that_becomes_eligible_later_begins_a_run() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.passes();
     let run = scene.status().run;
@@ -114,14 +113,14 @@ fn a_joiner_that_is_eligible_late_begins_a_run() {
     scene.succeed("a");
     scene.succeed("b");
     assert!(scene.condition("Complete").0);
-    assert_eq!(scene.status().run, run, "b joined the run that went on");
+    assert_eq!(scene.status().run, run, "b joined the current run");
     scene.untaint("c");
     assert_eq!(scene.status().run, run.map(|run| run + 1));
 }
 
-/// A23 and N14: the deadline counts the time in which the run works.
+/// A23 and N14: the deadline counts only the time in which the run works.
 #[test]
-fn the_deadline_stands_still_while_the_run_is_held() {
+fn a_hold_stops_the_deadline() {
     let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a", "b"]);
     scene.passes();
     scene.run("a");
@@ -141,9 +140,9 @@ fn the_deadline_stands_still_while_the_run_is_held() {
     assert!(scene.pod("a").is_counted());
 }
 
-/// A23: the time of a node that is unhealthy alone does not count.
+/// A23: waiting for an unhealthy node does not count.
 #[test]
-fn the_deadline_stands_still_for_unhealthy_nodes() {
+fn an_unhealthy_node_stops_the_deadline() {
     let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a", "b"]);
     scene.passes();
     scene.kill("b");
@@ -154,9 +153,9 @@ fn the_deadline_stands_still_for_unhealthy_nodes() {
     assert!(scene.pod("b").is_counted());
 }
 
-/// M11: the wait before a retry rests on numbers, not on the clocks of manager and node.
+/// M11: the backoff depends on numbers, not on the clocks of the manager and the node.
 #[test]
-fn a_retry_waits_although_the_managers_clock_is_ahead() {
+fn a_retry_waits_if_the_managers_clock_is_ahead() {
     let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6})), &["a"]);
     scene.passes();
     scene.run("a");
@@ -168,9 +167,9 @@ fn a_retry_waits_although_the_managers_clock_is_ahead() {
     assert_eq!(scene.reason("a"), Some("BackingOff"));
 }
 
-/// A suspended and resumed run waits for nothing, but a limit that was exceeded stays exceeded.
+/// A resumed run has no backoff, but an exceeded limit stays exceeded.
 #[test]
-fn a_resumed_run_waits_for_nothing() {
+fn a_resumed_run_has_no_backoff() {
     let mut scene = Scene::new(cautious(&json!({"backoffLimit": 1})), &["a"]);
     scene.passes();
     scene.fail("a");
@@ -181,9 +180,9 @@ fn a_resumed_run_waits_for_nothing() {
     assert_eq!(scene.reason("a"), Some("BackoffLimitExceeded"));
 }
 
-/// N1: a new retryToken, and its removal, leave done nodes done.
+/// N1: done nodes stay done with a new retryToken and after its removal.
 #[test]
-fn a_retry_token_runs_failed_nodes_alone() {
+fn a_retry_token_runs_only_failed_nodes() {
     let mut scene = Scene::new(
         cautious(&json!({"failurePolicy": {"type": "Continue"}, "parallelism": null})),
         &["a", "b"],
@@ -195,7 +194,7 @@ fn a_retry_token_runs_failed_nodes_alone() {
     scene.second += 100;
     scene.edit(|job| job.spec.retry_token = Some("1".into()));
     assert!(scene.pod("a").is_counted() && !scene.pod("b").is_counted());
-    assert_eq!((scene.status().run, scene.status().start_time.clone()), before, "a retry is no new run");
+    assert_eq!((scene.status().run, scene.status().start_time.clone()), before, "a retry is not a new run");
     assert_eq!(scene.status().rollout.as_ref().unwrap().number, 2);
     scene.succeed("a");
     for token in [None, Some("1".to_owned())] {
@@ -205,14 +204,14 @@ fn a_retry_token_runs_failed_nodes_alone() {
     }
 }
 
-/// M7: a machine that is installed again under the same Node runs again where that is asked for.
+/// M7: a reinstalled machine with the same Node runs again if rerunOn names that.
 #[rstest]
 #[case(json!(["TemplateChange", "MachineChange"]), "one", "two", true)]
 #[case(json!(["TemplateChange", "MachineChange"]), "one", "one", false)]
 #[case(json!(["TemplateChange", "MachineChange"]), "", "two", false)]
 #[case(json!(["TemplateChange", "MachineChange"]), "one", "", false)]
 #[case(json!(["TemplateChange"]), "one", "two", false)]
-fn another_machine_runs_again(
+fn runs_again_on_another_machine(
     #[case] rerun: Value,
     #[case] old: &str,
     #[case] new: &str,
@@ -229,9 +228,9 @@ fn another_machine_runs_again(
     assert_eq!(scene.status().run, Some(run + i64::from(runs)));
 }
 
-/// A status that was lost does not begin the numbers again.
+/// After a lost status the numbers continue.
 #[test]
-fn numbers_survive_a_lost_status() {
+fn keeps_its_numbers_after_a_lost_status() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.passes();
     scene.succeed("a");
@@ -244,9 +243,9 @@ fn numbers_survive_a_lost_status() {
     assert!(scene.world.pods.is_empty() && scene.condition("Complete").0);
 }
 
-/// Every new node is not Ready at first: that does not make it part of a later run.
+/// Every new node is not Ready at first. That does not move it into a later run.
 #[test]
-fn a_late_node_is_late_although_it_is_not_ready_yet() {
+fn a_late_node_that_is_not_ready_yet_is_late() {
     let mut scene = Scene::new(cautious(&json!({"lateNodes": "Ignore"})), &["a"]);
     scene.passes();
     scene.succeed("a");
@@ -268,7 +267,7 @@ fn a_late_node_is_late_although_it_is_not_ready_yet() {
 #[case("karpenter.sh/disrupted", true)]
 #[case("example.com/going-away", true)]
 #[case("example.com/other", false)]
-fn a_node_that_is_marked_for_deletion_does_not_count(#[case] key: &str, #[case] is_exempt: bool) {
+fn does_not_count_a_node_that_is_marked_for_deletion(#[case] key: &str, #[case] is_exempt: bool) {
     let mut scene = Scene { job: cautious(&json!({})), world: world(&["a", "b"], vec![]), second: 0 };
     scene.world.deletion_taints = Arc::from(["example.com/going-away".to_owned()]);
     scene.passes();
@@ -280,9 +279,9 @@ fn a_node_that_is_marked_for_deletion_does_not_count(#[case] key: &str, #[case] 
     assert_eq!(scene.is_braked(), !is_exempt);
 }
 
-/// Every new node is not Ready at first: that says nothing of the others.
+/// Every new node is not Ready at first, so it does not count for the health of the fleet.
 #[test]
-fn joiners_that_are_not_ready_hold_no_run() {
+fn new_nodes_that_are_not_ready_do_not_stop_the_run() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b", "c", "d"]);
     scene.passes();
     scene.run("a");
@@ -303,9 +302,9 @@ fn joiners_that_are_not_ready_hold_no_run() {
     assert!(scene.pod("b").is_counted());
 }
 
-/// A retry is no new run: it takes the outage for nothing else.
+/// A retry is not a new run, so the outage continues.
 #[test]
-fn a_retry_token_does_not_lift_fleet_unhealthy() {
+fn a_retry_token_does_not_end_fleet_unhealthy() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b", "c", "d"]);
     scene.passes();
     scene.fail("a");
@@ -316,9 +315,9 @@ fn a_retry_token_does_not_lift_fleet_unhealthy() {
     assert_eq!(scene.condition("Paused"), (true, "FleetUnhealthy"));
 }
 
-/// A run that is over has no deadline.
+/// A finished run has no deadline.
 #[test]
-fn a_lowered_deadline_fails_no_complete_run() {
+fn a_lower_deadline_does_not_fail_a_complete_run() {
     let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 100})), &["a"]);
     scene.passes();
     scene.run("a");
@@ -329,9 +328,9 @@ fn a_lowered_deadline_fails_no_complete_run() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"), "{:?}", scene.condition("Failed"));
 }
 
-/// A node that was given up does not make Complete False when it is not Ready.
+/// A skipped node does not make Complete False when it is not Ready.
 #[test]
-fn a_given_up_node_that_blinks_stays_skipped() {
+fn a_skipped_node_that_is_not_ready_stays_skipped() {
     let mut scene = Scene::new(cautious(&json!({"pendingDeadlineSeconds": 60})), &["a", "b"]);
     scene.passes();
     scene.succeed("a");
@@ -341,9 +340,9 @@ fn a_given_up_node_that_blinks_stays_skipped() {
     assert!(scene.condition("Complete").0, "{:?}", scene.reason("b"));
 }
 
-/// With a definition that drops status.rollout the manager says what to do, and makes no pods.
+/// With a definition that drops status.rollout, the condition has the remedy and the manager creates no pods.
 #[test]
-fn an_outdated_definition_is_named() {
+fn reports_an_outdated_definition() {
     let mut scene = Scene { job: cautious(&json!({})), world: world(&["a"], vec![]), second: 0 };
     let mut plan = scene.pass();
     for second in [0, 5, 10] {
@@ -357,8 +356,7 @@ fn an_outdated_definition_is_named() {
     assert_eq!(plan.status.unwrap().pending_nodes[0].reason, "DefinitionOutdated");
 }
 
-/// A node that the template does not tolerate, such as a control plane node, is none of the run's: it is listed, and the
-/// run does not count as one that left nodes out.
+/// An untolerated node, such as a control plane node, is listed, but the run counts as complete.
 #[test]
 fn a_tainted_node_does_not_make_a_run_incomplete() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
@@ -370,7 +368,7 @@ fn a_tainted_node_does_not_make_a_run_incomplete() {
     assert_eq!((scene.status().desired, scene.reason("b")), (Some(1), Some("Tainted")));
 }
 
-/// A new leader that does not know how long a node is not Ready begins no run because of that.
+/// A new leader cannot know how long a node has been not Ready. It begins no run because of that.
 #[test]
 fn a_new_leader_begins_no_run() {
     let spec = json!({"failurePolicy": {"type": "Continue"}, "parallelism": null, "lateNodes": "Ignore"});
@@ -388,9 +386,9 @@ fn a_new_leader_begins_no_run() {
     assert_eq!(scene.status().run, run);
 }
 
-/// A23: while the only pod is on a node that is not Ready, the time of the run does not pass.
+/// A23: the clock of the run stops while the only pod is on a node that is not Ready.
 #[test]
-fn the_deadline_stands_still_while_the_only_pod_is_on_an_unhealthy_node() {
+fn the_only_pod_on_an_unhealthy_node_stops_the_deadline() {
     let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 120})), &["a", "b"]);
     scene.passes();
     scene.run("a");
@@ -405,9 +403,9 @@ fn the_deadline_stands_still_while_the_only_pod_is_on_an_unhealthy_node() {
     assert!(scene.pod("a").meta.deleted.is_some());
 }
 
-/// A23: a run that was over does not use time until a node joins.
+/// A23: after a finished run the clock does not advance until a node joins.
 #[test]
-fn a_node_that_joins_a_failed_run_later_gets_time() {
+fn a_node_that_joins_a_failed_run_has_the_full_deadline() {
     let mut scene = Scene::new(
         cautious(&json!({"activeDeadlineSeconds": 100, "failurePolicy": {"type": "Continue"}})),
         &["a"],
@@ -420,11 +418,11 @@ fn a_node_that_joins_a_failed_run_later_gets_time() {
     assert!(scene.pod("b").is_counted() && scene.condition("Failed").1 != "DeadlineExceeded");
 }
 
-/// The wall clock of the last leader, and a pause while no manager ran, end no run.
+/// Neither the earlier leader's clock nor a pause without a leader ends a run.
 #[rstest]
 #[case::clock_ahead(false)]
 #[case::paused_meanwhile(true)]
-fn the_time_without_this_leader_ends_no_run(#[case] is_paused: bool) {
+fn the_time_before_this_leader_ends_no_run(#[case] is_paused: bool) {
     let mut scene = Scene::new(cautious(&json!({"activeDeadlineSeconds": 900})), &["a", "b"]);
     scene.passes();
     scene.run("a");
@@ -438,9 +436,9 @@ fn the_time_without_this_leader_ends_no_run(#[case] is_paused: bool) {
     assert!(!scene.condition("Failed").0 && scene.pod("a").is_counted(), "{:?}", scene.status());
 }
 
-/// A new template gets time although it begins no run.
+/// A new template gets a new deadline even if it begins no run.
 #[test]
-fn a_new_template_gets_time_although_it_begins_no_run() {
+fn a_new_template_has_the_full_deadline_without_a_new_run() {
     let mut scene =
         Scene::new(cautious(&json!({"activeDeadlineSeconds": 100, "rerunOn": ["NodeReboot"]})), &["a", "b"]);
     scene.passes();
@@ -453,15 +451,15 @@ fn a_new_template_gets_time_although_it_begins_no_run() {
     assert!(!scene.condition("Failed").0 && scene.pod("a").is_counted(), "{:?}", scene.status());
 }
 
-/// M11: a manager whose clock is ten minutes ahead of the node's and the API server's waits all the same.
+/// M11: the waits are correct even if the manager's clock is ten minutes ahead.
 #[test]
-fn a_clock_that_is_far_ahead_shortens_no_wait() {
+fn a_clock_that_is_far_ahead_does_not_shorten_a_wait() {
     let spec = json!({"backoffLimit": 6, "pendingDeadlineSeconds": 60});
     let mut scene = Scene::new(cautious(&spec), &["a"]);
     scene.passes();
     scene.edit_pod("a", |pod| pod.meta.created = Some(later(-600)));
     assert!(scene.wait(59).is_empty());
-    assert!(scene.pod("a").is_counted(), "its time to start is not over");
+    assert!(scene.pod("a").is_counted(), "the pod still has time to start");
     scene.run("a");
     scene.edit_pod("a", |pod| (pod.phase, pod.finished) = (Phase::Failed, Some(later(-600))));
     assert!(scene.passes().is_empty());
@@ -469,9 +467,9 @@ fn a_clock_that_is_far_ahead_shortens_no_wait() {
     assert_eq!(scene.wait(10), ["a"]);
 }
 
-/// A rebooted node that waits for its turn is not done because it is not Ready.
+/// A rebooted node that waits for its turn is not done while it is not Ready.
 #[test]
-fn a_rebooted_node_is_not_done_because_it_blinks() {
+fn a_rebooted_node_that_is_not_ready_is_not_done() {
     let spec = json!({"rerunOn": ["TemplateChange", "NodeReboot"]});
     let mut scene = Scene { job: cautious(&spec), world: world(&["a", "b"], vec![]), second: 0 };
     for name in ["a", "b"] {
@@ -492,7 +490,7 @@ fn a_rebooted_node_is_not_done_because_it_blinks() {
     assert_eq!(scene.status().run, run);
 }
 
-/// A taint that the template tolerates is no part of the time for which a node is unhealthy.
+/// A tolerated taint does not count for the time in which a node is unhealthy.
 #[test]
 fn a_tolerated_taint_starts_no_clock() {
     let network = "node.kubernetes.io/network-unavailable";

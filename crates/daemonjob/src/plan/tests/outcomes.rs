@@ -1,11 +1,11 @@
-//! What pods count for when they end, are deleted or are rejected, and what is recorded of that.
+//! The meaning of a pod's end, deletion or rejection, and the record of it.
 
 use super::scene::{Scene, annotate, cautious};
 use super::*;
 use quintet_runtime::model::core_types::Exit;
 use rstest::rstest;
 
-/// H4 and A22: done is about the last attempt: after A, half of B, and A again, A runs where B started.
+/// H4 and A22: the last attempt decides. After template A, half of B, and A again, A runs where B started.
 #[rstest]
 #[case::b_failed(Phase::Failed, true, true)]
 #[case::b_succeeded(Phase::Succeeded, true, true)]
@@ -26,7 +26,7 @@ fn a_rollback_runs_where_the_newer_template_started(
     }
     scene.use_template("i");
     assert_eq!(scene.pod("a").is_counted(), runs);
-    // The ledger alone tells the same.
+    // The ledger alone gives the same result.
     scene.world.pods.clear();
     scene.change_leader();
     assert_eq!(scene.world.pods.len(), usize::from(runs));
@@ -34,7 +34,7 @@ fn a_rollback_runs_where_the_newer_template_started(
 
 /// A22 (iii): a superfluous pod does not undo a success.
 #[test]
-fn a_superfluous_pod_is_no_attempt() {
+fn does_not_count_a_superfluous_pod_as_an_attempt() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.passes();
     scene.succeed("a");
@@ -52,7 +52,7 @@ fn a_superfluous_pod_is_no_attempt() {
 
 /// L1: Complete waits for a terminating pod of another template on a node that was done.
 #[test]
-fn complete_waits_for_a_terminating_pod_of_another_template() {
+fn complete_waits_for_a_terminating_pod() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.passes();
     scene.succeed("a");
@@ -66,16 +66,16 @@ fn complete_waits_for_a_terminating_pod_of_another_template() {
     assert!(scene.pod("a").meta.deleted.is_some());
     assert!(!scene.condition("Complete").0);
     assert_eq!(scene.reason("a"), Some("PreviousPodTerminating"));
-    // A35: on a node that dies it delays Complete no longer than the node itself would.
+    // A35: the pod on a dying node delays Complete no longer than the node itself would.
     scene.kill("a");
     scene.wait(700);
     assert_eq!(scene.reason("a"), Some("NotReady"));
     assert!(scene.condition("Complete").0);
 }
 
-/// H5 and A20: a pod that the kubelet rejects costs no attempt, and is bounded.
+/// H5 and A20: a pod that the kubelet rejects is not an attempt, and rejections are bounded.
 #[test]
-fn a_rejected_pod_costs_no_attempt() {
+fn does_not_fail_a_node_for_a_rejected_pod() {
     let job = cautious(&json!({"pendingDeadlineSeconds": 60}));
     let mut scene = Scene::new(job, &["a", "b"]);
     scene.passes();
@@ -83,7 +83,7 @@ fn a_rejected_pod_costs_no_attempt() {
     assert!(!scene.is_braked());
     assert_eq!(scene.reason("a"), Some("Rejected"));
     assert!(scene.status().pending_nodes[0].message.contains("OutOfpods: too many pods"));
-    assert!(scene.pod("b").is_counted(), "its place is free");
+    assert!(scene.pod("b").is_counted(), "the slot is free");
     scene.succeed("b");
     assert_eq!(scene.wait(10), ["a"]);
     scene.reject("a");
@@ -92,9 +92,9 @@ fn a_rejected_pod_costs_no_attempt() {
     assert_eq!(scene.condition("Complete"), (true, "NodesSkipped"));
 }
 
-/// M5 and A34: disruptions in a row fail a node where a limit says so; those that the manager causes do not count.
+/// M5 and A34: consecutive disruptions over the limit fail a node. Deletions by the manager do not count.
 #[test]
-fn disruptions_in_a_row_fail_a_node() {
+fn consecutive_disruptions_fail_a_node() {
     let mut scene =
         Scene::new(cautious(&json!({"disruptionLimit": 1, "failurePolicy": {"type": "Continue"}})), &["a"]);
     scene.passes();
@@ -120,9 +120,9 @@ fn disruptions_in_a_row_fail_a_node() {
     assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
 }
 
-/// A4: a pod that restarts too often is a failure, although the manager deletes it.
+/// A4: a pod that restarts too often is a failure, even though the manager deletes it.
 #[test]
-fn an_exhausted_pod_is_a_failure() {
+fn counts_an_exhausted_pod_as_a_failure() {
     let template = json!({"template": {"spec": {"restartPolicy": "OnFailure", "containers": [{"name": "c", "image": "i"}]}},
         "backoffLimit": 2});
     let mut scene = Scene::new(cautious(&template), &["a", "b"]);
@@ -136,20 +136,20 @@ fn an_exhausted_pod_is_a_failure() {
     assert!(scene.is_braked());
 }
 
-/// A5: a reason that does not hold any more comes off, and one that came too late decides nothing.
+/// A5: an annotation that no longer applies is removed, and an annotation that came too late has no effect.
 #[test]
-fn a_reason_that_does_not_hold_is_removed() {
+fn removes_a_reason_that_no_longer_applies() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.passes();
     scene.run("a");
     scene.job.spec.suspend = Some(true);
     scene.pass();
     assert_eq!(DeletedFor::of(scene.pod("a")), Some(DeletedFor::Suspend));
-    // The manager dies before it deletes, and the user resumes.
+    // The manager exits before it deletes the pod, and the user resumes.
     scene.job.spec.suspend = None;
     scene.pass();
     assert_eq!(DeletedFor::of(scene.pod("a")), None);
-    // It ends between the mark and the deletion: it is recorded without the mark, before anything deletes it.
+    // The pod ends between the annotation and its deletion. The record ignores the annotation.
     scene.job.spec.suspend = Some(true);
     scene.pass();
     let now = scene.now();
@@ -164,9 +164,9 @@ fn a_reason_that_does_not_hold_is_removed() {
     assert!(scene.is_braked());
 }
 
-/// L2 and A33: everything is recorded when the spec changes, and later changes do not judge it again.
+/// L2 and A33: a change of the spec records every pod, and a later change does not change the outcomes.
 #[test]
-fn what_a_pod_counts_for_is_fixed_when_the_spec_changes() {
+fn a_change_of_the_spec_fixes_the_outcomes() {
     let rules = |action: &str| json!({"rules": [{"action": action, "onExitCodes": {"operator": "In", "values": [1]}}]});
     let job =
         cautious(&json!({"failurePolicy": {"type": "Continue"}, "podFailurePolicy": rules("FailIndex")}));
@@ -186,14 +186,14 @@ fn what_a_pod_counts_for_is_fixed_when_the_spec_changes() {
     assert!(scene.line("uid-a").unwrap().contains("outcome=FailedIndex"));
     scene.edit(|job| job.spec.pod_failure_policy = Some(serde_json::from_value(rules("Ignore")).unwrap()));
     assert_eq!(scene.reason("a"), Some("PodFailurePolicy"));
-    // Whether a node is failed is judged by the present limits.
+    // The present limits decide whether a node is failed.
     scene.edit(|job| job.spec.pod_failure_policy = None);
     assert_eq!(scene.status().failed, Some(1));
 }
 
-/// A33: raising backoffLimit tries failed nodes again.
+/// A33: a higher backoffLimit retries failed nodes.
 #[test]
-fn a_raised_limit_tries_again() {
+fn a_higher_limit_retries_failed_nodes() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     scene.passes();
     scene.fail("a");
@@ -202,7 +202,7 @@ fn a_raised_limit_tries_again() {
     assert!(scene.pod("a").is_counted());
 }
 
-/// M6: exit 0 on SIGTERM means done.
+/// M6: exit code 0 after SIGTERM means done.
 #[test]
 fn a_deleted_pod_that_succeeds_is_done() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
@@ -214,9 +214,9 @@ fn a_deleted_pod_that_succeeds_is_done() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
-/// M10: pods that nothing waits for are recorded with others, not one by one.
+/// M10: pods that nothing waits for are recorded together.
 #[test]
-fn superseded_pods_do_not_write_the_ledger() {
+fn does_not_write_the_ledger_for_superseded_pods() {
     let mut scene = Scene::new(cautious(&json!({"backoffLimit": 6, "parallelism": null})), &["a", "b"]);
     scene.passes();
     for _ in 0..3 {
@@ -229,9 +229,9 @@ fn superseded_pods_do_not_write_the_ledger() {
     assert!(line.contains("pod=3"), "{line}");
 }
 
-/// N16: a shard in the old format is named, and its nodes are skipped until it is deleted.
+/// N16: the condition names a shard in the old format, and its nodes are skipped until it is deleted.
 #[test]
-fn nodes_of_an_old_shard_are_skipped_until_it_is_deleted() {
+fn skips_nodes_of_an_old_shard_until_it_is_deleted() {
     let number = (0..8).find(|number| old_shard(*number).may_have("d", "uid-a")).unwrap();
     let mut scene = Scene { job: cautious(&json!({})), world: world(&["a"], vec![]), second: 0 };
     scene.world.ledger = vec![Arc::new(old_shard(number))];
@@ -239,7 +239,7 @@ fn nodes_of_an_old_shard_are_skipped_until_it_is_deleted() {
     assert_eq!(scene.reason("a"), Some("LedgerFormat"));
     let lost = scene.status().conditions.iter().find(|one| one.type_ == "LedgerLost").unwrap();
     assert!(lost.message.contains(&format!("d-ledger-{number}")), "{}", lost.message);
-    assert_eq!(*scene.world.ledger[0], old_shard(number), "untouched");
+    assert_eq!(*scene.world.ledger[0], old_shard(number), "the shard must not change");
     scene.world.ledger.clear();
     assert_eq!(scene.passes(), ["a"]);
 }
@@ -252,9 +252,9 @@ fn old_shard(number: u8) -> Shard {
     .unwrap()
 }
 
-/// A32: a line with a value that this version does not know stays as it is, and its node is skipped.
+/// A32: a line with an unknown value is not changed, and its node is skipped.
 #[test]
-fn a_line_of_a_newer_version_is_untouched() {
+fn does_not_change_a_line_of_a_newer_version() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.succeed("a");
@@ -269,12 +269,11 @@ fn a_line_of_a_newer_version_is_untouched() {
     assert!(scene.world.ledger[at].entries["uid-a"].is_err());
 }
 
-/// A pod whose line is of a newer version keeps its finalizer, on a node that exists and on a deleted one: nothing of it
-/// can be recorded.
+/// A pod whose line is of a newer version keeps its finalizer, because it cannot be recorded.
 #[rstest]
 #[case::node_exists(false)]
 #[case::node_is_deleted(true)]
-fn a_pod_whose_line_is_of_a_newer_version_is_kept(#[case] is_node_deleted: bool) {
+fn keeps_a_pod_whose_line_is_of_a_newer_version(#[case] is_node_deleted: bool) {
     let mut scene = Scene::new(cautious(&json!({"ttlSecondsAfterFinished": 10})), &["a", "b"]);
     scene.passes();
     let newer = "node=a template=v1-x rollout=1 run=1 pod=0 outcome=Postponed";
@@ -292,12 +291,12 @@ fn a_pod_whose_line_is_of_a_newer_version_is_kept(#[case] is_node_deleted: bool)
     scene.wait(4_000);
     assert_eq!(scene.world.pods.iter().filter(|pod| pinned_to(pod) == Some("a")).count(), 1);
     let shard = scene.world.ledger.iter().find(|shard| shard.entries.contains_key("uid-a")).unwrap();
-    assert!(shard.entries["uid-a"].is_err(), "untouched");
+    assert!(shard.entries["uid-a"].is_err(), "the line must not change");
 }
 
-/// A41: the template's mistake is shown in the server's words, and no node is tried meanwhile.
+/// A41: the condition has the API server's message about the template, and no node runs.
 #[test]
-fn no_pod_is_made_of_an_invalid_template() {
+fn creates_no_pod_of_an_invalid_template() {
     let mut scene = Scene { job: cautious(&json!({})), world: world(&["a"], vec![]), second: 0 };
     scene.world.invalid_template = Some(("spec.containers[0].image: Required value".into(), later(10)));
     assert!(scene.passes().is_empty());
@@ -308,13 +307,13 @@ fn no_pod_is_made_of_an_invalid_template() {
     assert_eq!(scene.passes(), ["a"]);
 }
 
-/// A selector that the API server refuses selects no node. That completes nothing, and running pods go on.
+/// An invalid selector selects no node. The run is not complete, and running pods continue.
 #[rstest]
 #[case::no_node(&[], json!({}))]
 #[case::nodes(&["a", "b"], json!({}))]
 #[case::paused(&["a", "b"], json!({"paused": true}))]
 #[case::no_template_change(&["a", "b"], json!({"rerunOn": []}))]
-fn an_invalid_selector_completes_nothing(#[case] nodes: &[&str], #[case] spec: Value) {
+fn an_invalid_selector_does_not_complete_the_run(#[case] nodes: &[&str], #[case] spec: Value) {
     let mut scene = Scene::new(with(&json!({})), nodes);
     scene.passes();
     if !nodes.is_empty() {
@@ -331,8 +330,8 @@ fn an_invalid_selector_completes_nothing(#[case] nodes: &[&str], #[case] spec: V
     let plan = scene.pass();
     assert_eq!(reason(&plan, "Complete"), ("False".into(), held_by.into()));
     assert_eq!(reason(&plan, "Failed").0, "False");
-    assert_eq!(plan.status.unwrap().active, Some(i32::from(!nodes.is_empty())), "the running pod goes on");
-    // Mended, it runs.
+    assert_eq!(plan.status.unwrap().active, Some(i32::from(!nodes.is_empty())), "the running pod continues");
+    // After a correction it runs.
     if held_by == "TemplateInvalid" {
         scene.world.invalid_template = None;
         changed["template"]["spec"]["nodeSelector"] = json!({});
@@ -342,9 +341,9 @@ fn an_invalid_selector_completes_nothing(#[case] nodes: &[&str], #[case] spec: V
     }
 }
 
-/// Once there was a pod of a template, in the cache or in the ledger, nothing is asked about it.
+/// A template that had a pod, in the cache or in the ledger, needs no dry run.
 #[test]
-fn a_template_of_earlier_pods_is_known() {
+fn a_template_with_earlier_pods_needs_no_dry_run() {
     let mut scene = Scene::new(cautious(&json!({})), &["a"]);
     let hash = scene.job.spec.template.hash();
     assert!(!scene.world.had_pod_of(&hash));
@@ -358,7 +357,7 @@ fn a_template_of_earlier_pods_is_known() {
 }
 
 #[test]
-fn a_pod_is_tried_without_an_eligible_node() {
+fn tries_a_pod_without_an_eligible_node() {
     let job = with(&json!({"template": {"spec": {"nodeSelector": {"zone": "b"},
         "containers": [{"name": "c", "image": "i"}]}}}));
     for world in [world(&["a"], vec![]), world(&[], vec![])] {
@@ -367,9 +366,9 @@ fn a_pod_is_tried_without_an_eligible_node() {
     }
 }
 
-/// M5: rejections add up although an older success is still the last attempt.
+/// M5: rejections count even if an older success is still the last attempt.
 #[test]
-fn rejections_after_an_older_success_add_up() {
+fn counts_rejections_after_an_older_success() {
     let job = cautious(&json!({"disruptionLimit": 2, "failurePolicy": {"type": "Continue"}}));
     let mut scene = Scene::new(job, &["a"]);
     scene.passes();
@@ -382,9 +381,9 @@ fn rejections_after_an_older_success_add_up() {
     assert_eq!(scene.reason("a"), Some("DisruptionLimitExceeded"));
 }
 
-/// M4 and A37: a crash loop is told with restarts, exit code and reason, a failed node too; a termination message is not.
+/// M4 and A37: messages have restarts, exit code and reason, but not the termination message.
 #[test]
-fn a_crash_loop_and_a_failed_node_tell_their_exit() {
+fn shows_the_exit_of_crash_loops_and_failed_nodes() {
     let exit = || Exit {
         container: "c".into(),
         code: 137,
@@ -405,11 +404,11 @@ fn a_crash_loop_and_a_failed_node_tell_their_exit() {
         (pending.reason.as_str(), pending.message.as_str()),
         ("Restarting", format!("1 restart of {pod}; last exit 137 (OOMKilled)").as_str())
     );
-    // The kubelet starts the container again.
+    // The kubelet restarts the container.
     scene.edit_pod("a", |pod| (pod.crashed, pod.has_running_container) = (None, true));
     scene.passes();
     assert_eq!(scene.status().pending, Some(0));
-    // After its last restart the pod is deleted, and has failed.
+    // After its last restart the manager deletes the pod, and the node has failed.
     scene.edit_pod("a", |pod| {
         (pod.restarts, pod.exits) = (2, Box::new([exit()]));
     });
@@ -420,10 +419,10 @@ fn a_crash_loop_and_a_failed_node_tell_their_exit() {
         failed.message,
         "3 failures, backoffLimit allows 2; the last pod was 1, with exit 137 (OOMKilled)"
     );
-    // A new leader tells the same without the pod.
+    // A new leader shows the same without the pod.
     scene.world.pods.clear();
     scene.change_leader();
     assert_eq!(scene.status().failed_nodes[0], failed);
-    let told = format!("{:?} {:?}", scene.status(), scene.world.ledger);
-    assert!(!told.contains("hunter2"), "{told}");
+    let shown = format!("{:?} {:?}", scene.status(), scene.world.ledger);
+    assert!(!shown.contains("hunter2"), "{shown}");
 }

@@ -1,4 +1,4 @@
-//! What holds a place of `parallelism`, and that a place is never held for good.
+//! The holders of slots of `parallelism`. No node or pod holds a slot permanently.
 
 use super::scene::{Scene, cautious};
 use super::*;
@@ -6,12 +6,12 @@ use rstest::rstest;
 
 const FOUR: [&str; 4] = ["a", "b", "c", "d"];
 
-/// H1 and A19: a node that waits for its retry keeps its place, unless the failure policy goes on anyway.
+/// H1 and A19: a node that waits for its retry keeps its slot, except with the failure policy Continue.
 #[rstest]
 #[case("Pause", &[])]
 #[case("FailFast", &[])]
 #[case("Continue", &["b"])]
-fn a_node_that_backs_off_keeps_its_place(#[case] type_: &str, #[case] next: &[&str]) {
+fn a_node_that_backs_off_keeps_its_slot(#[case] type_: &str, #[case] next: &[&str]) {
     let mut scene =
         Scene::new(cautious(&json!({"backoffLimit": 6, "failurePolicy": {"type": type_}})), &FOUR);
     scene.passes();
@@ -21,15 +21,15 @@ fn a_node_that_backs_off_keeps_its_place(#[case] type_: &str, #[case] next: &[&s
     assert_eq!(scene.passes(), next);
     if next.is_empty() {
         assert_eq!(scene.reason("a"), Some("BackingOff"));
-        let told = &scene.status().pending_nodes[0].message;
-        assert!(told.ends_with("holds 1 of 1 places"), "{told}");
+        let message = &scene.status().pending_nodes[0].message;
+        assert!(message.ends_with("holds 1 of 1 slots"), "{message}");
         assert_eq!(scene.wait(10), ["a"], "the holder goes first");
     }
 }
 
-/// A16: a lowered parallelism delays and does not deadlock.
+/// A16: a lower parallelism delays pods and does not cause a deadlock.
 #[test]
-fn a_lowered_parallelism_does_not_deadlock() {
+fn a_lower_parallelism_does_not_deadlock() {
     let mut scene = Scene::new(cautious(&json!({"parallelism": 3, "backoffLimit": 6})), &FOUR);
     scene.passes();
     for name in ["b", "a", "c"] {
@@ -37,7 +37,7 @@ fn a_lowered_parallelism_does_not_deadlock() {
         scene.second += 1;
     }
     scene.edit(|job| job.spec.parallelism = Some(serde_json::from_value(json!(1)).unwrap()));
-    assert_eq!(scene.wait(60), ["b"], "the one that waits longest");
+    assert_eq!(scene.wait(60), ["b"], "the node that waits longest");
     scene.succeed("b");
     scene.succeed("a");
     scene.succeed("c");
@@ -45,9 +45,9 @@ fn a_lowered_parallelism_does_not_deadlock() {
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
-/// A17 and N11: a dead node gives up its place, never its name.
+/// A17 and N11: a dead node gives up its slot, but not its name.
 #[test]
-fn a_lost_node_gives_up_its_place() {
+fn a_lost_node_gives_up_its_slot() {
     let mut scene = Scene::new(cautious(&json!({"failurePolicy": {"type": "Continue"}})), &["a", "b", "c"]);
     scene.passes();
     scene.run("a");
@@ -58,15 +58,15 @@ fn a_lost_node_gives_up_its_place() {
     scene.succeed("c");
     assert_eq!(scene.condition("Failed"), (true, "NodesFailed"));
     let runs = scene.world.pods.iter().filter(|pod| pinned_to(pod) == Some("a")).count();
-    assert_eq!(runs, 1, "the name is never used again while its pod may run");
+    assert_eq!(runs, 1, "the name is not reused while its pod may run");
     scene.heal("a");
     scene.succeed("a");
     assert_eq!(scene.condition("Complete"), (true, "AllNodesDone"));
 }
 
-/// A3: a job that reboots its node never has two nodes down.
+/// A3: with a job that reboots its node, two nodes are never down at the same time.
 #[test]
-fn a_job_that_reboots_its_node_keeps_its_place() {
+fn a_job_that_reboots_its_node_keeps_its_slot() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.run("a");
@@ -75,17 +75,17 @@ fn a_job_that_reboots_its_node_keeps_its_place() {
     scene.kill("a");
     assert!(scene.wait(300).is_empty());
     assert_eq!(scene.reason("a"), Some("NotReadySinceAttempt"));
-    let told = &scene.status().pending_nodes.iter().find(|one| one.node == "a").unwrap().message;
-    assert!(told.ends_with("holds 1 of 1 places"), "{told}");
+    let message = &scene.status().pending_nodes.iter().find(|one| one.node == "a").unwrap().message;
+    assert!(message.ends_with("holds 1 of 1 slots"), "{message}");
     scene.second += 60;
     scene.heal("a");
     assert!(scene.pod("a").is_counted() || scene.pod("b").is_counted());
     assert_eq!(scene.world.pods.iter().filter(|pod| pod.is_counted()).count(), 1);
 }
 
-/// N6: a disrupted suspect is not skipped, and Complete waits until the node is clear or lost.
+/// N6: a disrupted suspect node is not skipped, and Complete waits until the node is clear or lost.
 #[test]
-fn a_disrupted_suspect_is_not_skipped() {
+fn does_not_skip_a_disrupted_suspect_node() {
     let mut scene = Scene::new(cautious(&json!({"failurePolicy": {"type": "Continue"}})), &["a"]);
     scene.passes();
     scene.run("a");
@@ -98,21 +98,25 @@ fn a_disrupted_suspect_is_not_skipped() {
     assert_eq!((scene.reason("a"), scene.condition("Failed").0), (Some("NodeLost"), true));
 }
 
-/// H7: a node that is unreachable with a running pod is in a list, with its place.
+/// H7: an unreachable node with a running pod is in a list, with its slot.
 #[test]
-fn an_unreachable_node_with_a_running_pod_is_named() {
+fn lists_an_unreachable_node_with_a_running_pod() {
     let mut scene = Scene::new(cautious(&json!({})), &["a", "b"]);
     scene.passes();
     scene.run("a");
     scene.kill("a");
-    let told = scene.status().pending_nodes.iter().find(|one| one.node == "a").unwrap();
-    assert_eq!(told.reason, "NotReadySinceAttempt");
-    assert!(told.message.contains("d-") && told.message.ends_with("holds 1 of 1 places"), "{}", told.message);
+    let listed = scene.status().pending_nodes.iter().find(|one| one.node == "a").unwrap();
+    assert_eq!(listed.reason, "NotReadySinceAttempt");
+    assert!(
+        listed.message.contains("d-") && listed.message.ends_with("holds 1 of 1 slots"),
+        "{}",
+        listed.message
+    );
 }
 
-/// A21: under Replace a running pod of an older template goes when it is its node's turn.
+/// A21: with outdatedPods Replace, a running pod of an older template is deleted when its node has a slot.
 #[test]
-fn outdated_pods_are_replaced_in_turn() {
+fn replaces_outdated_pods_in_turn() {
     let mut scene = Scene::new(cautious(&json!({"parallelism": 2, "outdatedPods": "Replace"})), &FOUR);
     scene.passes();
     scene.run("a");
@@ -135,15 +139,16 @@ fn outdated_pods_are_replaced_in_turn() {
     assert_eq!(scene.reason("b"), Some("OutdatedTemplate"));
     scene.edit(|job| job.spec.paused = Some(true));
     scene.fail("a");
-    assert!(going(&scene).iter().all(|name| name != "b"), "not while it is paused");
+    assert!(going(&scene).iter().all(|name| name != "b"), "no pod is replaced while the DaemonJob is paused");
 }
 
-/// H3 and A21: under Finish a pod of an older template goes only when nothing of it runs.
+/// H3 and A21: with outdatedPods Finish, a pod of an older template is deleted only if none of its containers
+/// runs.
 #[rstest]
 #[case::crash_loop(true, false, true)]
 #[case::restarted_once_and_runs(true, true, false)]
 #[case::runs(false, true, false)]
-fn an_outdated_pod_that_only_crashes_is_replaced(
+fn replaces_an_outdated_pod_that_only_crashes(
     #[case] has_crashed: bool,
     #[case] runs: bool,
     #[case] goes: bool,
@@ -170,11 +175,11 @@ fn an_outdated_pod_that_only_crashes_is_replaced(
     }
 }
 
-/// A dead node whose Node is being deleted, or that lost its label, keeps its place.
+/// A dead node that is being deleted, or that lost its label, keeps its slot.
 #[rstest]
 #[case::being_deleted(true)]
 #[case::deselected(false)]
-fn a_suspect_node_that_is_not_selected_keeps_its_place(#[case] is_deleted: bool) {
+fn a_suspect_node_that_is_not_selected_keeps_its_slot(#[case] is_deleted: bool) {
     let template = json!({"template": {"spec": {"restartPolicy": "Never", "nodeSelector": {"app": "v1"},
         "containers": [{"name": "c", "image": "i"}]}}});
     let mut scene = Scene::new(cautious(&template), &FOUR);

@@ -1,4 +1,4 @@
-//! A cluster in a test: nodes and pods that change, and a manager that plans again and again.
+//! A cluster in a test: nodes and pods that change, and a manager that reconciles repeatedly.
 
 use super::*;
 use crate::clocks::Clocks;
@@ -8,7 +8,7 @@ use crate::labels::{
 
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
-/// What happens, in seconds since [`START`].
+/// The state of the cluster, and the seconds since [`START`].
 pub struct Scene {
     pub job: DaemonJob,
     pub world: World,
@@ -23,7 +23,7 @@ pub fn cautious(more: &Value) -> DaemonJob {
 }
 
 impl Scene {
-    /// A DaemonJob that was just created, and nodes that are Ready.
+    /// A new DaemonJob, and nodes that are Ready.
     pub fn new(job: DaemonJob, nodes: &[&str]) -> Self {
         let mut scene = Self { job, world: world(nodes, vec![]), second: 0 };
         scene.pass();
@@ -34,8 +34,8 @@ impl Scene {
         later(self.second)
     }
 
-    /// Plans, and does what the plan says to the status, the ledger, the pods and their marks. Deleted pods are
-    /// terminating; a pod without a finalizer that is terminating and has ended is gone.
+    /// Reconciles, and applies the plan to the status, the ledger and the pods. Deleted pods are terminating.
+    /// A terminating pod without a finalizer that has ended disappears.
     pub fn pass(&mut self) -> Plan<DaemonJobStatus> {
         let steady = SignedDuration::from_secs(self.second);
         let mut clocks = self.world.clocks.clone();
@@ -93,7 +93,7 @@ impl Scene {
         }
     }
 
-    /// Passes until nothing changes; what they made, by node name.
+    /// Reconciles until nothing changes. Returns the nodes of the created pods.
     pub fn passes(&mut self) -> Vec<String> {
         let mut made = Vec::new();
         for _ in 0..10 {
@@ -102,7 +102,7 @@ impl Scene {
         made
     }
 
-    /// Time passes, and a pass is made.
+    /// Advances the time and reconciles.
     pub fn wait(&mut self, seconds: i64) -> Vec<String> {
         self.second += seconds;
         self.passes()
@@ -134,7 +134,7 @@ impl Scene {
         self.passes();
     }
 
-    /// Its pod ends; it is run first where it does not run.
+    /// The pod ends. If it is Pending, it runs first.
     pub fn end(&mut self, node: &str, phase: Phase) {
         if self.pod(node).phase == Phase::Pending {
             self.run(node);
@@ -191,7 +191,7 @@ impl Scene {
         });
     }
 
-    /// The kubelet of the node is silent.
+    /// The kubelet of the node stops reporting.
     pub fn kill(&mut self, node: &str) {
         let name = node.to_owned();
         let at = self.world.nodes.iter().position(|one| *one.meta.name == *name).unwrap();
@@ -235,7 +235,7 @@ impl Scene {
         self.passes();
     }
 
-    /// A person deletes the pod, which has not run.
+    /// Another client deletes the pod, which has not run.
     pub fn delete_pod(&mut self, node: &str) {
         let now = self.now();
         self.edit_pod(node, |pod| pod.meta.deleted = Some(now));
@@ -261,7 +261,7 @@ impl Scene {
         self.edit(|job| job.spec.template.0["spec"]["containers"][0]["image"] = json!(image));
     }
 
-    /// Another process leads, which remembers nothing.
+    /// Another process becomes the leader, with empty clocks.
     pub fn change_leader(&mut self) {
         self.world.clocks = Clocks::default();
         self.passes();
@@ -271,7 +271,7 @@ impl Scene {
         self.job.status.as_ref().unwrap()
     }
 
-    /// Status and reason of a condition; False where it is absent.
+    /// Status and reason of a condition, or False if it is absent.
     pub fn condition(&self, type_: &str) -> (bool, &str) {
         let condition = self.status().conditions.iter().find(|one| one.type_ == type_);
         condition.map_or((false, ""), |one| (one.status == "True", one.reason.as_str()))
@@ -282,7 +282,7 @@ impl Scene {
         state(self.status(), node)
     }
 
-    /// Whether failed nodes hold the making of pods.
+    /// Whether failed nodes stop the rollout.
     pub fn is_braked(&self) -> bool {
         self.condition("Paused") == (true, "MaxFailedNodesExceeded")
     }
@@ -299,7 +299,7 @@ impl Scene {
     }
 }
 
-/// Annotations of a pod that a test makes by hand.
+/// Annotations of a pod that a test creates directly.
 pub fn annotate(pod: &mut Pod, rollout: u64, run: u64) {
     let (rollout, run) = (rollout.to_string(), run.to_string());
     let name = pinned_to(pod).unwrap_or_default().to_owned();
