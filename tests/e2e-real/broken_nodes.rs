@@ -1,7 +1,7 @@
 //! DaemonJob's rules when its pods break nodes.
 //!
-//! The images of these tests cannot harm a node. Once a pod runs, the test acts in its place: it unplugs the
-//! node (the kubelet is silent while the pod runs), kills the node, or boots it.
+//! The images of these tests cannot harm a node, so the test acts once a pod runs. It unplugs the node (the
+//! kubelet is silent while the pod runs), kills the node, or boots it.
 
 use std::collections::BTreeSet;
 use std::thread::sleep;

@@ -129,7 +129,7 @@ pub(crate) fn wait(what: &str, holds: impl Fn() -> bool) {
 #[test]
 fn upgrade_and_rollback_keep_objects_and_pods() {
     let site = Site::new("ch-upgrade", 2);
-    // No node runs the Deployment's pods; the manager is a local process.
+    // The Deployment has no replicas; the manager is a local process.
     let elsewhere = ["--set", "replicas=0"];
     site.helm(&[&["install", "quintet", &previous(), "--create-namespace"], &elsewhere[..]].concat())
         .unwrap();
@@ -231,8 +231,8 @@ pub(crate) fn play(
         None,
     )
     .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
 pub(crate) fn held(site: &Site, kind: &str, finalizer: &str) -> usize {
@@ -268,11 +268,11 @@ fn uninstalls_while_objects_exist() {
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
         // Scaling the Deployment stops its managers. The test stops its own once the hook waits.
-        let (code, said) = play_the_hook(&site, || {
+        let (code, text) = play_the_hook(&site, || {
             thread::sleep(Duration::from_secs(1));
             assert_eq!(manager.stop().unwrap(), Some(0));
         });
-        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(code, Some(0), "{text}");
         for line in [
             "Scaled Deployment quintet-system/quintet to 0.",
             "Acquired Lease quintet-system/quintet-manager. No manager writes now.",
@@ -281,7 +281,7 @@ fn uninstalls_while_objects_exist() {
             "1 daemonjobs.dj.dysproz.io",
             "Deleted Lease quintet-system/quintet-manager.",
         ] {
-            assert!(said.contains(line), "{line}: {said}");
+            assert!(text.contains(line), "{line}: {text}");
         }
         uninstall.join().unwrap().unwrap();
     });
@@ -307,11 +307,11 @@ fn uninstalls_while_objects_exist() {
         .unwrap();
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "90s"]));
-        let (code, said) = play_the_hook(&site, || ());
-        assert_eq!(code, Some(1), "{said}");
+        let (code, text) = play_the_hook(&site, || ());
+        assert_eq!(code, Some(1), "{text}");
         assert!(
-            said.contains("cannot acquire Lease quintet-system/quintet-manager: its holder is \"other\""),
-            "{said}"
+            text.contains("cannot acquire Lease quintet-system/quintet-manager: its holder is \"other\""),
+            "{text}"
         );
         site.kubectl(&["delete", "job", "quintet-uninstall", "-n", NAMESPACE], None).unwrap();
         assert!(uninstall.join().unwrap().is_err());
@@ -327,8 +327,8 @@ fn uninstalls_while_objects_exist() {
     // With crds.keep=false, everything is deleted.
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
-        let (code, said) = play_the_hook(&site, || ());
-        assert_eq!(code, Some(0), "{said}");
+        let (code, text) = play_the_hook(&site, || ());
+        assert_eq!(code, Some(0), "{text}");
         uninstall.join().unwrap().unwrap();
     });
     wait("the definitions and all objects are gone", || site.list("crds").is_empty());
@@ -400,10 +400,10 @@ fn reports_the_obstacles_of_an_installation() {
     ] {
         wait("it is stored", || site.kubectl(&["apply", "-f", "-"], Some(&older.to_string())).is_ok());
     }
-    let said = install(&[]).unwrap_err();
+    let text = install(&[]).unwrap_err();
     assert!(
-        said.contains("invalid ownership metadata") && said.contains("books.christianb93.github.com"),
-        "{said}"
+        text.contains("invalid ownership metadata") && text.contains("books.christianb93.github.com"),
+        "{text}"
     );
     install(&["--take-ownership", "--force-conflicts"]).unwrap();
     assert_eq!(site.get("default", "book", "old")["spec"]["author"], 5, "the stored object stays");
@@ -413,19 +413,19 @@ fn reports_the_obstacles_of_an_installation() {
     // The definitions belong to another release.
     let mut helm = site.cluster().helm();
     let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
-    let said = format!("{:#}", run::stdout(second.args(["--set", "replicas=0"])).unwrap_err());
-    assert!(said.contains("invalid ownership metadata") && said.contains("quintet"), "{said}");
+    let text = format!("{:#}", run::stdout(second.args(["--set", "replicas=0"])).unwrap_err());
+    assert!(text.contains("invalid ownership metadata") && text.contains("quintet"), "{text}");
     let mut helm = site.cluster().helm();
     let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
     run::stdout(second.args(["--set", "replicas=0,crds.enabled=false,watchNamespaces={second}"])).unwrap();
 
     // Unknown values and wrong types are errors before helm sends anything.
-    let said = install(&["--set", "replica=2"]).unwrap_err();
-    assert!(said.contains("replica"), "{said}");
-    let said = install(&["--set", "metrics.port=http"]).unwrap_err();
-    assert!(said.contains("port"), "{said}");
-    let said = site.helm(&["template", "third", &chart(), "--set", "metrics.port=8081"]).unwrap_err();
-    assert!(said.contains("debug.port must differ"), "{said}");
+    let text = install(&["--set", "replica=2"]).unwrap_err();
+    assert!(text.contains("replica"), "{text}");
+    let text = install(&["--set", "metrics.port=http"]).unwrap_err();
+    assert!(text.contains("port"), "{text}");
+    let text = site.helm(&["template", "third", &chart(), "--set", "metrics.port=8081"]).unwrap_err();
+    assert!(text.contains("debug.port must differ"), "{text}");
 
     // A ServiceAccount that is admin of one namespace only.
     for args in [
@@ -463,11 +463,11 @@ fn reports_the_obstacles_of_an_installation() {
         helm.args(["install", "mine", &chart(), "--namespace", "team-a", "--set", set]);
         run::stdout(&mut helm).map_err(|error| format!("{error:#}"))
     };
-    let said = as_installer("crds.enabled=false").unwrap_err();
-    assert!(said.contains("clusterroles") && said.contains("forbidden"), "{said}");
+    let text = as_installer("crds.enabled=false").unwrap_err();
+    assert!(text.contains("clusterroles") && text.contains("forbidden"), "{text}");
     let narrow = "crds.enabled=false,watchNamespaces={team-a},rbac.clusterRoles=false";
-    let said = as_installer(narrow).unwrap_err();
-    assert!(said.contains("DaemonJob reads Nodes") && said.contains("controllers.daemonjob"), "{said}");
+    let text = as_installer(narrow).unwrap_err();
+    assert!(text.contains("DaemonJob reads Nodes") && text.contains("controllers.daemonjob"), "{text}");
     as_installer(&format!("{narrow},controllers.daemonjob=false,replicas=0")).unwrap();
 
     // The Role is sufficient for a manager of that namespace.

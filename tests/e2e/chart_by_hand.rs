@@ -57,7 +57,7 @@ fn uninstalls_with_the_commands_of_the_notes() {
     let mut running = daemonjob("running");
     running["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/hold"] = json!("true");
     site.kubectl(&["apply", "-f", "-"], Some(&running.to_string())).unwrap();
-    // This job's pod has ended, but the pod keeps its finalizer, because only the pod has its outcome.
+    // This job's pods end, and keep their finalizer until the ledger has their outcome.
     site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("done").to_string())).unwrap();
     wait("the objects have finalizers", || {
         held(&site, "greetings", "farewell") == 20
@@ -72,8 +72,8 @@ fn uninstalls_with_the_commands_of_the_notes() {
     site.kubectl(&foreground, None).unwrap();
 
     let notes = site.helm(&["get", "notes", "quintet"]).unwrap();
-    let said = site.helm(&["uninstall", "quintet", "--timeout", "2m"]).unwrap_err();
-    assert!(said.contains("quintet-uninstall"), "{said}");
+    let printed = site.helm(&["uninstall", "quintet", "--timeout", "2m"]).unwrap_err();
+    assert!(printed.contains("quintet-uninstall"), "{printed}");
     assert_eq!(manager.stop().unwrap(), Some(0));
     site.helm(&["uninstall", "quintet", "--no-hooks"]).unwrap();
     wait("the Greetings are being deleted", || {

@@ -34,8 +34,8 @@ fn serves_some_namespaces_with_rights_in_only_these() {
         );
         site.helm(&["upgrade", "--install", "quintet", &chart(), "--create-namespace", "--set", &set])
     };
-    let said = install("{team-a,team-x}").unwrap_err();
-    assert!(said.contains(r#"namespaces "team-x" not found"#), "{said}");
+    let text = install("{team-a,team-x}").unwrap_err();
+    assert!(text.contains(r#"namespaces "team-x" not found"#), "{text}");
     install("{team-a,team-b}").unwrap();
     for kind in ["clusterroles", "clusterrolebindings"] {
         let ours = site.uids(&[kind]).into_keys().filter(|name| name.contains("quintet"));
@@ -85,28 +85,28 @@ fn serves_some_namespaces_with_rights_in_only_these() {
             (played, test.join().unwrap())
         })
     };
-    let ((code, said), helm) = test(&[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("the Deployment has 0 replicas; ") && said.contains("renews Lease"), "{said}");
+    let ((code, text), helm) = test(&[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("the Deployment has 0 replicas; ") && text.contains("renews Lease"), "{text}");
     helm.unwrap();
     assert_eq!(manager.stop().unwrap(), Some(0));
-    let ((code, said), helm) = test(&["--within=2s"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("Lease quintet-system/quintet-manager has no holder"), "{said}");
+    let ((code, text), helm) = test(&["--within=2s"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("Lease quintet-system/quintet-manager has no holder"), "{text}");
     helm.unwrap_err();
 
     // The hook has rights in these namespaces only, and they are sufficient.
     assert_eq!(held(&site, "greetings", "farewell"), 1);
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
-        let (code, said) = play_the_hook(&site, || ());
-        assert_eq!(code, Some(0), "{said}");
+        let (code, text) = play_the_hook(&site, || ());
+        assert_eq!(code, Some(0), "{text}");
         for line in [
             "Removed example.com/farewell from 0 Greetings in namespace team-a.",
             "Removed example.com/farewell from 1 Greeting in namespace team-b.",
             "Remaining in namespace team-b: 1 podsets.batch.tutorial.kubebuilder.io",
         ] {
-            assert!(said.contains(line), "{line}: {said}");
+            assert!(text.contains(line), "{line}: {text}");
         }
         uninstall.join().unwrap().unwrap();
     });
@@ -148,10 +148,10 @@ fn secure_metrics_allow_only_the_readers_in_the_values() {
     // Rights take effect a moment after they are granted.
     let metrics = answered(|| ask(Some(&reader)));
     assert!(metrics.contains("quintet_build_info{"), "{metrics}");
-    let said = ask(None).unwrap_err();
-    assert!(said.contains(UNAUTHORIZED), "{said}");
-    let said = ask(Some(&other)).unwrap_err();
-    assert!(said.contains("nonResourceURLs [/metrics] and verbs [get]"), "{said}");
+    let text = ask(None).unwrap_err();
+    assert!(text.contains(UNAUTHORIZED), "{text}");
+    let text = ask(Some(&other)).unwrap_err();
+    assert!(text.contains("nonResourceURLs [/metrics] and verbs [get]"), "{text}");
     assert_eq!(manager.stop().unwrap(), Some(0));
     helm(&["uninstall", "secure"]).unwrap();
 }

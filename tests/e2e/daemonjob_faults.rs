@@ -63,8 +63,8 @@ fn open(arena: &Arena, nodes: &[String]) {
     arena.kubectl(&args).unwrap();
 }
 
-/// Kills the manager at 50 random moments of a run on 200 simulated nodes and deletes ended pods in between,
-/// so that pods and ledger must carry outcomes across the crashes.
+/// Kills the manager at 50 random moments of a run on 200 simulated nodes. In between it deletes ended pods,
+/// so that both pods and ledger carry outcomes across the crashes.
 #[test]
 fn runs_every_node_once_despite_fifty_kills() {
     let arena = Arena::new("df-kills");

@@ -174,8 +174,8 @@ fn done_nodes_stay_done_without_their_pods() {
     assert_eq!(runs(&arena), [3, 1]);
 }
 
-/// A pod evicted by its node (scripted by a status write) and a deleted pod that was never scheduled do not
-/// count against a backoffLimit of 0. The scheduler is real.
+/// An eviction by the node (a scripted status write) and the deletion of a pod that was never scheduled do not
+/// count. The backoffLimit is 0. The scheduler is real.
 #[test]
 fn evicted_and_never_scheduled_pods_do_not_count() {
     let arena = Arena::new("dl-evict");

@@ -149,7 +149,7 @@ fn unexplained(job: &Value) -> Vec<String> {
         let listed: Vec<&Value> = status[list].as_array().into_iter().flatten().collect();
         let (counted, count) = (status[count].as_u64().unwrap_or(0), format!("status.{count}"));
         if counted != listed.len() as u64 + status[more].as_u64().unwrap_or(0) {
-            wrong.push(format!("{count} of {name} is {counted}, but {list} lists {}", listed.len()));
+            wrong.push(format!("{count} of {name} is {counted}, {list} has {}", listed.len()));
         }
         let silent = listed.iter().filter(|node| text(node, "/reason").is_empty());
         wrong.extend(silent.map(|node| format!("{list} of {name} has no reason for {}", node["node"])));
@@ -307,8 +307,8 @@ impl Moment {
         })
     }
 
-    /// Whether pods and attempts on a node certainly hold slots, because the node is not lost: it has been
-    /// Ready for longer than [`LAG`], or not Ready for less than `nodeLostAfterSeconds`.
+    /// Whether pods and attempts on a node certainly hold slots, because the node is not lost. It was Ready
+    /// for longer than [`LAG`], and still is or stopped less than `nodeLostAfterSeconds` ago.
     fn keeps_slots(&self, job: &Value, node: &Value, now: Timestamp) -> bool {
         let lost_after = job["spec"]["failurePolicy"]["nodeLostAfterSeconds"].as_i64();
         // Timestamps of objects have whole seconds.
@@ -353,8 +353,8 @@ impl Moment {
         wrong
     }
 
-    /// Failed becomes Complete only after a change of the spec, a deleted, created or relabelled node, or a
-    /// further attempt, or if a failed node can recover.
+    /// Failed becomes Complete only if a failed node can recover, or after a change of the spec or a further
+    /// attempt. Deleted, created and relabelled nodes allow it too.
     fn recovered(&mut self, job: &Value) -> Option<String> {
         let uid = text(job, "/metadata/uid").to_owned();
         let generation = number(job, "/metadata/generation");

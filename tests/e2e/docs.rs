@@ -8,8 +8,8 @@ use quintet_e2e::{Arena, program, workspace};
 use quintet_localcluster::documents::{self, blocks, commands, without_variables};
 use quintet_localcluster::run;
 
-/// Commands that other tests run: `cargo xtask test` does their work, or tests with a broker start the Pulsar
-/// programs. Of its long tier, `cargo xtask test` runs a part.
+/// Commands that this test does not run: `cargo xtask test` does their work, or a part of it for the benches
+/// and the faults. Tests with a broker run the Pulsar programs.
 const RUN_BY_THE_TESTS_THEMSELVES: [&str; 17] = [
     "cargo xtask build",
     "cargo xtask image",

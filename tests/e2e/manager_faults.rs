@@ -1,4 +1,4 @@
-//! Faults around a manager: an API server that is gone or silent, an expired token, and outputs that fail.
+//! Faults around a manager: an API server that is gone or silent, a replaced token, and outputs that fail.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};

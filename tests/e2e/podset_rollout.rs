@@ -292,7 +292,7 @@ fn adopts_pods_of_the_tutorials_operator() {
     for number in 0..3 {
         arena.apply(&pod(&format!("set-pod{number}"), owner.clone())).unwrap();
     }
-    arena.apply(&pod("foreign", json!([]))).unwrap();
+    arena.apply(&pod("theirs", json!([]))).unwrap();
     let _manager = arena.manager("podset");
     let set = arena.wait_for("podset", "set", "three pods are ready", rolled_out(3));
     assert_eq!(set["status"]["podNames"], json!(["set-pod0", "set-pod1", "set-pod2"]));
@@ -301,7 +301,7 @@ fn adopts_pods_of_the_tutorials_operator() {
         let events = arena.list("events.events.k8s.io", "");
         events.iter().any(|event| {
             event["reason"] == "ForeignPods"
-                && event["note"].as_str().is_some_and(|note| note.contains("foreign"))
+                && event["note"].as_str().is_some_and(|note| note.contains("theirs"))
         })
     });
     // The next pod has the same template, because the default template is the tutorial's.
@@ -313,5 +313,5 @@ fn adopts_pods_of_the_tutorials_operator() {
         .map(|pod| pod["metadata"]["labels"][HASH].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(hashes, vec!["v1-default"; 4]);
-    assert!(arena.get("pod", "foreign").unwrap()["metadata"]["labels"]["quintet.dev/kind"].is_null());
+    assert!(arena.get("pod", "theirs").unwrap()["metadata"]["labels"]["quintet.dev/kind"].is_null());
 }

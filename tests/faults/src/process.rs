@@ -1,4 +1,4 @@
-//! A manager's process as `quintet` runs it: the same clients, caches and controllers, on the fake server.
+//! A manager's process as `quintet` runs it, on the fake server: the same caches, controllers and election.
 
 use std::collections::HashSet;
 use std::io::Write;

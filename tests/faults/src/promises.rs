@@ -496,8 +496,8 @@ impl Judge {
         wrong
     }
 
-    /// A failed node that cannot recover stays failed in its rollout, unless a node was deleted or
-    /// relabelled, or a pod was created or succeeded, since the status before the one that lists the node.
+    /// A failed node that cannot recover stays failed in its rollout. Exceptions follow a deleted or
+    /// relabelled node, or a created or succeeded pod, since the status before the one that lists the node.
     fn no_longer_failed(&mut self, old: &Value, new: &Value, knows: Knowledge) -> Vec<String> {
         let uid = text(new, "/metadata/uid").to_owned();
         let acts = self.acts_at_status.entry(uid).or_default();

@@ -386,7 +386,7 @@ fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
         Fault::Request(_, _, Trouble::Paused) => usually,
         _ => usize::from(plan.is_late()),
     };
-    // Nor does a process with a silent watch know that a node is deleted.
+    // A process with a silent watch does not know that a node is deleted.
     let is_blind = plan.has_event(Event::Silence);
     if plan.is_compound()
         || plan.scenario.ends_with("hastily")
@@ -431,8 +431,8 @@ mod tests {
         asked.collect()
     }
 
-    /// No request precedes the creation of a new PodSet's pods, and no object needs more requests than
-    /// necessary: one status write for each new status, and one claim for each of a Greeting's two lines.
+    /// The first requests of a new PodSet create its pods. Each new status costs one write, and each of a
+    /// Greeting's two lines one claim.
     #[test]
     fn new_objects_cost_only_these_requests() {
         let status = |of: &str| format!("apply-{of}-status");

@@ -346,7 +346,7 @@ impl Watcher {
                 ),
             )),
             Trouble::Stranger => {
-                self.stranger(asked);
+                self.take_name(asked);
                 Fate::default()
             }
             Trouble::NotFound => {
@@ -431,7 +431,7 @@ impl Watcher {
     }
 
     /// Another client creates an object with the same name first.
-    fn stranger(&self, asked: &Asked) {
+    fn take_name(&self, asked: &Asked) {
         let Some(server) = self.server() else { return };
         let mut body = asked.body.clone();
         body["metadata"] = json!({ "name": asked.name, "labels": { "stranger": "yes" } });
