@@ -1,7 +1,7 @@
-//! What a DaemonJob promises when its own pods break nodes.
+//! DaemonJob's rules when its pods break nodes.
 //!
-//! The images of these tests cannot harm a node, so the test does what such a pod would do, as soon as the pod runs: it pulls
-//! the cable of the node (the kubelet falls silent and the pod runs on), kills the node, or boots it.
+//! The images of these tests cannot harm a node, so the test acts once a pod runs. It unplugs the node (the
+//! kubelet is silent while the pod runs), kills the node, or boots it.
 
 use std::collections::BTreeSet;
 use std::thread::sleep;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::site::Site;
 
-/// Longer than the manager needs to act on what it sees, and than a node needs to be lost.
+/// Longer than the manager needs to react, and than a node needs to be lost.
 const A_WHILE: Duration = Duration::from_secs(15);
 
-/// A job on the nodes `node-2` and up: the managers are on `node-1`.
+/// A job on the nodes from `node-2`. The managers run on `node-1`.
 fn job(name: &str, command: &[&str], spec: &Value) -> Value {
     let mut job = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
         "metadata": { "name": name, "namespace": "default" },
@@ -32,7 +32,7 @@ fn paused_by_policy(max_failed: i32) -> Value {
         "nodeLostAfterSeconds": 20 } })
 }
 
-/// A cluster whose managers are on the first node, and that has this number of further nodes.
+/// A cluster with the managers on the first node and this number of further nodes.
 fn site(purpose: &str, workers: u8) -> Site {
     let site = Site::new(purpose, usize::from(workers) + 1);
     let names: Vec<String> = (2..=workers + 1).map(|number| format!("node-{number}")).collect();
@@ -48,15 +48,15 @@ fn is_ready(site: &Site, node: &str) -> bool {
     condition(&site.get("node", node), "Ready").0 == "True"
 }
 
-/// The nodes on which a pod of the job was ever made, as long as the pods are there.
-fn hit(site: &Site, name: &str) -> BTreeSet<String> {
+/// The nodes that had a pod of the job, while the pods exist.
+fn touched(site: &Site, name: &str) -> BTreeSet<String> {
     let pods = site.list("pods", &format!("daemonjob={name}"));
     let node =
         |pod: &Value| pod["metadata"]["annotations"]["dj.dysproz.io/node-name"].as_str().unwrap().to_owned();
     pods.iter().map(node).collect()
 }
 
-/// Waits for a container of the job that runs on a node which is not in `but`. Returns the number of the node.
+/// Waits for a running container of the job on a node outside `but`. Returns the number of the node.
 fn next_running(site: &Site, name: &str, but: &BTreeSet<String>) -> u8 {
     let find = || {
         let pods = site.list("pods", &format!("daemonjob={name}"));
@@ -83,7 +83,7 @@ fn paused_for(site: &Site, name: &str) -> String {
 #[test]
 fn a_job_that_breaks_its_nodes_stops_at_max_failed_nodes() {
     let mut site = site("real-broken", 3);
-    // The kubelet falls silent while the pod runs.
+    // The kubelet is silent while the pod runs.
     site.apply(&job("silences", &["sleep", "600"], &paused_by_policy(0)));
     let first = next_running(&site, "silences", &BTreeSet::new());
     let begin = Instant::now();
@@ -96,36 +96,36 @@ fn a_job_that_breaks_its_nodes_stops_at_max_failed_nodes() {
     });
     println!("a silent node is lost after {:.1} s", begin.elapsed().as_secs_f64());
     sleep(A_WHILE);
-    assert_eq!(hit(&site, "silences"), [node.clone()].into(), "one node more than the limit of 0");
-    let told = paused_for(&site, "silences");
-    assert!(told.starts_with("MaxFailedNodesExceeded 1 node failed (1 lost)"), "{told}");
+    assert_eq!(touched(&site, "silences"), [node.clone()].into(), "one node more than the limit of 0");
+    let paused = paused_for(&site, "silences");
+    assert!(paused.starts_with("MaxFailedNodesExceeded 1 node failed (1 lost)"), "{paused}");
     assert_eq!(condition(&site.get("daemonjob", "silences"), "Failed").0, "False");
 
-    // It heals when the node is back: its pod still runs, so the others still wait for their turn.
+    // The node recovers: its pod still runs, so the others still wait for a slot.
     site.cluster().plug_node(first, true).unwrap();
     site.wait("the node is Ready again", || is_ready(&site, &node));
-    site.wait("the brake comes off", || paused_for(&site, "silences").is_empty());
+    site.wait("the job is no longer paused", || paused_for(&site, "silences").is_empty());
     sleep(Duration::from_secs(5));
-    assert_eq!(hit(&site, "silences"), [node].into(), "parallelism is 1");
+    assert_eq!(touched(&site, "silences"), [node].into(), "parallelism is 1");
     site.kubectl(&["delete", "daemonjob", "silences"]).unwrap();
-    site.wait("its pods are gone", || site.list("pods", "daemonjob=silences").is_empty());
+    site.wait("the pods are gone", || site.list("pods", "daemonjob=silences").is_empty());
 
-    // The node dies, and its Node object is deleted at once, as auto-repair does.
+    // The node dies and its Node is deleted at once, as auto-repair does.
     site.apply(&job("kills", &["sleep", "600"], &paused_by_policy(0)));
     let second = next_running(&site, "kills", &BTreeSet::new());
     site.cluster().kill_node(second).unwrap();
     let node = format!("node-{second}");
     site.kubectl(&["delete", "node", &node]).unwrap();
-    site.wait("the deleted node counts", || {
+    site.wait("the deleted node counts as failed", || {
         paused_for(&site, "kills").starts_with("MaxFailedNodesExceeded 1 node failed (1 deleted)")
     });
-    // The pod goes with its node, and its finalizer does not keep it.
+    // The pod disappears with its node despite its finalizer.
     site.wait("the pod of the deleted node is gone", || site.list("pods", "daemonjob=kills").is_empty());
     sleep(A_WHILE);
-    assert!(hit(&site, "kills").is_empty(), "no further node is hit: {:?}", site.pods_of("kills"));
-    let told = paused_for(&site, "kills");
-    assert!(told.contains("(1 deleted)") && told.contains("spec.retryToken"), "{told}");
-    // A higher limit allows exactly one more node.
+    assert!(touched(&site, "kills").is_empty(), "no further node has a pod: {:?}", site.pods_of("kills"));
+    let paused = paused_for(&site, "kills");
+    assert!(paused.contains("(1 deleted)") && paused.contains("spec.retryToken"), "{paused}");
+    // A higher limit allows one more node.
     site.kubectl(&[
         "patch",
         "daemonjob",
@@ -137,13 +137,13 @@ fn a_job_that_breaks_its_nodes_stops_at_max_failed_nodes() {
     .unwrap();
     let third = next_running(&site, "kills", &BTreeSet::new());
     sleep(Duration::from_secs(5));
-    assert_eq!(hit(&site, "kills"), [format!("node-{third}")].into());
+    assert_eq!(touched(&site, "kills"), [format!("node-{third}")].into());
 }
 
 #[test]
-fn a_rejected_pod_is_no_attempt_and_a_reboot_keeps_its_place() {
+fn a_rejected_pod_is_not_an_attempt_and_a_reboot_keeps_its_slot() {
     let mut site = site("real-reboot", 2);
-    // The scheduler is passed by, so the kubelet has to refuse what does not fit.
+    // nodeName bypasses the scheduler, so the kubelet must reject a pod that does not fit.
     let cpus = site.get("node", "node-2")["status"]["allocatable"]["cpu"].as_str().unwrap().to_owned();
     let asks = |cpus: &str| json!({ "requests": { "cpu": cpus } });
     site.apply(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "filler", "namespace": "default" },
@@ -155,7 +155,7 @@ fn a_rejected_pod_is_no_attempt_and_a_reboot_keeps_its_place() {
     rejected["spec"]["template"]["spec"]["nodeName"] = json!("node-2");
     rejected["spec"]["template"]["spec"]["containers"][0]["resources"] = asks("100m");
     site.apply(&rejected);
-    site.wait("the kubelet's words are told", || {
+    site.wait("the status has the kubelet's message", || {
         let job = site.get("daemonjob", "rejected");
         let waits = &job["status"]["pendingNodes"][0];
         waits["reason"] == "Rejected" && waits["message"].as_str().is_some_and(|words| words.contains("cpu"))
@@ -166,14 +166,14 @@ fn a_rejected_pod_is_no_attempt_and_a_reboot_keeps_its_place() {
         (&json!(0), "False".to_owned())
     );
     site.kubectl(&["delete", "pod", "filler", "--grace-period=0", "--force"]).unwrap();
-    site.wait("it runs when there is room", || {
+    site.wait("the job completes once there is room", || {
         let job = site.get("daemonjob", "rejected");
         condition(&job, "Complete").0 == "True"
             && job["status"]["succeeded"] == 1
             && job["status"]["failed"] == 0
     });
 
-    // Each node dies while its pod runs and boots again, as if the pod had booted it: one node at a time.
+    // Each node dies while its pod runs and boots again, as if the pod had rebooted it. One node at a time.
     site.apply(&job(
         "reboots",
         &["sleep", "45"],
@@ -187,7 +187,7 @@ fn a_rejected_pod_is_no_attempt_and_a_reboot_keeps_its_place() {
         site.cluster().kill_node(number).unwrap();
         site.wait("the node is down", || !is_ready(&site, &node));
         sleep(A_WHILE);
-        let others = hit(&site, "reboots");
+        let others = touched(&site, "reboots");
         assert_eq!(others, booted, "no further node has a pod while {node} is down");
         let job = site.get("daemonjob", "reboots");
         let waits = job["status"]["pendingNodes"].as_array().unwrap().iter().find(|one| one["node"] == *node);
@@ -196,7 +196,7 @@ fn a_rejected_pod_is_no_attempt_and_a_reboot_keeps_its_place() {
         assert!(waits["message"].as_str().unwrap().contains("holds 1 of 1 slots"), "{waits}");
         site.cluster().boot_node(number).unwrap();
     }
-    site.wait("both are done", || {
+    site.wait("both nodes have succeeded", || {
         let job = site.get("daemonjob", "reboots");
         condition(&job, "Complete").0 == "True" && job["status"]["succeeded"] == 2
     });

@@ -1,4 +1,4 @@
-//! PulsarConsumers whose pods run our consumer, against a real broker that they reach.
+//! PulsarConsumers whose pods run the consumer's image against a real broker.
 
 use quintet_e2e::condition;
 use quintet_localcluster::image;
@@ -9,7 +9,7 @@ use crate::site::Site;
 
 const MESSAGE: &str = "Hello from a pod";
 
-/// A broker that goes with the test.
+/// A broker, taken down on drop.
 struct TestBroker(Option<Broker>);
 
 impl Drop for TestBroker {
@@ -20,7 +20,7 @@ impl Drop for TestBroker {
     }
 }
 
-/// Sends so many messages from a pod of the producer's image.
+/// Sends this number of messages from a pod with the producer's image.
 fn produce(site: &Site, broker: &Broker, name: &str, count: u32) {
     let args = ["--message", MESSAGE, "--no-batching", "--count", &count.to_string()].map(str::to_owned);
     let variable = |name: &str, value: String| json!({ "name": name, "value": value });
@@ -37,7 +37,7 @@ fn produce(site: &Site, broker: &Broker, name: &str, count: u32) {
 
 #[test]
 #[ignore = "needs a broker"]
-fn a_consumer_in_a_pod_consumes_from_a_real_broker() {
+fn a_pod_consumes_from_a_real_broker() {
     let site = Site::with_chart("real-consumers", 2);
     let options = Options { in_cluster: true, ..Options::new(site.name()) };
     let broker = TestBroker(Some(Broker::up(&options).unwrap_or_else(|error| panic!("{error:#}")).0));
@@ -51,10 +51,10 @@ fn a_consumer_in_a_pod_consumes_from_a_real_broker() {
         },
     }));
     let is = |field: &'static str, count: i64| {
-        let took = site.wait(&format!("{field} is {count}"), || {
+        let duration = site.wait(&format!("{field} is {count}"), || {
             site.get("pulsarconsumer", "c")["status"][field] == count
         });
-        println!("{field} is {count} after {:.1} s", took.as_secs_f64());
+        println!("{field} is {count} after {:.1} s", duration.as_secs_f64());
     };
     is("readyReplicas", 1);
     is("consumers", 1);
@@ -74,12 +74,12 @@ fn a_consumer_in_a_pod_consumes_from_a_real_broker() {
     let images: Vec<&Value> = pods.iter().map(|pod| &pod["spec"]["containers"][0]["image"]).collect();
     assert_eq!(images, [&json!(image::name("pulsar-consumer"))]);
 
-    // A consumer without its broker is not ready, and the kubelet's event has the status code of its probe.
+    // Without its broker, a consumer is not ready, and the kubelet's Event has the probe's status code.
     broker.kill().unwrap();
-    site.wait("the broker is missed", || {
+    site.wait("the consumer is not ready", || {
         condition(&site.get("pulsarconsumer", "c"), "Available").1 == "ConsumersNotReady"
     });
-    site.wait("the event says why", || {
+    site.wait("the Event has the status code", || {
         site.kubectl(&["describe", "pods"]).unwrap_or_default().contains("statuscode: 502")
     });
 }

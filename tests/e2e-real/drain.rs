@@ -1,6 +1,5 @@
-//! `kubectl drain` of the only node of a cluster: it evicts the managers together with the pods that need one.
-//!
-//! The commands are those that docs/daemonjob.md gives its reader.
+//! `kubectl drain` of a cluster's only node: it evicts the managers together with pods that need a manager.
+//! The commands are those of docs/daemonjob.md.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -24,18 +23,18 @@ const UNCORDON: &str = "kubectl uncordon NODE";
 const STOP_THE_MANAGER: &str = "kubectl scale deployment quintet --namespace quintet-system --replicas=0";
 const UNINSTALL: &str = "quintet uninstall --namespace NAMESPACE --yes";
 
-/// What the drain says while the PodDisruptionBudget keeps a manager.
+/// The drain's message while the PodDisruptionBudget keeps a manager.
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
-/// How long the pods of `stops-late` go on after their eviction: longer than a manager, which ends within a second.
+/// Pods of `stops-late` run this long after their eviction. A manager exits within 1 s.
 const STOPS_AFTER: u64 = 15;
 
-/// Longer than a drain or a manager would need to end a wait: a drain asks again every 5 seconds.
+/// Longer than a drain or a manager needs to end a wait. A drain retries every 5 s.
 const A_WHILE: Duration = Duration::from_secs(15);
 
 const FINALIZER: &str = "dj.dysproz.io/ledger";
 
-/// Runs a command that is in docs/daemonjob.md, line for line.
+/// Runs a command, which docs/daemonjob.md must contain as a line.
 fn follow(site: &Site, line: &str) {
     run::stdout(&mut site.command(documented(line))).unwrap_or_else(|error| panic!("{error:#}"));
 }
@@ -46,7 +45,7 @@ fn documented(line: &str) -> &str {
     line
 }
 
-/// A drain that runs beside the test.
+/// A drain that runs in parallel with the test.
 struct Drain {
     process: RefCell<Child>,
     output: PathBuf,
@@ -66,13 +65,13 @@ impl Drain {
         self.process.borrow_mut().try_wait().unwrap().is_none()
     }
 
-    fn said(&self) -> String {
+    fn printed(&self) -> String {
         fs::read_to_string(&self.output).unwrap()
     }
 
     fn wait_for_its_end(&self, site: &Site) {
-        site.wait("the drain ends", || !self.runs());
-        assert!(self.process.borrow_mut().wait().unwrap().success(), "{}", self.said());
+        site.wait("the drain exits", || !self.runs());
+        assert!(self.process.borrow_mut().wait().unwrap().success(), "{}", self.printed());
         println!("the drain ended after {:.1} s", self.begin.elapsed().as_secs_f64());
     }
 }
@@ -95,7 +94,7 @@ fn job(name: &str, command: &[&str]) -> Value {
             "containers": [{ "name": "work", "image": "busybox", "command": command }] } } } })
 }
 
-/// A Node without a machine: no pod can run there, and the run of a DaemonJob that selects it is not over.
+/// A Node without a machine: no pod can run there, so the run of a DaemonJob that selects it cannot end.
 fn add_a_node_without_a_machine(site: &Site) {
     site.apply(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "absent" },
         "spec": { "taints": [{ "key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule" }] } }));
@@ -105,7 +104,7 @@ fn is_held(pod: &Value) -> bool {
     pod["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|one| one == FINALIZER))
 }
 
-/// The DaemonJobs with a pod that has our finalizer.
+/// The DaemonJobs with a pod that has Quintet's finalizer.
 fn held(site: &Site) -> BTreeSet<String> {
     let pods = site.list("pods", "quintet.dev/kind=DaemonJob");
     let name = |pod: &Value| pod["metadata"]["labels"]["daemonjob"].as_str().unwrap().to_owned();
@@ -117,7 +116,7 @@ fn pod_runs(site: &Site, name: &str, number: &str) -> bool {
     pods.iter().any(|pod| pod["status"]["containerStatuses"][0]["state"]["running"].is_object())
 }
 
-/// What the ledger has of the only node.
+/// The ledger's lines of the only node.
 fn recorded(site: &Site, name: &str) -> String {
     let shards = site.list("configmaps", &format!("daemonjob={name}"));
     let lines = shards.iter().flat_map(|shard| shard["data"].as_object().into_iter().flatten());
@@ -125,7 +124,7 @@ fn recorded(site: &Site, name: &str) -> String {
     lines.filter(|line| line.starts_with("node=node-1 ")).collect()
 }
 
-/// One pod of each kind that a drain can meet: finished and recorded, finished and not recorded, and running.
+/// One pod of each kind that a drain can meet: finished and recorded, finished and unrecorded, and running.
 fn start_jobs(site: &Site) {
     site.apply(&job("succeeds", &["true"]));
     site.apply(&job("fails", &["false"]));
@@ -142,7 +141,7 @@ fn start_jobs(site: &Site) {
     let mut unrecorded = job("unrecorded", &["true"]);
     unrecorded["spec"]["template"]["spec"].as_object_mut().unwrap().remove("nodeSelector");
     site.apply(&unrecorded);
-    site.wait("a pod is finished whose run goes on", || {
+    site.wait("a pod has succeeded in an unfinished run", || {
         site.get("daemonjob", "unrecorded")["status"]["succeeded"] == 1
     });
     assert_eq!(held(site), of(["stops-at-once", "stops-late", "unrecorded"]));
@@ -157,13 +156,13 @@ fn of<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
 const WHILE_CORDONED: &str = "outcome=Ignored ignored=1 attempt=Disrupted/";
 const AFTER_UNCORDON: &str = "outcome=Disrupted disruptions=1 ";
 
-/// What a drain must leave behind, once a manager has seen to it.
+/// Asserts the ledger after a drain, once a manager has processed it.
 fn all_is_recorded(site: &Site, disrupted: &str) {
     for (name, outcome) in [
         ("succeeds", "outcome=Succeeded"),
         ("fails", "outcome=Failed"),
         ("unrecorded", "outcome=Succeeded"),
-        // Its manager may have seen its end, on the cordoned node.
+        // A manager may have seen the pod's end on the cordoned node.
         ("stops-at-once", "attempt=Disrupted/"),
         ("stops-late", disrupted),
     ] {
@@ -172,13 +171,13 @@ fn all_is_recorded(site: &Site, disrupted: &str) {
     }
 }
 
-/// Waits until the node has run again what was disrupted, and nothing else.
+/// Waits until the disrupted pods, and only these, run again.
 fn runs_again(site: &Site) {
     site.wait("the disrupted pods run again", || {
         ["stops-at-once", "stops-late"].iter().all(|name| pod_runs(site, name, "2"))
     });
     for name in ["succeeds", "fails", "unrecorded"] {
-        assert!(site.pods_of(name).is_empty(), "{name} has run twice: {:?}", site.pods_of(name));
+        assert!(site.pods_of(name).is_empty(), "{name} has run again: {:?}", site.pods_of(name));
     }
 }
 
@@ -187,7 +186,7 @@ fn delete_jobs(site: &Site) {
     site.wait("the pods are gone", || site.list("pods", "quintet.dev/kind=DaemonJob").is_empty());
 }
 
-/// Uids of the managers' pods that are Ready, and of those that wait for a node.
+/// UIDs of the managers' Ready pods, and of those that are not scheduled.
 fn managers(site: &Site) -> (BTreeSet<String>, BTreeSet<String>) {
     let pods = site.list("pods", "app.kubernetes.io/name=quintet");
     let are = |type_: &str, status: &str| {
@@ -207,7 +206,7 @@ fn run_one_manager(site: &Site) {
 }
 
 #[test]
-fn drain_of_the_only_node_ends_if_managers_tolerate_it() {
+fn drain_of_the_only_node_ends_if_managers_tolerate_cordon() {
     let site = Site::with_chart("real-drain", 1);
     add_a_node_without_a_machine(&site);
     follow(&site, TOLERATE);
@@ -225,7 +224,7 @@ fn drain_of_the_only_node_ends_if_managers_tolerate_it() {
         all_is_recorded(&site, WHILE_CORDONED);
         site.wait("the managers are ready", || managers(&site).0.len() == replicas);
         let (after, _) = managers(&site);
-        assert!(after.is_disjoint(&before), "the drain has evicted every manager");
+        assert!(after.is_disjoint(&before), "the drain evicts every manager");
         assert_eq!(site.get("node", "node-1")["spec"]["unschedulable"], true);
         for name in ["stops-at-once", "stops-late"] {
             let waits = &site.get("daemonjob", name)["status"]["pendingNodes"][0];
@@ -237,7 +236,7 @@ fn drain_of_the_only_node_ends_if_managers_tolerate_it() {
         delete_jobs(&site);
     }
 
-    // The Job of an uninstallation tolerates the cordon as well.
+    // The Job of an uninstall tolerates the cordon too.
     site.kubectl(&["cordon", "node-1"]).unwrap();
     site.helm(&["uninstall", "quintet", "--timeout", "2m"]).unwrap();
 }
@@ -248,16 +247,16 @@ fn drain_of_the_only_node_waits_for_a_manager() {
     add_a_node_without_a_machine(&site);
     start_jobs(&site);
 
-    // Of two managers one stays, and takes care of the pods. Its PodDisruptionBudget keeps it for ever.
+    // One of the two managers stays and processes the pods. Its PodDisruptionBudget protects it permanently.
     let (before, _) = managers(&site);
     let drain = Drain::start(&site, DRAIN);
     site.wait("the pods are gone", || site.list("pods", "quintet.dev/kind=DaemonJob").is_empty());
     println!("the pods are gone after {:.1} s", drain.begin.elapsed().as_secs_f64());
     all_is_recorded(&site, WHILE_CORDONED);
-    site.wait("the drain says why it waits", || drain.said().contains(REFUSED));
+    site.wait("the drain prints why it waits", || drain.printed().contains(REFUSED));
     sleep(A_WHILE);
     let (ready, waiting) = managers(&site);
-    assert!(drain.runs(), "{}", drain.said());
+    assert!(drain.runs(), "{}", drain.printed());
     assert!(ready.len() == 1 && ready.is_subset(&before) && waiting.len() == 1, "{ready:?} {waiting:?}");
     follow(&site, UNCORDON);
     drain.wait_for_its_end(&site);
@@ -265,11 +264,11 @@ fn drain_of_the_only_node_waits_for_a_manager() {
     runs_again(&site);
     delete_jobs(&site);
 
-    // A manager alone is evicted with the pods.
+    // A single manager is evicted with the pods.
     run_one_manager(&site);
     start_jobs(&site);
     let drain = drain_that_waits(&site, "1");
-    // The drain may be interrupted, and another one need not wait. Nothing is lost: the outcome is on the pod.
+    // An interrupted drain, or one that does not wait, loses nothing: the pod has its outcome.
     drop(drain);
     Drain::start(&site, DRAIN_THAT_SKIPS).wait_for_its_end(&site);
     assert!(held(&site).contains("stops-late"));
@@ -280,7 +279,7 @@ fn drain_of_the_only_node_waits_for_a_manager() {
     });
     all_is_recorded(&site, AFTER_UNCORDON);
 
-    // Uncordoning the node ends the drain as well.
+    // Uncordoning the node also ends the drain.
     let drain = drain_that_waits(&site, "2");
     follow(&site, UNCORDON);
     drain.wait_for_its_end(&site);
@@ -288,7 +287,7 @@ fn drain_of_the_only_node_waits_for_a_manager() {
     site.wait("the disrupted pod runs again", || pod_runs(&site, "stops-late", "3"));
     assert!(recorded(&site, "stops-late").contains(" pod=2 "), "{}", recorded(&site, "stops-late"));
 
-    // Without any manager the pods are released by hand, and the outcome is lost.
+    // Without a manager the user releases the pods, and the outcome is lost.
     let drain = drain_that_waits(&site, "3");
     follow(&site, STOP_THE_MANAGER);
     follow(&site, UNINSTALL);
@@ -297,23 +296,23 @@ fn drain_of_the_only_node_waits_for_a_manager() {
     assert!(recorded(&site, "stops-late").contains(" pod=2 "), "{}", recorded(&site, "stops-late"));
 }
 
-/// A drain that waits for the pod of `stops-late` with this number: the pod has ended, and no manager can start.
+/// Starts a drain that waits for this pod of `stops-late`: the pod has ended, and no manager can start.
 fn drain_that_waits(site: &Site, number: &str) -> Drain {
     let drain = Drain::start(site, DRAIN);
-    site.wait("a pod has ended without a manager", || {
+    site.wait("the pod has ended without a manager", || {
         let pods = site.list("pods", &format!("daemonjob=stops-late,dj.dysproz.io/pod-number={number}"));
         let (ready, waiting) = managers(site);
         ready.is_empty() && waiting.len() == 1 && pods.iter().all(|pod| pod["status"]["phase"] == "Failed")
     });
     sleep(A_WHILE);
-    assert!(drain.runs(), "{}", drain.said());
-    // A pod that ends with the manager may be released or not. What had ended before is released by its last pass.
+    assert!(drain.runs(), "{}", drain.printed());
+    // A pod that ends with the manager may stay. The manager's last reconcile releases the others.
     let mut waits = held(site);
     println!("the drain waits for pods of {waits:?}");
     waits.remove("stops-at-once");
     assert_eq!(waits, of(["stops-late"]));
     let pods = site.list("pods", "daemonjob=stops-late");
     let container = &pods[0]["status"]["containerStatuses"][0]["state"];
-    assert!(container["terminated"].is_object(), "nothing runs any more: {container}");
+    assert!(container["terminated"].is_object(), "no container runs: {container}");
     drain
 }

@@ -1,6 +1,5 @@
-//! End-to-end tests on real nodes: the chart's own pods, and pods of all kinds that are containers.
-//!
-//! Each test has a cluster of its own. Run them by `cargo xtask test --nodes real`, or as a part of `cargo xtask test`.
+//! End-to-end tests on real nodes: the chart's pods, and the containers of all kinds. Each test has its own
+//! cluster. Run them with `cargo xtask test --nodes real`, or as a part of `cargo xtask test`.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
 

@@ -1,4 +1,4 @@
-//! The chart's two managers, in pods of its image: what they say, and what happens when the one that leads goes.
+//! The chart's two managers in pods of its image: their logs, and the takeover when the leader disappears.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::site::Site;
 
-/// Who holds the Lease: the name of a pod is in it.
+/// The holder of the Lease. It contains the name of a pod.
 fn holder(site: &Site) -> String {
     let get = ["get", "lease", "quintet-manager", "-n", NAMESPACE, "-o", "jsonpath={.spec.holderIdentity}"];
     site.kubectl(&get).unwrap_or_default()
@@ -21,14 +21,14 @@ fn managers(site: &Site) -> Vec<String> {
     pods.iter().filter(ready).map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Applies a Greeting and waits until it is said, where the logs tell it.
+/// Applies a Greeting and waits until the logs have its line.
 fn greet(site: &Site, name: &str, logs: impl Fn() -> String) {
     site.apply(&json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
         "metadata": { "name": name, "namespace": "default" }, "spec": { "message": format!("from {name}") } }));
-    site.wait(&format!("{name} is said"), || times_said(&logs(), name) > 0);
+    site.wait(&format!("{name} is printed"), || times_printed(&logs(), name) > 0);
 }
 
-fn times_said(logs: &str, name: &str) -> usize {
+fn times_printed(logs: &str, name: &str) -> usize {
     let line = format!("Create: from {name}");
     logs.lines().filter(|one| *one == line).count()
 }
@@ -38,16 +38,16 @@ fn logs(site: &Site, pod: &str, more: &[&str]) -> String {
 }
 
 #[test]
-fn the_other_manager_takes_over() {
+fn second_manager_takes_over() {
     let site = Site::with_chart("real-managers", 2);
     site.wait("both managers are ready", || managers(&site).len() == 2);
     greet(&site, "before", || site.logs_of_managers());
 
-    for (how, flags) in [("deleted", &[][..]), ("gone without a word", &["--grace-period=0", "--force"])] {
+    for (how, flags) in [("deleted", &[][..]), ("deleted by force", &["--grace-period=0", "--force"])] {
         let both = managers(&site);
         let held = holder(&site);
         let leader =
-            both.iter().find(|name| held.contains(name.as_str())).expect("one of them leads").clone();
+            both.iter().find(|name| held.contains(name.as_str())).expect("one manager leads").clone();
         site.kubectl(&[&["delete", "pod", &leader, "-n", NAMESPACE, "--wait=false"], flags].concat())
             .unwrap();
         let begin = Instant::now();
@@ -56,22 +56,22 @@ fn the_other_manager_takes_over() {
             if !now.is_empty() && !now.contains(&leader) {
                 break;
             }
-            assert!(begin.elapsed() < Duration::from_mins(2), "nobody takes over from {leader}: {now:?}");
+            assert!(begin.elapsed() < Duration::from_mins(2), "no manager takes over from {leader}: {now:?}");
         }
         println!("the leader's pod is {how}: another leads after {:.2} s", begin.elapsed().as_secs_f64());
         greet(&site, if flags.is_empty() { "after" } else { "at-last" }, || site.logs_of_managers());
         site.wait("both managers are ready again", || managers(&site).len() == 2);
     }
-    let said = site.logs_of_managers();
-    assert_eq!(times_said(&said, "at-last"), 1, "{said}");
+    let printed = site.logs_of_managers();
+    assert_eq!(times_printed(&printed, "at-last"), 1, "{printed}");
 }
 
-/// How long a node stays cut off at the least: twice what it may take a manager to notice.
+/// How long a node is unplugged at least: twice the time in which a manager must notice.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Nobody refuses and nothing is closed, so that only its own clocks tell a manager that it is alone.
+/// No connection is rejected or closed, so the manager can notice only by its clocks.
 #[test]
-fn a_leader_that_is_cut_off_leads_no_more_and_stands_by_when_it_is_back() {
+fn unplugged_leader_stops_leading_and_becomes_a_standby() {
     let mut site = Site::new("real-partition", 2);
     let apart = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{
         "topologyKey": "kubernetes.io/hostname",
@@ -82,27 +82,27 @@ fn a_leader_that_is_cut_off_leads_no_more_and_stands_by_when_it_is_back() {
 
     let both = managers(&site);
     let held = holder(&site);
-    let (leads, stands_by): (Vec<_>, Vec<_>) = both.iter().partition(|name| held.contains(name.as_str()));
+    let (leads, standbys): (Vec<_>, Vec<_>) = both.iter().partition(|name| held.contains(name.as_str()));
     let [leader, other] =
-        [leads, stands_by].map(|one| one.first().expect("one leads, one stands by").as_str());
+        [leads, standbys].map(|one| one.first().expect("one leads, one is a standby").as_str());
     let node =
         site.kubectl(&["get", "pod", leader, "-n", NAMESPACE, "-o", "jsonpath={.spec.nodeName}"]).unwrap();
     let number: u8 = node.strip_prefix("node-").unwrap().parse().unwrap();
 
     site.cluster().plug_node(number, false).unwrap();
     let begin = Instant::now();
-    let took = site.wait("the other leads", || holder(&site).contains(other));
-    println!("the leader's node is cut off: another leads after {:.2} s", took.as_secs_f64());
+    let took = site.wait("the other manager leads", || holder(&site).contains(other));
+    println!("the leader's node is unplugged: another leads after {:.2} s", took.as_secs_f64());
     greet(&site, "meanwhile", || logs(&site, other, &[]));
     std::thread::sleep(SILENCE.saturating_sub(begin.elapsed()));
     let plugged = run::stdout(Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%S"])).unwrap();
     site.cluster().plug_node(number, true).unwrap();
 
     let begin = Instant::now();
-    site.wait("it is ready, and its node answers", || {
+    site.wait("the manager is ready and its node answers", || {
         managers(&site) == both && !logs(&site, leader, &[]).is_empty()
     });
-    println!("the cable is in again: its log is read after {:.2} s", begin.elapsed().as_secs_f64());
+    println!("the node is plugged in: its log is read after {:.2} s", begin.elapsed().as_secs_f64());
     for name in &both {
         let restarts = ["get", "pod", name, "-n", NAMESPACE, "-o", "jsonpath={..restartCount}"];
         assert_eq!(site.kubectl(&restarts).unwrap(), "0", "{name}");
@@ -111,13 +111,13 @@ fn a_leader_that_is_cut_off_leads_no_more_and_stands_by_when_it_is_back() {
     let noticed = |what: &str| alone.lines().any(|line| line.contains(what) && line < plugged.trim());
     assert!(noticed("the renew deadline has passed"), "{alone}");
     assert!(noticed("a list or watch was interrupted"), "{alone}");
-    assert_eq!(times_said(&logs(&site, leader, &[]), "meanwhile"), 0, "{alone}");
-    assert!(holder(&site).contains(other), "it does not take the Lease from who has it");
+    assert_eq!(times_printed(&logs(&site, leader, &[]), "meanwhile"), 0, "{alone}");
+    assert!(holder(&site).contains(other), "the Lease stays with its holder");
 
-    // What happened without it is known to it when it leads again.
+    // When it leads again, it knows what happened without it.
     site.kubectl(&["delete", "pod", other, "-n", NAMESPACE, "--wait=false"]).unwrap();
-    site.wait("it leads again", || holder(&site).contains(leader));
+    site.wait("the first manager leads again", || holder(&site).contains(leader));
     greet(&site, "after", || logs(&site, leader, &[]));
-    let said = logs(&site, leader, &[]);
-    assert_eq!((times_said(&said, "meanwhile"), times_said(&said, "after")), (0, 1), "{said}");
+    let printed = logs(&site, leader, &[]);
+    assert_eq!((times_printed(&printed, "meanwhile"), times_printed(&printed, "after")), (0, 1), "{printed}");
 }

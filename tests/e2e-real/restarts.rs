@@ -1,4 +1,4 @@
-//! A container that fails again and again: the kubelet restarts it, later each time, and the pod stays Running.
+//! A crash loop: the kubelet restarts the container with a growing backoff, and the pod stays Running.
 
 use quintet_e2e::condition;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn restarts(site: &Site) -> i64 {
     pods.first().and_then(|pod| pod["status"]["containerStatuses"][0]["restartCount"].as_i64()).unwrap_or(0)
 }
 
-/// What the status has of the only node, if the node restarts its pod.
+/// The message about the only node, if its reason is Restarting.
 fn restarting(job: &Value) -> Option<&str> {
     let mut nodes = job["status"]["pendingNodes"].as_array().into_iter().flatten();
     let node = nodes.find(|one| one["node"] == "node-1" && one["reason"] == "Restarting")?;
@@ -26,7 +26,7 @@ fn crash_loop_is_in_the_status_before_the_third_restart() {
             "containers": [{ "name": "work", "image": "busybox", "command": ["sh", "-c", "exit 3"] }] } } } }));
     let took = site
         .wait("the status has the crash loop", || restarting(&site.get("daemonjob", "crashes")).is_some());
-    // Counted after the status was read.
+    // Read after the status.
     let restarted = restarts(&site);
     println!("the status has the crash loop after {:.1} s and {restarted} restarts", took.as_secs_f64());
     assert!(restarted < 3, "{restarted} restarts");
@@ -39,7 +39,7 @@ fn crash_loop_is_in_the_status_before_the_third_restart() {
     });
     let restarted = restarts(&site);
     println!("the message has two restarts after {:.1} s more", took.as_secs_f64());
-    assert_eq!(restarted, 2, "the kubelet waits for 20 s before the third one");
+    assert_eq!(restarted, 2, "the kubelet waits 20 s before the third restart");
     let job = site.get("daemonjob", "crashes");
     assert_eq!(
         (condition(&job, "Complete").0, condition(&job, "Failed").0),

@@ -1,4 +1,4 @@
-//! Every sample, with containers that really run: each comes to what its comment promises.
+//! Every sample with real containers ends as its comment states.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::site::Site;
 
-/// The line of a sample that states how the object ends: `# Ends as: CONDITION (REASON)`.
+/// The line of a sample with its final condition: `# Ends as: CONDITION (REASON)`.
 const PROMISE: &str = "# Ends as: ";
 
-/// Its job runs kubectl's own image, which is in no archive of ours.
+/// Its Job needs kubectl's image, which no archive contains.
 const NEEDS_AN_IMAGE: &str = "schedule.yaml";
 
 fn samples(kind: &str) -> Vec<PathBuf> {
@@ -23,7 +23,7 @@ fn samples(kind: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Applies every sample of a kind; name, condition and reason of each, where it promises any.
+/// Applies every sample of a kind. Returns name, final condition and reason of each.
 fn apply(site: &Site, kind: &str, usual: &str) -> Vec<(String, String, String)> {
     let mut promised = Vec::new();
     for file in samples(kind) {
@@ -42,8 +42,8 @@ fn apply(site: &Site, kind: &str, usual: &str) -> Vec<(String, String, String)> 
 }
 
 #[test]
-fn every_sample_is_run() {
-    // The third is a control plane node to those that look for one.
+fn every_sample_ends_as_its_comment_states() {
+    // The third node is a control plane node for samples that select one.
     let site = Site::with_chart("real-samples", 3);
     let role = "node-role.kubernetes.io/control-plane";
     site.kubectl(&["label", "node", "node-3", &format!("{role}=")]).unwrap();
@@ -69,12 +69,12 @@ fn every_sample_is_run() {
     }
     site.wait("the Book is Ready", || condition(&site.get("book", "david-copperfield"), "Ready").0 == "True");
 
-    // What containers have written is their own.
+    // The containers have written these logs.
     let logs = |selector: &str| site.kubectl(&["logs", "-l", selector, "--tail=-1"]).unwrap();
     let names = logs("daemonjob=daemonjob-control-plane");
     assert!(names.lines().count() == 1 && names.starts_with("daemonjob-control-plane-"), "{names}");
     assert!(logs("daemonjob=daemonjob-fail-fast").contains("this fails on purpose"));
-    // Nodes are given boot IDs of their own; a container's own /proc is the machine's.
+    // Nodes have separate boot IDs, but a container's /proc has the machine's.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let boots = logs("daemonjob=daemonjob-rerun-on-reboot");
     assert!(boots.lines().count() == 2 && boots.lines().all(|line| line == boot.trim()), "{boots}");
@@ -85,7 +85,7 @@ fn every_sample_is_run() {
         |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"].as_i64();
     assert!(!failed.is_empty() && failed.iter().any(|pod| code(pod) == Some(42)), "{failed:#?}");
 
-    // PodSets' pods run; those of a PodSet that shrinks end by themselves.
+    // PodSets' pods run, and stop when the PodSet shrinks.
     let running = site.get("podset", "podset-sample")["status"]["readyReplicas"].as_i64().unwrap();
     assert_eq!(Some(running), site.get("podset", "podset-sample")["spec"]["replicas"].as_i64());
     site.kubectl(&["scale", "podset", "podset-surge", "--replicas=1"]).unwrap();
@@ -96,10 +96,10 @@ fn every_sample_is_run() {
         };
         pods.iter().filter(name).count() == 1 && site.get("podset", "podset-surge")["status"]["replicas"] == 1
     });
-    println!("a pod of a PodSet ended {:.1} s after it was not wanted", took.as_secs_f64());
+    println!("a pod of a PodSet ended {:.1} s after the scale-down", took.as_secs_f64());
 
-    // Lines on the standard output of the manager that leads.
+    // The leader prints these lines.
     for line in ["Greeting: Hello, World!", "Create: Hello, World!"] {
-        site.wait(line, || site.logs_of_managers().lines().any(|said| said == line));
+        site.wait(line, || site.logs_of_managers().lines().any(|one| one == line));
     }
 }

@@ -1,4 +1,4 @@
-//! A cluster with real nodes, the chart on it, and how a test looks at both.
+//! A cluster with real nodes, the chart on it, and helpers to read both.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::variables;
 use serde_json::Value;
 
-/// How long a test waits for what must come: containers start, end and are tried again.
+/// How long a test waits for a state: containers start, end and are retried.
 pub const PATIENCE: Duration = Duration::from_mins(3);
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A cluster of its own; it goes with this value.
+/// A cluster for one test, taken down on drop.
 pub struct Site {
     cluster: Cluster,
     name: Temporary,
 }
 
 impl Site {
-    /// So many nodes, which know the project's images.
+    /// Starts this number of nodes and loads the project's images.
     pub fn new(purpose: &str, nodes: usize) -> Self {
         let begin = Instant::now();
         let name = Temporary::new(purpose);
@@ -36,7 +36,7 @@ impl Site {
         Self { cluster, name }
     }
 
-    /// The same with the chart installed as it is by itself: two managers in pods of its image.
+    /// Starts a cluster and installs the chart with default values: two managers in pods.
     pub fn with_chart(purpose: &str, nodes: usize) -> Self {
         let site = Self::new(purpose, nodes);
         let begin = Instant::now();
@@ -55,12 +55,12 @@ impl Site {
         &mut self.cluster
     }
 
-    /// The name of the cluster, and of what goes with it.
+    /// The name of the cluster and of its temporary files.
     pub fn name(&self) -> String {
         self.name.name()
     }
 
-    /// helm in the release's namespace: what it prints, or what it says when it fails.
+    /// Runs helm in the release's namespace and returns its standard output, or its error.
     pub fn helm(&self, args: &[&str]) -> Result<String, String> {
         let mut helm = self.cluster.helm();
         run::stdout(helm.args(args).args(["--namespace", NAMESPACE])).map_err(|error| format!("{error:#}"))
@@ -75,7 +75,7 @@ impl Site {
         run::stdout_with_input(kubectl.args(args), input).map_err(|error| format!("{error:#}"))
     }
 
-    /// A command of a document, for a cluster of one node.
+    /// A command from a document, for a cluster of one node.
     pub fn command(&self, line: &str) -> Command {
         let line = line.replace("NODE", "node-1").replace("NAMESPACE", "default");
         let (program, args) = line.split_once(' ').unwrap();
@@ -83,7 +83,7 @@ impl Site {
             "kubectl" => self.cluster.kubectl(),
             "helm" => self.cluster.helm(),
             "quintet" => Command::new(quintet_e2e::program()),
-            other => panic!("{other} is no program of ours"),
+            other => panic!("{other} is not a program of the tests"),
         };
         command.args(args.split(' ')).env("KUBECONFIG", self.cluster.kubeconfig()).current_dir(workspace());
         command
@@ -103,13 +103,13 @@ impl Site {
         }
     }
 
-    /// An object of the namespace `default`; null where there is none.
+    /// An object of the namespace `default`, or null if it does not exist.
     pub fn get(&self, kind: &str, name: &str) -> Value {
         let get = || self.cluster.kube().get("default", kind, name).map_err(|error| format!("{error:#}"));
         answered(get).unwrap_or_default()
     }
 
-    /// Waits until something holds; then the time that it took.
+    /// Waits until `holds` is true. Returns the duration.
     pub fn wait(&self, what: &str, holds: impl Fn() -> bool) -> Duration {
         let begin = Instant::now();
         run::poll(what, PATIENCE, PAUSE, || Ok(holds().then_some(())))
@@ -117,7 +117,7 @@ impl Site {
         begin.elapsed()
     }
 
-    /// Waits for a condition of an object to be True with a reason.
+    /// Waits until the condition is True with this reason.
     pub fn wait_for(&self, kind: &str, name: &str, type_: &str, reason: &str) -> Duration {
         self.wait(&format!("{kind} {name} is {type_} ({reason})"), || {
             let object = self.get(kind, name);
@@ -126,13 +126,13 @@ impl Site {
         })
     }
 
-    /// What the managers have written, both streams.
+    /// The managers' logs, both streams.
     pub fn logs_of_managers(&self) -> String {
         let select = ["-l", "app.kubernetes.io/name=quintet", "--tail=-1", "--prefix=false"];
         self.kubectl(&[&["logs", "-n", NAMESPACE], &select[..]].concat()).unwrap_or_default()
     }
 
-    /// Uids of the pods of a DaemonJob, by node and name.
+    /// UIDs of a DaemonJob's pods, by node and name.
     pub fn pods_of(&self, daemonjob: &str) -> BTreeMap<String, String> {
         let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let pods = self.list("pods", &format!("daemonjob={daemonjob}"));
@@ -143,14 +143,14 @@ impl Site {
         named.collect()
     }
 
-    /// Fails with what a person would look at.
+    /// Panics with the state of the cluster.
     fn give_up(&self, why: &str) -> ! {
-        let look = |args: &[&str]| self.kubectl(args).unwrap_or_else(|error| error);
+        let get = |args: &[&str]| self.kubectl(args).unwrap_or_else(|error| error);
         panic!(
             "{why}\n{}\n{}\n{}\n--- managers ---\n{}",
-            look(&["get", "nodes"]),
-            look(&["get", "quintet,pods", "-A", "-o", "wide"]),
-            look(&["get", "events", "-A", "--sort-by=.lastTimestamp"])
+            get(&["get", "nodes"]),
+            get(&["get", "quintet,pods", "-A", "-o", "wide"]),
+            get(&["get", "events", "-A", "--sort-by=.lastTimestamp"])
                 .lines()
                 .rev()
                 .take(40)
@@ -164,10 +164,7 @@ impl Site {
 /// The archives of the project's images.
 fn images() -> Vec<PathBuf> {
     let folder = std::env::var_os(variables::IMAGES).unwrap_or_else(|| {
-        panic!(
-            "{} names no folder: these tests are run by `cargo xtask test --nodes real`",
-            variables::IMAGES
-        )
+        panic!("{} names no folder: run these tests with `cargo xtask test --nodes real`", variables::IMAGES)
     });
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|extension| extension == "tar")).collect()

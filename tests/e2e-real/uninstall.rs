@@ -1,4 +1,4 @@
-//! An uninstallation with objects still there, a reinstallation that picks them up, and one that leaves nothing.
+//! An uninstall while objects exist, a new installation that serves them, and an uninstall of everything.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -15,7 +15,7 @@ fn held(site: &Site, kind: &str, finalizer: &str) -> usize {
     objects.iter().filter(|object| object["metadata"]["finalizers"].to_string().contains(finalizer)).count()
 }
 
-/// The objects that a release makes, of every kind that a chart of ours has.
+/// A release's objects, of every kind in the chart.
 fn of_release(site: &Site) -> BTreeSet<String> {
     let kinds = [
         "deployments",
@@ -36,7 +36,7 @@ fn of_release(site: &Site) -> BTreeSet<String> {
             let part = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
             format!("{kind} {}/{}", part("namespace"), part("name"))
         });
-        // Every namespace has an account and a ConfigMap of its own.
+        // Every namespace has a ServiceAccount and a ConfigMap of Kubernetes.
         named
             .filter(|name| name.rsplit_once('/').is_some_and(|(_, name)| name.contains("quintet")))
             .collect::<Vec<_>>()
@@ -46,14 +46,14 @@ fn of_release(site: &Site) -> BTreeSet<String> {
 
 fn uninstall(site: &Site) -> String {
     let begin = Instant::now();
-    let said =
+    let printed =
         site.helm(&["uninstall", "quintet", "--timeout", "4m"]).unwrap_or_else(|error| panic!("{error}"));
     println!("helm uninstall took {:.1} s", begin.elapsed().as_secs_f64());
-    said
+    printed
 }
 
 #[test]
-fn an_uninstall_ends_by_itself_and_a_reinstall_picks_up_what_it_left() {
+fn uninstalls_with_objects_and_serves_them_when_reinstalled() {
     let site = Site::with_chart("real-uninstall", 2);
     let greetings: Vec<Value> = (0..GREETINGS)
         .map(|number| {
@@ -66,38 +66,38 @@ fn an_uninstall_ends_by_itself_and_a_reinstall_picks_up_what_it_left() {
         "metadata": { "name": "running", "namespace": "default" },
         "spec": { "template": { "spec": { "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
             "containers": [{ "name": "work", "image": "busybox", "command": ["sleep", "60"] }] } } } }));
-    site.wait("all is held and runs", || {
+    site.wait("all objects have finalizers and the pods run", || {
         held(&site, "greetings", "farewell") == GREETINGS
             && held(&site, "pods", "ledger") == 2
             && site.get("daemonjob", "running")["status"]["active"] == 2
     });
     let pods = site.pods_of("running");
 
-    let said = uninstall(&site);
+    let printed = uninstall(&site);
     let definitions = site.list("crds", "");
     assert_eq!(definitions.len(), 5);
     for definition in &definitions {
         let name = definition["metadata"]["name"].as_str().unwrap();
-        assert!(said.contains(name), "{name} is kept and not listed: {said}");
+        assert!(printed.contains(name), "{name} is kept but not listed: {printed}");
     }
     assert_eq!((held(&site, "greetings", "farewell"), held(&site, "pods", "ledger")), (0, 0));
     assert_eq!((site.list("greetings", "").len(), site.list("daemonjobs", "").len()), (GREETINGS, 1));
-    assert_eq!(site.pods_of("running"), pods, "no pod is lost");
+    assert_eq!(site.pods_of("running"), pods, "no pod disappears");
     assert_eq!(of_release(&site), BTreeSet::new());
 
     site.install(&["--set", "crds.keep=false"]);
     let took =
-        site.wait("the Greetings are held again", || held(&site, "greetings", "farewell") == GREETINGS);
-    println!("{GREETINGS} Greetings are held again {:.1} s after the reinstallation", took.as_secs_f64());
+        site.wait("the Greetings have finalizers", || held(&site, "greetings", "farewell") == GREETINGS);
+    println!("{GREETINGS} Greetings have finalizers {:.1} s after reinstallation", took.as_secs_f64());
     site.kubectl(&["delete", "greeting", "g0", "--timeout=60s"]).unwrap();
     site.wait("the DaemonJob is complete", || {
         let job = site.get("daemonjob", "running");
         condition(&job, "Complete").0 == "True" && job["status"]["succeeded"] == 2
     });
-    assert_eq!(site.pods_of("running"), pods, "no node has run it twice");
+    assert_eq!(site.pods_of("running"), pods, "no node runs twice");
 
     uninstall(&site);
     site.wait("the definitions and all objects are gone", || site.list("crds", "").is_empty());
     assert_eq!(of_release(&site), BTreeSet::new());
-    site.wait("the DaemonJob's pods go with it", || site.list("pods", "daemonjob=running").is_empty());
+    site.wait("the DaemonJob's pods are gone", || site.list("pods", "daemonjob=running").is_empty());
 }

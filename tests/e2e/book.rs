@@ -1,16 +1,16 @@
-//! Book: validated by its schema alone.
+//! Book: the schema validates it, and the manager reports it as Ready.
 
 use quintet_e2e::{Arena, condition};
 use serde_json::{Value, json};
 
-/// A Book that is valid.
+/// A valid Book.
 pub(crate) fn book(name: &str) -> Value {
     json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book", "metadata": { "name": name },
         "spec": { "title": name, "author": "Anonymous" } })
 }
 
 #[test]
-fn the_posts_books_are_accepted_and_refused() {
+fn accepts_and_rejects_the_tutorials_books() {
     let arena = Arena::new("book");
     let _manager = arena.manager("book");
     arena.apply_sample("book/david-copperfield.yaml").unwrap();
@@ -23,7 +23,7 @@ fn the_posts_books_are_accepted_and_refused() {
     let text = arena.apply_sample("book/moby-dick.yaml").unwrap_err();
     assert!(text.contains("spec.author: Required value"), "{text}");
     assert!(text.contains("spec.title: Required value"), "{text}");
-    assert_eq!(text.matches("spec.").count(), 2, "exactly two reasons: {text}");
+    assert_eq!(text.matches("spec.").count(), 2, "two reasons: {text}");
     assert!(arena.get("book", "moby-dick").is_none());
 
     let book = |author: Value, title: Value| {
@@ -49,7 +49,7 @@ fn the_posts_books_are_accepted_and_refused() {
             assert!(text.contains(sentence), "{sentence}: {text}");
         }
     }
-    // Further fields are kept, and emoji and other scripts are texts.
+    // Unknown fields stay, and any script is a valid text.
     arena.apply(&book(json!("\u{1f409}"), json!("\u{5d0}\u{5d1}"))).unwrap();
     let odd = arena.wait_for("book", "odd", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert_eq!(odd["spec"]["shelf"], 3);
@@ -64,7 +64,7 @@ fn the_posts_books_are_accepted_and_refused() {
     assert!(found.is_empty(), "{found}");
 
     // One status write for each generation.
-    assert_eq!(arena.writes_when(2), vec!["patch books/status 200"; 2], "one for each of two Books");
+    assert_eq!(arena.writes_when(2), vec!["patch books/status 200"; 2], "one for each Book");
     arena
         .kubectl(&[
             "patch",
@@ -75,7 +75,7 @@ fn the_posts_books_are_accepted_and_refused() {
             r#"{"spec":{"title":"D. C."}}"#,
         ])
         .unwrap();
-    arena.wait_for("book", "david-copperfield", "the new generation is observed", |book| {
+    arena.wait_for("book", "david-copperfield", "the status observes the new generation", |book| {
         book["status"]["observedGeneration"] == 2
     });
     assert_eq!(arena.writes_when(3).len(), 3);

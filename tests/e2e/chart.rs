@@ -1,5 +1,5 @@
-//! The chart as an administrator uses it: installed, upgraded, rolled back and uninstalled on clusters of their own; and what is
-//! in its way. What it renders is tested by `cargo xtask chart test`.
+//! Installs, upgrades, rolls back and uninstalls the chart with helm on separate clusters, and tests the
+//! obstacles of an installation. `cargo xtask chart test` checks the rendered manifests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 pub(crate) const NAMESPACE: &str = "quintet-system";
 
-/// A cluster of its own; it goes with this value.
+/// A cluster for one test, taken down on drop.
 pub(crate) struct Site(Option<Cluster>);
 
 impl Site {
@@ -28,7 +28,7 @@ impl Site {
         self.0.as_ref().unwrap()
     }
 
-    /// helm in the release's namespace: what it prints, or what it says when it fails.
+    /// Runs helm in the release's namespace and returns its standard output, or its error.
     pub(crate) fn helm(&self, args: &[&str]) -> Result<String, String> {
         let mut helm = self.cluster().helm();
         run::stdout(helm.args(args).args(["--namespace", NAMESPACE])).map_err(|error| format!("{error:#}"))
@@ -49,13 +49,13 @@ impl Site {
         self.cluster().kube().get(namespace, kind, name).unwrap().unwrap_or_default()
     }
 
-    /// A manager with the rights that the release gives, and with its Lease.
+    /// Starts a manager with the rights of the release. It elects a leader with the release's Lease.
     pub(crate) fn manager(&self) -> Manager {
         let options = ManagerOptions { program: Some(program()), ..ManagerOptions::default() };
         Manager::start(self.cluster().kube(), &options).unwrap()
     }
 
-    /// What there is of a release of the name quintet, definitions apart.
+    /// The objects of the release quintet that still exist, except definitions.
     pub(crate) fn remains(&self) -> Vec<String> {
         let uids = self.uids(&PARTS);
         uids.into_keys()
@@ -63,7 +63,7 @@ impl Site {
             .collect()
     }
 
-    /// Uids of everything of these kinds, by kind and name.
+    /// The UIDs of all objects of these kinds, by kind and name.
     pub(crate) fn uids(&self, kinds: &[&str]) -> BTreeMap<String, String> {
         let mut uids = BTreeMap::new();
         for kind in kinds {
@@ -76,7 +76,7 @@ impl Site {
     }
 }
 
-/// What a release is made of, definitions apart.
+/// The kinds of a release's objects, except definitions.
 const PARTS: [&str; 13] = [
     "deployments",
     "services",
@@ -105,13 +105,13 @@ pub(crate) fn chart() -> String {
     workspace().join("charts/quintet").display().to_string()
 }
 
-/// The kept package of the chart before this one.
+/// The packaged chart of the previous version.
 fn previous() -> String {
     let folder = workspace().join("tests/chart/previous");
     let files = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     let packages: Vec<PathBuf> =
         files.filter(|file| file.extension().is_some_and(|end| end == "tgz")).collect();
-    assert_eq!(packages.len(), 1, "one chart is the one before: {packages:?}");
+    assert_eq!(packages.len(), 1, "one previous chart: {packages:?}");
     packages[0].display().to_string()
 }
 
@@ -127,9 +127,9 @@ pub(crate) fn wait(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
+fn upgrade_and_rollback_keep_objects_and_pods() {
     let site = Site::new("ch-upgrade", 2);
-    // The manager is a process here.
+    // The Deployment has no replicas; the manager is a local process.
     let elsewhere = ["--set", "replicas=0"];
     site.helm(&[&["install", "quintet", &previous(), "--create-namespace"], &elsewhere[..]].concat())
         .unwrap();
@@ -139,7 +139,7 @@ fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
         site.kubectl(&["apply", "-f", &file], None).unwrap();
     }
     site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("done").to_string())).unwrap();
-    wait("the kinds have done their work", || {
+    wait("all kinds have reached their desired state", || {
         let podset = site.get("default", "podset", "podset-sample");
         condition(&site.get("default", "daemonjob", "done"), "Complete").0 == "True"
             && condition(&site.get("default", "book", "david-copperfield"), "Ready").0 == "True"
@@ -161,7 +161,7 @@ fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
     site.helm(&[&["upgrade", "quintet", &chart()], &hookless[..]].concat()).unwrap();
     kept("upgrade");
     assert_eq!(manager.stop().unwrap(), Some(0));
-    // The rights of the new release are enough for all kinds.
+    // The new release's rights are sufficient for all kinds.
     let manager = site.manager();
     site.kubectl(
         &["patch", "podset", "podset-sample", "--type=merge", "-p", r#"{"spec":{"replicas":4}}"#],
@@ -169,14 +169,14 @@ fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
     )
     .unwrap();
     site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("later").to_string())).unwrap();
-    wait("it works on", || {
+    wait("the manager serves changes after the upgrade", || {
         site.get("default", "podset", "podset-sample")["status"]["readyReplicas"] == 4
             && condition(&site.get("default", "daemonjob", "later"), "Complete").0 == "True"
     });
 
     site.helm(&["rollback", "quintet", "1"]).unwrap();
     let _ = site.kubectl(&["get", "greetings"], None).unwrap();
-    // Four pods are wanted now, so those of before are still there.
+    // The PodSet now has four replicas, so all earlier pods still exist.
     kept("rollback");
     assert!(
         site.list("configmaps").iter().all(|map| !map["metadata"]["name"].to_string().contains("dashboard"))
@@ -188,13 +188,13 @@ fn an_upgrade_and_a_rollback_keep_objects_and_pods() {
     assert!(history.contains("Rollback to 1"), "{history}");
 }
 
-/// What a kubelet would do with the pod of the uninstall hook, see [`play`].
+/// Plays the kubelet for the pod of the uninstall hook; see [`play`].
 pub(crate) fn play_the_hook(site: &Site, after_start: impl FnOnce()) -> (Option<i32>, String) {
     play(site, "quintet-uninstall", &[], after_start)
 }
 
-/// Does what a kubelet does with the pod of a hook, by its app.kubernetes.io/name: runs what it says, with the account that
-/// it says and perhaps further arguments, and tells how it ended.
+/// Plays the kubelet for a hook's pod, found by its app.kubernetes.io/name: runs the pod's command with its
+/// ServiceAccount and the additional arguments. Returns the exit code and the output.
 pub(crate) fn play(
     site: &Site,
     name: &str,
@@ -205,7 +205,7 @@ pub(crate) fn play(
         let pods = site.list("pods");
         pods.into_iter().filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == name).collect()
     };
-    wait("the hook's pod is there", || !pods().is_empty());
+    wait("the hook's pod exists", || !pods().is_empty());
     let pod = pods().remove(0);
     let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
     let config = site.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account).unwrap();
@@ -231,8 +231,8 @@ pub(crate) fn play(
         None,
     )
     .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
 
 pub(crate) fn held(site: &Site, kind: &str, finalizer: &str) -> usize {
@@ -243,9 +243,9 @@ pub(crate) fn held(site: &Site, kind: &str, finalizer: &str) -> usize {
 }
 
 #[test]
-fn an_uninstall_with_objects_still_there_ends_by_itself() {
+fn uninstalls_while_objects_exist() {
     let site = Site::new("ch-uninstall", 2);
-    // No node takes the hook's pod: this test plays its kubelet.
+    // No node matches the selector of the hook's pod; this test plays its kubelet.
     let set = ["--set", "replicas=0,nodeSelector.kubelet=played"];
     site.helm(&[&["install", "quintet", &chart(), "--create-namespace"], &set[..]].concat()).unwrap();
     let manager = site.manager();
@@ -260,19 +260,19 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
     let mut running = daemonjob("running");
     running["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/hold"] = json!("true");
     site.kubectl(&["apply", "-f", "-"], Some(&running.to_string())).unwrap();
-    wait("they have finalizers", || {
+    wait("the objects have finalizers", || {
         held(&site, "greetings", "farewell") == 200 && held(&site, "pods", "ledger") == 2
     });
     let pods = site.uids(&["pods"]);
 
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
-        // The Deployment's managers end when it is scaled; the one here does so too, once the other waits for the Lease.
-        let (code, said) = play_the_hook(&site, || {
+        // Scaling the Deployment stops its managers. The test stops its own once the hook waits.
+        let (code, text) = play_the_hook(&site, || {
             thread::sleep(Duration::from_secs(1));
             assert_eq!(manager.stop().unwrap(), Some(0));
         });
-        assert_eq!(code, Some(0), "{said}");
+        assert_eq!(code, Some(0), "{text}");
         for line in [
             "Scaled Deployment quintet-system/quintet to 0.",
             "Acquired Lease quintet-system/quintet-manager. No manager writes now.",
@@ -281,60 +281,61 @@ fn an_uninstall_with_objects_still_there_ends_by_itself() {
             "1 daemonjobs.dj.dysproz.io",
             "Deleted Lease quintet-system/quintet-manager.",
         ] {
-            assert!(said.contains(line), "{line}: {said}");
+            assert!(text.contains(line), "{line}: {text}");
         }
         uninstall.join().unwrap().unwrap();
     });
     assert_eq!((held(&site, "greetings", "farewell"), held(&site, "pods", "ledger")), (0, 0));
     wait("the hook's pods are gone", || site.uids(&["pods"]).len() <= pods.len());
-    assert_eq!(site.uids(&["pods"]), pods, "no pod is lost");
+    assert_eq!(site.uids(&["pods"]), pods, "no pod disappears");
     assert_eq!((site.list("greetings").len(), site.list("crds").len()), (200, 5));
-    // Nothing of the release is left but the definitions.
+    // Only the definitions of the release remain.
     assert_eq!(site.remains(), [""; 0]);
 
-    // A reinstallation picks them up.
+    // A new installation serves the remaining objects.
     site.helm(&[&["install", "quintet", &chart(), "--set", "crds.keep=false"], &set[..]].concat()).unwrap();
     let manager = site.manager();
-    wait("the Greetings are held again", || held(&site, "greetings", "farewell") == 200);
+    wait("the Greetings have their finalizers again", || held(&site, "greetings", "farewell") == 200);
     site.kubectl(&["delete", "greeting", "g0", "--timeout=60s"], None).unwrap();
     assert_eq!(manager.stop().unwrap(), Some(0));
 
-    // A failure is told, and the release stays.
+    // A failed hook is reported, and the release stays.
     let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": "quintet-manager", "namespace": NAMESPACE },
-        "spec": { "holderIdentity": "somebody", "leaseDurationSeconds": 3600 } });
+        "spec": { "holderIdentity": "other", "leaseDurationSeconds": 3600 } });
     site.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", "-"], Some(&lease.to_string()))
         .unwrap();
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "90s"]));
-        let (code, said) = play_the_hook(&site, || ());
-        assert_eq!(code, Some(1), "{said}");
+        let (code, text) = play_the_hook(&site, || ());
+        assert_eq!(code, Some(1), "{text}");
         assert!(
-            said.contains("cannot acquire Lease quintet-system/quintet-manager: its holder is \"somebody\""),
-            "{said}"
+            text.contains("cannot acquire Lease quintet-system/quintet-manager: its holder is \"other\""),
+            "{text}"
         );
         site.kubectl(&["delete", "job", "quintet-uninstall", "-n", NAMESPACE], None).unwrap();
         assert!(uninstall.join().unwrap().is_err());
     });
     assert!(site.helm(&["status", "quintet"]).is_ok(), "the release stays");
-    // helm has written down that it is being uninstalled.
+    // helm has marked the release as uninstalling.
     let upgrade = site.helm(&["upgrade", "quintet", &chart()]).unwrap_err();
     assert!(upgrade.contains("has no deployed releases"), "{upgrade}");
     site.helm(&["rollback", "quintet", "1", "--force-conflicts"]).unwrap();
     site.helm(&[&["upgrade", "quintet", &chart(), "--set", "crds.keep=false"], &set[..]].concat()).unwrap();
     site.kubectl(&["delete", "lease", "quintet-manager", "-n", NAMESPACE], None).unwrap();
 
-    // Without crds.keep nothing stays.
+    // With crds.keep=false, everything is deleted.
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
-        let (code, said) = play_the_hook(&site, || ());
-        assert_eq!(code, Some(0), "{said}");
+        let (code, text) = play_the_hook(&site, || ());
+        assert_eq!(code, Some(0), "{text}");
         uninstall.join().unwrap().unwrap();
     });
     wait("the definitions and all objects are gone", || site.list("crds").is_empty());
 }
 
-/// What was stored in an older shape is kept and named, others are served beside it, and mended it is served too.
+/// An object that the new schema rejects stays, is reported, and is served once it is corrected. Others are
+/// served beside it.
 fn older_objects_harm_no_other(site: &Site) {
     let manager = site.manager();
     let file = workspace().join("samples/podset/podset-sample.yaml").display().to_string();
@@ -343,22 +344,22 @@ fn older_objects_harm_no_other(site: &Site) {
         let podset = site.get("default", "podset", name);
         podset["status"]["replicas"].is_i64() && podset["status"]["replicas"] == podset["spec"]["replicas"]
     };
-    wait("the older Book has a condition, and the newer PodSet its pods", || {
+    wait("the old Book has a condition and the new PodSet has its pods", || {
         condition(&site.get("default", "book", "old"), "Ready") == ("False".to_owned(), "Invalid".to_owned())
             && has_pods("podset-sample")
     });
-    wait("the older PodSet has an Event", || {
+    wait("the old PodSet has an Event", || {
         let events = site.list("events.events.k8s.io");
         events.iter().any(|event| event["reason"] == "Undecodable" && event["regarding"]["name"] == "old")
     });
-    assert_eq!(site.get("default", "podset", "old")["spec"]["replicas"], "many", "what was stored stays");
+    assert_eq!(site.get("default", "podset", "old")["spec"]["replicas"], "many", "the stored object stays");
     for (kind, mended) in [
         ("podset", r#"{"spec":{"replicas":1}}"#),
         ("book", r#"{"spec":{"author":"Charles Dickens","title":"David Copperfield"}}"#),
     ] {
         site.kubectl(&["patch", kind, "old", "-n", "default", "--type=merge", "-p", mended], None).unwrap();
     }
-    wait("they are served", || {
+    wait("the corrected objects are served", || {
         condition(&site.get("default", "book", "old"), "Ready").0 == "True" && has_pods("old")
     });
     site.kubectl(&["delete", "podsets", "--all", "-n", "default", "--timeout=60s"], None).unwrap();
@@ -366,7 +367,7 @@ fn older_objects_harm_no_other(site: &Site) {
 }
 
 #[test]
-fn what_is_in_the_way_of_an_installation_is_said() {
+fn reports_the_obstacles_of_an_installation() {
     let site = Site::new("ch-refused", 0);
     let install = |more: &[&str]| {
         let args = [
@@ -379,7 +380,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
         ];
         site.helm(&[&args[..], more].concat())
     };
-    // Older definitions, which were applied by hand, with objects that the new ones would not take.
+    // Older definitions, applied manually, with objects that the new schemas reject.
     for (group, kind) in [("christianb93.github.com", "Book"), ("batch.tutorial.kubebuilder.io", "PodSet")] {
         let singular = kind.to_lowercase();
         let plural = format!("{singular}s");
@@ -397,36 +398,36 @@ fn what_is_in_the_way_of_an_installation_is_said() {
         json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
             "metadata": { "name": "old", "namespace": "default" }, "spec": { "replicas": "many" } }),
     ] {
-        wait("it can be stored", || site.kubectl(&["apply", "-f", "-"], Some(&older.to_string())).is_ok());
+        wait("it is stored", || site.kubectl(&["apply", "-f", "-"], Some(&older.to_string())).is_ok());
     }
-    let said = install(&[]).unwrap_err();
+    let text = install(&[]).unwrap_err();
     assert!(
-        said.contains("invalid ownership metadata") && said.contains("books.christianb93.github.com"),
-        "{said}"
+        text.contains("invalid ownership metadata") && text.contains("books.christianb93.github.com"),
+        "{text}"
     );
     install(&["--take-ownership", "--force-conflicts"]).unwrap();
-    assert_eq!(site.get("default", "book", "old")["spec"]["author"], 5, "what was stored stays");
-    wait("the new definition is in place", || site.kubectl(&["explain", "book.spec.title"], None).is_ok());
+    assert_eq!(site.get("default", "book", "old")["spec"]["author"], 5, "the stored object stays");
+    wait("the new definition is served", || site.kubectl(&["explain", "book.spec.title"], None).is_ok());
     older_objects_harm_no_other(&site);
 
-    // Definitions of another release.
+    // The definitions belong to another release.
     let mut helm = site.cluster().helm();
     let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
-    let said = format!("{:#}", run::stdout(second.args(["--set", "replicas=0"])).unwrap_err());
-    assert!(said.contains("invalid ownership metadata") && said.contains("quintet"), "{said}");
+    let text = format!("{:#}", run::stdout(second.args(["--set", "replicas=0"])).unwrap_err());
+    assert!(text.contains("invalid ownership metadata") && text.contains("quintet"), "{text}");
     let mut helm = site.cluster().helm();
     let second = helm.args(["install", "second", &chart(), "--namespace", "second", "--create-namespace"]);
     run::stdout(second.args(["--set", "replicas=0,crds.enabled=false,watchNamespaces={second}"])).unwrap();
 
-    // Unknown values and wrong types, before anything is sent.
-    let said = install(&["--set", "replica=2"]).unwrap_err();
-    assert!(said.contains("replica"), "{said}");
-    let said = install(&["--set", "metrics.port=http"]).unwrap_err();
-    assert!(said.contains("port"), "{said}");
-    let said = site.helm(&["template", "third", &chart(), "--set", "metrics.port=8081"]).unwrap_err();
-    assert!(said.contains("debug.port must differ"), "{said}");
+    // Unknown values and wrong types are errors before helm sends anything.
+    let text = install(&["--set", "replica=2"]).unwrap_err();
+    assert!(text.contains("replica"), "{text}");
+    let text = install(&["--set", "metrics.port=http"]).unwrap_err();
+    assert!(text.contains("port"), "{text}");
+    let text = site.helm(&["template", "third", &chart(), "--set", "metrics.port=8081"]).unwrap_err();
+    assert!(text.contains("debug.port must differ"), "{text}");
 
-    // Somebody who may do what they like in one namespace.
+    // A ServiceAccount that is admin of one namespace only.
     for args in [
         &["create", "namespace", "team-a"][..],
         &["create", "serviceaccount", "installer", "-n", "team-a"],
@@ -439,7 +440,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
             "--clusterrole=admin",
             "--serviceaccount=team-a:installer",
         ],
-        // To make a Role with permissions that they do not have themselves.
+        // Lets it create a Role with permissions that it does not have itself.
         &["create", "role", "roles", "-n", "team-a", "--verb=escalate,bind", "--resource=roles"],
         &[
             "create",
@@ -462,14 +463,14 @@ fn what_is_in_the_way_of_an_installation_is_said() {
         helm.args(["install", "mine", &chart(), "--namespace", "team-a", "--set", set]);
         run::stdout(&mut helm).map_err(|error| format!("{error:#}"))
     };
-    let said = as_installer("crds.enabled=false").unwrap_err();
-    assert!(said.contains("clusterroles") && said.contains("forbidden"), "{said}");
+    let text = as_installer("crds.enabled=false").unwrap_err();
+    assert!(text.contains("clusterroles") && text.contains("forbidden"), "{text}");
     let narrow = "crds.enabled=false,watchNamespaces={team-a},rbac.clusterRoles=false";
-    let said = as_installer(narrow).unwrap_err();
-    assert!(said.contains("DaemonJob reads Nodes") && said.contains("controllers.daemonjob"), "{said}");
+    let text = as_installer(narrow).unwrap_err();
+    assert!(text.contains("DaemonJob reads Nodes") && text.contains("controllers.daemonjob"), "{text}");
     as_installer(&format!("{narrow},controllers.daemonjob=false,replicas=0")).unwrap();
 
-    // The rights that it gives are enough for a manager of that namespace.
+    // The Role is sufficient for a manager of that namespace.
     let options = ManagerOptions {
         program: Some(program()),
         namespace: "team-a".to_owned(),
@@ -477,7 +478,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
         args: [
             "--watch-namespace=team-a",
             "--controllers=podset,pulsarconsumer,greeting,book",
-            // It may use this Lease alone.
+            // The Role allows only this Lease.
             "--leader-election-id=mine-quintet-manager",
         ]
         .map(str::to_owned)
@@ -487,7 +488,7 @@ fn what_is_in_the_way_of_an_installation_is_said() {
     let manager = Manager::start(site.cluster().kube(), &options).unwrap();
     let file = workspace().join("samples/book/david-copperfield.yaml").display().to_string();
     site.kubectl(&["apply", "-n", "team-a", "-f", &file], None).unwrap();
-    wait("its Book is Ready", || {
+    wait("the Book is Ready", || {
         condition(&site.get("team-a", "book", "david-copperfield"), "Ready").0 == "True"
     });
     assert_eq!(manager.stop().unwrap(), Some(0));

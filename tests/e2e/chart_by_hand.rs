@@ -1,4 +1,4 @@
-//! An uninstall whose Job cannot start: what the release's notes give instead is run as it stands there.
+//! An uninstall whose Job cannot start: runs the commands of the release's notes instead.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::chart::{NAMESPACE, Site, chart, daemonjob, held, wait};
 
-/// The commands of the notes from here on.
+/// The commands of the notes after the text `from`.
 fn commands(notes: &str, from: &str) -> Vec<String> {
     let (_, part) = notes.split_once(from).unwrap_or_else(|| panic!("no {from:?} in {notes}"));
     part.lines().filter_map(|line| line.strip_prefix("  ")).map(str::to_owned).collect()
 }
 
-/// Runs a line as an administrator does who has pasted it.
+/// Runs a line of the notes in a shell, as an administrator would.
 fn paste(site: &Site, line: &str) {
     let kube = site.cluster().kube();
     let mut path = vec![site.cluster().dir().bin()];
@@ -28,10 +28,9 @@ fn paste(site: &Site, line: &str) {
     run::stdout(&mut bash).unwrap_or_else(|error| panic!("{line}\n{error:#}"));
 }
 
-/// Waits until nothing of these kinds is left.
 fn gone(site: &Site, kinds: &[&str]) {
     let mut left = Vec::new();
-    let waited = run::poll("they are gone", PATIENCE, Duration::from_millis(500), || {
+    let waited = run::poll("the objects are gone", PATIENCE, Duration::from_millis(500), || {
         left = kinds.iter().flat_map(|kind| site.list(kind)).collect();
         Ok(left.is_empty().then_some(()))
     });
@@ -39,9 +38,9 @@ fn gone(site: &Site, kinds: &[&str]) {
 }
 
 #[test]
-fn the_lines_of_the_notes_leave_nothing_hanging() {
+fn uninstalls_with_the_commands_of_the_notes() {
     let site = Site::new("ch-by-hand", 2);
-    // No node takes the hook's pod, as if its image could not be had.
+    // No node matches the hook's pod, as if its image could not be pulled.
     let set = "replicas=0,nodeSelector.kubelet=none,crds.keep=false,uninstallHook.activeDeadlineSeconds=5,uninstallHook.backoffLimit=0";
     site.helm(&["install", "quintet", &chart(), "--create-namespace", "--set", set]).unwrap();
     let manager = site.manager();
@@ -51,33 +50,33 @@ fn the_lines_of_the_notes_leave_nothing_hanging() {
                 "metadata": { "name": format!("g{number}"), "namespace": "default" }, "spec": { "message": "Hi" } })
         })
         .collect();
-    // Somebody else holds this one too, and before us.
-    greetings[7]["metadata"]["finalizers"] = json!(["somebody.example/else"]);
+    // Another controller has its finalizer on this one.
+    greetings[7]["metadata"]["finalizers"] = json!(["other.example/finalizer"]);
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": greetings }).to_string();
     site.kubectl(&["apply", "--server-side", "-f", "-"], Some(&list)).unwrap();
     let mut running = daemonjob("running");
     running["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/hold"] = json!("true");
     site.kubectl(&["apply", "-f", "-"], Some(&running.to_string())).unwrap();
-    // Ended, and held until its outcome is recorded nowhere else.
+    // This job's pods end, and keep their finalizer until the ledger has their outcome.
     site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("done").to_string())).unwrap();
-    wait("they have finalizers", || {
+    wait("the objects have finalizers", || {
         held(&site, "greetings", "farewell") == 20
             && held(&site, "pods", "ledger") >= 2
             && condition(&site.get("default", "daemonjob", "done"), "Complete").0 == "True"
     });
 
-    // The garbage collector finds new kinds every half minute, and pods of owners that it never saw stay.
+    // The garbage collector discovers kinds every 30 s, and keeps pods of owners that it never saw.
     site.kubectl(&["apply", "-f", "-"], Some(&daemonjob("first").to_string())).unwrap();
     let foreground =
         ["delete", "daemonjob", "first", "-n", "default", "--cascade=foreground", "--timeout=90s"];
     site.kubectl(&foreground, None).unwrap();
 
     let notes = site.helm(&["get", "notes", "quintet"]).unwrap();
-    let said = site.helm(&["uninstall", "quintet", "--timeout", "2m"]).unwrap_err();
-    assert!(said.contains("quintet-uninstall"), "{said}");
+    let printed = site.helm(&["uninstall", "quintet", "--timeout", "2m"]).unwrap_err();
+    assert!(printed.contains("quintet-uninstall"), "{printed}");
     assert_eq!(manager.stop().unwrap(), Some(0));
     site.helm(&["uninstall", "quintet", "--no-hooks"]).unwrap();
-    wait("what goes with the definitions waits", || {
+    wait("the Greetings are being deleted", || {
         let greetings = site.list("greetings");
         greetings.len() == 20 && greetings.iter().all(|one| one["metadata"]["deletionTimestamp"].is_string())
     });
@@ -90,10 +89,10 @@ fn the_lines_of_the_notes_leave_nothing_hanging() {
         paste(&site, line);
     }
     assert_eq!((held(&site, "greetings", "farewell"), held(&site, "pods", "ledger")), (0, 0));
-    // What is somebody else's is left to them.
+    // The other controller's finalizer stays.
     let waiting = site.list("greetings");
     assert_eq!(waiting.len(), 1, "{waiting:#?}");
-    assert_eq!(waiting[0]["metadata"]["finalizers"], json!(["somebody.example/else"]));
+    assert_eq!(waiting[0]["metadata"]["finalizers"], json!(["other.example/finalizer"]));
     site.kubectl(
         &[
             "patch",
@@ -109,8 +108,8 @@ fn the_lines_of_the_notes_leave_nothing_hanging() {
     )
     .unwrap();
     gone(&site, &["crds", "pods"]);
-    wait("nothing of the release and of its Job is left", || site.remains().is_empty());
-    // Pasted once more they find nothing to do; the type of Greetings is gone with the rest.
+    wait("the release's objects and its Job are gone", || site.remains().is_empty());
+    // A second run of the commands changes nothing. The Greeting type no longer exists.
     for line in lines[1..].iter().filter(|line| !line.contains("greetings")) {
         paste(&site, line);
     }

@@ -1,4 +1,4 @@
-//! What the chart's roles allow is enough, and is for whom it should be: managers that serve some namespaces alone, and
+//! The chart's roles are sufficient and minimal: for managers that serve some namespaces only, and for
 //! readers of secure metrics.
 
 use std::thread;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::chart::{NAMESPACE, Site, chart, held, play, play_the_hook, wait};
 use crate::manager_metrics::{UNAUTHORIZED, get};
 
-/// What the manager of a release serves and how, as its Deployment says it.
+/// The manager's flags in the release's Deployment that this test needs.
 fn flags(kube: &Kube, namespace: &str, deployment: &str) -> Vec<String> {
     let deployment = kube.get(namespace, "deployment", deployment).unwrap().unwrap();
     let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap().clone();
@@ -22,20 +22,20 @@ fn flags(kube: &Kube, namespace: &str, deployment: &str) -> Vec<String> {
 }
 
 #[test]
-fn some_namespaces_are_served_with_rights_in_these_alone() {
+fn serves_some_namespaces_with_rights_in_only_these() {
     let site = Site::new("ch-some", 2);
     for name in ["team-a", "team-b", "team-c"] {
         site.kubectl(&["create", "namespace", name], None).unwrap();
     }
     let install = |namespaces: &str| {
-        // No node takes the hook's pod: this test plays its kubelet.
+        // No node matches the selector of the hook's pod; this test plays its kubelet.
         let set = format!(
             "replicas=0,nodeSelector.kubelet=played,rbac.clusterRoles=false,controllers.daemonjob=false,watchNamespaces={namespaces}"
         );
         site.helm(&["upgrade", "--install", "quintet", &chart(), "--create-namespace", "--set", &set])
     };
-    let said = install("{team-a,team-x}").unwrap_err();
-    assert!(said.contains(r#"namespaces "team-x" not found"#), "{said}");
+    let text = install("{team-a,team-x}").unwrap_err();
+    assert!(text.contains(r#"namespaces "team-x" not found"#), "{text}");
     install("{team-a,team-b}").unwrap();
     for kind in ["clusterroles", "clusterrolebindings"] {
         let ours = site.uids(&[kind]).into_keys().filter(|name| name.contains("quintet"));
@@ -73,11 +73,11 @@ fn some_namespaces_are_served_with_rights_in_these_alone() {
     {
         let object = site.get("team-c", kind, name);
         assert!(object["metadata"]["uid"].is_string(), "{object:#}");
-        assert_eq!(object["status"]["conditions"], Value::Null, "{kind}: nobody asked for team-c");
+        assert_eq!(object["status"]["conditions"], Value::Null, "{kind}: team-c is not served");
     }
     site.kubectl(&["delete", "greeting", "hello-world", "-n", "team-a", "--timeout=60s"], None).unwrap();
 
-    // helm test sees that it leads, and that nobody does.
+    // helm test reports whether a manager leads.
     let test = |more: &[&str]| {
         thread::scope(|scope| {
             let test = scope.spawn(|| site.helm(&["test", "quintet", "--timeout", "4m"]));
@@ -85,28 +85,28 @@ fn some_namespaces_are_served_with_rights_in_these_alone() {
             (played, test.join().unwrap())
         })
     };
-    let ((code, said), helm) = test(&[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("the Deployment has 0 replicas; ") && said.contains("renews Lease"), "{said}");
+    let ((code, text), helm) = test(&[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("the Deployment has 0 replicas; ") && text.contains("renews Lease"), "{text}");
     helm.unwrap();
     assert_eq!(manager.stop().unwrap(), Some(0));
-    let ((code, said), helm) = test(&["--within=2s"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("Lease quintet-system/quintet-manager has no holder"), "{said}");
+    let ((code, text), helm) = test(&["--within=2s"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("Lease quintet-system/quintet-manager has no holder"), "{text}");
     helm.unwrap_err();
 
-    // So has the hook rights in these namespaces alone, and they are enough.
+    // The hook has rights in these namespaces only, and they are sufficient.
     assert_eq!(held(&site, "greetings", "farewell"), 1);
     thread::scope(|scope| {
         let uninstall = scope.spawn(|| site.helm(&["uninstall", "quintet", "--timeout", "4m"]));
-        let (code, said) = play_the_hook(&site, || ());
-        assert_eq!(code, Some(0), "{said}");
+        let (code, text) = play_the_hook(&site, || ());
+        assert_eq!(code, Some(0), "{text}");
         for line in [
             "Removed example.com/farewell from 0 Greetings in namespace team-a.",
             "Removed example.com/farewell from 1 Greeting in namespace team-b.",
             "Remaining in namespace team-b: 1 podsets.batch.tutorial.kubebuilder.io",
         ] {
-            assert!(said.contains(line), "{line}: {said}");
+            assert!(text.contains(line), "{line}: {text}");
         }
         uninstall.join().unwrap().unwrap();
     });
@@ -115,15 +115,15 @@ fn some_namespaces_are_served_with_rights_in_these_alone() {
 }
 
 #[test]
-fn secure_metrics_are_for_the_readers_that_the_values_name() {
+fn secure_metrics_allow_only_the_readers_in_the_values() {
     let arena = Arena::new("ch-secure");
     let (kube, name) = (arena.kube(), arena.namespace());
     let token = |account: &str| {
         arena.kubectl(&["create", "serviceaccount", account]).unwrap();
         arena.kubectl(&["create", "token", account]).unwrap().trim().to_owned()
     };
-    let (reader, stranger) = (token("prometheus"), token("stranger"));
-    // The names of ClusterRoles are one space for all tests.
+    let (reader, other) = (token("prometheus"), token("other"));
+    // ClusterRoles are cluster-scoped, so each test needs its own name.
     let set = format!(
         "fullnameOverride={name},watchNamespaces={{{name}}},controllers.daemonjob=false,metrics.secure=true,crds.enabled=false,\
          replicas=0,rbac.userRoles.create=false,uninstallHook.enabled=false"
@@ -145,13 +145,13 @@ fn secure_metrics_are_for_the_readers_that_the_values_name() {
     assert!(options.args.contains(&"--metrics-secure".to_owned()), "{:?}", options.args);
     let manager = Manager::start(kube, &options).unwrap();
     let ask = |token: Option<&str>| get(&arena, manager.metrics_port(), "/metrics", token, None);
-    // Rights come into force a moment after they were given.
+    // Rights take effect a moment after they are granted.
     let metrics = answered(|| ask(Some(&reader)));
     assert!(metrics.contains("quintet_build_info{"), "{metrics}");
-    let said = ask(None).unwrap_err();
-    assert!(said.contains(UNAUTHORIZED), "{said}");
-    let said = ask(Some(&stranger)).unwrap_err();
-    assert!(said.contains("nonResourceURLs [/metrics] and verbs [get]"), "{said}");
+    let text = ask(None).unwrap_err();
+    assert!(text.contains(UNAUTHORIZED), "{text}");
+    let text = ask(Some(&other)).unwrap_err();
+    assert!(text.contains("nonResourceURLs [/metrics] and verbs [get]"), "{text}");
     assert_eq!(manager.stop().unwrap(), Some(0));
     helm(&["uninstall", "secure"]).unwrap();
 }

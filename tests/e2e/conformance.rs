@@ -1,4 +1,4 @@
-//! The fake API server answers as the real one does: one script of requests and watches runs on both.
+//! The fake API server answers as the real one does: the same requests and watches run on both.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use quintet_podset::api::PodSet;
 use serde_json::json;
 use tokio::runtime::Builder;
 
-/// A client that repeats nothing, as the cluster's administrator.
+/// A client of the cluster's administrator that does not retry.
 pub(crate) async fn client(arena: &Arena) -> Client {
     let kubeconfig = Kubeconfig::read_from(arena.cluster().kubeconfig()).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
@@ -20,12 +20,12 @@ pub(crate) async fn client(arena: &Arena) -> Client {
 }
 
 #[test]
-fn the_fake_api_server_answers_as_the_real_one() {
+fn fake_api_server_answers_as_the_real_one() {
     let arena = Arena::new("conformance");
     let namespace = arena.namespace().to_owned();
     let real = Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         let client = client(&arena).await;
-        // A machine that is busy may be silent for a while.
+        // A busy machine may be silent for some seconds.
         conformance::answers(&client, &namespace, Duration::from_secs(8)).await
     });
     let fake =
@@ -50,5 +50,5 @@ fn the_fake_api_server_answers_as_the_real_one() {
         real.len(),
         differences.join("\n\n")
     );
-    assert!(real.len() > 80, "the script has said only {} things", real.len());
+    assert!(real.len() > 80, "the script got only {} answers", real.len());
 }

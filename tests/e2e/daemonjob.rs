@@ -1,4 +1,4 @@
-//! DaemonJob on simulated nodes: once on every eligible node.
+//! DaemonJob on simulated nodes: one pod on every eligible node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) fn daemonjob(arena: &Arena, name: &str, spec: &Value) -> Value {
     job
 }
 
-/// The pods of a DaemonJob that are there, counted by node.
+/// The number of existing pods of a DaemonJob, by node.
 pub(crate) fn pods_by_node(arena: &Arena, name: &str) -> BTreeMap<String, usize> {
     let mut pods = BTreeMap::new();
     for pod in arena.list("pods", &format!("daemonjob={name}")) {
@@ -38,7 +38,7 @@ pub(crate) fn is_complete(job: &Value) -> bool {
 }
 
 #[test]
-fn runs_once_on_every_node_and_on_those_that_come_later() {
+fn runs_once_on_every_node_and_on_late_nodes() {
     let arena = Arena::new("dj-once");
     let nodes: Vec<String> = ["a", "b", "c"].iter().map(|name| arena.node(name)).collect();
     let _manager = arena.manager("daemonjob");
@@ -50,23 +50,23 @@ fn runs_once_on_every_node_and_on_those_that_come_later() {
     let ran = pods_by_node(&arena, "once");
     assert_eq!(ran, nodes.iter().map(|node| (node.clone(), 1)).collect());
     for pod in arena.list("pods", "daemonjob=once") {
-        // The scheduler placed it where it was pinned.
+        // The scheduler bound the pod to the node of its annotation.
         assert_eq!(pod["spec"]["nodeName"], pod["metadata"]["annotations"]["dj.dysproz.io/node-name"]);
     }
     let row = arena.kubectl(&["get", "dj", "once", "--no-headers"]).unwrap();
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns[..6], ["once", "3", "0", "3", "0", "AllNodesDone"], "{row}");
 
-    // Events of nodes run nothing again.
+    // Changes of a done node start no pod.
     let before = arena.writes();
     for node in &nodes {
         arena.kubectl(&["label", "node", node, "touched=yes"]).unwrap();
         arena.kubectl(&["cordon", node]).unwrap();
         arena.kubectl(&["uncordon", node]).unwrap();
     }
-    // A late node runs, alone.
+    // A late node gets the only new pod.
     let late = arena.node("d");
-    arena.wait_for("daemonjob", "once", "the late node is done", |job| {
+    arena.wait_for("daemonjob", "once", "the late node has succeeded", |job| {
         is_complete(job) && job["status"]["succeeded"] == 4
     });
     let ran = pods_by_node(&arena, "once");
@@ -75,16 +75,16 @@ fn runs_once_on_every_node_and_on_those_that_come_later() {
     let creates = arena.writes().iter().filter(|write| write.starts_with("create pods")).count();
     assert_eq!(creates, before.iter().filter(|write| write.starts_with("create pods")).count() + 1);
 
-    // Deleting it leaves nothing behind.
+    // Deletion removes the pods.
     arena.kubectl(&["delete", "daemonjob", "once", "--timeout=60s"]).unwrap();
     arena.wait("the pods are gone", || arena.list("pods", "daemonjob=once").is_empty());
 }
 
 #[test]
-fn the_posts_sample_applies_and_taints_are_respected() {
+fn runs_the_tutorials_sample_and_respects_taints() {
     let arena = Arena::new("dj-sample");
     let _manager = arena.manager("daemonjob");
-    // The cluster's own nodes carry the label app=v1 that the sample selects.
+    // The cluster's simulated nodes have the label app=v1 that the sample selects.
     arena.apply_sample("daemonjob/daemonjob-sample.yaml").unwrap();
     arena
         .kubectl(&["wait", "--for=condition=Complete", "daemonjob/daemonjob-sample", "--timeout=90s"])
@@ -95,10 +95,10 @@ fn the_posts_sample_applies_and_taints_are_respected() {
     let tainted = arena.node("tainted");
     let free = arena.node("free");
     arena.kubectl(&["taint", "node", &tainted, "special=yes:NoSchedule"]).unwrap();
-    arena.wait_for("node", &tainted, "the taint is there", |node| node["spec"]["taints"].is_array());
-    // Nodes and DaemonJobs come by watches of their own: it begins when the taint was seen.
+    arena.wait_for("node", &tainted, "the node has its taint", |node| node["spec"]["taints"].is_array());
+    // Nodes and DaemonJobs have separate watches, so the job is paused until the taint is seen.
     arena.apply(&daemonjob(&arena, "plain", &json!({ "paused": true }))).unwrap();
-    arena.wait_for("daemonjob", "plain", "the taint is seen", |job| {
+    arena.wait_for("daemonjob", "plain", "the manager sees the taint", |job| {
         word(job, "skippedNodes", &tainted) == "Tainted"
     });
     arena.patch("daemonjob", "plain", &json!({ "spec": { "paused": false } }));
@@ -107,13 +107,13 @@ fn the_posts_sample_applies_and_taints_are_respected() {
     });
     assert_eq!(pods_by_node(&arena, "plain").into_keys().collect::<Vec<_>>(), [free]);
     arena.kubectl(&["taint", "node", &tainted, "special-"]).unwrap();
-    arena.wait_for("daemonjob", "plain", "the node without its taint is done too", |job| {
+    arena.wait_for("daemonjob", "plain", "the node without its taint has succeeded too", |job| {
         is_complete(job) && job["status"]["succeeded"] == 2
     });
 }
 
 #[test]
-fn failures_are_counted_for_each_node_by_itself() {
+fn counts_failures_for_each_node() {
     let arena = Arena::new("dj-fail");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
@@ -128,7 +128,7 @@ fn failures_are_counted_for_each_node_by_itself() {
 }
 
 #[test]
-fn a_changed_template_runs_again_and_a_restart_writes_nothing() {
+fn reruns_a_changed_template_and_writes_nothing_at_restart() {
     let arena = Arena::new("dj-again");
     arena.node("a");
     arena.node("b");
@@ -141,53 +141,53 @@ fn a_changed_template_runs_again_and_a_restart_writes_nothing() {
     arena.wait_for("daemonjob", "again", "it is complete again", |job| {
         is_complete(job) && job["status"]["templateHash"] != first["status"]["templateHash"]
     });
-    // Nobody needs the pods of the first run any more.
-    arena.wait("the second run's pods alone are there", || {
+    // The manager deletes the pods of the first run, which it no longer needs.
+    arena.wait("only the second run's pods exist", || {
         let pods = arena.list("pods", "daemonjob=again");
         pods.len() == 2 && pods.iter().all(|pod| pod["metadata"]["labels"]["dj.dysproz.io/pod-number"] == "2")
     });
 
-    assert_eq!(manager.stop().unwrap(), Some(0), "an orderly end");
+    assert_eq!(manager.stop().unwrap(), Some(0), "the manager exits with 0");
     let before = arena.writes_at_rest();
     let manager = arena.manager("daemonjob");
-    arena.wait("the restarted manager has looked at it", || has_made_a_pass(&manager, "daemonjob"));
+    arena.wait("the restarted manager has reconciled the job", || has_made_a_pass(&manager, "daemonjob"));
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(arena.writes(), before, "a converged object costs no write");
+    assert_eq!(arena.writes(), before, "a reconcile without a change writes nothing");
 }
 
 #[test]
-fn a_template_that_the_server_refuses_is_said_and_not_tried_in_a_loop() {
+fn reports_a_rejected_template_and_backs_off() {
     let arena = Arena::new("dj-refused");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "refused", &json!({}));
-    // The schema takes it; the API server refuses the pod.
+    // The schema accepts the template, but the API server rejects the pod.
     job["spec"]["template"]["spec"]["containers"][0]["name"] = json!("Not_A_Name");
     arena.apply(&job).unwrap();
-    let refused = arena.wait_for("daemonjob", "refused", "the refusal is said", |job| {
+    let refused = arena.wait_for("daemonjob", "refused", "the status reports the rejection", |job| {
         condition(job, "PodsRefused").0 == "True"
     });
-    // A dry run finds it, before any pod is tried.
+    // A dry run finds the error before the manager creates a pod.
     assert_eq!(condition(&refused, "PodsRefused").1, "TemplateInvalid");
     assert_eq!(condition(&refused, "Complete"), ("False".into(), "TemplateInvalid".into()));
-    assert!(refused["status"].to_string().contains("Not_A_Name"), "the server's words: {refused:#}");
-    arena.wait("a Warning event", || {
+    assert!(refused["status"].to_string().contains("Not_A_Name"), "the API server's message: {refused:#}");
+    arena.wait("a Warning is recorded", || {
         arena
             .kubectl(&["get", "events.events.k8s.io", "-o", "json"])
             .is_ok_and(|events| events.contains("TemplateInvalid") && events.contains("Not_A_Name"))
     });
     std::thread::sleep(Duration::from_secs(5));
-    let tries = arena.dry_runs();
-    assert!((1..=2).contains(&tries), "{tries} dry runs in a few seconds");
+    let dry_runs = arena.dry_runs();
+    assert!((1..=2).contains(&dry_runs), "{dry_runs} dry runs in a few seconds");
     assert!(!arena.writes().iter().any(|write| write.starts_with("create pods")), "{:?}", arena.writes());
-    // Mended, it runs.
+    // The corrected template runs.
     job["spec"]["template"]["spec"]["containers"][0]["name"] = json!("a-name");
     arena.apply(&job).unwrap();
-    arena.wait_for("daemonjob", "refused", "the mended one is complete", is_complete);
+    arena.wait_for("daemonjob", "refused", "the corrected job is complete", is_complete);
 }
 
 #[test]
-fn bad_input_is_refused_at_apply() {
+fn admission_rejects_bad_input() {
     let arena = Arena::new("dj-bad");
     let refusal = |spec: &Value| {
         let job = json!({ "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob",
@@ -206,9 +206,9 @@ fn bad_input_is_refused_at_apply() {
     assert!(text.contains("63 characters"), "{text}");
 }
 
-/// Prints what a DaemonJob costs, counted by the API server: at most one creation a pod and one status write a second.
+/// Prints the number of writes for a DaemonJob: at most one creation a pod and one status write a second.
 #[test]
-fn few_writes_for_a_hundred_nodes() {
+fn writes_little_for_a_hundred_nodes() {
     let arena = Arena::new("dj-hundred");
     let nodes = 100;
     arena.nodes(0..nodes);
@@ -219,7 +219,7 @@ fn few_writes_for_a_hundred_nodes() {
         is_complete(job) && job["status"]["succeeded"] == nodes
     });
     let seconds = began.elapsed().as_secs();
-    // The recorded pods are released, each by one write.
+    // The manager releases each recorded pod with one write.
     let writes = arena.writes_at_rest();
     let creates = writes.iter().filter(|write| *write == "create pods 201").count();
     let releases = writes.iter().filter(|write| *write == "patch pods 200").count();

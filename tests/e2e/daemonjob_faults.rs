@@ -1,7 +1,6 @@
-//! Exactly one run on every node, whatever happens to the manager and to the API server.
-//!
-//! All nodes are simulated. The API server, its restarts and the manager's crashes are real. Runs are counted by the API
-//! server's audit log: a pod's name has its node and its run number in it.
+//! Exactly one run on every node, despite crashes of the manager and restarts of the API server. Only the
+//! nodes are simulated. The API server's audit log counts the runs: a pod's name contains its node and its
+//! number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
@@ -14,11 +13,10 @@ use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete};
 
-/// As [`Arena::wait_for`], for runs that take longer.
+/// Like [`Arena::wait_for`], with three times the limit, and tolerates an absent API server.
 fn complete(arena: &Arena, name: &str, nodes: usize) -> Value {
     let mut last = Value::Null;
     let done = run::poll("it is complete", 3 * PATIENCE, Duration::from_millis(500), || {
-        // The API server may be away.
         if let Ok(Some(job)) = arena.kube().get(arena.namespace(), "daemonjob", name) {
             last = job;
         }
@@ -27,8 +25,8 @@ fn complete(arena: &Arena, name: &str, nodes: usize) -> Value {
     done.unwrap_or_else(|error| panic!("{error}\n{last:#}"))
 }
 
-/// Exactly one pod was ever made for each node, and each was a first run: by what the API server has answered, and by
-/// every change of every pod that a watch has shown. Whoever died before it had its answer is in the latter alone.
+/// Asserts that exactly one pod was created for each node, and that it was the first. Checks every change
+/// that the watch has shown, and the audit log, which lacks a creation whose client died before the answer.
 fn ran_once_everywhere(arena: &Arena, watch: &Watch, nodes: &[String]) {
     let mut seen: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
     for (_, pod) in watch.events() {
@@ -38,7 +36,7 @@ fn ran_once_everywhere(arena: &Arena, watch: &Watch, nodes: &[String]) {
         let (name, uid) = (part(&pod["metadata"]["name"]), part(&pod["metadata"]["uid"]));
         seen.entry(node).or_default().insert((name, uid));
     }
-    assert_eq!(seen.len(), nodes.len(), "every node is seen to run");
+    assert_eq!(seen.len(), nodes.len(), "the watch shows a pod for every node");
     let odd: Vec<_> = seen.iter().filter(|(_, pods)| pods.len() != 1).collect();
     assert!(odd.is_empty(), "several pods for a node: {odd:?}");
     let names: BTreeSet<&str> = seen.values().flatten().map(|(name, _)| &**name).collect();
@@ -46,15 +44,15 @@ fn ran_once_everywhere(arena: &Arena, watch: &Watch, nodes: &[String]) {
     answered_once(arena, &names);
 }
 
-/// No pod was made twice, and none but these.
+/// Asserts that the audit log has no pod twice, and only these.
 fn answered_once(arena: &Arena, names: &BTreeSet<&str>) {
     let created = arena.created_pods();
     let odd: Vec<_> =
         created.iter().filter(|(name, times)| **times != 1 || !names.contains(&***name)).collect();
-    assert!(odd.is_empty(), "made twice, or not to be seen: {odd:?}");
+    assert!(odd.is_empty(), "created twice, or unknown: {odd:?}");
 }
 
-/// How many nodes become eligible with each kill.
+/// The number of nodes that become eligible with each kill.
 const NODES_PER_KILL: usize = 2;
 
 /// Makes nodes eligible.
@@ -65,13 +63,13 @@ fn open(arena: &Arena, nodes: &[String]) {
     arena.kubectl(&args).unwrap();
 }
 
-/// 200 simulated nodes; the manager is killed at 50 random moments of the run, and finished pods are deleted meanwhile,
-/// so that pods and ledger both carry the truth over the crashes.
+/// Kills the manager at 50 random moments of a run on 200 simulated nodes. In between it deletes ended pods,
+/// so that both pods and ledger carry outcomes across the crashes.
 #[test]
-fn fifty_kills_and_two_hundred_nodes_run_once() {
+fn runs_every_node_once_despite_fifty_kills() {
     let arena = Arena::new("df-kills");
     let nodes = arena.nodes(0..200);
-    // Nodes become eligible with the kills, so that the run outlasts them on any machine.
+    // Nodes become eligible with the kills, so that the run lasts until the last kill on any machine.
     let (first, later) = nodes.split_at(nodes.len() - 50 * NODES_PER_KILL);
     let mut job = daemonjob(&arena, "kills", &json!({ "parallelism": 8 }));
     job["spec"]["template"]["spec"]["nodeSelector"]["open"] = "yes".into();
@@ -104,21 +102,21 @@ fn fifty_kills_and_two_hundred_nodes_run_once() {
         }
         during += usize::from(arena.created_pods().len() < nodes.len());
     }
-    println!("{during} of 50 kills before the last pod was made, {} pods deleted", deleted.len());
+    println!("{during} of 50 kills before the last pod was created, {} pods deleted", deleted.len());
     let _manager = arena.manager("daemonjob");
     let job = complete(&arena, "kills", nodes.len());
     assert_eq!(job["status"]["failed"], 0);
-    arena.wait("no deleted pod hangs", || {
+    arena.wait("the deleted pods are gone", || {
         arena.list("pods", "daemonjob=kills").len() == nodes.len() - deleted.len()
     });
     ran_once_everywhere(&arena, &watch, &nodes);
-    assert!(during >= 49, "the run was over after {during} kills");
+    assert!(during >= 49, "the run ended after {during} kills");
     assert!(deleted.len() >= 5, "{deleted:?}");
 }
 
-/// 100 simulated nodes, two managers that both believe that they may write: deterministic names make them collide.
+/// 100 simulated nodes and two managers that both write. Deterministic pod names make creations collide.
 #[test]
-fn two_managers_at_once_run_every_node_once() {
+fn two_active_managers_run_every_node_once() {
     let arena = Arena::new("df-two");
     let nodes = arena.nodes(0..100);
     let watch = arena.watch("pods", "daemonjob=two");
@@ -133,9 +131,9 @@ fn two_managers_at_once_run_every_node_once() {
     };
     ran_once_everywhere(&arena, &watch, &nodes);
     let by = || [&first, &second].map(|manager| attempts(&manager.metrics().unwrap()));
-    // Who has lost the first name pauses, and the other one may have made all by then: that says nothing of two.
+    // The manager that loses a creation pauses, and the other may create all pods. Then try another job.
     for more in 0..4 {
-        println!("pods made by each: {:?}", by());
+        println!("pods created by each: {:?}", by());
         if by().iter().all(|made| *made > 0) {
             break;
         }
@@ -148,15 +146,15 @@ fn two_managers_at_once_run_every_node_once() {
     assert!(by().iter().all(|made| *made > 0) && by().iter().sum::<usize>() == created.len(), "{:?}", by());
 }
 
-/// 50 simulated nodes in a cluster of its own, whose API server is restarted and then killed in the middle of the run.
+/// Restarts and then kills the API server of a separate cluster while 50 simulated nodes run.
 #[test]
-fn a_restart_of_the_api_server_runs_no_node_twice() {
+fn api_server_restart_runs_no_node_twice() {
     let arena = Arena::alone("df-server");
     let nodes = arena.nodes(0..50);
     let manager = arena.manager("daemonjob");
     arena.apply(&daemonjob(&arena, "survives", &json!({ "parallelism": 5 }))).unwrap();
     let made = |count: usize| {
-        arena.wait(&format!("{count} pods were made"), || arena.created_pods().len() >= count);
+        arena.wait(&format!("{count} pods are created"), || arena.created_pods().len() >= count);
     };
     made(8);
     arena.cluster().restart(Component::Apiserver, &[]).unwrap();

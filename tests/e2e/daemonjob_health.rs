@@ -1,7 +1,7 @@
 //! How Helm, Flux and Argo CD see a DaemonJob in each state.
 //!
-//! The tests produce each row of the table in docs/daemonjob.md on a real API server and compare it with kstatus and with the
-//! health check on that page. Nodes are simulated; Helm, kstatus and Argo CD's interpreter of Lua are real.
+//! The tests produce each row of the table in docs/daemonjob.md and compare it with kstatus and with the
+//! health check on that page. Nodes are simulated. Helm, kstatus and Argo CD's Lua interpreter are real.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,12 +24,12 @@ use crate::daemonjob_promises::hold_down;
 
 /// The section of docs/daemonjob.md with the health check and the table.
 const SECTION: &str = "### Health in Argo CD, Flux and Helm";
-/// The key of the health check in the ConfigMap of Argo CD.
+/// The ConfigMap key of Argo CD's health check.
 const KEY: &str = "resource.customizations.health.dj.dysproz.io_DaemonJob";
-/// The columns of the table after the first one.
+/// The table's columns after the first.
 const COLUMNS: [&str; 5] = ["Ready", "Finished", "Stalled", "kstatus", "Argo CD"];
 
-/// The rows that each test produces.
+/// The states that each test produces.
 const WITHOUT_A_MANAGER: [&str; 2] = ["no manager has seen it", "no manager has seen the new spec"];
 const RUNNING: [&str; 5] = [
     "running",
@@ -58,9 +58,9 @@ const DELETED: [&str; 1] = ["being deleted, alone or with its namespace"];
 
 /// A row of the table.
 struct Row {
-    /// Reasons of Ready; any reason if there are none.
+    /// Reasons of Ready. Empty allows any reason.
     reasons: Vec<String>,
-    /// In the order of [`COLUMNS`].
+    /// The cells, in the order of [`COLUMNS`].
     cells: [String; 5],
 }
 
@@ -68,7 +68,7 @@ fn document() -> PathBuf {
     workspace().join("docs/daemonjob.md")
 }
 
-/// The rows of the table, by state.
+/// The rows of the table by state.
 fn table() -> BTreeMap<String, Row> {
     let text = fs::read_to_string(document()).unwrap();
     let section = text.split_once(SECTION).unwrap().1.split("\n### ").next().unwrap();
@@ -90,12 +90,12 @@ fn table() -> BTreeMap<String, Row> {
     rows
 }
 
-/// Compares objects with the table.
+/// Compares DaemonJobs with the table.
 struct Judge<'a> {
     arena: &'a Arena,
     rows: BTreeMap<String, Row>,
     script: PathBuf,
-    /// Reasons of Ready that were seen, by state.
+    /// The reasons of Ready that occurred, by state.
     seen: RefCell<BTreeMap<String, BTreeSet<String>>>,
 }
 
@@ -104,8 +104,8 @@ impl<'a> Judge<'a> {
         let manifests = blocks(&document(), "yaml").into_iter().map(|lines| lines.join("\n"));
         let [manifest] =
             <[String; 1]>::try_from(manifests.filter(|one| one.contains(KEY)).collect::<Vec<_>>())
-                .expect("one block has the health check");
-        // kubectl reads the YAML, as it would for Argo CD.
+                .expect("exactly one block has the health check");
+        // kubectl parses the YAML, as it does for Argo CD.
         let mut kubectl = arena.kube().kubectl();
         kubectl.args(["create", "--dry-run=client", "-o", "json", "-f", "-"]);
         let config: Value =
@@ -123,7 +123,7 @@ impl<'a> Judge<'a> {
         health::of(objects, Some(&self.script)).unwrap()
     }
 
-    /// Fails unless the object is as the row of this state says.
+    /// Asserts that the object matches the row of this state.
     fn expect(&self, state: &str, job: &Value) {
         let row = self.rows.get(state).unwrap_or_else(|| panic!("the table has no row for {state:?}"));
         let health = self.health(&[job]).remove(0);
@@ -150,14 +150,14 @@ impl<'a> Judge<'a> {
         self.seen.borrow_mut().entry(state.to_owned()).or_default().insert(reason);
     }
 
-    /// Waits for a DaemonJob, then as [`Self::expect`].
+    /// Waits for a DaemonJob, then asserts its state as [`Self::expect`] does.
     fn wait(&self, state: &str, name: &str, ready: impl Fn(&Value) -> bool) -> Value {
         let job = self.arena.wait_for("daemonjob", name, state, |job| is_observed(job) && ready(job));
         self.expect(state, &job);
         job
     }
 
-    /// Fails unless the test has produced these states, each for every reason that the table names.
+    /// Asserts that the test has produced these states, each for every reason in the table.
     fn end(self, states: &[&str]) {
         let seen = self.seen.into_inner();
         assert_eq!(
@@ -171,17 +171,17 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Whether the status is about the spec.
+/// Whether the status is about the current spec.
 fn is_observed(job: &Value) -> bool {
     job["status"]["observedGeneration"] == job["metadata"]["generation"]
 }
 
-/// A condition is True for this reason.
+/// Whether the condition is True for this reason.
 fn is_true(job: &Value, type_: &str, reason: &str) -> bool {
     condition(job, type_) == ("True".into(), reason.into())
 }
 
-/// A DaemonJob whose pods end with this code.
+/// A DaemonJob whose pods exit with this code.
 fn ending_with(arena: &Arena, name: &str, code: i32, spec: &Value) -> Value {
     let mut job = never(daemonjob(arena, name, spec));
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/exit-code"] =
@@ -189,12 +189,12 @@ fn ending_with(arena: &Arena, name: &str, code: i32, spec: &Value) -> Value {
     job
 }
 
-/// The first pod of each node, once its containers run.
+/// Waits until the first pod of each node runs.
 fn all_running(arena: &Arena, job: &str, nodes: &[String]) -> Vec<String> {
     nodes.iter().map(|node| running(arena, job, node, 1)).collect()
 }
 
-/// Lets pods that were held succeed.
+/// Lets held pods succeed.
 fn end_all(arena: &Arena, pods: &[String]) {
     end(arena, &pods.iter().map(String::as_str).collect::<Vec<_>>(), 0);
 }
@@ -203,7 +203,7 @@ fn list(objects: &[Value]) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": objects })
 }
 
-/// Without a cluster: each row of the table belongs to one of the tests below.
+/// Needs no cluster: the tests below produce each row of the table.
 #[test]
 fn tests_produce_every_row_of_the_table() {
     let produced = [&WITHOUT_A_MANAGER[..], &RUNNING, &FAILED, &HELD, &NODES, &DEFINITION, &DELETED].concat();
@@ -221,7 +221,7 @@ fn in_progress_until_a_manager_has_seen_the_spec() {
     let job = arena.get("daemonjob", "new").unwrap();
     assert_eq!(job["status"], json!({ "observedGeneration": -1 }));
     judge.expect("no manager has seen it", &job);
-    // The kind is switched off.
+    // Meanwhile only a manager without this kind runs.
     let other = arena.manager("podset");
     sleep(Duration::from_secs(3));
     judge.expect("no manager has seen it", &arena.get("daemonjob", "new").unwrap());
@@ -233,7 +233,7 @@ fn in_progress_until_a_manager_has_seen_the_spec() {
     assert_eq!(manager.stop().unwrap(), Some(0));
     arena.patch("daemonjob", "new", &json!({ "spec": { "parallelism": 1 } }));
     let job = arena.get("daemonjob", "new").unwrap();
-    assert_eq!(condition(&job, "Ready").0, "True", "the conditions are about the old spec");
+    assert_eq!(condition(&job, "Ready").0, "True", "the conditions are still those of the old spec");
     judge.expect("no manager has seen the new spec", &job);
     judge.end(&WITHOUT_A_MANAGER);
 }
@@ -243,34 +243,34 @@ fn running_and_complete() {
     let arena = Arena::new("dh-running");
     let judge = Judge::new(&arena);
     let nodes = arena.nodes(["a", "b"]);
-    // The names of the ledger belong to another owner.
+    // ConfigMaps of another owner have the ledger's names.
     let taken = shard_names("unrecorded")
         .map(|name| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } }));
     arena.apply(&list(&taken.collect::<Vec<_>>())).unwrap();
 
     let _manager = arena.manager("daemonjob");
-    let mut stranger = daemonjob(&arena, "stranger", &json!({}));
-    stranger["spec"]["template"]["spec"]["serviceAccountName"] = json!("nobody");
+    let mut rejected = daemonjob(&arena, "rejected", &json!({}));
+    rejected["spec"]["template"]["spec"]["serviceAccountName"] = json!("missing");
     let mut nowhere = daemonjob(&arena, "nowhere", &json!({}));
     nowhere["spec"]["template"]["spec"]["nodeSelector"]["nowhere"] = json!("yes");
     let mut late = daemonjob(&arena, "skips", &json!({ "pendingDeadlineSeconds": 2 }));
     late["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/start"] = json!("never");
     let done = daemonjob(&arena, "done", &json!({}));
     let unrecorded = held(&arena, "unrecorded", &json!({}));
-    arena.apply(&list(&[unrecorded, stranger, nowhere, late, done])).unwrap();
+    arena.apply(&list(&[unrecorded, rejected, nowhere, late, done])).unwrap();
 
     let pods = all_running(&arena, "unrecorded", &nodes);
     judge.wait("running", "unrecorded", |job| job["status"]["active"] == 2);
-    judge.wait("running, pods are rejected", "stranger", |job| is_true(job, "PodsRefused", "FailedCreate"));
+    judge.wait("running, pods are rejected", "rejected", |job| is_true(job, "PodsRefused", "FailedCreate"));
     for (name, reason) in
         [("done", "AllNodesDone"), ("nowhere", "NoEligibleNodes"), ("skips", "NodesSkipped")]
     {
         judge.wait("complete", name, |job| is_true(job, "Complete", reason));
     }
 
-    // A deleted pod waits for the ledger.
+    // A deleted pod keeps its finalizer until the ledger has its outcome.
     end(&arena, &[&pods[0]], 0);
-    arena.wait_for("daemonjob", "unrecorded", "one node is done", |job| job["status"]["succeeded"] == 1);
+    arena.wait_for("daemonjob", "unrecorded", "a node has succeeded", |job| job["status"]["succeeded"] == 1);
     arena.kubectl(&["delete", "pod", &pods[0], "--wait=false"]).unwrap();
     judge.wait("running, the ledger is rejected", "unrecorded", |job| {
         condition(job, "LedgerRefused").0 == "True"
@@ -319,7 +319,7 @@ fn held_by_the_spec() {
     arena.node("a");
     let _manager = arena.manager("daemonjob");
     let mut wrong = daemonjob(&arena, "wrong", &json!({}));
-    // The schema takes it; the API server refuses the pod.
+    // The schema accepts the template, but the API server rejects the pod.
     wrong["spec"]["template"]["spec"]["containers"][0]["name"] = json!("Not_A_Name");
     let pauses = daemonjob(&arena, "pauses", &json!({ "paused": true }));
     let sleeps = daemonjob(&arena, "sleeps", &json!({ "suspend": true }));
@@ -330,7 +330,7 @@ fn held_by_the_spec() {
     judge.end(&HELD);
 }
 
-/// Nodes join, and fall silent: the node controller taints them.
+/// Nodes join and stop reporting; the node controller taints the silent nodes.
 #[test]
 fn nodes_join_and_break() {
     let arena = Arena::new("dh-nodes");
@@ -372,7 +372,7 @@ fn nodes_join_and_break() {
     judge.end(&NODES);
 }
 
-/// In a cluster of its own, whose definition drops `status.rollout`.
+/// Uses a separate cluster whose definition lacks `status.rollout`.
 #[test]
 fn definition_without_the_rollout() {
     let arena = Arena::alone("dh-definition");
@@ -387,8 +387,8 @@ fn definition_without_the_rollout() {
     judge.end(&DEFINITION);
 }
 
-/// A finalizer of another client keeps the DaemonJobs. Argo CD does not use the result of the script for such objects: it shows
-/// them as Progressing. The script agrees here because the run is not complete.
+/// Another client's finalizer keeps the DaemonJobs. For such objects, Argo CD shows Progressing instead of
+/// the script's result. The script agrees here, because the run is not complete.
 #[test]
 fn terminating_when_deleted() {
     let arena = Arena::new("dh-deleted");
@@ -430,14 +430,14 @@ fn chart(arena: &Arena, job: &Value) -> String {
     folder.display().to_string()
 }
 
-/// Helm while it runs: what it prints, or what it says when it fails.
+/// Starts helm with `--wait`. The thread returns its standard output, or its error.
 fn helm(arena: &Arena, args: &[&str]) -> JoinHandle<Result<String, String>> {
     let mut helm = arena.cluster().helm();
     helm.args(args).args(["--wait", "--timeout=4m", "--namespace", arena.namespace()]);
     thread::spawn(move || run::stdout(&mut helm).map_err(|error| format!("{error:#}")))
 }
 
-/// Helm begins before the manager, and returns when the DaemonJob is complete. The same for an upgrade.
+/// helm starts before the manager and returns when the DaemonJob is complete, for an install and an upgrade.
 #[test]
 fn helm_waits_until_complete() {
     let arena = Arena::new("dh-helm");
@@ -448,25 +448,25 @@ fn helm_waits_until_complete() {
     let mut without_a_manager = WITHOUT_A_MANAGER.into_iter();
     for (command, number) in [("install", 1), ("upgrade", 2)] {
         let running_helm = helm(&arena, &[command, "work", &chart(&arena, &job)]);
-        arena.wait_for("daemonjob", "work", "helm has applied it", |job| {
+        arena.wait_for("daemonjob", "work", "the API server has the new generation", |job| {
             job["metadata"]["generation"] == number
         });
         let state = without_a_manager.next().unwrap();
-        let looks = |seconds: u64, state: &str| {
+        let check = |seconds: u64, state: &str| {
             for _ in 0..seconds {
                 sleep(Duration::from_secs(1));
                 judge.expect(state, &arena.get("daemonjob", "work").unwrap());
-                assert!(!running_helm.is_finished(), "helm {command} does not wait while it is {state}");
+                assert!(!running_helm.is_finished(), "helm {command} returned in state {state}");
             }
         };
-        looks(20, state);
+        check(20, state);
         let manager = arena.manager("daemonjob");
         let pods: Vec<String> = nodes.iter().map(|node| running(&arena, "work", node, number)).collect();
-        looks(5, "running");
+        check(5, "running");
         end_all(&arena, &pods);
         running_helm.join().unwrap().unwrap();
         let done = arena.get("daemonjob", "work").unwrap();
-        assert!(is_observed(&done) && is_complete(&done), "helm returned too early: {done:#}");
+        assert!(is_observed(&done) && is_complete(&done), "helm returned early: {done:#}");
         assert_eq!(manager.stop().unwrap(), Some(0));
         job["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
     }
@@ -484,7 +484,7 @@ fn helm_waits_until_complete() {
     assert!(current >= 2 && jobs.len() - current >= 4, "{jobs:#?}");
 }
 
-/// Helm fails with the words of the DaemonJob, long before its timeout.
+/// helm fails with the DaemonJob's message long before its timeout.
 #[test]
 fn helm_fails_when_the_daemonjob_fails() {
     let arena = Arena::new("dh-helm-fails");
@@ -494,11 +494,11 @@ fn helm_fails_when_the_daemonjob_fails() {
     let install = helm(&arena, &["install", "broken", &chart(&arena, &job)]);
     let failed = arena.wait_for("daemonjob", "broken", "it has failed", has_failed);
     assert!(told(&failed, "failedNodes", &nodes[0]).is_some());
-    arena.wait("helm has ended", || install.is_finished());
-    let said = install.join().unwrap().unwrap_err();
+    arena.wait("helm has exited", || install.is_finished());
+    let error_of_helm = install.join().unwrap().unwrap_err();
     let message =
         failed["status"]["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "Stalled");
     let message = message.unwrap()["message"].as_str().unwrap();
-    assert!(said.contains("status: Failed") && said.contains(message), "{said}");
-    assert!(!said.contains("deadline exceeded"), "{said}");
+    assert!(error_of_helm.contains("status: Failed") && error_of_helm.contains(message), "{error_of_helm}");
+    assert!(!error_of_helm.contains("deadline exceeded"), "{error_of_helm}");
 }

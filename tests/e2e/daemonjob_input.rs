@@ -1,4 +1,4 @@
-//! What a user may get wrong in a DaemonJob: refused at `kubectl apply` with a sentence, or told by a condition.
+//! Errors in a DaemonJob's spec: rejected at `kubectl apply` with one message, or reported by a condition.
 
 use quintet_e2e::{Arena, condition};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::daemonjob::{daemonjob, is_complete, pods_by_node};
 use crate::daemonjob_ledger::{end, held, running};
 
-/// Each spec that is refused, and the words for it. `Never` is a good template for a podFailurePolicy.
+/// Invalid specs and the expected message of each.
 fn mistakes() -> Vec<(Value, &'static str)> {
     let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
     let with = |field: &str, value: Value| json!({ "template": template, field: value });
@@ -83,15 +83,15 @@ fn apply(arena: &Arena, name: &str, spec: &Value) -> Result<String, String> {
 }
 
 #[test]
-fn a_mistake_is_refused_with_one_sentence() {
+fn rejects_each_mistake_with_one_message() {
     let arena = Arena::new("dj-mistakes");
     for (spec, words) in mistakes() {
         let text = apply(&arena, "bad", &spec).expect_err(&spec.to_string());
         assert!(text.contains(words), "{spec}\n{text}");
-        // A type that is wrong keeps the API server from looking at the rest, which it says.
+        // After a wrong type, the API server reports that it did not check the rest.
         let faults =
             text.lines().filter(|line| line.starts_with("* ") && !line.contains("were not checked")).count();
-        assert!(faults <= 1, "one mistake, one sentence: {text}");
+        assert!(faults <= 1, "one error per mistake: {text}");
     }
     let template = json!({ "spec": { "containers": [{ "name": "c", "image": "i" }] } });
     let text = apply(&arena, &"x".repeat(64), &json!({ "template": template })).unwrap_err();
@@ -99,7 +99,7 @@ fn a_mistake_is_refused_with_one_sentence() {
 }
 
 #[test]
-fn what_is_right_or_null_is_taken() {
+fn accepts_valid_specs_and_null() {
     let arena = Arena::new("dj-right");
     let spec = json!({ "restartPolicy": "Never", "nodeSelector": { "nowhere": "yes" },
         "containers": [{ "name": "c", "image": "i" }], "initContainers": [{ "name": "first", "image": "i" }] });
@@ -116,7 +116,7 @@ fn what_is_right_or_null_is_taken() {
         "lateNodes": "Ignore", "rerunOn": ["NodeReboot", "TemplateChange"],
     });
     apply(&arena, &"x".repeat(63), &full).unwrap();
-    // A chart that leaves a value empty writes null.
+    // A chart whose value is empty writes null.
     let mut empty = json!({ "template": { "spec": spec } });
     for field in [
         "parallelism",
@@ -141,7 +141,7 @@ fn what_is_right_or_null_is_taken() {
 }
 
 #[test]
-fn no_eligible_node_is_complete_and_says_so() {
+fn is_complete_without_an_eligible_node() {
     let arena = Arena::new("dj-nowhere");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
@@ -174,7 +174,7 @@ fn no_eligible_node_is_complete_and_says_so() {
 }
 
 #[test]
-fn a_template_that_names_its_node_runs_there() {
+fn runs_only_on_the_node_of_the_template() {
     let arena = Arena::new("dj-named");
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
@@ -187,34 +187,34 @@ fn a_template_that_names_its_node_runs_there() {
 }
 
 #[test]
-fn affinity_that_the_server_refuses_is_not_taken_for_no_node() {
+fn reports_an_invalid_affinity() {
     let arena = Arena::new("dj-typo");
     arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "typo", &json!({}));
-    // The schema of a template takes any word.
+    // The template's schema accepts any operator.
     job["spec"]["template"]["spec"]["affinity"] = json!({ "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{ "matchExpressions": [
             { "key": "arena", "operator": "exists" } ] }] } } });
     arena.apply(&job).unwrap();
-    let refused = arena.wait_for("daemonjob", "typo", "the refusal is said", |job| {
+    let refused = arena.wait_for("daemonjob", "typo", "the status reports the rejection", |job| {
         condition(job, "PodsRefused").0 == "True"
     });
     assert_eq!(condition(&refused, "PodsRefused").1, "TemplateInvalid");
     assert_eq!(condition(&refused, "Complete").0, "False", "{refused:#}");
     assert!(refused["status"].to_string().contains("not a valid selector operator"), "{refused:#}");
-    // Mended, it runs.
+    // The corrected template runs.
     job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         ["nodeSelectorTerms"][0]["matchExpressions"][0]["operator"] = json!("Exists");
     arena.apply(&job).unwrap();
-    let job = arena.wait_for("daemonjob", "typo", "the mended one is complete", is_complete);
+    let job = arena.wait_for("daemonjob", "typo", "the corrected job is complete", is_complete);
     assert_eq!(job["status"]["succeeded"], 2);
     assert_eq!(condition(&job, "PodsRefused"), (String::new(), String::new()), "{job:#}");
 }
 
-/// Also while no node is there, after a restart, and when a node joins. Running pods of the template before go on.
+/// Even without nodes, after a restart, and when a node joins. Pods of the previous template continue.
 #[test]
-fn a_selector_that_the_server_refuses_is_not_complete() {
+fn invalid_selector_is_never_complete() {
     let arena = Arena::new("dj-typo-selector");
     let manager = arena.manager("daemonjob");
     let mut job = held(&arena, "typo", &json!({}));
@@ -225,17 +225,17 @@ fn a_selector_that_the_server_refuses_is_not_complete() {
             && condition(job, "Complete") == ("False".into(), "TemplateInvalid".into())
             && job["status"]["observedGeneration"] == job["metadata"]["generation"]
     };
-    arena.wait_for("daemonjob", "typo", "the refusal is said", is_refused);
+    arena.wait_for("daemonjob", "typo", "the status reports the rejection", is_refused);
     manager.stop().unwrap();
     let node = arena.node("a");
     let _manager = arena.manager("daemonjob");
-    // Mended, it runs.
-    let mut mended = job.clone();
-    mended["spec"]["template"]["spec"]["nodeSelector"].as_object_mut().unwrap().remove("the zone");
-    arena.apply(&mended).unwrap();
+    // The corrected template runs.
+    let mut corrected = job.clone();
+    corrected["spec"]["template"]["spec"]["nodeSelector"].as_object_mut().unwrap().remove("the zone");
+    arena.apply(&corrected).unwrap();
     let pod = running(&arena, "typo", &node, 1);
     arena.apply(&job).unwrap();
-    arena.wait_for("daemonjob", "typo", "the refusal is said again", |job| {
+    arena.wait_for("daemonjob", "typo", "the status reports the rejection again", |job| {
         is_refused(job) && job["status"]["active"] == 1
     });
     let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
@@ -247,11 +247,11 @@ fn a_selector_that_the_server_refuses_is_not_complete() {
 }
 
 #[test]
-fn two_on_the_same_nodes_do_not_meet() {
+fn two_jobs_on_the_same_nodes_do_not_interfere() {
     let arena = Arena::new("dj-two");
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
-    // Names that are the same for as far as pods' names keep them.
+    // Pod names truncate both job names to the same text.
     let names = [format!("{}-1", "x".repeat(45)), format!("{}-2", "x".repeat(45))];
     let jobs: Vec<Value> = names.iter().map(|name| daemonjob(&arena, name, &json!({}))).collect();
     arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs })).unwrap();
@@ -264,28 +264,28 @@ fn two_on_the_same_nodes_do_not_meet() {
 }
 
 #[test]
-fn a_quota_is_said_and_when_it_is_raised_the_rest_go_on() {
+fn reports_a_quota_and_continues_when_it_is_raised() {
     let arena = Arena::new("dj-quota");
     arena.nodes(["a", "b", "c"]);
     let quota = |pods: &str| {
         let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota",
             "metadata": { "name": "few" }, "spec": { "hard": { "pods": pods } } });
         arena.apply(&quota).unwrap();
-        arena.wait_for("resourcequota", "few", "the quota is in force", |quota| {
+        arena.wait_for("resourcequota", "few", "the quota takes effect", |quota| {
             quota["status"]["hard"]["pods"] == pods
         });
     };
     quota("1");
     let _manager = arena.manager("daemonjob");
     arena.apply(&held(&arena, "many", &json!({}))).unwrap();
-    let refused = arena.wait_for("daemonjob", "many", "the refusal is said", |job| {
+    let refused = arena.wait_for("daemonjob", "many", "the status reports the rejection", |job| {
         condition(job, "PodsRefused").0 == "True" && job["status"]["active"] == 1
     });
     assert_eq!(condition(&refused, "PodsRefused").1, "FailedCreate");
-    assert!(refused["status"].to_string().contains("exceeded quota"), "the server's words: {refused:#}");
+    assert!(refused["status"].to_string().contains("exceeded quota"), "{refused:#}");
     assert_eq!(refused["status"]["desired"], 3);
     quota("10");
-    let job = arena.wait_for("daemonjob", "many", "every node has its pod", |job| {
+    let job = arena.wait_for("daemonjob", "many", "every node has a pod", |job| {
         job["status"]["active"] == 3 && condition(job, "PodsRefused").0 != "True"
     });
     assert_eq!(condition(&job, "Complete").0, "False", "{job:#}");

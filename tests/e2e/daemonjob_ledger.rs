@@ -1,7 +1,7 @@
-//! The ledger of a DaemonJob and the finalizer on its pods: an outcome survives its pod, and nothing hangs.
+//! The ledger and the finalizer of a DaemonJob's pods: an outcome survives its pod, and no deletion hangs.
 //!
-//! All nodes are simulated. Drains, evictions by the API, deletions, garbage collection and the scheduler are real; what
-//! a kubelet would do is played by kwok (`tests/controlplane/stages`) or scripted by writes to a status.
+//! All nodes are simulated. Drains, evictions by the API, deletions, garbage collection and the scheduler are
+//! real. kwok (`tests/controlplane/stages`) or writes of a status play the kubelet.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,19 +14,19 @@ use serde_json::{Value, json};
 
 use crate::daemonjob::{daemonjob, is_complete};
 
-/// The finalizer on the pods of a DaemonJob.
+/// The finalizer of a DaemonJob's pods.
 const FINALIZER: &str = "dj.dysproz.io/ledger";
 /// The label of the ledger's ConfigMaps.
 const LEDGER: &str = "dj.dysproz.io/ledger";
 
-/// A DaemonJob whose pods run until [`end`] lets them.
+/// A DaemonJob whose pods run until [`end`] releases them.
 pub(crate) fn held(arena: &Arena, name: &str, spec: &Value) -> Value {
     let mut job = daemonjob(arena, name, spec);
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/hold"] = json!("true");
     job
 }
 
-/// Lets pods that were held end with this code.
+/// Lets held pods exit with this code.
 pub(crate) fn end(arena: &Arena, pods: &[&str], code: i32) {
     let code = format!("kwok.quintet.dev/exit-code={code}");
     let mut args = vec!["annotate", "pod"];
@@ -35,7 +35,7 @@ pub(crate) fn end(arena: &Arena, pods: &[&str], code: i32) {
     arena.kubectl(&args).unwrap();
 }
 
-/// The pod of a node that has this number, once its containers run.
+/// Waits until the pod of this node and number runs.
 pub(crate) fn running(arena: &Arena, job: &str, node: &str, number: u64) -> String {
     let selector = format!("daemonjob={job},dj.dysproz.io/pod-number={number}");
     let found =
@@ -61,7 +61,7 @@ pub(crate) fn ledger(arena: &Arena, job: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// How many deleted nodes a ledger counts as failed: by their own lines, or by the hour.
+/// The number of deleted nodes that a ledger counts as failed: by their lines, or in the hourly counts.
 fn deleted(arena: &Arena, job: &str) -> usize {
     let shards = arena.list("configmaps", &format!("daemonjob={job},{LEDGER}"));
     let lines = shards.iter().flat_map(|shard| shard["data"].as_object().into_iter().flatten());
@@ -77,7 +77,7 @@ fn deleted(arena: &Arena, job: &str) -> usize {
     counts.sum()
 }
 
-/// The shard that has the line of a node, and the key of the line.
+/// The shard with the line of a node, and the key of the line.
 fn shard_of(arena: &Arena, job: &str, node: &str) -> (String, String) {
     let shards = arena.list("configmaps", &format!("daemonjob={job},{LEDGER}"));
     let found = shards.iter().find_map(|shard| {
@@ -89,7 +89,7 @@ fn shard_of(arena: &Arena, job: &str, node: &str) -> (String, String) {
     found.unwrap_or_else(|| panic!("no line of {node} in {shards:#?}"))
 }
 
-/// Reason and message of a node in a list of a status.
+/// Reason and message of a node in a list of the status.
 pub(crate) fn told(job: &Value, list: &str, node: &str) -> Option<(String, String)> {
     let nodes = job["status"][list].as_array()?;
     let told = nodes.iter().find(|told| told["node"] == *node)?;
@@ -97,17 +97,17 @@ pub(crate) fn told(job: &Value, list: &str, node: &str) -> Option<(String, Strin
     Some((part("reason"), part("message")))
 }
 
-/// The reason alone; empty where the node is not listed.
+/// The reason of a node in a list; empty if the list lacks the node.
 pub(crate) fn word(job: &Value, list: &str, node: &str) -> String {
     told(job, list, node).unwrap_or_default().0
 }
 
-/// Runs by their numbers at the ends of the pods' names, as the audit log has them: `[3, 1]` is three pods of first and
-/// one of second runs. No pod may have been made twice.
+/// The number of created pods by pod number, from the audit log: `[3, 1]` is three first pods and one second
+/// pod. Asserts that no pod was created twice.
 pub(crate) fn runs(arena: &Arena) -> Vec<usize> {
     let mut runs = Vec::new();
     for (name, times) in arena.created_pods() {
-        assert_eq!(times, 1, "{name} was made {times} times");
+        assert_eq!(times, 1, "{name} was created {times} times");
         let run: usize = name.rsplit('-').next().unwrap().parse().unwrap();
         runs.resize(runs.len().max(run), 0);
         runs[run - 1] += 1;
@@ -116,16 +116,16 @@ pub(crate) fn runs(arena: &Arena) -> Vec<usize> {
 }
 
 fn has_event(arena: &Arena, reason: &str) {
-    arena.wait(&format!("the event {reason}"), || {
+    arena.wait(&format!("the Event {reason} is recorded"), || {
         let events = arena.kubectl(&["get", "events.events.k8s.io", "-o", "jsonpath={.items[*].reason}"]);
         events.is_ok_and(|events| events.split(' ').any(|one| one == reason))
     });
 }
 
-/// A person deletes a finished pod, another one drains the nodes of a finished and of a running one.
-/// Nodes are simulated; deletion, eviction and `kubectl drain` are real.
+/// One user deletes a finished pod, another drains the nodes of a finished and of a running pod. Deletion,
+/// eviction and `kubectl drain` are real.
 #[test]
-fn what_is_done_stays_done_when_its_pod_is_deleted_or_drained() {
+fn done_nodes_stay_done_without_their_pods() {
     let arena = Arena::new("dl-drain");
     let nodes = arena.nodes(["a", "b", "c"]);
     let [a, b, c] = &nodes[..] else { unreachable!() };
@@ -133,8 +133,8 @@ fn what_is_done_stays_done_when_its_pod_is_deleted_or_drained() {
     arena.apply(&held(&arena, "kept", &json!({}))).unwrap();
     let [on_a, on_b, _] = [a, b, c].map(|node| running(&arena, "kept", node, 1));
     end(&arena, &[&on_a, &on_b], 0);
-    arena.wait_for("daemonjob", "kept", "two nodes are done", |job| job["status"]["succeeded"] == 2);
-    assert!(ledger(&arena, "kept").is_empty(), "the pods are the record for as long as they are there");
+    arena.wait_for("daemonjob", "kept", "two nodes have succeeded", |job| job["status"]["succeeded"] == 2);
+    assert!(ledger(&arena, "kept").is_empty(), "existing pods are the record of their outcomes");
     let pod = arena.get("pod", &on_a).unwrap();
     assert_eq!(pod["metadata"]["finalizers"], json!([FINALIZER]));
 
@@ -156,13 +156,13 @@ fn what_is_done_stays_done_when_its_pod_is_deleted_or_drained() {
     let line = ledger(&arena, "kept")[c].clone();
     // A disruption on a cordoned node does not count.
     assert!(line.contains(" pod=1 outcome=Ignored ignored=1 attempt=Disrupted/"), "{line}");
-    assert!(arena.list("pods", "daemonjob=kept").is_empty(), "nothing holds a drained pod");
-    arena.wait_for("daemonjob", "kept", "the drained node waits", |job| {
+    assert!(arena.list("pods", "daemonjob=kept").is_empty(), "a drained pod does not stay");
+    arena.wait_for("daemonjob", "kept", "the drained node is pending", |job| {
         word(job, "pendingNodes", c) == "Cordoned" && job["status"]["succeeded"] == 2
     });
     assert_eq!(runs(&arena), [3]);
 
-    // Another process knows the same.
+    // A new process continues from the ledger.
     assert_eq!(manager.stop().unwrap(), Some(0));
     let _manager = arena.manager("daemonjob");
     for node in [b, c] {
@@ -174,8 +174,8 @@ fn what_is_done_stays_done_when_its_pod_is_deleted_or_drained() {
     assert_eq!(runs(&arena), [3, 1]);
 }
 
-/// The node evicts a running pod (scripted by a status write), and a pod that was never scheduled is deleted: neither
-/// counts against a backoffLimit of 0. Nodes are simulated; the scheduler is real.
+/// An eviction by the node (a scripted status write) and the deletion of a pod that was never scheduled do not
+/// count. The backoffLimit is 0. The scheduler is real.
 #[test]
 fn evicted_and_never_scheduled_pods_do_not_count() {
     let arena = Arena::new("dl-evict");
@@ -201,15 +201,15 @@ fn evicted_and_never_scheduled_pods_do_not_count() {
         told(job, "pendingNodes", &node)
             .is_some_and(|(word, message)| word == "Unschedulable" && message.contains("Insufficient cpu"))
     };
-    arena.wait_for("daemonjob", "big", "the scheduler's words are told", is_unschedulable);
+    arena.wait_for("daemonjob", "big", "the status has the scheduler's message", is_unschedulable);
     let first = arena.list("pods", "daemonjob=big").remove(0);
     let name = first["metadata"]["name"].as_str().unwrap();
     arena.kubectl(&["delete", "pod", name, "--timeout=60s", "--wait=false"]).unwrap();
-    arena.wait("a new pod takes its place", || {
+    arena.wait("a new pod replaces it", || {
         let pods = arena.list("pods", "daemonjob=big");
         pods.len() == 1 && pods[0]["metadata"]["uid"] != first["metadata"]["uid"]
     });
-    let job = arena.wait_for("daemonjob", "big", "it waits again", is_unschedulable);
+    let job = arena.wait_for("daemonjob", "big", "it is unschedulable again", is_unschedulable);
     assert_eq!((&job["status"]["failed"], condition(&job, "Failed").0), (&json!(0), "False".to_owned()));
 
     watch.wait_for("the node backs off", |job| {
@@ -222,10 +222,10 @@ fn evicted_and_never_scheduled_pods_do_not_count() {
     assert!(metrics.contains("quintet_daemonjob_pod_failures_total{reason=\"Evicted\"} 1"), "{metrics}");
 }
 
-/// A node goes with a finished and a running pod; another one is made anew under its name. Nodes are simulated; the
-/// garbage collector of kube-controller-manager, which takes 40 to 80 seconds, is real.
+/// Nodes with a finished and a running pod are deleted, and one is created again with the same name. The
+/// garbage collector of kube-controller-manager is real; it takes 40 to 80 s.
 #[test]
-fn nodes_go_and_are_made_anew() {
+fn runs_on_recreated_nodes_and_drops_deleted_ones() {
     let arena = Arena::new("dl-nodes");
     let nodes = arena.nodes(["gone", "stays", "swapped"]);
     let [gone, stays, swapped] = &nodes[..] else { unreachable!() };
@@ -241,7 +241,7 @@ fn nodes_go_and_are_made_anew() {
     arena.kubectl(&["delete", "node", gone, swapped]).unwrap();
     arena.node("swapped");
 
-    // The new machine runs both, once.
+    // Both jobs run once on the new machine.
     let pods_on = |job: &str, node: &str| {
         let mut pods = arena.list("pods", &format!("daemonjob={job}"));
         pods.retain(|pod| pod["metadata"]["annotations"]["dj.dysproz.io/node-name"] == *node);
@@ -249,18 +249,18 @@ fn nodes_go_and_are_made_anew() {
     };
     let uid = arena.get("node", swapped).unwrap()["metadata"]["uid"].clone();
     let is_for_the_new_one = |pod: &Value| pod["metadata"]["labels"]["dj.dysproz.io/node-uid"] == uid;
-    arena.wait_for("daemonjob", "quick", "the new node is done", |job| {
+    arena.wait_for("daemonjob", "quick", "the new node has succeeded", |job| {
         is_complete(job)
             && job["status"]["desired"] == 2
             && pods_on("quick", swapped)
                 .iter()
                 .any(|pod| is_for_the_new_one(pod) && pod["status"]["phase"] == "Succeeded")
     });
-    arena.wait("the old machine's running pod has made way", || {
+    arena.wait("the new machine's pod has replaced the old machine's", || {
         let pods = pods_on("held", swapped);
         pods.len() == 1 && is_for_the_new_one(&pods[0]) && pods[0]["status"]["phase"] == "Running"
     });
-    // At no time two of them ran.
+    // Two pods never run at the same time.
     let mut live: BTreeMap<String, bool> = BTreeMap::new();
     for (_, pod) in watch.events() {
         if pod["metadata"]["annotations"]["dj.dysproz.io/node-name"] == *swapped {
@@ -272,39 +272,38 @@ fn nodes_go_and_are_made_anew() {
     let pods: Vec<String> = [stays, swapped].map(|node| running(&arena, "held", node, 1)).into();
     end(&arena, &pods.iter().map(String::as_str).collect::<Vec<_>>(), 0);
 
-    // What is on the node that is gone goes, and holds nothing up.
-    run::poll("pods are collected", Duration::from_mins(3), Duration::from_secs(1), || {
+    // Pods of the deleted node are garbage-collected and do not delay the run.
+    run::poll("the pods are garbage-collected", Duration::from_mins(3), Duration::from_secs(1), || {
         Ok((pods_on("quick", gone).is_empty() && pods_on("held", gone).is_empty()).then_some(()))
     })
     .unwrap();
     let job = arena.wait_for("daemonjob", "held", "it is complete", is_complete);
     assert_eq!((&job["status"]["desired"], &job["status"]["succeeded"]), (&json!(2), &json!(2)));
-    assert_eq!(runs(&arena), [8], "two jobs on three nodes, and once more on the new one");
-    // Both machines of `held` ran a pod when their Nodes were deleted: the ledger counts them. Those of `quick` were done.
+    assert_eq!(runs(&arena), [8], "two jobs on three nodes and on the new one");
+    // Both machines of `held` ran a pod when their Nodes were deleted, and count as failed.
     assert_eq!((deleted(&arena, "held"), deleted(&arena, "quick")), (2, 0));
 }
 
-/// A pod made for a machine that was replaced before the pod started runs on the new one: that counts. Nodes are
-/// simulated; when the pod starts is scripted.
+/// A pod for a replaced machine that starts on the new machine counts for the new one. The start is scripted.
 #[test]
-fn what_ran_on_the_new_machine_counts_for_it() {
+fn counts_a_run_for_the_machine_that_ran_it() {
     let arena = Arena::new("dl-anew");
     let node = arena.node("a");
     let manager = arena.manager("daemonjob");
     let mut job = daemonjob(&arena, "early", &json!({}));
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/start"] = json!("never");
     arena.apply(&job).unwrap();
-    arena.wait("its pod is bound", || {
+    arena.wait("the pod is bound", || {
         arena.list("pods", "daemonjob=early").first().is_some_and(|pod| pod["spec"]["nodeName"] == *node)
     });
     manager.kill().unwrap();
     arena.kubectl(&["delete", "node", &node]).unwrap();
-    // Creation times are told to the second.
+    // Creation timestamps have whole seconds.
     std::thread::sleep(Duration::from_millis(1_100));
     arena.node("a");
     let name = arena.list("pods", "daemonjob=early")[0]["metadata"]["name"].as_str().unwrap().to_owned();
     arena.kubectl(&["annotate", "pod", &name, "kwok.quintet.dev/start-"]).unwrap();
-    arena.wait_for("pod", &name, "it has run", |pod| pod["status"]["phase"] == "Succeeded");
+    arena.wait_for("pod", &name, "the pod has succeeded", |pod| pod["status"]["phase"] == "Succeeded");
     let _manager = arena.manager("daemonjob");
     let job = arena.wait_for("daemonjob", "early", "it is complete", is_complete);
     assert_eq!((&job["status"]["desired"], &job["status"]["succeeded"]), (&json!(1), &json!(1)));
@@ -314,19 +313,19 @@ fn what_ran_on_the_new_machine_counts_for_it() {
     assert_eq!(runs(&arena), [1]);
 }
 
-/// A job with a finished pod on the first node and a running one on the second.
+/// Creates a job whose pod has finished on the first node and runs on the second.
 fn half_done(arena: &Arena, name: &str, nodes: &[String]) -> [String; 2] {
     arena.apply(&held(arena, name, &json!({}))).unwrap();
     let pods = [running(arena, name, &nodes[0], 1), running(arena, name, &nodes[1], 1)];
     end(arena, &[&pods[0]], 0);
-    arena.wait_for("daemonjob", name, "one node is done", |job| job["status"]["succeeded"] == 1);
+    arena.wait_for("daemonjob", name, "one node has succeeded", |job| job["status"]["succeeded"] == 1);
     pods
 }
 
-/// Deleted in the foreground, in the background and by orphaning, with finished and running pods. Nodes are simulated;
-/// the garbage collector is real.
+/// Deletes jobs with finished and running pods: foreground, background and orphan. The garbage collector is
+/// real.
 #[test]
-fn a_deleted_daemonjob_holds_nothing() {
+fn a_deleted_daemonjob_leaves_no_finalizer() {
     let arena = Arena::new("dl-delete");
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
@@ -334,12 +333,12 @@ fn a_deleted_daemonjob_holds_nothing() {
     half_done(&arena, "back", &nodes);
     let pods = half_done(&arena, "orphaned", &nodes);
     arena.kubectl(&["delete", "dj", "front", "--cascade=foreground", "--timeout=60s"]).unwrap();
-    assert!(arena.list("pods", "daemonjob=front").is_empty(), "foreground: the pods go first");
+    assert!(arena.list("pods", "daemonjob=front").is_empty(), "foreground deletion deletes the pods first");
     arena.kubectl(&["delete", "dj", "back", "--cascade=background", "--timeout=60s"]).unwrap();
     arena.kubectl(&["delete", "dj", "orphaned", "--cascade=orphan", "--timeout=60s"]).unwrap();
-    arena.wait("the pods go after it", || arena.list("pods", "daemonjob=back").is_empty());
+    arena.wait("the pods are deleted after the job", || arena.list("pods", "daemonjob=back").is_empty());
     for pod in &pods {
-        let pod = arena.wait_for("pod", pod, "an orphan is free", |pod| {
+        let pod = arena.wait_for("pod", pod, "the orphaned pod has no finalizer and no owner", |pod| {
             pod["metadata"]["finalizers"].is_null() && pod["metadata"]["ownerReferences"].is_null()
         });
         assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{pod:#}");
@@ -350,21 +349,21 @@ fn a_deleted_daemonjob_holds_nothing() {
     assert_eq!(runs(&arena), [6]);
 }
 
-/// A namespace with finished and running pods goes. Nodes are simulated; the namespace controller is real.
+/// The namespace controller is real.
 #[test]
-fn a_namespace_goes_with_its_daemonjobs() {
+fn a_namespace_with_daemonjobs_can_be_deleted() {
     let arena = Arena::new("dl-space");
     let nodes = arena.nodes(["a", "b"]);
     let _manager = arena.manager("daemonjob");
     half_done(&arena, "one", &nodes);
     half_done(&arena, "other", &nodes);
     arena.kubectl(&["delete", "namespace", arena.namespace(), "--timeout=80s"]).unwrap();
-    assert_eq!(runs(&arena), [4], "nothing was made on the way");
+    assert_eq!(runs(&arena), [4], "the deletion creates no pod");
 }
 
-/// The kind is switched off: pods that are deleted go, finished or running, and the DaemonJob too. Nodes are simulated.
+/// With the kind switched off, deleted pods and the DaemonJob still disappear.
 #[test]
-fn a_kind_that_is_switched_off_holds_no_pod() {
+fn switched_off_kind_does_not_hold_pods() {
     let arena = Arena::new("dl-off");
     let nodes = arena.nodes(["a", "b"]);
     let manager = arena.manager("daemonjob");
@@ -372,30 +371,30 @@ fn a_kind_that_is_switched_off_holds_no_pod() {
     half_done(&arena, "rest", &nodes);
     manager.kill().unwrap();
     let _manager = arena.manager_with("other", "podset", &[]);
-    // Managers of other tests would free them too, but only after a minute.
+    // Managers of other tests would release the pods too, but only after a minute.
     arena.kubectl(&["delete", "pod", &pods[0], &pods[1], "--timeout=30s"]).unwrap();
     for pod in arena.list("pods", "daemonjob=rest") {
-        assert_eq!(pod["metadata"]["finalizers"], json!([FINALIZER]), "what was not deleted keeps it");
+        assert_eq!(pod["metadata"]["finalizers"], json!([FINALIZER]), "other pods keep it");
     }
     arena.kubectl(&["delete", "dj", "off", "rest", "--timeout=60s"]).unwrap();
     arena.wait("all pods are gone", || arena.list("pods", "quintet.dev/kind=DaemonJob").is_empty());
 }
 
-/// The definition is deleted, and every DaemonJob with it: while the manager looks on, and while none runs. Nodes are
-/// simulated; the cluster is the test's own.
+/// Deletes the definition, and every DaemonJob with it, while the manager runs and while none runs. Uses a
+/// separate cluster.
 #[test]
-fn a_definition_that_is_deleted_holds_no_pod() {
+fn deleted_definition_does_not_hold_pods() {
     const DEFINITION: &str = "crd/daemonjobs.dj.dysproz.io";
     let arena = Arena::alone("dl-crd");
     let nodes = arena.nodes(["a", "b"]);
     let no_pods = || arena.list("pods", "quintet.dev/kind=DaemonJob").is_empty();
-    // The garbage collector may not know what has become of an owner whose type is gone; then a person deletes them.
+    // If the owner's type is gone, the garbage collector may keep the pods; then the user deletes them.
     let delete = |pods: &[String; 2]| arena.kubectl(&["delete", "pod", &pods[0], &pods[1], "--wait=false"]);
     let manager = arena.manager("daemonjob");
     let pods = half_done(&arena, "seen", &nodes);
     arena.kubectl(&["delete", DEFINITION, "--timeout=60s"]).unwrap();
     let _ = delete(&pods);
-    arena.wait("the pods go with their DaemonJob", no_pods);
+    arena.wait("the pods are deleted with their DaemonJob", no_pods);
 
     chart::install(arena.kube()).unwrap();
     arena.wait("the type is served again", || arena.kubectl(&["get", "daemonjobs.dj.dysproz.io"]).is_ok());
@@ -403,16 +402,16 @@ fn a_definition_that_is_deleted_holds_no_pod() {
     manager.kill().unwrap();
     arena.kubectl(&["delete", DEFINITION, "--timeout=60s"]).unwrap();
     let _ = delete(&pods);
-    // It is not ready without the definition, so it is not waited for.
+    // Without the definition the manager never becomes ready, so the test does not wait for it.
     let mut manager = arena.bare_manager("daemonjob");
-    arena.wait("the pods go without a DaemonJob", no_pods);
+    arena.wait("the pods are deleted without a DaemonJob", no_pods);
     manager.kill().unwrap();
     manager.wait().unwrap();
 }
 
-/// While the manager runs, a stranger deletes a shard, takes the labels off, and garbles a line. Nodes are simulated.
+/// While the manager runs, another client deletes a shard, removes its label, and garbles a line.
 #[test]
-fn a_ledger_that_a_stranger_harms_is_mended() {
+fn restores_a_ledger_that_another_client_damages() {
     let arena = Arena::new("dl-harm");
     let nodes = arena.nodes(["a", "b"]);
     let [a, _] = &nodes[..] else { unreachable!() };
@@ -420,7 +419,7 @@ fn a_ledger_that_a_stranger_harms_is_mended() {
     let mut job = daemonjob(&arena, "harmed", &json!({}));
     arena.apply(&job).unwrap();
     arena.wait_for("daemonjob", "harmed", "it is complete", is_complete);
-    arena.wait("both lines are there", || ledger(&arena, "harmed").len() == 2);
+    arena.wait("the ledger has both lines", || ledger(&arena, "harmed").len() == 2);
     let pod_of = |node: &str| {
         let pods = arena.list("pods", "daemonjob=harmed");
         let pod = pods.iter().find(|pod| pod["spec"]["nodeName"] == *node).unwrap();
@@ -433,40 +432,40 @@ fn a_ledger_that_a_stranger_harms_is_mended() {
     let owner = arena.get("configmap", &shard).unwrap()["metadata"]["ownerReferences"][0].clone();
     assert_eq!((&owner["kind"], &owner["controller"]), (&json!("DaemonJob"), &json!(true)));
     arena.kubectl(&["delete", "configmap", &shard]).unwrap();
-    arena.wait("the shard is made again", || ledger(&arena, "harmed") == before);
+    arena.wait("the shard is created again", || ledger(&arena, "harmed") == before);
     has_event(&arena, "LedgerRestored");
 
     arena.kubectl(&["label", "configmap", &shard, &format!("{LEDGER}-")]).unwrap();
-    arena.wait("its label is put back", || ledger(&arena, "harmed") == before);
+    arena.wait("the shard has its label again", || ledger(&arena, "harmed") == before);
     has_event(&arena, "LabelsRestored");
     let done = arena.get("daemonjob", "harmed").unwrap();
     assert!(is_complete(&done), "{done:#}");
-    assert_eq!(runs(&arena), [2], "nothing ran again");
+    assert_eq!(runs(&arena), [2], "no node runs again");
 
-    // What cannot be read any more, and no pod tells, is not run by guess.
+    // If a line is unreadable and the pod is gone, the node does not run again on a guess.
     let (shard, uid) = shard_of(&arena, "harmed", a);
     arena.patch("configmap", &shard, &json!({ "data": { &*uid: "scribble" } }));
-    let lost = arena.wait_for("daemonjob", "harmed", "the loss is said", |job| {
+    let lost = arena.wait_for("daemonjob", "harmed", "the status reports the lost record", |job| {
         condition(job, "LedgerLost").0 == "True" && is_complete(job)
     });
     assert_eq!(word(&lost, "skippedNodes", a), "RecordLost");
     assert_eq!(condition(&lost, "Complete").1, "NodesSkipped");
     assert_eq!((&lost["status"]["succeeded"], &lost["status"]["skipped"]), (&json!(1), &json!(1)));
     has_event(&arena, "LedgerLost");
-    assert_eq!(runs(&arena), [2], "nothing ran again");
+    assert_eq!(runs(&arena), [2], "no node runs again");
     job["spec"]["template"]["metadata"]["annotations"]["again"] = json!("please");
     arena.apply(&job).unwrap();
-    let done = arena.wait_for("daemonjob", "harmed", "it has run everywhere again", |job| {
+    let done = arena.wait_for("daemonjob", "harmed", "every node has succeeded again", |job| {
         is_complete(job) && job["status"]["succeeded"] == 2
     });
     assert_eq!(condition(&done, "LedgerLost").0, "");
     let made = arena.created_pods();
-    assert_eq!(made.values().sum::<usize>(), 4, "once more on each node: {made:?}");
+    assert_eq!(made.values().sum::<usize>(), 4, "one further pod on each node: {made:?}");
 }
 
-/// The same while no manager runs. Nodes are simulated.
+/// Like the test above, while no manager runs.
 #[test]
-fn a_ledger_that_is_lost_while_nobody_looks_runs_nothing() {
+fn runs_nothing_after_a_loss_without_a_manager() {
     let arena = Arena::new("dl-lost");
     let nodes = arena.nodes(["a", "b", "c"]);
     let [a, b, c] = &nodes[..] else { unreachable!() };
@@ -485,7 +484,7 @@ fn a_ledger_that_is_lost_while_nobody_looks_runs_nothing() {
         arena.wait_for("daemonjob", name, "it is complete and lists its shards", |job| {
             is_complete(job) && job["status"]["ledgerShards"].is_array()
         });
-        arena.wait("all lines are there", || ledger(&arena, name).len() == 3);
+        arena.wait("the ledger has all lines", || ledger(&arena, name).len() == 3);
         arena.kubectl(&["delete", "pod", &pod_of(name, a), &pod_of(name, b), "--timeout=60s"]).unwrap();
     }
     manager.kill().unwrap();
@@ -497,17 +496,17 @@ fn a_ledger_that_is_lost_while_nobody_looks_runs_nothing() {
     arena.kubectl(&["label", "pod", &unlabelled, "quintet.dev/kind-"]).unwrap();
     let _manager = arena.manager("daemonjob");
 
-    let lost = arena.wait_for("daemonjob", "lost", "the loss is said", |job| {
+    let lost = arena.wait_for("daemonjob", "lost", "the status reports the lost records", |job| {
         condition(job, "LedgerLost").0 == "True" && condition(job, "Complete").1 == "NodesSkipped"
     });
     assert_eq!(word(&lost, "skippedNodes", a), "RecordLost");
     assert_eq!(word(&lost, "skippedNodes", b), "RecordLost");
-    assert_eq!(told(&lost, "skippedNodes", c), None, "its pod is still there");
+    assert_eq!(told(&lost, "skippedNodes", c), None, "its pod still exists");
     assert_eq!(lost["status"]["succeeded"], 1);
     has_event(&arena, "LedgerLost");
-    // What has only lost its label is found, and labelled again.
+    // The manager finds shards and pods without their label and labels them again.
     arena.wait("the shards have their label again", || ledger(&arena, "kept").len() == 3);
-    arena.wait_for("pod", &unlabelled, "it has its label again", |pod| {
+    arena.wait_for("pod", &unlabelled, "the pod has its label again", |pod| {
         pod["metadata"]["labels"]["quintet.dev/kind"] == "DaemonJob"
     });
     end(&arena, &[&other, &third], 0);
@@ -517,20 +516,20 @@ fn a_ledger_that_is_lost_while_nobody_looks_runs_nothing() {
     let kept = arena.get("daemonjob", "kept").unwrap();
     assert!(is_complete(&kept) && kept["status"]["succeeded"] == 3, "{kept:#}");
     assert_eq!(condition(&kept, "LedgerLost").0, "");
-    assert_eq!(runs(&arena), [9], "nothing ran again");
+    assert_eq!(runs(&arena), [9], "no node runs again");
 
     job["spec"]["template"]["metadata"]["annotations"]["again"] = json!("please");
     arena.apply(&job).unwrap();
-    let done = arena.wait_for("daemonjob", "lost", "it has run everywhere again", |job| {
+    let done = arena.wait_for("daemonjob", "lost", "every node has succeeded again", |job| {
         is_complete(job) && job["status"]["succeeded"] == 3
     });
     assert_eq!(condition(&done, "LedgerLost").0, "");
     assert_eq!(arena.created_pods().values().sum::<usize>(), 12);
 }
 
-/// Pods go after ttlSecondsAfterFinished, the record stays, also over a restart. Nodes are simulated.
+/// Pods are deleted after ttlSecondsAfterFinished. The ledger stays, even across a restart.
 #[test]
-fn finished_pods_go_after_their_time_and_nothing_runs_again() {
+fn expired_pods_are_deleted_and_no_node_reruns() {
     let arena = Arena::new("dl-ttl");
     let nodes = arena.nodes(["a", "b"]);
     let manager = arena.manager("daemonjob");
@@ -551,7 +550,7 @@ fn finished_pods_go_after_their_time_and_nothing_runs_again() {
     assert_eq!(manager.stop().unwrap(), Some(0));
     let manager = arena.manager("daemonjob");
     arena.kubectl(&["label", "node", &nodes[0], "touched=yes"]).unwrap();
-    arena.wait("the restarted manager has looked at them", || {
+    arena.wait("the restarted manager has reconciled", || {
         manager.metrics().unwrap_or_default().lines().any(|line| {
             line.starts_with(
                 "controller_runtime_reconcile_total{controller=\"daemonjob\",result=\"success\"}",
@@ -565,9 +564,9 @@ fn finished_pods_go_after_their_time_and_nothing_runs_again() {
     assert_eq!(runs(&arena), [4]);
 }
 
-/// What pods alone tell is written down when the manager is asked to end. Nodes are simulated.
+/// At shutdown the manager records outcomes that only pods have.
 #[test]
-fn an_orderly_end_writes_the_ledger() {
+fn shutdown_writes_the_ledger() {
     let arena = Arena::new("dl-term");
     let nodes = arena.nodes(["a", "b"]);
     let manager = arena.manager("daemonjob");
@@ -577,13 +576,13 @@ fn an_orderly_end_writes_the_ledger() {
     let lines = ledger(&arena, "half");
     assert!(lines[&nodes[0]].contains(" run=1 pod=1 outcome=Succeeded "), "{lines:?}");
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert_eq!(arena.list("pods", "daemonjob=half").len(), 2, "nothing else was done");
+    assert_eq!(arena.list("pods", "daemonjob=half").len(), 2, "shutdown changes no pod");
 }
 
-/// A manager that serves other namespaces leaves the pods of an earlier one alone, and `quintet uninstall` frees them.
-/// Nodes are simulated.
+/// A manager that serves other namespaces ignores the pods of an earlier manager. `quintet uninstall`
+/// releases them.
 #[test]
-fn uninstall_frees_pods_that_a_narrowed_scope_leaves() {
+fn uninstall_releases_pods_outside_the_managers_scope() {
     let arena = Arena::new("dl-scope");
     let elsewhere = Arena::new("dl-scope-other");
     let nodes = arena.nodes(["a", "b"]);
@@ -594,19 +593,19 @@ fn uninstall_frees_pods_that_a_narrowed_scope_leaves() {
     for pod in &pods {
         arena.kubectl(&["delete", "pod", pod, "--wait=false"]).unwrap();
     }
-    arena.wait("both are over", || {
+    arena.wait("both pods are deleted and not running", || {
         arena
             .list("pods", "daemonjob=left")
             .iter()
             .all(|pod| !pod["metadata"]["deletionTimestamp"].is_null() && pod["status"]["phase"] != "Running")
     });
-    // A DaemonJob of the other namespace runs, so the manager works.
+    // A DaemonJob of the other namespace runs, which shows that the manager works.
     elsewhere.apply(&daemonjob(&elsewhere, "served", &json!({}))).unwrap();
     elsewhere.wait_for("daemonjob", "served", "it is complete", is_complete);
     assert_eq!(arena.list("pods", "daemonjob=left").len(), 2);
     let mut uninstall = Command::new(program());
     uninstall.args(["uninstall", "--yes", "--namespace", arena.namespace()]);
     run::stdout(uninstall.env("KUBECONFIG", arena.cluster().kubeconfig())).unwrap();
-    arena.wait("they are freed", || arena.list("pods", "daemonjob=left").is_empty());
+    arena.wait("the pods are released", || arena.list("pods", "daemonjob=left").is_empty());
     assert!(arena.get("daemonjob", "left").is_some());
 }

@@ -1,4 +1,4 @@
-//! Which nodes a DaemonJob's pods go to, judged by the real kube-scheduler on simulated nodes.
+//! Compares a DaemonJob's choice of simulated nodes with the decisions of the real kube-scheduler.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::daemonjob::daemonjob;
 
-/// Nodes by the end of their names, with their labels, their spec and those of their conditions that are True.
+/// Name suffix, labels and spec of each node, and its conditions that are True.
 fn nodes() -> Vec<(&'static str, Value, Value, &'static [&'static str])> {
     let taints = |taints: Value| json!({ "taints": taints });
     let (bare, free) = (|| json!({}), || json!({}));
@@ -40,7 +40,7 @@ fn nodes() -> Vec<(&'static str, Value, Value, &'static [&'static str])> {
     ]
 }
 
-/// What templates say about nodes. `name` is how a node is called in full.
+/// The parts of pod templates that choose nodes. `name` returns the full name of a node.
 fn templates(name: impl Fn(&str) -> String) -> Vec<Value> {
     let required = |terms: Value| {
         json!({ "affinity": { "nodeAffinity": {
@@ -95,7 +95,7 @@ fn named(objects: Vec<Value>) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// The nodes, once the node controllers have made taints of their conditions and of the cordon.
+/// Creates the nodes and waits for the taints that the node controllers add.
 fn settled_nodes(arena: &Arena) -> BTreeMap<String, Value> {
     let mut items = Vec::new();
     let mut taints = 0;
@@ -111,25 +111,25 @@ fn settled_nodes(arena: &Arena) -> BTreeMap<String, Value> {
     arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items })).unwrap();
     let selector = format!("arena={}", arena.namespace());
     let current = || named(arena.list("nodes", &selector));
-    arena.wait("the nodes are Ready", || {
+    arena.wait("the Nodes are Ready", || {
         current().values().filter(|node| condition(node, "Ready").0 == "True").count() == count
     });
-    for (name, _, _, wanted) in nodes() {
+    for (name, _, _, expected) in nodes() {
         let name = format!("{}-{name}", arena.namespace());
         let mut conditions = current()[&name]["status"]["conditions"].clone();
         for one in conditions.as_array_mut().unwrap() {
-            if wanted.contains(&one["type"].as_str().unwrap()) {
+            if expected.contains(&one["type"].as_str().unwrap()) {
                 one["status"] = json!("True");
             }
         }
-        if !wanted.is_empty() {
+        if !expected.is_empty() {
             arena.patch("node/status", &name, &json!({ "status": { "conditions": conditions } }));
         }
     }
-    arena.wait("the node controllers have set the taints", || {
+    arena.wait("the node controllers have added the taints", || {
         let found = current();
         let found = found.values().flat_map(|node| node["spec"]["taints"].as_array().into_iter().flatten());
-        // A new node has one of these for a moment.
+        // A new node has a not-ready taint for a moment.
         found.clone().count() == taints
             && found.into_iter().all(|taint| taint["key"] != "node.kubernetes.io/not-ready")
     });
@@ -137,7 +137,7 @@ fn settled_nodes(arena: &Arena) -> BTreeMap<String, Value> {
 }
 
 #[test]
-fn the_scheduler_agrees_on_every_node() {
+fn agrees_with_the_scheduler_on_every_node() {
     let arena = Arena::new("dj-placement");
     let nodes = settled_nodes(&arena);
     let templates = templates(|name| format!("{}-{name}", arena.namespace()));
@@ -164,15 +164,15 @@ fn the_scheduler_agrees_on_every_node() {
         all(|verdict| matches!(verdict, Verdict::Continue(Why::Taint(_)))),
         all(|verdict| matches!(verdict, Verdict::Refuse(Why::Taint(_)))),
     ];
-    assert!(counts.iter().all(|count| *count >= 10), "each verdict is put to the test: {counts:?}");
+    assert!(counts.iter().all(|count| *count >= 10), "each verdict occurs: {counts:?}");
 
-    arena.wait("the namespace has its service account", || arena.get("serviceaccount", "default").is_some());
+    arena.wait("the namespace has its ServiceAccount", || arena.get("serviceaccount", "default").is_some());
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": pods }).to_string();
     let mut create = arena.kube().kubectl();
     create.args(["-n", arena.namespace(), "create", "-f", "-"]);
     run::stdout_with_input(&mut create, Some(&list)).unwrap();
 
-    // The scheduler may have looked before it knew all of a node; what it bound stays bound.
+    // The scheduler may decide before its cache shows the whole node, but it never unbinds a pod.
     let mut differences = vec![String::new()];
     let agreed =
         run::poll("the scheduler agrees", quintet_e2e::PATIENCE, std::time::Duration::from_secs(1), || {
@@ -184,14 +184,14 @@ fn the_scheduler_agrees_on_every_node() {
                 let bound = pod["spec"]["nodeName"].as_str();
                 let (status, reason) = condition(pod, "PodScheduled");
                 let refused = (status, reason) == ("False".to_owned(), "Unschedulable".to_owned());
-                let said = if refused { pod["status"]["conditions"].to_string() } else { String::new() };
+                let words = if refused { pod["status"]["conditions"].to_string() } else { String::new() };
                 let is_right = match verdict {
                     Verdict::Run => bound == Some(node.as_str()),
                     Verdict::Refuse(Why::NotSelected) => refused,
-                    Verdict::Continue(_) | Verdict::Refuse(_) => refused && said.contains("taint"),
+                    Verdict::Continue(_) | Verdict::Refuse(_) => refused && words.contains("taint"),
                 };
                 if !is_right {
-                    differences.push(format!("{name}: {verdict:?}, but the scheduler: {bound:?} {said}"));
+                    differences.push(format!("{name}: {verdict:?}, but the scheduler: {bound:?} {words}"));
                 }
                 assert!(bound.is_none() || *verdict == Verdict::Run, "{name}: {verdict:?}, but it is bound");
             }
@@ -200,9 +200,9 @@ fn the_scheduler_agrees_on_every_node() {
     assert!(agreed.is_ok(), "{}", differences.join("\n"));
 }
 
-/// A selector or an affinity that the API server refuses is told as such, wherever it matches. Nodes are simulated.
+/// The status reports a selector or affinity that the API server rejects, whichever nodes it matches.
 #[test]
-fn a_refused_selector_is_an_invalid_template() {
+fn reports_a_rejected_selector_as_an_invalid_template() {
     let arena = Arena::new("dj-refused-terms");
     arena.node("a");
     let _manager = arena.manager("daemonjob");
@@ -253,7 +253,7 @@ fn a_refused_selector_is_an_invalid_template() {
     let jobs: Vec<Value> = jobs.collect();
     arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": jobs })).unwrap();
     for (number, spec) in specs.iter().enumerate() {
-        let job = arena.wait_for("daemonjob", &name(number), "the refusal is told", |job| {
+        let job = arena.wait_for("daemonjob", &name(number), "the status reports the rejection", |job| {
             condition(job, "PodsRefused").0 == "True"
         });
         assert_eq!(condition(&job, "PodsRefused").1, "TemplateInvalid", "{spec}");
@@ -263,7 +263,7 @@ fn a_refused_selector_is_an_invalid_template() {
 }
 
 #[test]
-fn wishes_and_affinity_to_pods_reach_the_pod_unchanged() {
+fn keeps_preferences_and_pod_affinity_in_the_pod() {
     let arena = Arena::new("dj-affinity");
     arena.node("a");
     let _manager = arena.manager("daemonjob");

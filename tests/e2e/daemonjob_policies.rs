@@ -1,7 +1,7 @@
-//! What a DaemonJob does about failures, pace, deadlines and re-runs, and the reasons that its status gives.
+//! Failures, pace, deadlines and re-runs of a DaemonJob, and the reasons in its status.
 //!
-//! All nodes are simulated: when a pod ends, and how, is said by annotations that kwok's stages know
-//! (`tests/controlplane/stages`); evictions, restarts of containers and boot IDs are scripted by writes to a status.
+//! All nodes are simulated. Annotations script the end of a pod through kwok's stages
+//! (`tests/controlplane/stages`). Writes of a status script evictions, container restarts and boot IDs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::daemonjob::{daemonjob, is_complete};
 use crate::daemonjob_ledger::{end, held, ledger, running, runs, told, word};
 
-/// The same DaemonJob with `restartPolicy: Never`.
+/// The DaemonJob with `restartPolicy: Never`.
 pub(crate) fn never(mut job: Value) -> Value {
     job["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
     job
@@ -22,7 +22,7 @@ pub(crate) fn has_failed(job: &Value) -> bool {
     condition(job, "Failed").0 == "True"
 }
 
-/// The pods of a DaemonJob that neither ended nor were asked to go.
+/// The number of a DaemonJob's pods that have neither ended nor a deletion timestamp.
 fn counted(arena: &Arena, job: &str) -> usize {
     let pods = arena.list("pods", &format!("daemonjob={job}"));
     let is_counted = |pod: &&Value| {
@@ -32,7 +32,7 @@ fn counted(arena: &Arena, job: &str) -> usize {
     pods.iter().filter(is_counted).count()
 }
 
-/// Pods of one DaemonJob by run number, as [`runs`] counts them for all of them.
+/// Pods of one DaemonJob by pod number, as [`runs`] counts them for all.
 fn runs_of(arena: &Arena, job: &str) -> BTreeMap<String, usize> {
     let mut runs = BTreeMap::new();
     for (name, times) in arena.created_pods() {
@@ -44,14 +44,14 @@ fn runs_of(arena: &Arena, job: &str) -> BTreeMap<String, usize> {
     runs
 }
 
-/// Says that the kubelet has started the container of a pod so often again.
+/// Sets the restart count of a pod's container.
 fn restarted(arena: &Arena, pod: &str, times: u32) {
     let mut containers = arena.get("pod", pod).unwrap()["status"]["containerStatuses"].clone();
     containers[0]["restartCount"] = json!(times);
     arena.patch("pod/status", pod, &json!({ "status": { "containerStatuses": containers } }));
 }
 
-/// How many pods ran side by side at most, asked to go or not.
+/// The maximum number of pods that ran at the same time, terminating pods included.
 fn most_at_a_time(watch: &Watch) -> usize {
     let mut live = BTreeMap::new();
     let mut most = 0;
@@ -64,10 +64,9 @@ fn most_at_a_time(watch: &Watch) -> usize {
     most
 }
 
-/// Failures count for each node by itself, with a wait in between, and restarts of containers as for a Job (scripted by
-/// status writes). Nodes are simulated.
+/// Each node counts its failures with a backoff, and container restarts count as for a Job.
 #[test]
-fn failures_back_off_and_end_at_the_limit() {
+fn retries_with_backoff_up_to_the_limit() {
     let arena = Arena::new("dp-backoff");
     let nodes = arena.nodes(["a", "b"]);
     let [a, b] = &nodes[..] else { unreachable!() };
@@ -80,7 +79,7 @@ fn failures_back_off_and_end_at_the_limit() {
     end(&arena, &[&first], 3);
     end(&arena, &[&running(&arena, "tries", b, 1)], 0);
 
-    // One restart of two is not enough; at a limit of 0 it is.
+    // backoffLimit 2 allows one restart, backoffLimit 0 allows none.
     let (twice, once) = (running(&arena, "restarts", a, 1), running(&arena, "norestart", a, 1));
     let (fine, other) = (running(&arena, "restarts", b, 1), running(&arena, "norestart", b, 1));
     restarted(&arena, &twice, 1);
@@ -95,7 +94,7 @@ fn failures_back_off_and_end_at_the_limit() {
     assert_eq!(condition(&job, "Failed").1, "NodesFailed");
     assert_eq!(word(&job, "failedNodes", a), "BackoffLimitExceeded");
 
-    // It does for ten seconds, in which a busy machine may not have looked.
+    // The backoff lasts 10 s, in which a busy machine may not read the status, so a watch looks for it.
     let job = watch.wait_for("the node backs off", |job| {
         job["metadata"]["name"] == "tries" && word(job, "pendingNodes", a) == "BackingOff"
     });
@@ -109,7 +108,7 @@ fn failures_back_off_and_end_at_the_limit() {
     };
     let wait = at(&second, "/metadata/creationTimestamp")
         - at(&first, "/status/containerStatuses/0/state/terminated/finishedAt");
-    assert!(wait >= 10, "the second try came after {wait} s");
+    assert!(wait >= 10, "the second attempt began after {wait} s");
     end(&arena, &[&second], 3);
     let job = arena.wait_for("daemonjob", "tries", "it has failed", has_failed);
     assert_eq!(condition(&job, "Failed").1, "NodesFailed");
@@ -122,7 +121,7 @@ fn failures_back_off_and_end_at_the_limit() {
         "{:?}",
         ledger(&arena, "tries")
     );
-    // The newest failed pod of a node is kept.
+    // The newest failed pod of a node stays.
     arena.wait("the older failed pod is gone", || arena.get("pod", &first).is_none());
     assert!(arena.get("pod", &second).is_some());
     assert_eq!(runs(&arena), [6, 1]);
@@ -130,16 +129,15 @@ fn failures_back_off_and_end_at_the_limit() {
     assert!(metrics.contains("quintet_daemonjob_pod_failures_total{reason=\"Error\"} 4"), "{metrics}");
 }
 
-/// Seconds of a time of the API server since some midnight, good for differences within a month.
+/// Seconds of a timestamp since an arbitrary midnight, for differences within a month.
 fn seconds(time: &str) -> i64 {
     let part = |range: std::ops::Range<usize>| time[range].parse::<i64>().unwrap();
     ((part(8..10) * 24 + part(11..13)) * 60 + part(14..16)) * 60 + part(17..19)
 }
 
-/// FailJob, FailIndex and Ignore by exit code, Count by a condition (an eviction, scripted by a status write). Nodes are
-/// simulated.
+/// FailJob, FailIndex and Ignore by exit code; Count by condition, with a scripted eviction.
 #[test]
-fn the_pod_failure_policy_decides() {
+fn applies_the_pod_failure_policy() {
     let arena = Arena::new("dp-policy");
     let nodes = arena.nodes(["a", "b"]);
     let [a, b] = &nodes[..] else { unreachable!() };
@@ -167,7 +165,7 @@ fn the_pod_failure_policy_decides() {
     let job =
         arena.wait_for("daemonjob", "failindex", "the node has failed", |job| job["status"]["failed"] == 1);
     assert_eq!(word(&job, "failedNodes", a), "PodFailurePolicy");
-    assert!(!has_failed(&job), "the other node goes on");
+    assert!(!has_failed(&job), "the other node continues");
     end(&arena, &[&on_b], 0);
     let job = arena.wait_for("daemonjob", "failindex", "it has failed", has_failed);
     assert_eq!(condition(&job, "Failed").1, "NodesFailed");
@@ -183,20 +181,20 @@ fn the_pod_failure_policy_decides() {
             "conditions": [{ "type": "DisruptionTarget", "status": "True" }] } }),
     );
     end(&arena, &[&on_b], 0);
-    let job = arena.wait_for("daemonjob", "count", "the eviction has counted", has_failed);
+    let job = arena.wait_for("daemonjob", "count", "the eviction counts as a failure", has_failed);
     assert_eq!(word(&job, "failedNodes", a), "BackoffLimitExceeded");
 
-    let job =
-        arena.wait_for("daemonjob", "ignore", "one node is done", |job| job["status"]["succeeded"] == 1);
+    let job = arena
+        .wait_for("daemonjob", "ignore", "one node has succeeded", |job| job["status"]["succeeded"] == 1);
     assert_eq!(job["status"]["failed"], 0, "{job:#}");
     end(&arena, &[&running(&arena, "ignore", a, 2)], 0);
     let job = arena.wait_for("daemonjob", "ignore", "it is complete", is_complete);
     assert_eq!(job["status"]["failed"], 0);
-    assert_eq!(runs(&arena), [8, 1], "nothing but what was ignored was tried again");
+    assert_eq!(runs(&arena), [8, 1], "only the ignored failure is retried");
 }
 
-/// parallelism as a number and as a percentage is reached and never exceeded, also when a changed template is rolled
-/// out. Nodes are simulated.
+/// Reaches `parallelism` as a number and as a percentage and never exceeds it, even when a changed template
+/// rolls out.
 #[test]
 fn parallelism_is_never_exceeded() {
     let arena = Arena::new("dp-pace");
@@ -219,10 +217,10 @@ fn parallelism_is_never_exceeded() {
     assert_eq!(runs_of(&arena, "third"), [("1".to_owned(), 6)].into());
 }
 
-/// suspend deletes running pods, counts nothing and begins a new run at resume; paused lets running ones go on. Nodes are
-/// simulated.
+/// suspend deletes running pods without counting a failure, and resume starts a new run. paused lets running
+/// pods continue.
 #[test]
-fn suspended_and_paused() {
+fn suspends_and_pauses() {
     let arena = Arena::new("dp-hold");
     let nodes = arena.nodes(["a", "b"]);
     let [a, b] = &nodes[..] else { unreachable!() };
@@ -233,7 +231,8 @@ fn suspended_and_paused() {
 
     let pods = [running(&arena, "sleeper", a, 1), running(&arena, "sleeper", b, 1)];
     end(&arena, &[&pods[0]], 0);
-    let before = arena.wait_for("daemonjob", "sleeper", "one is done", |job| job["status"]["succeeded"] == 1);
+    let before =
+        arena.wait_for("daemonjob", "sleeper", "a node succeeded", |job| job["status"]["succeeded"] == 1);
     arena.patch("daemonjob", "sleeper", &json!({ "spec": { "suspend": true } }));
     let job = arena.wait_for("daemonjob", "sleeper", "it is suspended", |job| {
         condition(job, "Suspended").0 == "True" && job["status"]["active"] == 0
@@ -241,7 +240,7 @@ fn suspended_and_paused() {
     assert_eq!(condition(&job, "Complete"), ("False".into(), "Suspended".into()));
     assert_eq!(condition(&job, "Failed").0, "False");
     assert!(job["status"]["startTime"].is_null());
-    arena.wait("the running pod has gone", || arena.get("pod", &pods[1]).is_none());
+    arena.wait("the running pod is gone", || arena.get("pod", &pods[1]).is_none());
     let lines = ledger(&arena, "sleeper");
     assert!(lines[b].contains(" run=1 pod=1 outcome=Ignored ignored=1 attempt=Disrupted/"), "{lines:?}");
     assert!(lines[a].contains(" run=1 pod=1 outcome=Succeeded "), "suspend writes the ledger: {lines:?}");
@@ -250,8 +249,8 @@ fn suspended_and_paused() {
     arena.patch("daemonjob", "pausing", &json!({ "spec": { "paused": true } }));
     arena.wait_for("daemonjob", "pausing", "it is paused", |job| condition(job, "Paused").0 == "True");
     end(&arena, &[&first], 0);
-    let job =
-        arena.wait_for("daemonjob", "pausing", "what ran went on", |job| job["status"]["succeeded"] == 1);
+    let job = arena
+        .wait_for("daemonjob", "pausing", "the pod has succeeded", |job| job["status"]["succeeded"] == 1);
     assert_eq!(condition(&job, "Paused"), ("True".into(), "Paused".into()));
     assert_eq!(word(&job, "pendingNodes", b), "Paused");
     assert_eq!(counted(&arena, "pausing"), 0);
@@ -267,16 +266,12 @@ fn suspended_and_paused() {
     arena.wait_for("daemonjob", "pausing", "it is complete", is_complete);
     let unborn = arena.get("daemonjob", "unborn").unwrap();
     assert_eq!(condition(&unborn, "Complete"), ("False".into(), "Suspended".into()));
-    assert_eq!(
-        runs(&arena),
-        [4, 1],
-        "what was done did not run again, what was suspended from birth not at all"
-    );
+    assert_eq!(runs(&arena), [4, 1], "done nodes do not rerun, and a job that starts suspended does not run");
 }
 
-/// Continue, FailFast and Pause, and how the latter two go on. Nodes are simulated.
+/// Continue, FailFast and Pause, and how FailFast and Pause continue after a change.
 #[test]
-fn failure_policies() {
+fn applies_failure_policies() {
     let arena = Arena::new("dp-fail");
     let nodes = arena.nodes(["a", "b", "c"]);
     let [a, b, c] = &nodes[..] else { unreachable!() };
@@ -296,11 +291,11 @@ fn failure_policies() {
         &[&running(&arena, "fast", a, 1), &running(&arena, "pause", a, 1), &running(&arena, "on", a, 1)],
         1,
     );
-    let job = arena.wait_for("daemonjob", "fast", "the run ends", has_failed);
+    let job = arena.wait_for("daemonjob", "fast", "the run has failed", has_failed);
     assert_eq!(condition(&job, "Failed").1, "MaxFailedNodesExceeded");
     assert_eq!(word(&job, "failedNodes", a), "BackoffLimitExceeded");
     assert_eq!(counted(&arena, "fast"), 0, "running pods are deleted");
-    arena.wait("the one beside has gone", || arena.get("pod", &beside).is_none());
+    arena.wait("the other running pod is gone", || arena.get("pod", &beside).is_none());
     let job = arena.wait_for("daemonjob", "pause", "it pauses", |job| condition(job, "Paused").0 == "True");
     assert_eq!(condition(&job, "Paused").1, "MaxFailedNodesExceeded");
     assert_eq!(
@@ -312,18 +307,18 @@ fn failure_policies() {
 
     end(&arena, &[&running(&arena, "on", b, 1)], 0);
     end(&arena, &[&running(&arena, "on", c, 1)], 0);
-    let job = arena.wait_for("daemonjob", "on", "the others went on", has_failed);
+    let job = arena.wait_for("daemonjob", "on", "the other nodes have finished", has_failed);
     assert_eq!(condition(&job, "Failed").1, "NodesFailed");
     assert_eq!((&job["status"]["failed"], &job["status"]["succeeded"]), (&json!(1), &json!(2)));
 
-    // More is borne: both go on. A third of three, rounded down, is one.
+    // With a higher maxFailedNodes both continue. 34% of three nodes, rounded down, is one.
     assert_eq!(runs(&arena), [6]);
     arena.patch("daemonjob", "fast", &json!({ "spec": { "failurePolicy": { "maxFailedNodes": 1 } } }));
     arena.patch("daemonjob", "pause", &json!({ "spec": { "failurePolicy": { "maxFailedNodes": "34%" } } }));
     end(&arena, &[&running(&arena, "pause", b, 1), &running(&arena, "fast", c, 1)], 0);
     end(&arena, &[&running(&arena, "pause", c, 1), &running(&arena, "fast", b, 2)], 0);
     for name in ["fast", "pause"] {
-        let job = arena.wait_for("daemonjob", name, "it is over", |job| {
+        let job = arena.wait_for("daemonjob", name, "the run has failed", |job| {
             condition(job, "Failed") == ("True".into(), "NodesFailed".into())
         });
         assert_eq!((&job["status"]["failed"], &job["status"]["succeeded"]), (&json!(1), &json!(2)));
@@ -332,9 +327,9 @@ fn failure_policies() {
     assert_eq!(runs(&arena), [9, 1]);
 }
 
-/// Deadlines pass without any event, and while no manager runs. Nodes are simulated; the scheduler is real.
+/// Deadlines pass without an event and while no manager runs. The scheduler is real.
 #[test]
-fn deadlines_fire_by_themselves_and_after_a_restart() {
+fn deadlines_fire_without_events_and_after_a_restart() {
     let arena = Arena::new("dp-late");
     let node = arena.node("a");
     let manager = arena.manager("daemonjob");
@@ -349,7 +344,7 @@ fn deadlines_fire_by_themselves_and_after_a_restart() {
         job["spec"]["template"]["spec"]["containers"][0]["resources"] =
             json!({ "requests": { "cpu": "1000" } });
         arena.apply(&job).unwrap();
-        // A deadline may have passed before a busy machine looks.
+        // A deadline may pass before a busy machine reads, so a watch looks for the phase.
         for (name, phase) in [("active", "Running"), ("unready", "Pending"), ("unplaced", "Pending")] {
             let name = format!("{name}{suffix}");
             watch.wait_for(&format!("the pod of {name} is {phase}"), |pod| {
@@ -359,16 +354,16 @@ fn deadlines_fire_by_themselves_and_after_a_restart() {
     };
     let check = |suffix: &str| {
         let name = |name: &str| format!("{name}{suffix}");
-        let job = arena.wait_for("daemonjob", &name("active"), "its deadline passes", has_failed);
+        let job = arena.wait_for("daemonjob", &name("active"), "the job exceeds its deadline", has_failed);
         assert_eq!(condition(&job, "Failed").1, "DeadlineExceeded");
         assert_eq!(condition(&job, "Complete"), ("False".into(), "DeadlineExceeded".into()));
         for name in [name("unready"), name("unplaced")] {
-            let job = arena.wait_for("daemonjob", &name, "its pod's deadline passes", is_complete);
+            let job = arena.wait_for("daemonjob", &name, "the pod exceeds its deadline", is_complete);
             assert_eq!(condition(&job, "Complete").1, "NodesSkipped");
             assert_eq!(word(&job, "skippedNodes", &node), "PendingDeadlineExceeded");
         }
         for name in ["active", "unready", "unplaced"].map(name) {
-            arena.wait("its pod is gone", || arena.list("pods", &format!("daemonjob={name}")).is_empty());
+            arena.wait("the pod is gone", || arena.list("pods", &format!("daemonjob={name}")).is_empty());
         }
     };
     start("", 5);
@@ -376,16 +371,15 @@ fn deadlines_fire_by_themselves_and_after_a_restart() {
     start("-again", 20);
     manager.kill().unwrap();
     std::thread::sleep(Duration::from_secs(20));
-    assert_eq!(counted(&arena, "active-again"), 1, "nobody was there to see the deadline");
+    assert_eq!(counted(&arena, "active-again"), 1, "no manager ran at the deadline");
     let _manager = arena.manager("daemonjob");
     check("-again");
     assert_eq!(runs(&arena), [6]);
 }
 
-/// lateNodes, rerunOn, and a node that leaves the selection and returns. Nodes are simulated; a reboot is scripted by a
-/// write to the node's status.
+/// lateNodes, rerunOn, and a node that leaves the selection and returns. Reboots are scripted.
 #[test]
-fn nodes_that_are_late_boot_or_return() {
+fn handles_late_rebooted_and_returning_nodes() {
     let arena = Arena::new("dp-rerun");
     let a = arena.node("a");
     arena.kubectl(&["label", "node", &a, "pick=yes"]).unwrap();
@@ -401,11 +395,11 @@ fn nodes_that_are_late_boot_or_return() {
         arena.wait_for("daemonjob", name, "it is complete", is_complete);
     }
 
-    // Times of creation are told to the second.
+    // Creation timestamps have whole seconds.
     std::thread::sleep(Duration::from_millis(1_100));
     let b = arena.node("b");
     for name in ["plain", "boots"] {
-        arena.wait_for("daemonjob", name, "the late node is done", |job| {
+        arena.wait_for("daemonjob", name, "the late node has succeeded", |job| {
             is_complete(job) && job["status"]["succeeded"] == 2
         });
     }
@@ -415,21 +409,21 @@ fn nodes_that_are_late_boot_or_return() {
     assert_eq!(condition(&job, "Complete"), ("True".into(), "NodesSkipped".into()));
 
     arena.kubectl(&["label", "node", &a, "pick-"]).unwrap();
-    arena.wait_for("daemonjob", "picky", "the node has left", |job| job["status"]["desired"] == 0);
+    arena.wait_for("daemonjob", "picky", "the node is not selected", |job| job["status"]["desired"] == 0);
     arena.kubectl(&["label", "node", &a, "pick=yes"]).unwrap();
-    let job =
-        arena.wait_for("daemonjob", "picky", "the node has returned", |job| job["status"]["desired"] == 1);
-    assert!(is_complete(&job), "done stays done: {job:#}");
+    let job = arena
+        .wait_for("daemonjob", "picky", "the node is selected again", |job| job["status"]["desired"] == 1);
+    assert!(is_complete(&job), "a done node stays done: {job:#}");
 
-    // Another template is no reason here; another boot is.
+    // A changed template does not rerun this job; a reboot does.
     boots["spec"]["template"]["metadata"]["annotations"]["version"] = json!("2");
     arena.apply(&boots).unwrap();
-    arena.wait_for("daemonjob", "boots", "the template is seen", |job| {
+    arena.wait_for("daemonjob", "boots", "the status observes the template", |job| {
         is_complete(job) && job["status"]["observedGeneration"] == 2
     });
     assert_eq!(runs_of(&arena, "boots"), [("1".to_owned(), 2)].into());
     arena.patch("node/status", &a, &json!({ "status": { "nodeInfo": { "bootID": "another" } } }));
-    arena.wait("it runs again where it has booted", || {
+    arena.wait("the rebooted node has run again", || {
         let pods = arena.list("pods", "daemonjob=boots,dj.dysproz.io/pod-number=2");
         pods.len() == 1 && pods[0]["spec"]["nodeName"] == *a && pods[0]["status"]["phase"] == "Succeeded"
     });
@@ -442,9 +436,9 @@ fn nodes_that_are_late_boot_or_return() {
     }
 }
 
-/// The taint by name, and a pod that takes long to stop. Nodes are simulated.
+/// The status names the taint, and a pod that stops slowly.
 #[test]
-fn reasons_name_the_taint_and_the_pod_in_the_way() {
+fn reasons_name_the_taint_and_the_terminating_pod() {
     let arena = Arena::new("dp-why");
     let nodes = arena.nodes(["a", "b"]);
     let [a, b] = &nodes[..] else { unreachable!() };
@@ -454,7 +448,7 @@ fn reasons_name_the_taint_and_the_pod_in_the_way() {
     job["spec"]["template"]["metadata"]["annotations"]["kwok.quintet.dev/stop-seconds"] = json!("8");
     arena.apply(&job).unwrap();
     let pod = running(&arena, "why", a, 1);
-    let job = arena.wait_for("daemonjob", "why", "the taint is named", |job| {
+    let job = arena.wait_for("daemonjob", "why", "the status names the taint", |job| {
         word(job, "skippedNodes", b) == "Tainted" && job["status"]["active"] == 1
     });
     let (_, message) = told(&job, "skippedNodes", b).unwrap();
@@ -463,10 +457,9 @@ fn reasons_name_the_taint_and_the_pod_in_the_way() {
 
     let watch = arena.watch("pods", "daemonjob=why");
     let jobs = arena.watch("daemonjobs.dj.dysproz.io", "");
-    assert!(!watch.events().is_empty() && !jobs.events().is_empty(), "the watches have begun");
+    assert!(!watch.events().is_empty() && !jobs.events().is_empty(), "the watches have started");
     arena.kubectl(&["delete", "pod", &pod, "--wait=false"]).unwrap();
-    let job = jobs
-        .wait_for("the pod is waited for", |job| word(job, "pendingNodes", a) == "PreviousPodTerminating");
+    let job = jobs.wait_for("the node waits", |job| word(job, "pendingNodes", a) == "PreviousPodTerminating");
     assert_eq!((&job["status"]["terminating"], &job["status"]["active"]), (&json!(1), &json!(0)));
     end(&arena, &[&running(&arena, "why", a, 2)], 0);
     arena.wait_for("daemonjob", "why", "it is complete", is_complete);
@@ -474,9 +467,9 @@ fn reasons_name_the_taint_and_the_pod_in_the_way() {
     assert_eq!(runs(&arena), [1, 1]);
 }
 
-/// The metrics of this kind add up to what the API server has seen. Nodes are simulated.
+/// The kind's metrics match the API server's audit log.
 #[test]
-fn metrics_add_up() {
+fn metrics_match_the_audit_log() {
     let arena = Arena::new("dp-metrics");
     let nodes = arena.nodes(["a", "b"]);
     arena.kubectl(&["taint", "node", &nodes[1], "special=yes:NoSchedule"]).unwrap();
@@ -489,7 +482,7 @@ fn metrics_add_up() {
     arena.apply(&daemonjob(&arena, "waits", &json!({ "paused": true }))).unwrap();
     arena.wait_for("daemonjob", "fails", "it has failed", has_failed);
     arena.wait_for("daemonjob", "works", "it is complete", is_complete);
-    arena.wait_for("daemonjob", "waits", "it waits", |job| job["status"]["pending"] == 1);
+    arena.wait_for("daemonjob", "waits", "the paused job is pending", |job| job["status"]["pending"] == 1);
     let value = |metrics: &str, name: &str| -> i64 {
         let line = metrics.lines().find(|line| line.starts_with(&format!("{name} ")));
         let line = line.unwrap_or_else(|| panic!("{name} is missing in\n{metrics}"));
@@ -499,7 +492,7 @@ fn metrics_add_up() {
         ["desired", "succeeded", "failed", "pending", "skipped"]
             .map(|state| value(metrics, &format!("quintet_daemonjob_nodes{{state=\"{state}\"}}")))
     };
-    arena.wait("the gauges are sums over the statuses", || {
+    arena.wait("the gauges are the sums of the statuses", || {
         nodes_by_state(&manager.metrics().unwrap()) == [4, 1, 2, 1, 2]
     });
     let metrics = manager.metrics().unwrap();
@@ -510,8 +503,8 @@ fn metrics_add_up() {
     let ledger = writes.iter().filter(|write| write.contains(" configmaps ")).count();
     assert!(ledger > 0, "{writes:?}");
     assert_eq!(value(&metrics, "quintet_daemonjob_ledger_writes_total"), i64::try_from(ledger).unwrap());
-    assert!(!metrics.contains("works"), "no object has a label of its own");
-    // What is gone is no longer counted.
+    assert!(!metrics.contains("works"), "no object is a label value");
+    // Deleted objects no longer count.
     arena.kubectl(&["delete", "dj", "--all", "--timeout=60s"]).unwrap();
-    arena.wait("the gauges are back at nothing", || nodes_by_state(&manager.metrics().unwrap()) == [0; 5]);
+    arena.wait("the gauges are 0", || nodes_by_state(&manager.metrics().unwrap()) == [0; 5]);
 }

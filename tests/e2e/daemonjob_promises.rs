@@ -1,7 +1,7 @@
-//! What a DaemonJob promises while nodes break: every status and every pod, held against the nodes and pods of that moment.
+//! DaemonJob's rules while nodes break: checks every status and pod against the nodes and pods of the moment.
 //!
-//! All objects are in one etcd, so the resourceVersions of all watches are in one order. All nodes are simulated; the API
-//! server, the scheduler and the node controllers are real.
+//! One etcd holds all objects, so resourceVersions order the events of all watches. All nodes are simulated.
+//! The API server, the scheduler and the node controllers are real.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
@@ -14,32 +14,32 @@ use serde_json::{Value, json};
 use crate::daemonjob::{daemonjob, is_complete};
 use crate::daemonjob_ledger::{end, held, running, told, word};
 
-/// Reasons of failed nodes that heal.
+/// Reasons of failed nodes that can recover.
 const PROVISIONAL: [&str; 2] = ["NodeLost", "FailedAndGone"];
-/// How long the manager may not know of a change. The judge leaves out what is more recent.
+/// The judge ignores changes younger than this, because the manager may not know them yet.
 const LAG: SignedDuration = SignedDuration::from_secs(3);
-/// `failurePolicy.nodeLostAfterSeconds`, where the spec does not say.
+/// The default of `failurePolicy.nodeLostAfterSeconds`.
 const NODE_LOST_AFTER: i64 = 600;
-/// The annotation of a Node that tells when a test changed its labels.
+/// The annotation of a Node with the time at which a test changed its labels.
 const RELABELLED: &str = "quintet.dev/relabelled";
 
-/// Everything that happens in an arena, in its order.
+/// All events of nodes, DaemonJobs and pods in an arena.
 struct Record {
     watches: [Watch; 3],
 }
 
-/// What a record had, so that a test can tell that the judge had something to judge.
+/// Counts of what the judge checked, so that a test can assert that the record was not vacuous.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Statuses that say Complete.
+    /// Statuses with Complete=True.
     complete: usize,
-    /// Pods that were created.
+    /// Created pods.
     pods: usize,
-    /// Brakes that came on by failures that do not heal.
-    brakes: usize,
-    /// Pods that were created while another pod ran or a node held a place.
-    beside_places: usize,
-    /// Suspect nodes that held a place while a pod was created.
+    /// Stops of a rollout by the failure policy that only the user can lift.
+    stops: usize,
+    /// Pods that were created while other pods or suspect nodes held slots.
+    beside_slots: usize,
+    /// Suspect nodes that held a slot while a pod was created.
     holders: usize,
 }
 
@@ -47,23 +47,23 @@ struct Seen {
 #[derive(Debug)]
 struct Failure {
     generation: i64,
-    /// The acts before the last status that was not Failed: the manager may have missed later ones.
+    /// The value of `acts` at the last status that was not Failed: the manager may have missed later acts.
     acts: usize,
-    /// Whether a node failed provisionally.
-    heals: bool,
+    /// Whether a failed node can recover.
+    recovers: bool,
 }
 
-/// A node that a status listed as failed for good.
+/// A node that a status listed as failed for a reason that does not recover.
 #[derive(Debug)]
 struct FailedNode {
     rollout: i64,
     generation: i64,
     uid: String,
-    /// How many statuses since do not list the node.
+    /// The number of later statuses that do not list the node.
     unlisted: usize,
 }
 
-/// What the judge knows at one moment.
+/// The state of the record at one moment.
 #[derive(Default)]
 struct Moment {
     seen: Seen,
@@ -72,9 +72,9 @@ struct Moment {
     was_well: BTreeSet<String>,
     /// Pods that have not ended.
     running: BTreeMap<String, Value>,
-    /// How many changes there were that may turn Failed into Complete.
+    /// The number of changes that may turn Failed into Complete.
     acts: usize,
-    /// By UID of the DaemonJob: `acts` at its last status.
+    /// `acts` at the last status, by UID of the DaemonJob.
     acts_at_status: BTreeMap<String, usize>,
     failures: BTreeMap<String, Failure>,
     /// By UID of the DaemonJob and name of the node.
@@ -82,10 +82,10 @@ struct Moment {
     jobs: BTreeMap<String, Value>,
     /// Successes: UID of the DaemonJob, UID of the node, template.
     done: BTreeSet<(String, String, String)>,
-    /// Pods that were seen.
+    /// Pods that have appeared.
     pods: BTreeSet<String>,
-    /// Brakes that nothing but the spec takes off, by UID of the DaemonJob: rollout and generation.
-    brakes: BTreeMap<String, (i64, i64)>,
+    /// Stops that only a change of the spec lifts: rollout and generation, by UID of the DaemonJob.
+    stops: BTreeMap<String, (i64, i64)>,
 }
 
 fn text<'v>(object: &'v Value, path: &str) -> &'v str {
@@ -104,13 +104,13 @@ fn label<'v>(pod: &'v Value, key: &str) -> &'v str {
     text(pod, &format!("/metadata/labels/dj.dysproz.io~1{key}"))
 }
 
-/// A pod that was deleted before it was scheduled never ran.
+/// Whether the pod has ended. A pod deleted before it was scheduled never runs.
 fn has_ended(pod: &Value) -> bool {
     let is_over = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
     is_over || !pod["metadata"]["deletionTimestamp"].is_null() && pod["spec"]["nodeName"].is_null()
 }
 
-/// Whether a node is Ready, and since when that is so.
+/// Whether a node is Ready, and since when.
 fn readiness(node: &Value) -> Option<(bool, Timestamp)> {
     let conditions = node["status"]["conditions"].as_array()?;
     let ready = conditions.iter().find(|one| one["type"] == "Ready")?;
@@ -136,8 +136,8 @@ fn failed_for_good(job: &Value) -> usize {
     failed_nodes(job).filter(|node| !PROVISIONAL.contains(&text(node, "/reason"))).count()
 }
 
-/// Every node that is failed, pending or skipped is listed with a reason. If no pod runs, a condition or a pending node tells
-/// what the run waits for.
+/// Returns violations of this rule: the status lists every failed, pending or skipped node with a reason. If
+/// no pod runs, a condition or a pending node explains what the run waits for.
 fn unexplained(job: &Value) -> Vec<String> {
     let (name, status) = (text(job, "/metadata/name"), &job["status"]);
     let mut wrong = Vec::new();
@@ -147,9 +147,9 @@ fn unexplained(job: &Value) -> Vec<String> {
         ("skipped", "skippedNodes", "moreSkippedNodes"),
     ] {
         let listed: Vec<&Value> = status[list].as_array().into_iter().flatten().collect();
-        let (told, count) = (status[count].as_u64().unwrap_or(0), format!("status.{count}"));
-        if told != listed.len() as u64 + status[more].as_u64().unwrap_or(0) {
-            wrong.push(format!("{count} of {name} is {told}, {list} has {}", listed.len()));
+        let (counted, count) = (status[count].as_u64().unwrap_or(0), format!("status.{count}"));
+        if counted != listed.len() as u64 + status[more].as_u64().unwrap_or(0) {
+            wrong.push(format!("{count} of {name} is {counted}, {list} has {}", listed.len()));
         }
         let silent = listed.iter().filter(|node| text(node, "/reason").is_empty());
         wrong.extend(silent.map(|node| format!("{list} of {name} has no reason for {}", node["node"])));
@@ -172,11 +172,11 @@ impl Record {
             arena.watch("daemonjobs.dj.dysproz.io", ""),
             arena.watch("pods", "quintet.dev/kind=DaemonJob"),
         ];
-        assert!(!watches[0].events().is_empty(), "the watch has begun");
+        assert!(!watches[0].events().is_empty(), "the watch has started");
         Self { watches }
     }
 
-    /// Judges everything so far. Returns what there was to judge.
+    /// Checks all events so far and returns what it checked.
     fn judge(&self) -> Seen {
         let version = |object: &Value| text(object, "/metadata/resourceVersion").parse::<u64>().unwrap();
         let mut events: Vec<(u64, String, Value)> = Vec::new();
@@ -244,7 +244,7 @@ impl Moment {
             self.acts += 1;
             let node = text(&pod, "/metadata/annotations/dj.dysproz.io~1node-name").to_owned();
             self.failed_nodes.remove(&(job, node));
-            wrong.extend(self.under_brake(&pod));
+            wrong.extend(self.while_stopped(&pod));
             wrong.extend(self.beyond_parallelism(&pod));
         }
         if is_deleted || has_ended(&pod) {
@@ -255,26 +255,27 @@ impl Moment {
         wrong
     }
 
-    /// No pod is created while too many nodes have failed.
-    fn under_brake(&self, pod: &Value) -> Option<String> {
+    /// No pod is created while the failure policy stops the rollout.
+    fn while_stopped(&self, pod: &Value) -> Option<String> {
         let job = label(pod, "daemonjob-uid");
-        let (rollout, generation) = self.brakes.get(job)?;
+        let (rollout, generation) = self.stops.get(job)?;
         let is_of = text(pod, "/metadata/annotations/dj.dysproz.io~1rollout") == rollout.to_string();
-        let is_braked = number(self.jobs.get(job)?, "/metadata/generation") == *generation;
-        (is_of && is_braked).then(|| format!("{} is created under the brake", text(pod, "/metadata/name")))
+        let is_stopped = number(self.jobs.get(job)?, "/metadata/generation") == *generation;
+        (is_of && is_stopped)
+            .then(|| format!("{} is created while the rollout is stopped", text(pod, "/metadata/name")))
     }
 
-    /// No pod is created that raises running pods and held places above `parallelism`.
+    /// No created pod raises running pods and held slots above `parallelism`.
     fn beyond_parallelism(&mut self, pod: &Value) -> Option<String> {
         let uid = label(pod, "daemonjob-uid");
         let job = self.jobs.get(uid)?;
         let most = job["spec"]["parallelism"].as_u64()?;
         let now = time(pod, "/metadata/creationTimestamp")?;
         let of_job = self.running.values().filter(|one| label(one, "daemonjob-uid") == uid);
-        // A pod on a node that may be lost or is gone may hold no place.
+        // A pod on a deleted or possibly lost node may not hold a slot.
         let running = of_job.clone().filter(|one| {
             let node = self.nodes.get(label(one, "node-uid"));
-            node.is_some_and(|node| self.keeps_places(job, node, now))
+            node.is_some_and(|node| self.keeps_slots(job, node, now))
         });
         let running = running.count();
         let busy: BTreeSet<&str> = of_job
@@ -286,16 +287,16 @@ impl Moment {
         let holders = suspect.map(|one| text(one, "/node")).filter(|name| {
             let mut nodes = self.nodes.values();
             let node = nodes.find(|node| text(node, "/metadata/name") == *name);
-            // The status tells that it is suspect, and it has not been Ready for longer than the manager may not know.
+            // Suspect by its status, and not Ready for longer than the manager may not know.
             !busy.contains(name)
                 && node.is_some_and(|node| {
-                    self.keeps_places(job, node, now)
+                    self.keeps_slots(job, node, now)
                         && readiness(node)
                             .is_some_and(|(is_ready, since)| !is_ready && now.duration_since(since) > LAG)
                 })
         });
         let holders = holders.count();
-        self.seen.beside_places += usize::from(running + holders > 0);
+        self.seen.beside_slots += usize::from(running + holders > 0);
         self.seen.holders += holders;
         let name = text(pod, "/metadata/name");
         let held = u64::try_from(1 + running + holders).unwrap();
@@ -306,11 +307,11 @@ impl Moment {
         })
     }
 
-    /// Whether pods and attempts on a node certainly count for `parallelism`: the node is not lost. It is Ready for so long
-    /// that the manager knows, or it was, and has not been Ready for less than `nodeLostAfterSeconds`.
-    fn keeps_places(&self, job: &Value, node: &Value, now: Timestamp) -> bool {
+    /// Whether pods and attempts on a node certainly hold slots, because the node is not lost. It was Ready
+    /// for longer than [`LAG`], and still is or stopped less than `nodeLostAfterSeconds` ago.
+    fn keeps_slots(&self, job: &Value, node: &Value, now: Timestamp) -> bool {
         let lost_after = job["spec"]["failurePolicy"]["nodeLostAfterSeconds"].as_i64();
-        // Times in objects have whole seconds.
+        // Timestamps of objects have whole seconds.
         let lost_after = SignedDuration::from_secs(lost_after.unwrap_or(NODE_LOST_AFTER) - 1);
         readiness(node).is_some_and(|(is_ready, since)| {
             let time = now.duration_since(since);
@@ -325,24 +326,24 @@ impl Moment {
     fn status(&mut self, job: &Value) -> Vec<String> {
         let uid = text(job, "/metadata/uid").to_owned();
         let generation = number(job, "/metadata/generation");
-        let mut wrong: Vec<String> = self.healed(job).into_iter().collect();
+        let mut wrong: Vec<String> = self.recovered(job).into_iter().collect();
         if number(job, "/status/observedGeneration") != generation {
             return wrong;
         }
         wrong.extend(unexplained(job));
-        wrong.extend(self.forgotten(job));
+        wrong.extend(self.no_longer_failed(job));
         let key = (number(job, "/status/rollout/number"), generation);
         let is_on = !job["status"]["rollout"]["brakedSince"].is_null();
-        if self.brakes.get(&uid) == Some(&key) {
+        if self.stops.get(&uid) == Some(&key) {
             if !is_on {
-                wrong.push(format!("the brake of {} comes off", text(job, "/metadata/name")));
+                wrong.push(format!("the failure policy no longer stops {}", text(job, "/metadata/name")));
             }
         } else {
-            self.brakes.remove(&uid);
+            self.stops.remove(&uid);
             let most = number(job, "/spec/failurePolicy/maxFailedNodes");
             if is_on && i64::try_from(failed_for_good(job)).unwrap() > most {
-                self.seen.brakes += 1;
-                self.brakes.insert(uid.clone(), key);
+                self.seen.stops += 1;
+                self.stops.insert(uid.clone(), key);
             }
         }
         let before = self.jobs.get(&uid);
@@ -352,33 +353,33 @@ impl Moment {
         wrong
     }
 
-    /// Failed becomes Complete only by a change of the spec, a node that was deleted, created or relabelled, a further
-    /// attempt, or a node that failed provisionally.
-    fn healed(&mut self, job: &Value) -> Option<String> {
+    /// Failed becomes Complete only if a failed node can recover, or after a change of the spec or a further
+    /// attempt. Deleted, created and relabelled nodes allow it too.
+    fn recovered(&mut self, job: &Value) -> Option<String> {
         let uid = text(job, "/metadata/uid").to_owned();
         let generation = number(job, "/metadata/generation");
         let before = self.acts_at_status.insert(uid.clone(), self.acts).unwrap_or(self.acts);
         if condition(job, "Failed").0 == "True" {
-            let heals = failed_for_good(job) != failed_nodes(job).count();
-            let fresh = Failure { generation, acts: before, heals };
+            let recovers = failed_for_good(job) != failed_nodes(job).count();
+            let fresh = Failure { generation, acts: before, recovers };
             let failure = self.failures.entry(uid).or_insert(fresh);
             if failure.generation == generation {
-                failure.heals |= heals;
+                failure.recovers |= recovers;
             } else {
-                *failure = Failure { generation, acts: self.acts, heals };
+                *failure = Failure { generation, acts: self.acts, recovers };
             }
             return None;
         }
         let failure = self.failures.remove(&uid)?;
-        let is_same = failure.generation == generation && failure.acts == self.acts && !failure.heals;
+        let is_same = failure.generation == generation && failure.acts == self.acts && !failure.recovers;
         (is_same && is_complete(job)).then(|| {
             format!("{} is Failed and then Complete, and nothing happened", text(job, "/metadata/name"))
         })
     }
 
-    /// A node that failed for good stays failed in its rollout, until it is deleted or deselected or has a further pod. One
-    /// status may be about labels that the manager does not know yet.
-    fn forgotten(&mut self, job: &Value) -> Vec<String> {
+    /// A failed node that cannot recover stays failed in its rollout until it is deleted, deselected or gets
+    /// a further pod. One status may be wrong, because the manager may not know the node's labels yet.
+    fn no_longer_failed(&mut self, job: &Value) -> Vec<String> {
         let uid = text(job, "/metadata/uid");
         let (rollout, generation) =
             (number(job, "/status/rollout/number"), number(job, "/metadata/generation"));
@@ -398,7 +399,7 @@ impl Moment {
             failed.unlisted = if listed.contains(&**name) { 0 } else { failed.unlisted + 1 };
             if failed.unlisted == 2 {
                 wrong.push(format!(
-                    "{name} failed in {} and is not failed any more",
+                    "{name} failed in {} and is no longer failed",
                     text(job, "/metadata/name")
                 ));
             }
@@ -416,7 +417,7 @@ impl Moment {
         wrong
     }
 
-    /// Complete: every selected node is done, skipped by name, or failed within the tolerated number.
+    /// A Complete job has every selected node done, skipped, or failed within the tolerated number.
     fn complete(&self, job: &Value) -> Vec<String> {
         let (uid, hash) = (text(job, "/metadata/uid"), text(job, "/status/templateHash"));
         let conditions = job["status"]["conditions"].as_array().unwrap();
@@ -431,7 +432,7 @@ impl Moment {
             let is_tolerated =
                 condition(job, "Complete").1 == "FailuresTolerated" && listed("failedNodes", name);
             let relabelled = node["metadata"]["annotations"][RELABELLED].as_str().unwrap_or_default();
-            // The manager may not know a node or its labels of this second yet.
+            // The manager may not know a node or its labels from this second yet.
             is_selected(job, node)
                 && text(node, "/metadata/creationTimestamp").max(relabelled) < since.as_str()
                 && !(self.done.contains(&done) || listed("skippedNodes", name) || is_tolerated)
@@ -441,7 +442,7 @@ impl Moment {
     }
 }
 
-/// The node falls silent, or is heard again: the node controller sets and removes the taint.
+/// Makes a simulated node stop or resume reporting, and waits for the node controller to update the taint.
 pub(crate) fn hold_down(arena: &Arena, node: &str, is_down: bool) {
     let value = if is_down { json!("true") } else { Value::Null };
     arena.patch(
@@ -449,7 +450,7 @@ pub(crate) fn hold_down(arena: &Arena, node: &str, is_down: bool) {
         node,
         &json!({ "metadata": { "annotations": { "kwok.quintet.dev/not-ready": value } } }),
     );
-    arena.wait_for("node", node, "the taint follows", |node| {
+    arena.wait_for("node", node, "the node controller updates the taint", |node| {
         let taints = node["spec"]["taints"].as_array();
         let is_tainted = taints.is_some_and(|taints| {
             taints
@@ -460,13 +461,13 @@ pub(crate) fn hold_down(arena: &Arena, node: &str, is_down: bool) {
     });
 }
 
-fn is_braked(job: &Value) -> bool {
+fn is_stopped(job: &Value) -> bool {
     condition(job, "Paused") == ("True".into(), "MaxFailedNodesExceeded".into())
 }
 
-/// The sequence that ran a bad template on every node: a failed node is tainted, falls silent and is heard again.
+/// Regression: a bad template ran on every node after the failed node was tainted, not Ready, and recovered.
 #[test]
-fn pause_holds_whatever_becomes_of_the_failed_node() {
+fn pause_holds_while_the_failed_node_changes() {
     let arena = Arena::new("dr-brake");
     let nodes = arena.nodes(["a", "b", "c", "d"]);
     let record = Record::begin(&arena);
@@ -474,11 +475,11 @@ fn pause_holds_whatever_becomes_of_the_failed_node() {
     let spec = json!({ "parallelism": 1, "backoffLimit": 0, "failurePolicy": { "type": "Pause" } });
     arena.apply(&held(&arena, "bad", &spec)).unwrap();
     end(&arena, &[&running(&arena, "bad", &nodes[0], 1)], 1);
-    arena.wait_for("daemonjob", "bad", "it pauses", is_braked);
+    arena.wait_for("daemonjob", "bad", "the job pauses", is_stopped);
     let still = |what: &str| {
         sleep(Duration::from_secs(3));
         let job = arena.get("daemonjob", "bad").unwrap();
-        assert!(is_braked(&job), "{what}: {:#}", job["status"]);
+        assert!(is_stopped(&job), "{what}: {:#}", job["status"]);
         assert_eq!(
             (&job["status"]["failed"], condition(&job, "Complete").0),
             (&json!(1), "False".to_owned())
@@ -494,25 +495,25 @@ fn pause_holds_whatever_becomes_of_the_failed_node() {
     still("Ready again");
     for suspend in [true, false] {
         arena.patch("daemonjob", "bad", &json!({ "spec": { "suspend": suspend } }));
-        arena.wait_for("daemonjob", "bad", "suspend is seen", |job| {
+        arena.wait_for("daemonjob", "bad", "the status observes suspend", |job| {
             (condition(job, "Suspended").0 == "True") == suspend
                 && job["status"]["observedGeneration"] == job["metadata"]["generation"]
         });
     }
-    arena.wait_for("daemonjob", "bad", "it pauses after resume", is_braked);
+    arena.wait_for("daemonjob", "bad", "the job pauses after resume", is_stopped);
     still("resumed");
 
-    // A person has mended the cause: the failed node is tried again, and the others follow.
-    arena.patch("daemonjob", "bad", &json!({ "spec": { "retryToken": "mended" } }));
+    // The user has fixed the cause: the failed node is retried, and the others follow.
+    arena.patch("daemonjob", "bad", &json!({ "spec": { "retryToken": "fixed" } }));
     for (node, number) in nodes.iter().zip([2, 1, 1, 1]) {
         end(&arena, &[&running(&arena, "bad", node, number)], 0);
     }
     arena.wait_for("daemonjob", "bad", "it is complete", is_complete);
     let seen = record.judge();
-    assert!(seen.complete > 0 && seen.pods == 5 && seen.brakes > 0, "{seen:?}");
+    assert!(seen.complete > 0 && seen.pods == 5 && seen.stops > 0, "{seen:?}");
 }
 
-/// Unhealthy nodes are waited for and then skipped by name; a done node that is tainted stays done.
+/// An unhealthy node is pending, then skipped. A done node stays done when it is tainted.
 #[test]
 fn unhealthy_nodes_are_pending_then_skipped() {
     let arena = Arena::new("dr-unhealthy");
@@ -525,10 +526,10 @@ fn unhealthy_nodes_are_pending_then_skipped() {
     arena
         .apply(&daemonjob(&arena, "skips", &json!({ "unhealthyNodes": { "skipAfterSeconds": 8 } })))
         .unwrap();
-    let job = arena.wait_for("daemonjob", "skips", "the others are done", |job| {
+    let job = arena.wait_for("daemonjob", "skips", "the other nodes have succeeded", |job| {
         job["status"]["succeeded"] == 2 && word(job, "pendingNodes", c) == "NotReady"
     });
-    assert!(!is_complete(&job), "it waits for the unhealthy node: {:#}", job["status"]);
+    assert!(!is_complete(&job), "the job waits for the unhealthy node: {:#}", job["status"]);
     let job = arena.wait_for("daemonjob", "skips", "it is complete", is_complete);
     assert_eq!(condition(&job, "Complete").1, "NodesSkipped");
     let (reason, message) = told(&job, "skippedNodes", c).unwrap();
@@ -539,7 +540,7 @@ fn unhealthy_nodes_are_pending_then_skipped() {
     arena.kubectl(&["taint", "node", a, "special=yes:NoSchedule"]).unwrap();
     hold_down(&arena, c, false);
     for name in ["waits", "skips"] {
-        let job = arena.wait_for("daemonjob", name, "all are done", |job| {
+        let job = arena.wait_for("daemonjob", name, "all nodes have succeeded", |job| {
             is_complete(job) && job["status"]["succeeded"] == 3
         });
         assert_eq!((&job["status"]["skipped"], &job["status"]["desired"]), (&json!(0), &json!(3)), "{name}");
@@ -549,30 +550,30 @@ fn unhealthy_nodes_are_pending_then_skipped() {
     assert!(seen.complete >= 2 && seen.pods == 6, "{seen:?}");
 }
 
-/// Adds or removes the label that the jobs of the storm select nodes by.
+/// Sets or removes the label by which the jobs of the storm select nodes.
 fn relabel(arena: &Arena, node: &str, is_selected: bool) {
     let label = if is_selected { json!("yes") } else { Value::Null };
-    // The second is over when the API server has the label.
+    // Rounded up, so that the API server has the label before this time.
     let now = (Timestamp::now() + SignedDuration::from_secs(1)).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let metadata = json!({ "labels": { "in-storm": label }, "annotations": { RELABELLED: now } });
     arena.patch("node", node, &json!({ "metadata": metadata }));
 }
 
-/// The node of a running pod, if there is one.
+/// The node of a running pod, if any.
 fn busy_node(arena: &Arena) -> Option<String> {
     let pods = arena.list("pods", "quintet.dev/kind=DaemonJob");
     let pod = pods.iter().find(|pod| pod["status"]["phase"] == "Running")?;
     pod["spec"]["nodeName"].as_str().map(str::to_owned)
 }
 
-/// Deletes the Node of a running pod and creates another one under its name.
+/// Deletes the Node of a running pod and creates another with the same name.
 fn recreate(arena: &Arena, node: &str) {
     arena.kubectl(&["delete", "node", node]).unwrap();
     arena.node(node.strip_prefix(&format!("{}-", arena.namespace())).unwrap());
     relabel(arena, node, true);
 }
 
-/// One random event of the storm.
+/// Applies one random event to a node, job or pod.
 fn strike(arena: &Arena, dice: &mut Dice, nodes: &mut [String], step: usize) {
     let below = |dice: &mut Dice, count: usize| usize::try_from(dice.below(count as u64)).unwrap();
     let at = below(dice, nodes.len());
@@ -623,10 +624,10 @@ fn strike(arena: &Arena, dice: &mut Dice, nodes: &mut [String], step: usize) {
     }
 }
 
-/// Nodes are tainted, cordoned, rebooted, relabelled, deleted and created at random while four jobs run. Some pods of three
-/// jobs fail. Every pod of the fourth one fails, so its brake is on all the time.
+/// Nodes are tainted, cordoned, rebooted, relabelled, deleted and created at random while four jobs run. Some
+/// pods of three jobs fail. All pods of the fourth fail, so its rollout is stopped throughout.
 #[test]
-fn promises_hold_while_nodes_come_and_go() {
+fn rules_hold_while_nodes_come_and_go() {
     let arena = Arena::new("dr-storm");
     let mut nodes = arena.nodes(0..8);
     for node in &nodes {
@@ -650,12 +651,12 @@ fn promises_hold_while_nodes_come_and_go() {
         }
         arena.apply(&job).unwrap();
     }
-    arena.wait_for("daemonjob", "bad", "it pauses", is_braked);
+    arena.wait_for("daemonjob", "bad", "the job pauses", is_stopped);
     for step in 0..60 {
         strike(&arena, &mut dice, &mut nodes, step);
         sleep(Duration::from_millis(300));
     }
-    // The storm is over: every job ends, or tells for what act it waits.
+    // The storm is over: every job finishes, or its status reports which action it needs.
     for node in &nodes {
         drop(arena.kubectl(&["taint", "node", node, "storm-"]));
         drop(arena.kubectl(&["annotate", "node", node, "kwok.quintet.dev/not-ready-"]));
@@ -663,13 +664,13 @@ fn promises_hold_while_nodes_come_and_go() {
         relabel(&arena, node, true);
     }
     for name in ["on", "pause", "fast"] {
-        arena.wait_for("daemonjob", name, "it is complete, failed or held by its failed nodes", |job| {
-            is_complete(job) || condition(job, "Failed").0 == "True" || is_braked(job)
+        arena.wait_for("daemonjob", name, "the job is complete, failed or paused by failed nodes", |job| {
+            is_complete(job) || condition(job, "Failed").0 == "True" || is_stopped(job)
         });
     }
     let job = arena.get("daemonjob", "bad").unwrap();
-    assert!(is_braked(&job), "no event of a node lifts the brake: {:#}", job["status"]);
-    // The user fixes the cause, and every job runs to its end.
+    assert!(is_stopped(&job), "no event of a node resumes the rollout: {:#}", job["status"]);
+    // The user fixes the cause, and every job completes.
     let annotations = json!({ "kwok.quintet.dev/exit-code": null });
     arena.patch(
         "daemonjob",
@@ -678,7 +679,7 @@ fn promises_hold_while_nodes_come_and_go() {
     );
     for name in ["on", "pause", "fast", "bad"] {
         arena.patch("daemonjob", name, &json!({ "spec": { "retryToken": "fixed" } }));
-        arena.wait_for("daemonjob", name, "all are done", |job| {
+        arena.wait_for("daemonjob", name, "all nodes have succeeded", |job| {
             is_complete(job)
                 && job["status"]["succeeded"] == 8
                 && job["status"]["rollout"]["retryToken"] == "fixed"
@@ -686,13 +687,13 @@ fn promises_hold_while_nodes_come_and_go() {
     }
     let seen = record.judge();
     println!("{seen:?}");
-    assert!(seen.pods > 0 && seen.complete > 0 && seen.brakes > 0, "the storm was vacuous: {seen:?}");
-    assert!(seen.beside_places > 0, "no pod was created beside another: {seen:?}");
+    assert!(seen.pods > 0 && seen.complete > 0 && seen.stops > 0, "the storm was vacuous: {seen:?}");
+    assert!(seen.beside_slots > 0, "no pod was created while another held a slot: {seen:?}");
 }
 
-/// Without a cluster: the judge finds each promise that is broken, and nothing else.
+/// Needs no cluster: the judge reports each violated rule, and nothing else.
 #[test]
-fn judge_finds_each_broken_promise() {
+fn judge_finds_each_violation() {
     let at = |seconds: i64| (Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds)).to_string();
     let node = |name: &str, is_ready: bool, since: i64| {
         let status = if is_ready { "True" } else { "False" };
@@ -724,7 +725,7 @@ fn judge_finds_each_broken_promise() {
         moment
     };
 
-    // A second pod while one runs; and after it, while the first node is suspect; and once that node may be lost.
+    // A second pod while the first runs, while the first node is suspect, and when that node may be lost.
     let mut moment = begin();
     assert_eq!(moment.pod(pod("2", "b", "Pending", 11), false).len(), 1);
     for (created, expected) in [(30, 1), (79, 0)] {
@@ -738,7 +739,7 @@ fn judge_finds_each_broken_promise() {
         assert_eq!(moment.pod(pod("2", "b", "Pending", created), false).len(), expected, "{created}");
     }
 
-    // Failed becomes Complete: without an act, and after a node was deleted.
+    // Failed becomes Complete without an act, and after a node was deleted.
     let failed = job(json!({ "conditions": is_true("Failed"), "failed": 1,
         "failedNodes": [{ "node": "a", "reason": "BackoffLimitExceeded" }] }));
     for (is_deleted, expected) in [(false, 1), (true, 0)] {
@@ -749,16 +750,16 @@ fn judge_finds_each_broken_promise() {
             moment.node("a".to_owned(), node("a", true, 0), true);
         }
         let complete = job(json!({ "conditions": is_true("Complete") }));
-        assert_eq!(moment.healed(&complete).iter().count(), expected, "{is_deleted}");
+        assert_eq!(moment.recovered(&complete).iter().count(), expected, "{is_deleted}");
     }
 
-    // A node that failed is not failed any more: its status is wrong from the second time on.
+    // A failed node is no longer listed: wrong from the second such status on.
     let mut moment = begin();
     assert!(moment.status(&failed).is_empty());
     let found = [0, 1].map(|_| moment.status(&job(json!({ "active": 1 }))).len());
     assert_eq!(found, [0, 1]);
 
-    // Nothing runs, and no reason is given; or a node is counted and not listed, or listed without a reason.
+    // Nothing runs without a reason; a node is counted but not listed; a node is listed without a reason.
     let pending = |nodes: Value| job(json!({ "pending": 1, "pendingNodes": nodes }));
     for (job, expected) in [
         (job(json!({})), 1),

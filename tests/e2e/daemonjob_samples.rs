@@ -1,7 +1,7 @@
-//! The samples of DaemonJob: each comes to what its comment promises.
+//! The samples of DaemonJob end as their comments state.
 //!
-//! Nodes are simulated: the cluster's own, which carry the label that the samples select, and a control plane node. They
-//! run no containers; how long these take and how they end is said by annotations in the samples.
+//! Nodes are simulated: the cluster's, which have the label that the samples select, and a control plane
+//! node. Annotations in the samples script the duration and the exit code of containers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use crate::daemonjob::is_complete;
 
-/// The line of a sample that states how the object ends: `# Ends as: CONDITION (REASON)`.
+/// The line of a sample with its final condition: `# Ends as: CONDITION (REASON)`.
 const PROMISE: &str = "# Ends as: ";
 
-/// What a sample promises that does not say it: the post's, which is kept as it was.
+/// The final condition of a sample without that line: the tutorial's, which stays unchanged.
 const USUAL: &str = "Complete (AllNodesDone)";
 
-/// The manifests of a kind's folder, by name.
+/// The manifests of a kind's folder, sorted by name.
 pub(crate) fn samples(kind: &str) -> Vec<PathBuf> {
     let folder = workspace().join("samples").join(kind);
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -27,14 +27,14 @@ pub(crate) fn samples(kind: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Condition and reason that the comment of a sample promises.
+/// The final condition and its reason, from the sample's comment.
 pub(crate) fn promise(text: &str, usual: &str) -> (String, String) {
     let promise = text.lines().find_map(|line| line.strip_prefix(PROMISE)).unwrap_or(usual);
     let (condition, reason) = promise.split_once(" (").expect("CONDITION (REASON)");
     (condition.to_owned(), reason.strip_suffix(')').expect("CONDITION (REASON)").to_owned())
 }
 
-/// Applies a manifest; what the server has made of each object in it.
+/// Applies a manifest and returns the API server's objects.
 fn apply(arena: &Arena, file: &str) -> Vec<Value> {
     let answer =
         arena.kubectl(&["apply", "-f", file, "-o", "json"]).unwrap_or_else(|error| panic!("{file}: {error}"));
@@ -46,22 +46,22 @@ fn apply(arena: &Arena, file: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_sample_comes_to_what_it_promises() {
+fn every_sample_ends_as_its_comment_states() {
     let arena = Arena::new("ds-all");
     let node = arena.node("control-plane");
     let role = "node-role.kubernetes.io/control-plane";
     arena.kubectl(&["label", "node", &node, &format!("{role}=")]).unwrap();
     arena.kubectl(&["taint", "node", &node, &format!("{role}=:NoSchedule")]).unwrap();
     let _manager = arena.manager("daemonjob");
-    // Nodes of other tests may come and go: what a sample has come to may change again.
+    // Nodes of other tests come and go, and a final condition may change again, so a watch keeps each status.
     let watch = arena.watch("daemonjobs.dj.dysproz.io", "");
 
     let mut made: BTreeMap<(String, String), PathBuf> = BTreeMap::new();
     let mut promises = Vec::new();
     for file in samples("daemonjob") {
         let text = fs::read_to_string(&file).unwrap();
-        let is_the_posts = file.file_name().is_some_and(|name| name == "daemonjob-sample.yaml");
-        assert!(text.contains(PROMISE) != is_the_posts, "{}: what does it come to?", file.display());
+        let is_tutorial = file.file_name().is_some_and(|name| name == "daemonjob-sample.yaml");
+        assert!(text.contains(PROMISE) != is_tutorial, "{}: needs a line \"{PROMISE}…\"", file.display());
         let (type_, reason) = promise(&text, USUAL);
         let mut jobs = 0;
         for object in apply(&arena, file.to_str().unwrap()) {
@@ -72,7 +72,7 @@ fn every_sample_comes_to_what_it_promises() {
                 promises.push((name.clone(), type_.clone(), reason.clone()));
             }
             let other = made.insert((kind, name), file.clone());
-            assert!(other.is_none(), "{} makes what {} makes", file.display(), other.unwrap().display());
+            assert!(other.is_none(), "{} repeats {}", file.display(), other.unwrap().display());
         }
         assert_eq!(jobs, 1, "{}", file.display());
     }
@@ -88,8 +88,8 @@ fn every_sample_comes_to_what_it_promises() {
         });
     }
 
-    // What the comments say to look at.
-    let told = |name: &str, list: &str, reason: &str| {
+    // The further results that the comments describe.
+    let has_listed = |name: &str, list: &str, reason: &str| {
         watch.events().iter().any(|(_, job)| {
             let nodes = job["status"][list].as_array();
             job["metadata"]["name"] == *name
@@ -98,19 +98,19 @@ fn every_sample_comes_to_what_it_promises() {
     };
     assert!(arena.list("pods", "daemonjob=daemonjob-suspend").is_empty());
     assert!(arena.list("pods", "daemonjob=daemonjob-paused").is_empty());
-    assert!(told("daemonjob-fail-fast", "failedNodes", "BackoffLimitExceeded"));
-    assert!(told("daemonjob-pause-on-failures", "pendingNodes", "MaxFailedNodesExceeded"));
-    assert!(told("daemonjob-pod-failure-policy", "failedNodes", "PodFailurePolicy"));
-    assert!(told("daemonjob-pending-deadline", "skippedNodes", "PendingDeadlineExceeded"));
-    let tries = |run: &str| {
+    assert!(has_listed("daemonjob-fail-fast", "failedNodes", "BackoffLimitExceeded"));
+    assert!(has_listed("daemonjob-pause-on-failures", "pendingNodes", "MaxFailedNodesExceeded"));
+    assert!(has_listed("daemonjob-pod-failure-policy", "failedNodes", "PodFailurePolicy"));
+    assert!(has_listed("daemonjob-pending-deadline", "skippedNodes", "PendingDeadlineExceeded"));
+    let has_attempt = |run: &str| {
         !arena.list("pods", &format!("daemonjob=daemonjob-backoff,dj.dysproz.io/pod-number={run}")).is_empty()
     };
-    assert!(tries("2") && !tries("3"), "a second try and no third one");
+    assert!(has_attempt("2") && !has_attempt("3"), "a second attempt and no third");
     let pods = arena.list("pods", "daemonjob=daemonjob-control-plane");
     assert!(pods.iter().any(|pod| pod["spec"]["nodeName"] == *node), "{pods:#?}");
     let network = arena.list("pods", "daemonjob=daemonjob-host-network");
     assert!(network.iter().all(|pod| pod["spec"]["hostNetwork"] == true) && !network.is_empty());
-    arena.wait("finished pods go after their time", || {
+    arena.wait("finished pods are deleted after their ttl", || {
         arena.list("pods", "daemonjob=daemonjob-ttl").is_empty()
     });
     let records = arena.list("configmaps", "daemonjob=daemonjob-ttl");
@@ -120,17 +120,17 @@ fn every_sample_comes_to_what_it_promises() {
             >= arena.cluster().nodes()
     );
 
-    // Both that wait go on as their comments say.
+    // The two held jobs continue as their comments state.
     for (name, field) in [("daemonjob-suspend", "suspend"), ("daemonjob-paused", "paused")] {
         arena.patch("daemonjob", name, &json!({ "spec": { field: false } }));
         arena.wait_for("daemonjob", name, "it is complete", is_complete);
     }
 }
 
-/// The CronJob is real, and so are the Job that is made from it and what its ServiceAccount may do. The Job's pod is
-/// simulated: its command is run here.
+/// The CronJob, its Job and the rights of the ServiceAccount are real. The Job's pod is simulated: this test
+/// runs its command.
 #[test]
-fn the_schedule_runs_every_node_again() {
+fn schedule_reruns_every_node() {
     let arena = Arena::new("ds-schedule");
     let _manager = arena.manager("daemonjob");
     let file = workspace().join("samples/daemonjob/schedule.yaml");
@@ -148,7 +148,7 @@ fn the_schedule_runs_every_node_again() {
     let container = &pod["spec"]["containers"][0];
     let field = container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap();
     let label = field.strip_prefix("metadata.labels['").and_then(|rest| rest.strip_suffix("']")).unwrap();
-    let job = pod["metadata"]["labels"][label].as_str().expect("the Job controller labels its pods");
+    let job = pod["metadata"]["labels"][label].as_str().expect("the Job controller labels the pods");
     let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
     let user = format!("--as=system:serviceaccount:{}:{account}", arena.namespace());
     let command: Vec<String> = container["command"]
@@ -164,13 +164,13 @@ fn the_schedule_runs_every_node_again() {
         arena.kubectl(&args).unwrap()
     };
     assert!(patch().contains("patched"));
-    arena.wait_for("daemonjob", name, "it has run again", |job| {
+    arena.wait_for("daemonjob", name, "the job is complete with another template", |job| {
         is_complete(job) && job["status"]["templateHash"] != first["status"]["templateHash"]
     });
-    // A Job that tries again says the same, which is no change.
+    // A retried Job sends the same patch, which changes nothing.
     assert!(patch().contains("no change"));
     let may = |name: &str| {
         arena.kubectl(&[&user, "auth", "can-i", "patch", &format!("daemonjobs.dj.dysproz.io/{name}")]).is_ok()
     };
-    assert!(may(name) && !may("another"), "it may change one DaemonJob only");
+    assert!(may(name) && !may("another"), "the ServiceAccount may change one DaemonJob only");
 }

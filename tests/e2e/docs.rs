@@ -1,5 +1,5 @@
-//! Every command in the documents that a user reads is run, or is one of the few that this very test run makes; every
-//! manifest in them is shown to the API server.
+//! Runs every command of the user's documents, except those that this test run itself makes, and shows every
+//! manifest to the API server.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -8,8 +8,8 @@ use quintet_e2e::{Arena, program, workspace};
 use quintet_localcluster::documents::{self, blocks, commands, without_variables};
 use quintet_localcluster::run;
 
-/// What `cargo xtask test` does itself, as one of its parts or by being run; the benches and the faults, its long tier, of
-/// which it runs a part; and the Pulsar programs, which are run by their own tests, where there is a broker.
+/// Commands that this test does not run: `cargo xtask test` does their work, or a part of it for the benches
+/// and the faults. Tests with a broker run the Pulsar programs.
 const RUN_BY_THE_TESTS_THEMSELVES: [&str; 17] = [
     "cargo xtask build",
     "cargo xtask image",
@@ -30,12 +30,12 @@ const RUN_BY_THE_TESTS_THEMSELVES: [&str; 17] = [
     "cargo test",
 ];
 
-/// How long a command may take: seconds.
+/// The time limit of a command, in seconds.
 const COMMAND_LIMIT: &str = "180";
 
 const CONTROLLERS: &str = "daemonjob,podset,pulsarconsumer,greeting,book";
 
-/// A user's shell: their kubeconfig, with this test's namespace as the current one, and our programs on their path.
+/// A user's shell: a kubeconfig whose namespace is the test's, and Quintet's programs on the path.
 struct Shell<'a> {
     arena: &'a Arena,
     home: PathBuf,
@@ -58,7 +58,7 @@ impl<'a> Shell<'a> {
     fn run(&self, command: &str) -> Output {
         let mut path = vec![self.home.clone(), self.arena.cluster().dir().bin()];
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
-        // A command that waits for ever is a failure like any other.
+        // A command that never returns is a failure too.
         Command::new("timeout")
             .args([COMMAND_LIMIT, "bash", "-ec", command])
             .current_dir(workspace())
@@ -81,12 +81,12 @@ fn commands_in_the_documents_work() {
     let arena = Arena::new("docs");
     let mut manager = Some(arena.manager(CONTROLLERS));
     let node = arena.node("a");
-    // A drain waits for the pods of other tests too, whose managers may have ended: the taint keeps them away.
+    // A drain waits for pods of other tests whose managers may have exited. The taint keeps such pods away.
     let drained = arena.node("drained");
-    arena.kubectl(&["taint", "node", &drained, "docs=only:NoSchedule"]).expect("the node takes the taint");
+    arena.kubectl(&["taint", "node", &drained, "docs=only:NoSchedule"]).expect("kubectl taints the node");
     let shell = Shell::new(&arena);
 
-    // README's reader has run the demo, which applied them.
+    // README's reader has run the demo, which applies the samples.
     assert!(shell.run("kubectl apply -k samples").status.success());
 
     let mut ran = 0;
@@ -100,7 +100,7 @@ fn commands_in_the_documents_work() {
             {
                 continue;
             }
-            // The manager is a process here and no Deployment.
+            // The manager is a local process, not a Deployment.
             if bare.starts_with("kubectl scale deployment") && bare.contains("quintet-system") {
                 manager = bare.contains("--replicas=1").then(|| arena.manager(CONTROLLERS));
                 continue;
@@ -108,7 +108,7 @@ fn commands_in_the_documents_work() {
             let drains = ["kubectl drain", "kubectl uncordon"].iter().any(|verb| command.starts_with(verb));
             let node = if drains { &drained } else { &node };
             let mut command = command.replace("NODE", node).replace("NAMESPACE", arena.namespace());
-            // What would change the cluster for the tests beside this one is only checked by the server.
+            // The API server only validates commands that would change the cluster for other tests.
             if ["helm install", "helm upgrade"].iter().any(|helm| command.starts_with(helm))
                 || command.contains("-k config/default")
             {
@@ -117,34 +117,34 @@ fn commands_in_the_documents_work() {
             if command.starts_with("helm uninstall") {
                 command.push_str(" --dry-run");
             }
-            // What goes on for ever is looked at for a moment.
+            // Commands that never return run for 5 s.
             if command.contains("--watch") || command.contains("--follow") {
                 command = format!("timeout 5 {command} || test $? = 124");
             }
-            // Greetings of other tests are not ours to delete.
+            // Greetings of other tests stay.
             command = command.replace("--all -A", "--all");
             let output = shell.run(&command);
             ran += 1;
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
-            let refused_on_purpose =
+            let is_rejected_on_purpose =
                 command.contains("moby-dick") && text.contains("spec.title: Required value");
-            // Simulated nodes keep no logs, and the release of the tests has no pod.
+            // Simulated nodes have no logs, and the tests' release has no pod.
             let no_logs = command.contains("kubectl logs");
-            if !(output.status.success() || refused_on_purpose || no_logs) {
+            if !(output.status.success() || is_rejected_on_purpose || no_logs) {
                 failures.push(format!("{}: {command}\n{}\n{text}", document.display(), output.status));
             }
         }
-        // The next document's reader has a manager.
+        // The next document needs a manager.
         manager = manager.or_else(|| Some(arena.manager(CONTROLLERS)));
     }
     drop(shell);
     let _ = arena.kubectl(&["delete", "greetings", "--all", "--timeout=30s"]);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(ran > 40, "only {ran} commands were found");
+    assert!(ran > 40, "only {ran} commands found");
 }
 
 #[test]
-fn manifests_in_the_documents_are_taken() {
+fn api_server_accepts_manifests_in_the_documents() {
     let arena = Arena::new("docs-yaml");
     let (mut shown, mut failures) = (0, Vec::new());
     for document in documents::all() {
@@ -158,5 +158,5 @@ fn manifests_in_the_documents_are_taken() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    assert!(shown > 0, "no manifest was found");
+    assert!(shown > 0, "no manifest found");
 }

@@ -1,4 +1,4 @@
-//! Greeting: every line at most once, by claim before print.
+//! Greeting: prints every line at most once, because a claim precedes each print.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ fn greeting(name: &str, message: &str) -> Value {
         "spec": { "message": message } })
 }
 
-/// The lines that were said; of ticks that follow each other only the first, for a slow machine sees more of them.
+/// The printed lines. Of consecutive equal ticks only the first, because a slow machine sees more of them.
 fn lines(printed: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = printed.lines().collect();
     lines.dedup_by(|later, earlier| later == earlier && later.starts_with("Timer: "));
@@ -27,20 +27,20 @@ fn lines(printed: &str) -> Vec<&str> {
 }
 
 #[test]
-fn create_update_delete_and_the_timer_are_said_once_over_restarts() {
+fn prints_each_line_once_across_restarts() {
     let arena = Arena::new("gr-life");
     let manager = arena.manager("greeting");
     arena.apply_sample("greeting/hello-world.yaml").unwrap();
-    let hello = arena.wait_for("greeting", "hello-world", "it is greeted", |greeting| {
+    let hello = arena.wait_for("greeting", "hello-world", "the Greeting is Ready", |greeting| {
         condition(greeting, "Ready").0 == "True"
     });
     assert_eq!(hello["status"]["lastGreeting"], "Hello, World!");
     let first = ["Greeting: Hello, World!", "Create: Hello, World!", "Timer: Hello, World!"];
-    arena.wait("the first lines are said", || lines(&manager.printed()) == first);
+    arena.wait("the first lines are printed", || lines(&manager.printed()) == first);
     let created = arena.writes_at_rest().len();
     assert_eq!(created, 2, "finalizer and claim: {:?}", arena.writes());
 
-    // A label, an annotation, a restart: nothing is said and nothing written.
+    // A label, an annotation and a restart print and write nothing.
     arena.kubectl(&["annotate", "greeting", "hello-world", "a=b"]).unwrap();
     assert_eq!(manager.stop().unwrap(), Some(0));
     let manager = arena.manager("greeting");
@@ -49,46 +49,46 @@ fn create_update_delete_and_the_timer_are_said_once_over_restarts() {
     assert_eq!(arena.writes().len(), created);
 
     arena.apply(&greeting("hello-world", "Hello again!")).unwrap();
-    arena.wait("the update is said", || lines(&manager.printed()).get(3) == Some(&"Update: Hello again!"));
+    arena.wait("the update is printed", || lines(&manager.printed()).get(3) == Some(&"Update: Hello again!"));
 
-    // The Event comes after the line, and is lost with a manager that is killed in between.
-    let told = |reasons: &[&str]| {
+    // The Event follows the line. A manager killed in between would lose the Event.
+    let seen = |reasons: &[&str]| {
         arena
             .kubectl(&["get", "events.events.k8s.io"])
             .is_ok_and(|events| reasons.iter().all(|reason| events.contains(reason)))
     };
-    arena.wait("events tell of the update", || told(&["Updated"]));
+    arena.wait("the update has an Event", || seen(&["Updated"]));
 
-    // Killed, not stopped; two changes and a deletion while down.
+    // The manager is killed; two changes and a deletion happen while it is down.
     manager.kill().unwrap();
     arena.apply(&greeting("other", "one")).unwrap();
     arena.apply(&greeting("other", "two")).unwrap();
     arena.kubectl(&["delete", "greeting", "hello-world", "--wait=false"]).unwrap();
     let manager = arena.manager("greeting");
-    arena.wait("the deletion is let through", || arena.get("greeting", "hello-world").is_none());
-    arena.wait("the other one is said", || manager.printed().contains("Timer: two"));
-    arena.wait("the deletion is said", || manager.printed().contains("Delete: Hello again!"));
+    arena.wait("the Greeting is gone", || arena.get("greeting", "hello-world").is_none());
+    arena.wait("the other Greeting is printed", || manager.printed().contains("Timer: two"));
+    arena.wait("the deletion is printed", || manager.printed().contains("Delete: Hello again!"));
     let printed = manager.printed();
     assert_eq!(printed.matches("Delete: Hello again!").count(), 1, "{printed}");
     assert_eq!(printed.matches("Create: two").count(), 1, "{printed}");
-    assert!(!printed.contains("one\n"), "changes while down are one: {printed}");
+    assert!(!printed.contains("one\n"), "changes without a manager count as one: {printed}");
     for once in first[..2].iter().chain(&["Update: Hello again!"]) {
         assert_eq!(printed.matches(once).count(), 1, "{once}: {printed}");
     }
 
     let row = arena.kubectl(&["get", "gr", "other", "--no-headers"]).unwrap();
     assert!(row.contains("two"), "{row}");
-    arena.wait("events tell", || told(&["Greeted", "Updated", "Deleted"]));
+    arena.wait("each cause has an Event", || seen(&["Greeted", "Updated", "Deleted"]));
 }
 
 #[test]
-fn back_and_forth_while_down_and_what_is_no_message_say_nothing() {
+fn prints_nothing_when_the_message_is_the_same() {
     let arena = Arena::new("gr-still");
     let manager = arena.manager("greeting");
     let mut still = greeting("still", "one");
     still["metadata"]["finalizers"] = json!(["example.com/of-another"]);
     arena.apply(&still).unwrap();
-    arena.wait("it is said", || manager.printed().contains("Timer: one"));
+    arena.wait("the message is printed", || manager.printed().contains("Timer: one"));
     assert_eq!(manager.stop().unwrap(), Some(0));
     for message in ["two", "one"] {
         arena.patch("greeting", "still", &json!({ "spec": { "message": message } }));
@@ -97,44 +97,44 @@ fn back_and_forth_while_down_and_what_is_no_message_say_nothing() {
     arena.kubectl(&["label", "greeting", "still", "a=b"]).unwrap();
     arena.patch("greeting/status", "still", &json!({ "status": { "lastGreeting": "nonsense" } }));
     arena.patch("greeting", "still", &json!({ "spec": { "intervalSeconds": 3000 } }));
-    let told = arena.wait_for("greeting", "still", "the last generation is observed", |still| {
+    let seen = arena.wait_for("greeting", "still", "the status observes the last generation", |still| {
         still["status"]["observedGeneration"] == still["metadata"]["generation"]
     });
-    assert!(told["status"]["updates"].is_null(), "{told:#}");
+    assert!(seen["status"]["updates"].is_null(), "{seen:#}");
     assert_eq!(lines(&manager.printed()), ["Greeting: one", "Create: one", "Timer: one"]);
 
-    // Our finalizer is the second one: the farewell is said once, and what it waits for then is not ours.
+    // Another finalizer precedes ours. The manager prints the last line once and leaves the other finalizer.
     arena.patch("greeting", "still", &json!({ "spec": { "message": "three" } }));
-    arena.wait("the update is said", || manager.printed().contains("Update: three"));
+    arena.wait("the update is printed", || manager.printed().contains("Update: three"));
     arena.kubectl(&["delete", "greeting", "still", "--wait=false"]).unwrap();
-    arena.wait("the farewell is said", || manager.printed().ends_with("Delete: three\n"));
+    arena.wait("the deletion is printed", || manager.printed().ends_with("Delete: three\n"));
     assert_eq!(manager.kill().unwrap(), None);
     let manager = arena.manager("greeting");
-    arena.wait_for("greeting", "still", "another finalizer alone holds it", |still| {
+    arena.wait_for("greeting", "still", "only the other finalizer is left", |still| {
         still["metadata"]["finalizers"] == json!(["example.com/of-another"])
     });
     arena.patch("greeting", "still", &json!({ "metadata": { "finalizers": null } }));
-    arena.wait("it is gone", || arena.get("greeting", "still").is_none());
+    arena.wait("the Greeting is gone", || arena.get("greeting", "still").is_none());
     let expected = ["Greeting: one", "Create: one", "Timer: one", "Update: three", "Delete: three"];
     assert_eq!(lines(&manager.printed()), expected);
 }
 
-/// Many at once, as a list for kubectl.
+/// The Greetings as one list for kubectl.
 fn list(greetings: impl IntoIterator<Item = Value>) -> Value {
     let items: Vec<Value> = greetings.into_iter().collect();
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
-/// How often each line was said, ticks left out.
-fn said(printed: &str) -> BTreeMap<&str, usize> {
-    let mut said = BTreeMap::new();
+/// How often each line was printed, without ticks.
+fn counts(printed: &str) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
     for line in printed.lines().filter(|line| !line.starts_with("Timer: ")) {
-        *said.entry(line).or_default() += 1;
+        *counts.entry(line).or_default() += 1;
     }
-    said
+    counts
 }
 
-/// What all lines of some Greetings are that lived in full: created as v1, changed to v2, deleted.
+/// The lines of Greetings that were created as v1, changed to v2 and deleted.
 fn lives(count: usize) -> BTreeMap<String, usize> {
     let of = |number| {
         ["Greeting: g{} v1", "Create: g{} v1", "Update: g{} v2", "Delete: g{} v2"]
@@ -147,20 +147,20 @@ fn versions(count: usize, version: &str) -> Value {
     list((0..count).map(|number| greeting(&format!("g{number}"), &format!("g{number} {version}"))))
 }
 
-fn owned(said: BTreeMap<&str, usize>) -> BTreeMap<String, usize> {
-    said.into_iter().map(|(line, count)| (line.to_owned(), count)).collect()
+fn owned(counts: BTreeMap<&str, usize>) -> BTreeMap<String, usize> {
+    counts.into_iter().map(|(line, count)| (line.to_owned(), count)).collect()
 }
 
 const MANY: usize = 20;
 
-/// Stopped as a rollout does while it creates, changes and deletes: every line comes, and comes once.
+/// Restarts the manager while it prints creations, changes and deletions. Every line is printed exactly once.
 #[test]
-fn orderly_restarts_lose_no_line() {
+fn prints_every_line_across_restarts() {
     let arena = Arena::new("gr-term");
     let mut manager = Some(arena.manager("greeting"));
     let restart = |manager: Option<Manager>, what: &str| {
         let manager = manager.unwrap();
-        arena.wait("a few are said", || manager.printed().matches(what).count() > 2);
+        arena.wait("some lines are printed", || manager.printed().matches(what).count() > 2);
         assert_eq!(manager.stop().unwrap(), Some(0));
         Some(arena.manager("greeting"))
     };
@@ -168,19 +168,19 @@ fn orderly_restarts_lose_no_line() {
         let applied = apply_in_background(&arena, &versions(MANY, version));
         manager = restart(manager, what);
         applied.join().unwrap();
-        arena.wait("all are said", || {
+        arena.wait("all lines are printed", || {
             manager.as_ref().is_some_and(|manager| manager.printed().matches(what).count() >= MANY)
         });
     }
     arena.kubectl(&["delete", "greetings", "--all", "--wait=false"]).unwrap();
     manager = restart(manager, "Delete: ");
-    arena.wait("all are gone", || arena.list("greetings", "").is_empty());
+    arena.wait("all Greetings are gone", || arena.list("greetings", "").is_empty());
     assert_eq!(manager.unwrap().stop().unwrap(), Some(0));
     let manager = arena.manager("greeting");
-    assert_eq!(owned(said(&manager.printed())), lives(MANY));
+    assert_eq!(owned(counts(&manager.printed())), lives(MANY));
 }
 
-/// `kubectl apply` in the background. It looks before it patches: what is deleted in between is applied again.
+/// Runs `kubectl apply` in the background, again if an object is deleted between kubectl's read and patch.
 fn apply_in_background(arena: &Arena, object: &Value) -> JoinHandle<()> {
     let mut command = arena.kube().kubectl();
     command.args(["-n", arena.namespace(), "apply", "-f", "-"]);
@@ -193,26 +193,26 @@ fn apply_in_background(arena: &Arena, object: &Value) -> JoinHandle<()> {
     })
 }
 
-/// Two managers that both believe that they may write: each line is said by one of them.
+/// Two managers may both write; each line is printed by one of them.
 #[test]
-fn two_managers_at_once_say_each_line_once() {
+fn two_active_managers_print_each_line_once() {
     let arena = Arena::new("gr-two");
     let (first, second) =
         (arena.manager_with("first", "greeting", &[]), arena.manager_with("second", "greeting", &[]));
     let printed = || first.printed() + &second.printed();
     for (version, what) in [("v1", "Create: "), ("v2", "Update: ")] {
         arena.apply(&versions(MANY, version)).unwrap();
-        arena.wait("all are said", || printed().matches(what).count() >= MANY);
+        arena.wait("all lines are printed", || printed().matches(what).count() >= MANY);
     }
     arena.kubectl(&["delete", "greetings", "--all", "--timeout=60s"]).unwrap();
-    arena.wait("all are said", || printed().matches("Delete: ").count() >= MANY);
-    assert_eq!(owned(said(&printed())), lives(MANY));
+    arena.wait("all lines are printed", || printed().matches("Delete: ").count() >= MANY);
+    assert_eq!(owned(counts(&printed())), lives(MANY));
 }
 
-/// Killed at 50 random moments while Greetings are created, changed and deleted: whatever was lost, nothing is said
-/// twice, and in the end every claim is about what is there.
+/// Kills the manager at 50 random moments while Greetings are created, changed and deleted. Lines may be
+/// lost, but no line is printed twice, and at the end every claim is current.
 #[test]
-fn fifty_kills_say_nothing_twice() {
+fn fifty_kills_print_no_line_twice() {
     let arena = Arena::new("gr-kills");
     let path = arena.kube().log(&format!("{}-killed.out", arena.namespace()));
     let mut dice = Dice::new();
@@ -240,7 +240,7 @@ fn fifty_kills_say_nothing_twice() {
         applied.join().unwrap();
     }
     let manager = arena.manager("greeting");
-    arena.wait("all are said or gone", || {
+    arena.wait("every Greeting is Ready or gone", || {
         arena.list("greetings", "").iter().all(|one| {
             one["metadata"]["deletionTimestamp"].is_null()
                 && condition(one, "Ready").0 == "True"
@@ -248,25 +248,25 @@ fn fifty_kills_say_nothing_twice() {
         })
     });
     let printed = std::fs::read_to_string(&path).unwrap() + &manager.printed();
-    let doubled: Vec<(&str, usize)> = said(&printed).into_iter().filter(|(_, count)| *count > 1).collect();
+    let doubled: Vec<(&str, usize)> = counts(&printed).into_iter().filter(|(_, count)| *count > 1).collect();
     assert_eq!(doubled, [], "{printed}");
 }
 
-/// Nobody reads standard output: nothing more is claimed than can be said, other kinds go on, and what waited is said
-/// when somebody reads.
+/// While standard output is blocked, the manager claims only what the queue holds, and other kinds continue.
+/// It prints the queue once the reader continues.
 #[test]
-fn a_blocked_reader_stops_nobody_and_loses_nothing() {
+fn a_blocked_reader_stops_no_other_kind_and_loses_no_line() {
     const LARGE: usize = 110;
     let arena = Arena::new("gr-blocked");
     let mut manager = arena.bare_manager_printing("greeting,book", Stdio::piped());
     let large = |number: usize| {
         let message = format!("{number:03} {}", "long ".repeat(3_200));
         let mut large = greeting(&format!("g{number}"), message.trim_end());
-        // One tick each, however long the queue is full.
+        // One tick each, even while the queue is full.
         large["spec"]["intervalSeconds"] = json!(3600);
         large
     };
-    // Together more than the queue and a pipe hold.
+    // Together larger than the queue and the pipe.
     let all = list((0..LARGE).map(large)).to_string();
     let create = ["-n", arena.namespace(), "create", "-f", "-"];
     run::stdout_with_input(arena.kube().kubectl().args(create), Some(&all)).unwrap();
@@ -277,31 +277,31 @@ fn a_blocked_reader_stops_nobody_and_loses_nothing() {
     arena.wait("the queue is full", || claimed() > 50);
     arena.apply_sample("book/david-copperfield.yaml").unwrap();
     arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
-    assert!(claimed() < LARGE, "what has no room is not claimed");
+    assert!(claimed() < LARGE, "the manager claims only what the queue holds");
 
     let stdout = manager.stdout.take().unwrap();
     let reader = std::thread::spawn(move || {
         let lines = BufReader::new(stdout).lines().map_while(Result::ok);
-        let mut said: BTreeMap<String, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for line in lines {
             let (prefix, rest) = line.split_once(": ").unwrap();
             assert_eq!(rest.len(), "000 ".len() + "long ".len() * 3_200 - 1);
-            *said.entry(format!("{prefix} {}", &rest[..3])).or_default() += 1;
+            *counts.entry(format!("{prefix} {}", &rest[..3])).or_default() += 1;
         }
-        said
+        counts
     });
-    arena.wait("all are claimed", || claimed() == LARGE);
+    arena.wait("all Greetings are claimed", || claimed() == LARGE);
     stop(&mut manager);
-    let said = reader.join().unwrap();
+    let counts = reader.join().unwrap();
     let expected: BTreeMap<String, usize> = (0..LARGE)
         .flat_map(|number| ["Greeting", "Create", "Timer"].map(|line| (format!("{line} {number:03}"), 1)))
         .collect();
-    assert_eq!(said, expected);
+    assert_eq!(counts, expected);
 }
 
-/// The reader is gone: nothing is claimed any more, and a manager that can print says it.
+/// When the reader closes the pipe, the manager claims nothing more. The next manager prints the line.
 #[test]
-fn a_closed_output_claims_nothing() {
+fn claims_nothing_after_its_output_is_closed() {
     let arena = Arena::new("gr-closed");
     let manager = arena.manager("greeting");
     let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
@@ -309,7 +309,7 @@ fn a_closed_output_claims_nothing() {
     let mut closed = arena.bare_manager_printing("greeting", Stdio::piped());
     drop(closed.stdout.take());
     arena.apply(&greeting("first", "lost")).unwrap();
-    arena.wait("it is noticed", || {
+    arena.wait("the manager logs the error", || {
         std::fs::read_to_string(&log).is_ok_and(|log| log.contains("standard output cannot be written"))
     });
     arena.apply(&greeting("second", "kept")).unwrap();
@@ -318,12 +318,12 @@ fn a_closed_output_claims_nothing() {
     assert!(second["status"]["claim"].is_null(), "{second:#}");
     stop(&mut closed);
     let manager = arena.manager("greeting");
-    arena.wait("it is said by another one", || manager.printed().contains("Create: kept"));
+    arena.wait("the next manager prints the line", || manager.printed().contains("Create: kept"));
     assert!(!manager.printed().contains("lost"), "{}", manager.printed());
 }
 
 #[test]
-fn every_sample_comes_to_what_it_promises() {
+fn every_sample_ends_as_its_comment_states() {
     let arena = Arena::new("gr-samples");
     let manager = arena.manager("greeting");
     for file in samples("greeting") {
@@ -332,16 +332,16 @@ fn every_sample_comes_to_what_it_promises() {
         let text = std::fs::read_to_string(&file).unwrap();
         let name = text.lines().find_map(|line| line.strip_prefix("  name: ")).unwrap();
         let promised = promise(&text, "Ready (Greeted)");
-        arena.wait_for("greeting", name, &format!("{path} comes to {promised:?}"), |greeting| {
+        arena.wait_for("greeting", name, &format!("{path} is {promised:?}"), |greeting| {
             condition(greeting, &promised.0) == ("True".into(), promised.1.clone())
         });
-        for says in text.lines().filter_map(|line| line.strip_prefix("# Says: ")) {
-            arena.wait(&format!("{path} says {says}"), || manager.printed().lines().any(|line| line == says));
+        for line in text.lines().filter_map(|line| line.strip_prefix("# Says: ")) {
+            arena.wait(&format!("{path} prints {line}"), || manager.printed().lines().any(|one| one == line));
         }
     }
 }
 
-/// Ends a bare manager as a rollout does.
+/// Stops a bare manager with SIGTERM.
 fn stop(manager: &mut Child) {
     let pid = manager.id().to_string();
     assert!(Command::new("kill").arg(&pid).status().unwrap().success());
@@ -349,34 +349,34 @@ fn stop(manager: &mut Child) {
 }
 
 #[test]
-fn the_timer_ticks_without_a_write() {
+fn timer_ticks_without_a_write() {
     let arena = Arena::new("gr-timer");
     let manager = arena.manager("greeting");
     let mut tick = greeting("tick", "tock");
     tick["spec"]["intervalSeconds"] = json!(1);
     arena.apply(&tick).unwrap();
-    arena.wait("ticks are said", || manager.printed().matches("Timer: tock").count() >= 4);
+    arena.wait("four ticks are printed", || manager.printed().matches("Timer: tock").count() >= 4);
     assert_eq!(arena.writes().len(), 2, "{:?}", arena.writes());
     arena.kubectl(&["delete", "greeting", "tick", "--timeout=30s"]).unwrap();
-    arena.wait("the farewell is said", || manager.printed().ends_with("Delete: tock\n"));
+    arena.wait("the deletion is printed", || manager.printed().ends_with("Delete: tock\n"));
     std::thread::sleep(Duration::from_secs(2));
     assert!(manager.printed().ends_with("Delete: tock\n"), "the timer has stopped: {}", manager.printed());
 }
 
 #[test]
-fn one_line_stays_one_line_and_bad_input_is_refused() {
+fn escapes_line_breaks_and_rejects_bad_input() {
     let arena = Arena::new("gr-bad");
     let manager = arena.manager("greeting");
     arena.apply(&greeting("odd", "two\nlines \u{1b}[31m שלום 👋")).unwrap();
-    arena.wait("it is said", || manager.printed().contains("Timer: "));
+    arena.wait("the message is printed", || manager.printed().contains("Timer: "));
     assert_eq!(lines(&manager.printed())[0], "Greeting: two\\nlines \\u{1b}[31m שלום 👋");
     let long = format!("{} ende", "ä👩\u{200d}🚀".repeat(800));
     assert!(long.len() > 10_000);
     arena.apply(&greeting("long", &long)).unwrap();
-    let said = format!("Create: {long}");
-    arena.wait("it is said in full", || manager.printed().lines().any(|line| line == said));
-    let told = arena.get("greeting", "long").unwrap();
-    let kept = told["status"]["lastGreeting"].as_str().unwrap();
+    let created = format!("Create: {long}");
+    arena.wait("the message is printed in full", || manager.printed().lines().any(|line| line == created));
+    let seen = arena.get("greeting", "long").unwrap();
+    let kept = seen["status"]["lastGreeting"].as_str().unwrap();
     assert!(kept.len() <= 256 && long.starts_with(kept.trim_end_matches('…')), "{kept}");
 
     let none = json!({ "apiVersion": "example.com/v1", "kind": "Greeting", "metadata": { "name": "none" }, "spec": {} });

@@ -1,9 +1,9 @@
 //! End-to-end tests on a real API server, controller-manager and scheduler, with simulated nodes.
 //!
-//! Each test has a namespace and a manager of its own and runs beside the others. Run them by `cargo xtask test`.
+//! Each test has its own namespace and manager. `cargo xtask test` runs them in parallel.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that fails should panic")]
-#![allow(clippy::too_many_lines, reason = "a test tells one story from its beginning to its end")]
+#![allow(clippy::too_many_lines, reason = "a test plays a whole scenario")]
 
 mod book;
 mod chart;

@@ -1,4 +1,4 @@
-//! The program: its flags, what it waits for, and who may write.
+//! The program: its flags, its prerequisites, and which of two managers writes.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use quintet_localcluster::run;
 use serde_json::{Value, json};
 
 fn quintet(args: &[&str]) -> Output {
-    Command::new(program()).args(args).env_remove("KUBECONFIG").output().expect("the program runs")
+    Command::new(program()).args(args).env_remove("KUBECONFIG").output().expect("the program starts")
 }
 
 fn stderr(output: &Output) -> String {
@@ -19,7 +19,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn unknown_flags_and_kinds_are_named() {
+fn names_unknown_flags_and_kinds() {
     let output = quintet(&["--controllers=cronjob"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -54,9 +54,9 @@ fn unknown_flags_and_kinds_are_named() {
     }
 }
 
-/// One line, and nothing of what stands there; and the pod's own cluster is not taken instead.
+/// One error line without the file's content, and no fallback to the in-cluster configuration.
 #[test]
-fn a_kubeconfig_that_cannot_be_used_is_named_and_not_quoted() {
+fn names_an_unusable_kubeconfig_without_quoting_it() {
     let home = std::env::temp_dir().join(format!("quintet-broken-{}", std::process::id()));
     let file = home.join(".kube/config");
     let named = file.to_str().unwrap();
@@ -82,7 +82,7 @@ fn a_kubeconfig_that_cannot_be_used_is_named_and_not_quoted() {
     let user = "users:\n- name: a\n  user:\n    token: s3cret\n";
     let cluster = "current-context: c\ncontexts:\n- {name: c, context: {cluster: c}}\nclusters:\n\
         - {name: c, cluster: {server: 'https://one', proxy-url: 'http://u:s3cret@two:1'}}\n";
-    for (text, said) in [
+    for (text, expected) in [
         (format!("{user}    tokenFile: [s3cret, {{\n"), "no kubeconfig in YAML"),
         (format!("{user}    username: [s3cret]\n"), "no kubeconfig in YAML"),
         (format!("{user}current-context: c\n"), "context: c"),
@@ -90,14 +90,14 @@ fn a_kubeconfig_that_cannot_be_used_is_named_and_not_quoted() {
     ] {
         std::fs::write(&file, text).unwrap();
         for why in ask() {
-            assert!(why.contains(said) && !why.contains("s3cret") && !why.contains(none), "{why}");
+            assert!(why.contains(expected) && !why.contains("s3cret") && !why.contains(none), "{why}");
         }
     }
     std::fs::remove_dir_all(home).unwrap();
 }
 
 #[test]
-fn a_certificate_that_cannot_be_read_is_named() {
+fn names_an_unreadable_certificate() {
     let arena = Arena::new("mg-cert");
     let output = Command::new(program())
         .arg("--kubeconfig")
@@ -111,7 +111,7 @@ fn a_certificate_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn names_the_address_of_a_taken_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let arena = Arena::new("mg-port");
@@ -126,15 +126,15 @@ fn a_port_that_is_taken_is_named() {
     assert!(stderr(&output).contains(&address), "{}", stderr(&output));
 }
 
-/// A manager whose API server is not there goes on trying, says so, and is alive but not ready.
+/// Without an API server the manager retries, logs it, and is alive but not ready.
 #[test]
-fn an_unreachable_cluster_is_waited_for() {
+fn waits_for_an_unreachable_cluster() {
     let arena = Arena::new("mg-away");
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let health = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let kubeconfig = std::env::temp_dir().join(format!("{}.kubeconfig", arena.namespace()));
     let config = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{ "name": "c", "cluster": { "server": format!("http://{nobody}") } }],
+        "clusters": [{ "name": "c", "cluster": { "server": format!("http://{unused}") } }],
         "users": [{ "name": "u", "user": {} }],
         "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }] });
     std::fs::write(&kubeconfig, config.to_string()).unwrap();
@@ -145,19 +145,19 @@ fn an_unreachable_cluster_is_waited_for() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let said = BufReader::new(child.stderr.take().unwrap())
+    let line = BufReader::new(child.stderr.take().unwrap())
         .lines()
         .map_while(Result::ok)
         .find(|line| line.contains("interrupted"))
-        .expect("it says that it cannot reach the cluster");
+        .expect("the manager logs that it cannot reach the cluster");
     let probe = |path| quintet_localcluster::http::get(health.port(), path);
     let (healthy, ready) = (probe("/healthz"), probe("/readyz"));
     let alive = child.try_wait().unwrap().is_none();
     child.kill().unwrap();
     child.wait().unwrap();
     let _ = std::fs::remove_file(kubeconfig);
-    assert!(said.contains("error"), "{said}");
-    assert!(said.contains("refused"), "what the system says of it is in the line: {said}");
+    assert!(line.contains("error"), "{line}");
+    assert!(line.contains("refused"), "the line has the cause: {line}");
     assert!(alive);
     assert_eq!(healthy.map(|(code, _)| code), Some(200));
     let (code, body) = ready.expect("/readyz answers");
@@ -165,9 +165,9 @@ fn an_unreachable_cluster_is_waited_for() {
     assert!(body.contains("not filled yet"), "{body}");
 }
 
-/// A cluster of its own, without our definitions: the manager waits for them, and one bad object harms no other.
+/// In a cluster without Quintet's definitions, the manager waits for them. A bad object affects no other.
 #[test]
-fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
+fn waits_for_definitions_and_skips_undecodable_objects() {
     let name = format!("bare-{}", std::process::id());
     let (cluster, _) = Cluster::up(&UpOptions { name, nodes: Some(0) }).unwrap();
     let cluster = Bare(Some(cluster));
@@ -193,7 +193,7 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
         run::poll(what, PATIENCE, Duration::from_millis(100), || Ok(holds().then_some(())))
             .unwrap_or_else(|error| panic!("{error}\n{}", std::fs::read_to_string(&log).unwrap_or_default()));
     };
-    wait("both are waited for by name", &|| {
+    wait("the manager reports both missing definitions", &|| {
         let (code, body) = ready();
         code == 503
             && body.contains("greetings.example.com")
@@ -206,7 +206,7 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
             "metadata": { "name": name, "namespace": "default" }, "spec": { "message": message } })
         .to_string()
     };
-    // The post's definition of the Greeting asks for nothing, and has no status to claim in: nothing is said.
+    // The tutorial's Greeting definition requires no field and has no status, so claims are impossible.
     let posts = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "greetings.example.com" },
         "spec": { "group": "example.com", "scope": "Namespaced",
@@ -217,14 +217,14 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     kubectl(&["apply", "-f", "-"], Some(&posts.to_string())).unwrap();
     let bare = json!({ "apiVersion": "example.com/v1", "kind": "Greeting",
         "metadata": { "name": "bare", "namespace": "default" } });
-    for object in [object("early", json!("Hi")), object("mended", Value::Null), bare.to_string()] {
-        wait("a Greeting can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&object)).is_ok());
+    for object in [object("early", json!("Hi")), object("corrected", Value::Null), bare.to_string()] {
+        wait("the Greeting is stored", &|| kubectl(&["apply", "-f", "-"], Some(&object)).is_ok());
     }
-    // What cannot be greeted can be deleted.
+    // A Greeting that cannot be printed can still be deleted.
     kubectl(&["apply", "-f", "-"], Some(&object("passing", json!("Hi")))).unwrap();
-    wait("it is held", &|| greeting("passing")["metadata"]["finalizers"].is_array());
+    wait("the Greeting has its finalizer", &|| greeting("passing")["metadata"]["finalizers"].is_array());
     kubectl(&["delete", "greeting", "passing", "--timeout=30s"], None).unwrap();
-    // One without any schema.
+    // A definition without a schema.
     let loose = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": { "name": "greetings.example.com" },
         "spec": { "group": "example.com", "scope": "Namespaced",
@@ -232,14 +232,14 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
             "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
                 "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } }] } });
     kubectl(&["apply", "-f", "-"], Some(&loose.to_string())).unwrap();
-    wait("the other one is still waited for", &|| {
+    wait("the manager reports only Book as missing", &|| {
         let (code, body) = ready();
         code == 503 && !body.contains("greetings") && body.contains("books")
     });
     for (name, message) in [("number", json!(5)), ("good", json!("Hi")), ("silent", Value::Null)] {
-        // The API server goes by the definition of before for a moment.
+        // For a moment, the API server still uses the previous definition.
         let object = object(name, message);
-        wait("it can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&object)).is_ok());
+        wait("the Greeting is stored", &|| kubectl(&["apply", "-f", "-"], Some(&object)).is_ok());
     }
     let podsets = loose.to_string().replace("greetings.example.com", "podsets.batch.tutorial.kubebuilder.io");
     let podsets = podsets.replace("\"example.com\"", "\"batch.tutorial.kubebuilder.io\"");
@@ -247,14 +247,14 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     kubectl(&["apply", "-f", "-"], Some(&podsets)).unwrap();
     let many = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
         "metadata": { "name": "many", "namespace": "default" }, "spec": { "replicas": "many" } });
-    wait("a PodSet can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&many.to_string())).is_ok());
+    wait("the PodSet is stored", &|| kubectl(&["apply", "-f", "-"], Some(&many.to_string())).is_ok());
     for name in ["good", "early"] {
-        wait("one with a message is greeted", &|| condition(&greeting(name), "Ready").0 == "True");
+        wait("a Greeting with a message is Ready", &|| condition(&greeting(name), "Ready").0 == "True");
     }
-    for name in ["silent", "number", "mended", "bare"] {
-        wait("one without a text has a condition", &|| condition(&greeting(name), "Ready").1 == "NoMessage");
+    for name in ["silent", "number", "corrected", "bare"] {
+        wait("without a message it is not Ready", &|| condition(&greeting(name), "Ready").1 == "NoMessage");
     }
-    wait("the bad one has an event", &|| {
+    wait("the undecodable PodSet has an Event", &|| {
         kubectl(&["get", "events.events.k8s.io", "-o", "json"], None)
             .is_ok_and(|events| events.contains("Undecodable") && events.contains("\"many\""))
     });
@@ -263,23 +263,23 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
         quintet_localcluster::http::get(metrics.port(), "/metrics")
             .is_some_and(|(_, text)| text.contains(&line))
     };
-    wait("it is counted for as long as it is there", &|| unread(1));
+    wait("the metric counts the undecodable PodSet", &|| unread(1));
     kubectl(&["delete", "podset", "many", "--timeout=30s"], None).unwrap();
-    wait("it is counted no more", &|| unread(0));
-    // Under our definition what was stored stays: it may be mended, and it may be deleted.
+    wait("the metric is 0 again", &|| unread(0));
+    // Under Quintet's definition, stored objects can be corrected and deleted.
     let definition = workspace().join("config/crd/greetings.example.com.yaml");
     kubectl(&["replace", "-f", &definition.display().to_string()], None).unwrap();
-    for name in ["mended", "number"] {
+    for name in ["corrected", "number"] {
         let message = format!(r#"{{"spec":{{"message":"{name} at last"}}}}"#);
         kubectl(&["patch", "greeting", name, "--type=merge", "-p", &message], None).unwrap();
-        wait("the mended Greeting is said", &|| {
+        wait("the corrected Greeting is printed", &|| {
             std::fs::read_to_string(cluster.get().kube().log("bare.out"))
                 .is_ok_and(|printed| printed.contains(&format!("Create: {name} at last")))
         });
     }
     kubectl(&["delete", "greeting", "--all", "--timeout=30s"], None).unwrap();
 
-    // A Book stored before there was a schema, of types that the schema does not know: it is told, and may be mended.
+    // A Book stored before the schema, with a wrong type, gets a condition and can be corrected.
     let books = loose.to_string().replace("greetings.example.com", "books.christianb93.github.com");
     let books = books
         .replace("example.com", "christianb93.github.com")
@@ -288,26 +288,26 @@ fn absent_definitions_are_waited_for_and_undecodable_objects_skipped() {
     kubectl(&["apply", "-f", "-"], Some(&books)).unwrap();
     let book = json!({ "apiVersion": "christianb93.github.com/v1", "kind": "Book",
         "metadata": { "name": "old", "namespace": "default" }, "spec": { "author": 5, "foo": "bar" } });
-    wait("a Book can be stored", &|| kubectl(&["apply", "-f", "-"], Some(&book.to_string())).is_ok());
+    wait("the Book is stored", &|| kubectl(&["apply", "-f", "-"], Some(&book.to_string())).is_ok());
     let definition = workspace().join("config/crd/books.christianb93.github.com.yaml");
     kubectl(&["replace", "-f", &definition.display().to_string()], None).unwrap();
-    let told = || cluster.get().kube().get("default", "book", "old").unwrap().unwrap_or_default();
-    wait("the old Book is told what it lacks", &|| {
-        condition(&told(), "Ready") == ("False".into(), "Invalid".into())
+    let old_book = || cluster.get().kube().get("default", "book", "old").unwrap().unwrap_or_default();
+    wait("the old Book has the condition", &|| {
+        condition(&old_book(), "Ready") == ("False".into(), "Invalid".into())
     });
-    let mended = r#"{"spec":{"author":"Dickens","title":"Hard Times"}}"#;
-    kubectl(&["patch", "book", "old", "--type=merge", "-p", mended], None).unwrap();
-    wait("the mended Book is Ready", &|| condition(&told(), "Ready").0 == "True");
+    let corrected = r#"{"spec":{"author":"Dickens","title":"Hard Times"}}"#;
+    kubectl(&["patch", "book", "old", "--type=merge", "-p", corrected], None).unwrap();
+    wait("the corrected Book is Ready", &|| condition(&old_book(), "Ready").0 == "True");
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
-/// Takes the cluster down whatever the test comes to.
+/// A cluster, taken down on drop.
 struct Bare(Option<Cluster>);
 
 impl Bare {
     fn get(&self) -> &Cluster {
-        self.0.as_ref().expect("it is up")
+        self.0.as_ref().expect("the cluster is up")
     }
 }
 
@@ -319,9 +319,9 @@ impl Drop for Bare {
     }
 }
 
-/// Two managers compete for one Lease: one of them writes; when it ends the other one does.
+/// Two managers compete for one Lease. When the leader exits, the other leads.
 #[test]
-fn one_of_two_managers_writes_and_the_other_takes_over() {
+fn second_manager_takes_over_when_the_leader_exits() {
     let arena = Arena::new("mg-lease");
     let start = |name: &str| {
         let options = ManagerOptions {
@@ -338,7 +338,7 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
     };
     let lists = |manager: &Manager| manager.logged().lines().filter(|line| line.contains(" listed ")).count();
     let first = start("first");
-    arena.wait("the first one leads", || first.leads());
+    arena.wait("the first manager leads", || first.leads());
     let second = start("second");
     std::thread::sleep(Duration::from_secs(3));
     assert!(first.leads() && !second.leads());
@@ -347,14 +347,14 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
     arena.apply_sample("book/david-copperfield.yaml").unwrap();
     arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
-    assert_eq!(arena.writes_when(1).len(), 1, "one of two wrote");
+    assert_eq!(arena.writes_when(1).len(), 1, "only the leader writes");
     let listed = lists(&second);
-    assert_eq!(lists(&first), listed, "each has filled its caches once: {}", first.logged());
+    assert_eq!(lists(&first), listed, "each manager has listed once: {}", first.logged());
 
     assert_eq!(first.stop().unwrap(), Some(0));
     let lease = arena.kube().get("quintet-system", "lease", "quintet-manager").unwrap().unwrap();
-    assert_ne!(lease["spec"]["holderIdentity"], holder, "released or taken");
-    arena.wait("the second one leads", || second.leads());
+    assert_ne!(lease["spec"]["holderIdentity"], holder, "the Lease is released or taken");
+    arena.wait("the second manager leads", || second.leads());
     arena
         .kubectl(&[
             "patch",
@@ -365,11 +365,11 @@ fn one_of_two_managers_writes_and_the_other_takes_over() {
             r#"{"spec":{"title":"D. C."}}"#,
         ])
         .unwrap();
-    arena.wait_for("book", "david-copperfield", "the second one observes", |book| {
+    arena.wait_for("book", "david-copperfield", "the second manager updates the status", |book| {
         book["status"]["observedGeneration"] == 2
     });
     assert_eq!(arena.writes_when(2).len(), 2);
-    // What the first one had seen was handed over, and the second one had seen it too.
+    // The leader handed its position over, and the successor had already seen it, so it does not list again.
     assert!(second.logged().contains("handed_over=true"), "{}", second.logged());
     assert_eq!(lists(&second), listed);
     assert_eq!(second.stop().unwrap(), Some(0));

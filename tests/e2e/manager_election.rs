@@ -1,4 +1,4 @@
-//! One writer at a time: a leader that is stopped and wakes, and a holder that is not ours.
+//! Leader election: a leader that is suspended and wakes, and Leases of other holders.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::book::book;
 use crate::podset::podset;
 
-/// Times that a test can wait for, and that a machine that stands still for some seconds does not overrun.
+/// Short durations, but longer than the stall of some seconds of a busy machine.
 const QUICK: [&str; 4] = [
     "--leader-elect-lease-duration=12s",
     "--leader-elect-renew-deadline=10s",
@@ -20,7 +20,7 @@ const QUICK: [&str; 4] = [
     "--leader-elect-renew-period=1s",
 ];
 
-/// Longer than a lease.
+/// Longer than the lease duration.
 const LONGER: Duration = Duration::from_secs(14);
 
 fn candidate(arena: &Arena, name: &str) -> Manager {
@@ -44,7 +44,7 @@ fn candidate_for(arena: &Arena, name: &str, controllers: &str) -> Manager {
     Manager::start(arena.kube(), &options).unwrap()
 }
 
-/// Requests of a manager by one of these methods, answered or not.
+/// The number of a manager's requests with one of these methods, answered or not.
 fn requests(manager: &Manager, methods: &[&str]) -> u64 {
     let metrics = answered(|| manager.metrics().map_err(|error| format!("{error:#}")));
     let requests = metrics.lines().filter(|line| line.starts_with("rest_client_requests_total"));
@@ -52,7 +52,7 @@ fn requests(manager: &Manager, methods: &[&str]) -> u64 {
     requests.filter(is_one).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// Requests of a manager that change something, Events too, the renewals of the Lease apart: nothing else is updated.
+/// The number of a manager's writes, Events included, except renewals of the Lease, the only PUTs.
 fn changes(manager: &Manager) -> u64 {
     requests(manager, &["POST", "PATCH", "DELETE"])
 }
@@ -67,29 +67,29 @@ fn holder(arena: &Arena) -> String {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A leader that is stopped for longer than its lease, and wakes with events that wait for it, writes nothing.
+/// A leader that is suspended for longer than its lease writes nothing when it wakes with pending events.
 #[test]
-fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
+fn suspended_leader_writes_nothing_when_it_wakes() {
     let arena = Arena::new("me-stopped");
     arena.allow_leases();
     let first = candidate(&arena, "first");
-    arena.wait("the first one leads", || first.leads());
+    arena.wait("the first manager leads", || first.leads());
     let second = candidate(&arena, "second");
     arena.apply(&book("before")).unwrap();
     arena.wait_for("book", "before", "it is Ready", |book| condition(book, "Ready").0 == "True");
-    // The answer to the write comes after what the write shows.
-    arena.wait("its write is counted", || requests(&first, &["PATCH"]) == 1);
-    // An Event of it may follow.
+    // The metric counts the request after its effect is visible.
+    arena.wait("the metric counts the write", || requests(&first, &["PATCH"]) == 1);
+    // An Event may follow.
     std::thread::sleep(Duration::from_secs(1));
     let written = changes(&first);
 
     signal(&first, "-STOP");
-    // What it would act on the moment it wakes.
+    // Changes that the suspended leader would act on when it wakes.
     for number in 0..10 {
         arena.apply(&book(&format!("meanwhile-{number}"))).unwrap();
     }
-    arena.wait("the second one has taken over", || second.leads());
-    arena.wait("and served them", || {
+    arena.wait("the second manager leads", || second.leads());
+    arena.wait("the second manager has served the changes", || {
         let books = arena.list("book", "");
         books.len() == 11 && books.iter().all(|book| condition(book, "Ready").0 == "True")
     });
@@ -99,7 +99,7 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
         .unwrap();
     arena.wait_for("book", "before", "it is seen", |book| book["status"]["observedGeneration"] == 2);
     signal(&first, "-CONT");
-    arena.wait("the first one knows that it was replaced", || {
+    arena.wait("the first manager logs the other holder", || {
         first.logged().contains("another process holds the lease") && !first.leads()
     });
     arena.apply(&book("after")).unwrap();
@@ -107,24 +107,24 @@ fn a_leader_that_was_stopped_and_wakes_starts_no_write() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(changes(&first), written, "{}", first.logged());
     assert_eq!(arena.writes_when(served + 2).len(), served + 2);
-    assert!(first.is_alive(), "it stands by");
+    assert!(first.is_alive(), "the first manager is a standby");
     assert!(second.leads());
 
-    // And it can lead again.
+    // The first manager can lead again.
     assert_eq!(second.stop().unwrap(), Some(0));
-    arena.wait("the first one leads again", || first.leads());
+    arena.wait("the first manager leads again", || first.leads());
     assert_eq!(first.stop().unwrap(), Some(0));
 }
 
-/// A leader that is asked to end in the middle of many creations carries them out, and holds the Lease until then.
+/// A leader that gets SIGTERM during many creations finishes them and holds the Lease until then.
 #[test]
-fn the_lease_is_released_after_the_last_write() {
+fn releases_the_lease_after_the_last_write() {
     let arena = Arena::new("me-drain");
     arena.allow_leases();
     let leader = candidate_for(&arena, "leader", "podset");
-    arena.wait("it leads", || leader.leads());
+    arena.wait("the manager leads", || leader.leads());
     arena.apply(&podset("many", &json!({ "replicas": 600 }))).unwrap();
-    arena.wait("it has begun", || {
+    arena.wait("the manager has created pods", || {
         let metrics = leader.metrics().unwrap_or_default();
         let made = |line: &&str| line.starts_with("rest_client_requests_total{code=\"201\"");
         let counts =
@@ -135,14 +135,14 @@ fn the_lease_is_released_after_the_last_write() {
     let log = arena.kube().log(&format!("{}-leader.log", arena.namespace()));
     let log = std::fs::read_to_string(log).unwrap();
     let at = |what: &str| log.find(what).unwrap_or_else(|| panic!("{what:?} is not in the log: {log}"));
-    assert!(at("shutting down") < at("carried out"), "it was in the middle: {log}");
+    assert!(at("shutting down") < at("carried out"), "the shutdown began before the end: {log}");
     assert!(at("carried out") < at("released the lease"), "{log}");
     assert_eq!(holder(&arena), "");
-    arena.wait("all of them are there", || arena.created_pods().len() == 600);
+    arena.wait("all pods are created", || arena.created_pods().len() == 600);
     arena.kubectl(&["delete", "podset", "many", "--wait=false"]).unwrap();
 }
 
-/// Another program with client-go's election: kube-scheduler, for a scheduler's name that no pod has.
+/// Another program with client-go's leader election: kube-scheduler with a scheduler name that no pod uses.
 struct ClientGo(Child);
 
 impl ClientGo {
@@ -182,12 +182,12 @@ impl Drop for ClientGo {
     }
 }
 
-/// client-go and we read each other's Leases: nobody takes it from a holder, and everybody gets it in the end.
+/// Neither client-go nor Quintet takes the other's renewed Lease, and each takes a released one.
 #[test]
-fn a_holder_by_client_go_and_ours_respect_each_other() {
+fn respects_leases_of_client_go_and_vice_versa() {
     let arena = Arena::new("me-client-go");
     arena.allow_leases();
-    // kube-scheduler's role names its own Lease only.
+    // kube-scheduler's Role allows only its own Lease.
     arena
         .apply(&json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
             "metadata": { "name": "scheduler" },
@@ -195,17 +195,17 @@ fn a_holder_by_client_go_and_ours_respect_each_other() {
             "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:kube-scheduler" }] }))
         .unwrap();
     let theirs = ClientGo::start(&arena);
-    arena.wait("client-go holds it", || !holder(&arena).is_empty());
+    arena.wait("client-go holds the Lease", || !holder(&arena).is_empty());
     let holder_then = holder(&arena);
     let ours = candidate(&arena, "ours");
-    arena.wait("ours knows that it stands by", || ours.logged().contains("standing by"));
+    arena.wait("our manager is a standby", || ours.logged().contains("standing by"));
     std::thread::sleep(LONGER);
-    assert!(!ours.leads(), "longer than a lease");
+    assert!(!ours.leads(), "our manager does not take a renewed Lease");
     assert_eq!(holder(&arena), holder_then);
     assert!(ours.logged().contains(&holder_then));
 
     theirs.terminate();
-    arena.wait("ours takes it when they end", || ours.leads());
+    arena.wait("our manager leads after client-go exits", || ours.leads());
     drop(theirs);
     arena.apply(&book("ours")).unwrap();
     arena.wait_for("book", "ours", "it is Ready", |book| condition(book, "Ready").0 == "True");
@@ -213,22 +213,22 @@ fn a_holder_by_client_go_and_ours_respect_each_other() {
     let mine = holder(&arena);
     let theirs = ClientGo::start(&arena);
     std::thread::sleep(LONGER);
-    assert_eq!((&holder(&arena), ours.leads()), (&mine, true), "they wait while ours renews");
+    assert_eq!((&holder(&arena), ours.leads()), (&mine, true), "client-go does not take a renewed Lease");
     assert_eq!(ours.stop().unwrap(), Some(0));
-    arena.wait("they take what ours has released", || {
+    arena.wait("client-go takes the released Lease", || {
         let holder = holder(&arena);
         !holder.is_empty() && holder != holder_then && holder != mine
     });
     drop(theirs);
 }
 
-/// Without the right to use Leases nothing is ever written, so a manager says which right that is, and ends.
+/// Without the right to use Leases, a manager can never write. It names the missing rule and exits.
 #[test]
-fn a_manager_that_may_not_use_leases_says_so_and_ends() {
+fn exits_without_the_right_to_use_leases() {
     let arena = Arena::new("me-forbidden");
     let manager = candidate(&arena, "manager");
     arena.apply(&book("unserved")).unwrap();
-    arena.wait("it has ended", || !manager.is_alive());
+    arena.wait("the manager has exited", || !manager.is_alive());
     let logged = manager.logged();
     assert!(
         logged.contains("needs the rule: apiGroups [coordination.k8s.io], resources [leases]"),
@@ -238,20 +238,20 @@ fn a_manager_that_may_not_use_leases_says_so_and_ends() {
     assert_eq!(manager.stop().unwrap(), Some(1));
 }
 
-/// A record that makes no sense is waited for as long as one of ours.
+/// A manager waits for a nonsensical Lease as long as for its own lease duration.
 #[test]
-fn a_lease_that_makes_no_sense_is_had_after_a_while() {
+fn takes_over_a_nonsensical_lease() {
     let arena = Arena::new("me-nonsense");
     arena.allow_leases();
     arena
         .apply(&json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": { "name": "quintet-manager", "annotations": { "quintet.dev/written": "nonsense" } },
-            "spec": { "holderIdentity": "somebody", "leaseDurationSeconds": 2_147_483_647,
+            "spec": { "holderIdentity": "other", "leaseDurationSeconds": 2_147_483_647,
                 "leaseTransitions": 2_147_483_647,
                 "renewTime": "2099-01-01T00:00:00.000000Z" } }))
         .unwrap();
     let manager = candidate(&arena, "manager");
-    arena.wait("it leads", || manager.leads());
-    assert!(manager.logged().contains("holder=\"somebody\""), "{}", manager.logged());
+    arena.wait("the manager leads", || manager.leads());
+    assert!(manager.logged().contains("holder=\"other\""), "{}", manager.logged());
     assert_eq!(manager.stop().unwrap(), Some(0));
 }

@@ -1,4 +1,4 @@
-//! What a manager does while the API server is gone, silent, or forgets who it is; and while its own output fails.
+//! Faults around a manager: an API server that is gone or silent, a replaced token, and outputs that fail.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -37,9 +37,9 @@ fn manager_through(arena: &Arena, proxy: &Proxy, more: &[&str]) -> Manager {
     Manager::start(arena.kube(), &through(arena, proxy, more)).unwrap()
 }
 
-/// An API server that is gone for a minute restarts nobody, and what happened meanwhile is made up for when it is back.
+/// An API server that is absent for a minute restarts no manager. The manager then catches up.
 #[test]
-fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
+fn survives_an_api_server_that_is_gone_for_a_minute() {
     let arena = Arena::new("mf-gone");
     arena.allow_leases();
     let proxy = Proxy::to(api_port(&arena)).unwrap();
@@ -54,29 +54,29 @@ fn an_api_server_that_is_gone_for_a_minute_is_ridden_out() {
     std::thread::sleep(Duration::from_mins(1));
     let (status, body) = quintet_localcluster::http::get(manager.health_port(), "/healthz").unwrap();
     assert_eq!((status, manager.is_alive()), (200, true), "{body}");
-    assert!(manager.metrics().is_ok() && !manager.leads(), "its term is over");
+    assert!(manager.metrics().is_ok() && !manager.leads(), "the renew deadline has passed");
     let lines = manager.logged().lines().count();
 
     let connected = proxy.accepted();
     let back = Instant::now();
     proxy.restore();
-    arena.wait("all of them are Ready", || {
+    arena.wait("all Books are Ready", || {
         let books = arena.list("book", "");
         books.len() == 21 && books.iter().all(|book| condition(book, "Ready").0 == "True")
     });
     println!("converged {:.1} s after the API server was back", back.elapsed().as_secs_f64());
     assert_eq!((manager.pid(), manager.is_alive()), (pid, true));
     let connections = proxy.accepted() - connected;
-    assert!(connections < 50, "{connections} connections are a stampede");
-    assert_eq!(arena.writes_when(21).len(), 21, "each status once");
-    assert!(lines < 2_000, "{lines} lines in a minute without anybody to talk to");
+    assert!(connections < 50, "{connections} connections are too many");
+    assert_eq!(arena.writes_when(21).len(), 21, "one status write for each Book");
+    assert!(lines < 2_000, "{lines} lines in a minute without an API server");
     assert_eq!(manager.stop().unwrap(), Some(0));
 }
 
-/// Connections that nothing passes over any more look like a cluster in which nothing happens. A renewal that gets no
-/// answer gives them away.
+/// A silent connection looks like a cluster without changes. A renewal without an answer reveals the
+/// difference.
 #[test]
-fn watches_that_went_silent_are_reopened_when_a_renewal_fails() {
+fn reopens_silent_watches_when_a_renewal_fails() {
     let arena = Arena::new("mf-silent");
     arena.allow_leases();
     let proxy = Proxy::to(api_port(&arena)).unwrap();
@@ -88,13 +88,13 @@ fn watches_that_went_silent_are_reopened_when_a_renewal_fails() {
     arena.wait_for("book", "unheard", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert!(!manager.logged().contains("silent for"), "{}", manager.logged());
     assert!(manager.logged().contains("could not be read or renewed"), "{}", manager.logged());
-    // Nor by a connection that was kept for the next request, which is as silent.
+    // The manager does not use the equally silent idle connection for its next request either.
     assert!(!manager.logged().contains("did not answer within"), "{}", manager.logged());
 }
 
-/// A machine that is gone acknowledges nothing: where no renewal of a lease could tell, TCP gives its connections up.
+/// An unplugged machine acknowledges nothing. Without Lease renewals, TCP gives up the connection.
 #[test]
-fn connections_whose_other_end_is_gone_are_given_up_by_tcp() {
+fn tcp_gives_up_connections_to_an_unplugged_server() {
     let arena = Arena::new("mf-unplugged");
     let proxy = Proxy::to(api_port(&arena)).unwrap();
     let options = ManagerOptions { leader_elect: false, ..through(&arena, &proxy, &["--controllers=book"]) };
@@ -110,12 +110,11 @@ fn connections_whose_other_end_is_gone_are_given_up_by_tcp() {
     assert!(manager.logged().contains("timed out (os error 110)"), "{}", manager.logged());
 }
 
-/// A token file that is replaced is read anew: a projected token lives for an hour.
 #[test]
-fn a_token_that_is_replaced_is_read_anew() {
+fn reads_a_replaced_token_file_again() {
     let arena = Arena::new("mf-token");
     let kube = arena.kube();
-    // A token is worth as much as the Secret that it is bound to.
+    // A token is valid as long as the Secret that it is bound to exists.
     let token = |secret: &str| {
         arena.kubectl(&["create", "secret", "generic", secret]).unwrap();
         arena
@@ -152,7 +151,7 @@ fn a_token_that_is_replaced_is_read_anew() {
     arena.wait_for("book", "first", "it is Ready", |book| condition(book, "Ready").0 == "True");
     std::fs::write(&file, token("second").trim()).unwrap();
     arena.kubectl(&["delete", "secret", "first"]).unwrap();
-    // The API server remembers a token that it has accepted for ten seconds.
+    // The API server caches an accepted token for 10 s.
     std::thread::sleep(Duration::from_secs(12));
     arena.apply(&book("second")).unwrap();
     arena.wait_for("book", "second", "it is Ready", |book| condition(book, "Ready").0 == "True");
@@ -164,9 +163,9 @@ fn a_token_that_is_replaced_is_read_anew() {
     assert!(!logged.contains(std::fs::read_to_string(&file).unwrap().trim()), "no token is logged");
 }
 
-/// A disk that is full takes no line: none is claimed, and the other kinds go on.
+/// A full disk takes no line, so the manager claims no Greeting. Other kinds continue.
 #[test]
-fn a_full_disk_stops_greetings_alone() {
+fn full_disk_stops_only_greetings() {
     let arena = Arena::new("mf-full");
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut manager = arena.bare_manager_printing("greeting,book", full);
@@ -176,42 +175,42 @@ fn a_full_disk_stops_greetings_alone() {
     };
     arena.apply(&greeting("first")).unwrap();
     let log = arena.kube().log(&format!("{}-manager.log", arena.namespace()));
-    arena.wait("it is noticed", || {
+    arena.wait("the manager logs the error", || {
         std::fs::read_to_string(&log).is_ok_and(|log| log.contains("standard output cannot be written"))
     });
     arena.apply(&greeting("second")).unwrap();
     arena.apply(&book("book")).unwrap();
     arena.wait_for("book", "book", "it is Ready", |book| condition(book, "Ready").0 == "True");
     assert!(arena.get("greeting", "second").unwrap()["status"]["claim"].is_null());
-    assert!(manager.try_wait().unwrap().is_none(), "it runs");
+    assert!(manager.try_wait().unwrap().is_none(), "the manager runs");
     manager.kill().unwrap();
     manager.wait().unwrap();
 }
 
-/// A collector of logs that hangs must not stop the manager: a pipe takes 64 KiB, which is little at this level.
+/// A hanging log collector must not block the manager. A pipe holds 64 KiB, which trace logs fill quickly.
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn unread_logs_do_not_block_the_manager() {
     let arena = Arena::new("mf-log");
     let mut command = arena.bare_command("book");
     let mut manager = command.arg("--log-level=trace").stderr(Stdio::piped()).spawn().unwrap();
     let books: Vec<Value> = (0..200).map(|number| book(&format!("book-{number}"))).collect();
     arena.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": books })).unwrap();
-    arena.wait("all of them are Ready", || {
+    arena.wait("all Books are Ready", || {
         let books = arena.list("book", "");
         books.len() == 200 && books.iter().all(|book| condition(book, "Ready").0 == "True")
     });
-    // Whoever reads again gets what was kept, and hears that there was more.
+    // When the reader continues, it gets the kept lines and a note about dropped ones.
     let stderr = manager.stderr.take().unwrap();
     let mut lines = BufReader::new(stderr).lines().map(Result::unwrap_or_default);
     assert!(lines.any(|line| line.contains("dropped log lines")));
-    assert!(manager.try_wait().unwrap().is_none(), "it runs");
+    assert!(manager.try_wait().unwrap().is_none(), "the manager runs");
     manager.kill().unwrap();
     manager.wait().unwrap();
 }
 
-/// Two namespaces, and a ServiceAccount with rights in these two alone.
+/// The manager's ServiceAccount has rights in its two namespaces only.
 #[test]
-fn several_namespaces_are_served_with_rights_in_them_alone() {
+fn serves_several_namespaces_with_rights_in_only_them() {
     let arena = Arena::new("mf-several");
     let (one, two, three) = (
         arena.namespace().to_owned(),
@@ -224,7 +223,7 @@ fn several_namespaces_are_served_with_rights_in_them_alone() {
     }
     arena.kubectl(&["create", "serviceaccount", "narrow"]).unwrap();
     for namespace in [&one, &two] {
-        // The rules of the chart's ClusterRole, in this namespace.
+        // A RoleBinding limits the chart's ClusterRole to this namespace.
         let account = format!("--serviceaccount={one}:narrow");
         kubectl(&["-n", namespace, "create", "rolebinding", "narrow", "--clusterrole=quintet", &account]);
     }
@@ -258,12 +257,12 @@ fn several_namespaces_are_served_with_rights_in_them_alone() {
     };
     let get = |namespace: &str| arena.kube().get(namespace, "book", "book").unwrap().unwrap_or_default();
     for namespace in [&one, &two] {
-        arena.wait("both are served", || {
+        arena.wait("the namespace is served", || {
             count(namespace) == 2 && condition(&get(namespace), "Ready").0 == "True"
         });
     }
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!((count(&three), get(&three)["status"].is_null()), (0, true), "the third one is nobody's");
+    assert_eq!((count(&three), get(&three)["status"].is_null()), (0, true), "the third is not served");
     let (_, caches) = quintet_localcluster::http::get(port, "/debug/caches").unwrap();
     for scope in [format!("{one}/pods.: 2 objects"), format!("{two}/pods.: 2 objects")] {
         assert!(caches.contains(&scope), "{caches}");
@@ -271,9 +270,9 @@ fn several_namespaces_are_served_with_rights_in_them_alone() {
     assert!(!caches.contains("-three/"), "{caches}");
     let metrics = manager.metrics().unwrap();
     assert!(metrics.contains("quintet_informer_objects{resource=\"pods\"} 4"), "{metrics}");
-    // Read your own writes, in each of them: nothing is made twice.
+    // In each namespace, the manager reads its own writes, so it creates no pod twice.
     kubectl(&["-n", &two, "scale", "podset/set", "--replicas=5"]);
-    arena.wait("the second one is scaled", || count(&two) == 5);
+    arena.wait("the second PodSet is scaled", || count(&two) == 5);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!((count(&one), count(&two)), (2, 5));
     assert_eq!(manager.stop().unwrap(), Some(0));

@@ -1,4 +1,4 @@
-//! The metrics address: plain and secured, the debug pages, and the log level.
+//! The metrics address, plain and secure, the debug pages, and the log level.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use crate::book::book;
 
-/// How kubectl tells a 401.
+/// kubectl's message for a 401.
 pub(crate) const UNAUTHORIZED: &str = "You must be logged in to the server";
 
-/// What a path of a secured address answers, or why not. kubectl is the client: it speaks TLS and sends tokens.
+/// GETs a path of a secure address with kubectl, which speaks TLS and sends tokens.
 pub(crate) fn get(
     arena: &Arena,
     port: u16,
@@ -38,13 +38,13 @@ pub(crate) fn get(
     };
     match token {
         Some(token) => kubectl.arg(format!("--token={token}")),
-        // Without any credentials it asks a person for them.
-        None => kubectl.args(["--username=nobody", "--password=none"]),
+        // Without credentials kubectl would prompt for them.
+        None => kubectl.args(["--username=unknown", "--password=none"]),
     };
     run::stdout(kubectl.args(["get", "--raw", path])).map_err(|error| format!("{error:#}"))
 }
 
-/// A manager of Books with a ServiceAccount that may also ask who somebody is and what they may.
+/// A manager of Books whose ServiceAccount may also create TokenReviews and SubjectAccessReviews.
 fn secured(arena: &Arena, more: &[&str]) -> Manager {
     arena.kubectl(&["create", "serviceaccount", "secured"]).unwrap();
     let account = format!("--serviceaccount={}:secured", arena.namespace());
@@ -71,16 +71,16 @@ fn secured(arena: &Arena, more: &[&str]) -> Manager {
     Manager::start(arena.kube(), &options).unwrap()
 }
 
-/// The manager's right to ask who somebody is comes into force a moment after it was given: then a stranger is known for one.
+/// Waits until the manager's right to create TokenReviews takes effect: then an unknown token gets a 401.
 fn may_ask(arena: &Arena, port: u16, authority: Option<&Path>) {
-    arena.wait("the manager may ask who reads", || {
-        let answer = get(arena, port, "/metrics", Some("stranger"), authority);
+    arena.wait("the manager may review tokens", || {
+        let answer = get(arena, port, "/metrics", Some("unknown"), authority);
         answer.is_err_and(|error| error.contains(UNAUTHORIZED))
     });
 }
 
 #[test]
-fn secured_metrics_are_for_whom_the_cluster_allows_them() {
+fn secure_metrics_require_the_right_to_get_them() {
     let arena = Arena::new("mm-secure");
     let manager = secured(&arena, &[]);
     let port = manager.metrics_port();
@@ -100,7 +100,7 @@ fn secured_metrics_are_for_whom_the_cluster_allows_them() {
     arena
         .kubectl(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &account])
         .unwrap();
-    // A refusal is remembered for some seconds.
+    // The manager caches a denial for some seconds.
     arena.wait("the scraper may read", || {
         get(&arena, port, "/metrics", Some(token), None)
             .is_ok_and(|text| text.contains("quintet_build_info{"))
@@ -109,7 +109,7 @@ fn secured_metrics_are_for_whom_the_cluster_allows_them() {
         get(&arena, port, "/debug/controllers", Some(token), None),
         "nonResourceURLs [/debug/controllers]",
     );
-    // Who is allowed that page reads it.
+    // A client with the right to the page may read the page.
     let page = r#"[{"op":"add","path":"/rules/-","value":{"nonResourceURLs":["/debug/controllers"],"verbs":["get"]}}]"#;
     arena.kubectl(&["patch", "clusterrole", &role, "--type=json", "--patch", page]).unwrap();
     arena.wait("the scraper may read the debug page", || {
@@ -118,16 +118,16 @@ fn secured_metrics_are_for_whom_the_cluster_allows_them() {
     for kind in ["clusterrolebinding", "clusterrole"] {
         arena.kubectl(&["delete", kind, &role]).unwrap();
     }
-    // A manager that may not ask says what it needs.
+    // A manager without its own right names the missing role.
     arena.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", arena.namespace())]).unwrap();
-    arena.wait("the missing right is said", || {
+    arena.wait("the manager logs the missing role", || {
         let _ = get(&arena, port, "/debug/caches", Some(token), None);
         manager.logged().contains("system:auth-delegator")
     });
     assert!(!manager.logged().contains(token), "no token is logged");
 }
 
-/// A certificate for `metrics.test` by an authority of its own, in the files that a mounted Secret has.
+/// Issues a certificate for `metrics.test` in the files of a mounted Secret, by the returned authority.
 fn issue(dir: &Path, name: &str) -> std::path::PathBuf {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -144,32 +144,32 @@ fn issue(dir: &Path, name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_certificate_that_is_replaced_is_served_without_a_restart() {
+fn serves_a_replaced_certificate_without_a_restart() {
     let arena = Arena::new("mm-cert");
     let dir = arena.kube().dir().join(format!("{}-certs", arena.namespace()));
     std::fs::create_dir_all(&dir).unwrap();
     let first = issue(&dir, "first");
     let manager = secured(&arena, &[&format!("--metrics-cert-dir={}", dir.display())]);
     let port = manager.metrics_port();
-    // Whoever is known by it gets an answer, if only a refusal.
+    // If kubectl trusts the certificate, it gets an answer: a 401.
     let is_shown = |authority: &Path| {
-        let answer = get(&arena, port, "/metrics", Some("stranger"), Some(authority));
+        let answer = get(&arena, port, "/metrics", Some("unknown"), Some(authority));
         answer.is_err_and(|error| error.contains(UNAUTHORIZED))
     };
     may_ask(&arena, port, Some(&first));
     assert!(is_shown(&first));
     let second = issue(&dir, "second");
-    arena.wait("the second one is served", || is_shown(&second));
+    arena.wait("the second certificate is served", || is_shown(&second));
     assert!(!is_shown(&first));
-    // What cannot be used is said, and the last good one stays.
+    // An unusable key is logged, and the last good certificate stays.
     std::fs::write(dir.join("tls.key"), "no key").unwrap();
-    arena.wait("it is said", || manager.logged().contains("keeping the old one"));
+    arena.wait("the manager logs the error", || manager.logged().contains("keeping the old one"));
     assert!(is_shown(&second));
     arena.kubectl(&["delete", "clusterrolebinding", &format!("{}-secured", arena.namespace())]).unwrap();
 }
 
 #[test]
-fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
+fn debug_pages_show_state_and_change_the_log_level() {
     let arena = Arena::new("mm-debug");
     let port = ports::one().unwrap();
     let options = ManagerOptions {
@@ -187,19 +187,19 @@ fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
     let manager = Manager::start(arena.kube(), &options).unwrap();
     let page = |path: &str| http::get(port, path).unwrap();
     assert_eq!(page("/debug/").0, 200);
-    assert_eq!(http::get(manager.metrics_port(), "/debug/").unwrap().0, 404, "not where everybody may read");
+    assert_eq!(http::get(manager.metrics_port(), "/debug/").unwrap().0, 404, "not on the metrics address");
     arena.apply_sample("book/david-copperfield.yaml").unwrap();
     arena.wait_for("book", "david-copperfield", "it is Ready", |book| condition(book, "Ready").0 == "True");
-    // A pass has a line of JSON, also where it wrote a status alone.
-    let said = || {
+    // A reconcile that writes only a status has a line of JSON too.
+    let log_line = || {
         let log = manager.logged();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = &log[..log.rfind('\n').unwrap_or_default()];
         let lines = whole.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
         lines.into_iter().find(|line| line["controller"] == "book" && line["message"] == "carried out")
     };
-    arena.wait("a pass has its line", || said().is_some());
-    let line = said().unwrap();
+    arena.wait("the reconcile has a log line", || log_line().is_some());
+    let line = log_line().unwrap();
     assert_eq!(
         (&line["level"], &line["outcome"], &line["writes"], &line["object"]),
         (
@@ -212,7 +212,7 @@ fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
     assert!(line["duration_ms"].is_u64() && line["timestamp"].is_string(), "{line}");
     let (_, caches) = page("/debug/caches");
     assert!(caches.contains("/books.christianb93.github.com: 1 objects"), "{caches}");
-    arena.wait("nothing is left to do", || {
+    arena.wait("all queues are empty", || {
         page("/debug/controllers").1.contains("book: 0 waiting, 0 waiting for caches, 0 running, 0 failing")
     });
 
@@ -236,27 +236,27 @@ fn debug_pages_tell_what_goes_on_and_the_level_is_changed() {
     let retitle =
         ["patch", "book", "david-copperfield", "--type=merge", "-p", r#"{"spec":{"title":"D. C."}}"#];
     arena.kubectl(&retitle).unwrap();
-    arena.wait("more is logged", || manager.logged().contains("DEBUG"));
+    arena.wait("debug lines are logged", || manager.logged().contains("DEBUG"));
     assert_eq!(put("warn"), (200, "warn\n".to_owned()));
     assert_eq!(page("/debug/log-level").1, "warn\n");
     assert_eq!(manager.stop().unwrap(), Some(0));
 }
 
-/// Every name that the dashboards of controller-runtime ask for.
+/// Every metric name in the dashboards of controller-runtime.
 #[test]
-fn dashboards_of_controller_runtime_find_their_metrics() {
+fn has_the_metrics_of_controller_runtime_dashboards() {
     let arena = Arena::new("mm-names");
     let manager = arena.manager("podset,book");
     let bad = json!({ "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet",
         "metadata": { "name": "set" }, "spec": { "replicas": 1 } });
     arena.apply(&bad).unwrap();
-    arena.wait("a pass has ended", || {
+    arena.wait("a reconcile has finished", || {
         let objects = "quintet_informer_objects{resource=\"pods\"} 1";
         has_made_a_pass(&manager, "podset")
             && manager.metrics().is_ok_and(|metrics| metrics.contains(objects))
     });
     let metrics = manager.metrics().unwrap();
-    // With its port, as client-go has it.
+    // The host includes its port, as in client-go.
     let host = format!("127.0.0.1:{}", arena.cluster().process(Component::Apiserver).unwrap().unwrap().port);
     for name in [
         &format!("rest_client_requests_total{{code=\"201\",host=\"{host}\",method=\"POST\"}}"),
@@ -287,9 +287,9 @@ fn dashboards_of_controller_runtime_find_their_metrics() {
     }
 }
 
-/// Prometheus' own tool reads what a manager of all kinds says, and finds nothing to complain about.
+/// promtool checks the metrics of a manager with all kinds and reports nothing.
 #[test]
-fn promtool_takes_the_metrics() {
+fn promtool_accepts_the_metrics() {
     let arena = Arena::new("mm-promtool");
     let manager = arena.manager("daemonjob,podset,pulsarconsumer,greeting,book");
     arena.apply(&book("counted")).unwrap();
@@ -298,6 +298,6 @@ fn promtool_takes_the_metrics() {
     let metrics = manager.metrics().unwrap();
     assert!(metrics.contains("quintet_build_info"), "{metrics}");
     let checked = run::output(Command::new(promtool).args(["check", "metrics"]), Some(&metrics)).unwrap();
-    let said = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
-    assert!(checked.status.success() && said.trim().is_empty(), "{said}");
+    let report = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
+    assert!(checked.status.success() && report.trim().is_empty(), "{report}");
 }

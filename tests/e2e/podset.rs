@@ -1,4 +1,4 @@
-//! PodSet: exactly N pods.
+//! PodSet: the desired number of pods.
 
 use quintet_e2e::Arena;
 use serde_json::{Value, json};
@@ -15,19 +15,19 @@ fn ready(count: i64) -> impl Fn(&Value) -> bool {
 }
 
 #[test]
-fn scales_both_ways_at_once_and_replaces_what_goes() {
+fn scales_in_one_step_and_replaces_deleted_pods() {
     let arena = Arena::new("ps-scale");
     let _manager = arena.manager("podset");
-    // A stranger with the very labels of our pods.
-    let stranger = json!({ "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": "stranger", "labels": { "app": "set", "version": "v0.1" } },
+    // A foreign pod with the same labels as the PodSet's pods.
+    let foreign = json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "foreign", "labels": { "app": "set", "version": "v0.1" } },
         "spec": { "containers": [{ "name": "c", "image": "busybox" }] } });
-    arena.apply(&stranger).unwrap();
+    arena.apply(&foreign).unwrap();
     let template = crate::podset_rollout::template("busybox", &json!({}));
     arena.apply(&podset("set", &json!({ "replicas": 3, "template": template }))).unwrap();
     let set = arena.wait_for("podset", "set", "three pods are ready", ready(3));
     assert_eq!(set["status"]["podNames"].as_array().unwrap().len(), 3);
-    arena.wait("the stranger is mentioned", || {
+    arena.wait("an Event names the foreign pod", || {
         let events = arena.list("events.events.k8s.io", "");
         events.iter().any(|event| event["reason"] == "ForeignPods")
     });
@@ -46,28 +46,28 @@ fn scales_both_ways_at_once_and_replaces_what_goes() {
     arena.wait_for("podset", "set", "twenty pods are ready again", ready(20));
 
     arena.kubectl(&["scale", "podset", "set", "--replicas=2"]).unwrap();
-    arena.wait_for("podset", "set", "two pods are left", ready(2));
-    arena.wait("eighteen are gone", || arena.list("pods", "quintet.dev/kind=PodSet").len() == 2);
-    assert!(arena.get("pod", "stranger").unwrap()["metadata"]["deletionTimestamp"].is_null());
+    arena.wait_for("podset", "set", "two pods are ready", ready(2));
+    arena.wait("eighteen pods are gone", || arena.list("pods", "quintet.dev/kind=PodSet").len() == 2);
+    assert!(arena.get("pod", "foreign").unwrap()["metadata"]["deletionTimestamp"].is_null());
 
     arena.kubectl(&["delete", "podset", "set", "--timeout=60s"]).unwrap();
-    arena.wait("its pods are gone", || arena.list("pods", "quintet.dev/kind=PodSet").is_empty());
-    assert!(arena.get("pod", "stranger").is_some());
+    arena.wait("the pods are gone", || arena.list("pods", "quintet.dev/kind=PodSet").is_empty());
+    assert!(arena.get("pod", "foreign").is_some());
 }
 
 #[test]
-fn the_posts_sample_is_one_busybox() {
+fn runs_the_tutorials_sample() {
     let arena = Arena::new("ps-sample");
     let manager = arena.manager("podset");
     arena.apply_sample("podset/podset-sample.yaml").unwrap();
-    arena.wait_for("podset", "podset-sample", "its pod is ready", ready(1));
+    arena.wait_for("podset", "podset-sample", "the pod is ready", ready(1));
     let pods = arena.list("pods", "app=podset-sample,version=v0.1");
     assert_eq!(pods.len(), 1);
     assert!(pods[0]["metadata"]["name"].as_str().unwrap().starts_with("podset-sample-pod-"));
     assert_eq!(pods[0]["spec"]["containers"][0]["image"], "busybox");
     assert_eq!(pods[0]["spec"]["containers"][0]["command"], json!(["sleep", "3600"]));
 
-    // Killed and started again: nothing is made twice.
+    // A restarted manager creates nothing.
     manager.kill().unwrap();
     let before = arena.writes_at_rest();
     let _manager = arena.manager("podset");
@@ -76,7 +76,7 @@ fn the_posts_sample_is_one_busybox() {
 }
 
 #[test]
-fn bad_input_is_refused_at_apply() {
+fn admission_rejects_bad_input() {
     let arena = Arena::new("ps-bad");
     let text = arena.apply(&podset("bad", &json!({ "replicas": -1 }))).unwrap_err();
     assert!(text.contains("spec.replicas") && text.contains("greater than or equal to 0"), "{text}");
@@ -111,23 +111,23 @@ fn bad_input_is_refused_at_apply() {
 }
 
 #[test]
-fn a_quota_is_filled_and_said_and_not_hammered() {
+fn reports_a_quota_and_backs_off() {
     let arena = Arena::new("ps-quota");
     let quota = json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "few" },
         "spec": { "hard": { "pods": "2" } } });
     arena.apply(&quota).unwrap();
-    arena.wait_for("resourcequota", "few", "the quota is in force", |quota| {
+    arena.wait_for("resourcequota", "few", "the quota takes effect", |quota| {
         !quota["status"]["hard"].is_null()
     });
     let manager = arena.manager("podset");
     arena.apply(&podset("many", &json!({ "replicas": 5 }))).unwrap();
-    let set = arena.wait_for("podset", "many", "the refusal is said", |set| {
+    let set = arena.wait_for("podset", "many", "the status reports the rejection", |set| {
         quintet_e2e::condition(set, "ReplicaFailure").0 == "True" && set["status"]["readyReplicas"] == 2
     });
     assert!(set["status"].to_string().contains("exceeded quota"), "{set:#}");
     std::thread::sleep(std::time::Duration::from_secs(5));
-    let refused = arena.writes().iter().filter(|write| write.starts_with("create pods 403")).count();
-    assert!((1..=8).contains(&refused), "{refused} refusals: {:?}", arena.writes());
+    let rejected = arena.writes().iter().filter(|write| write.starts_with("create pods 403")).count();
+    assert!((1..=8).contains(&rejected), "{rejected} rejections: {:?}", arena.writes());
     let counted = |objects: u8| {
         let line = format!("quintet_refused_objects{{controller=\"podset\"}} {objects}\n");
         manager.metrics().is_ok_and(|metrics| metrics.contains(&line))
@@ -136,6 +136,6 @@ fn a_quota_is_filled_and_said_and_not_hammered() {
     let mut wider = quota;
     wider["spec"]["hard"]["pods"] = json!("9");
     arena.apply(&wider).unwrap();
-    arena.wait_for("podset", "many", "the others are made", |set| set["status"]["readyReplicas"] == 5);
-    arena.wait("nothing is refused any more", || counted(0));
+    arena.wait_for("podset", "many", "all five pods are ready", |set| set["status"]["readyReplicas"] == 5);
+    arena.wait("no write is rejected", || counted(0));
 }

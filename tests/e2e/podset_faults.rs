@@ -1,6 +1,5 @@
-//! PodSet: exactly as many pods as wanted, whatever happens to the manager.
-//!
-//! All nodes are simulated. The manager's crashes are real. Pods are counted by the API server's audit log and by a watch.
+//! PodSet: the desired number of pods, despite crashes of the manager. Only the nodes are simulated. The API
+//! server's audit log and a watch count the pods.
 
 use std::collections::BTreeSet;
 use std::thread::sleep;
@@ -12,55 +11,51 @@ use serde_json::json;
 use crate::podset::podset;
 use crate::podset_rollout::{on_own_nodes, rolled_out};
 
-/// Killed at 50 random moments while it scales up in steps: each pod is made once, and there are never too many.
+/// Kills the manager at 50 random moments of a scale-up: no pod is created twice, and never too many exist.
 #[test]
-fn fifty_kills_make_no_pod_twice() {
+fn fifty_kills_create_no_pod_twice() {
     let arena = Arena::new("pf-kills");
     arena.nodes(0..4);
     arena.apply(&podset("set", &json!({ "replicas": 0, "template": on_own_nodes(&arena) }))).unwrap();
     let watch = arena.watch("pods", "quintet.dev/kind=PodSet");
     let mut dice = Dice::new();
-    let mut wanted = 0;
+    let mut desired = 0;
     for _ in 0..50 {
-        wanted += 4;
-        arena.kubectl(&["scale", "podset", "set", &format!("--replicas={wanted}")]).unwrap();
+        desired += 4;
+        arena.kubectl(&["scale", "podset", "set", &format!("--replicas={desired}")]).unwrap();
         let mut manager = arena.bare_manager("podset");
         sleep(Duration::from_millis(30 + dice.below(300)));
         manager.kill().unwrap();
         manager.wait().unwrap();
     }
     let _manager = arena.manager("podset");
-    arena.wait_for("podset", "set", "all are there", rolled_out(wanted));
+    arena.wait_for("podset", "set", "all pods are ready", rolled_out(desired));
     let created = arena.created_pods();
     assert!(created.values().all(|times| *times == 1), "{created:?}");
     let seen: BTreeSet<String> =
         watch.events().iter().map(|(_, pod)| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(
-        seen.len(),
-        usize::try_from(wanted).unwrap(),
-        "each pod was made once, by what a watch has shown"
-    );
+    assert_eq!(seen.len(), usize::try_from(desired).unwrap(), "the watch shows each pod once");
 }
 
-/// Two managers that both believe that they may write scale up and down: their names collide, so none is made twice; and from
-/// pods of one node and one age they choose the same, so nobody deletes what the other keeps.
+/// Two managers may both write. Pod names collide, so no pod is created twice. Among equal pods, both choose
+/// the same ones to delete.
 #[test]
-fn two_managers_at_once_keep_the_number() {
+fn two_active_managers_keep_the_number_of_pods() {
     let arena = Arena::new("pf-two");
     arena.node("n");
     let _first = arena.manager_with("first", "podset", &[]);
     let _second = arena.manager_with("second", "podset", &[]);
     arena.apply(&podset("set", &json!({ "replicas": 30, "template": on_own_nodes(&arena) }))).unwrap();
-    arena.wait_for("podset", "set", "thirty pods", rolled_out(30));
+    arena.wait_for("podset", "set", "thirty pods are ready", rolled_out(30));
     let created = arena.created_pods();
     assert!(created.len() == 30 && created.values().all(|times| *times == 1), "{created:?}");
     arena.kubectl(&["scale", "podset", "set", "--replicas=10"]).unwrap();
-    arena.wait_for("podset", "set", "ten pods", rolled_out(10));
+    arena.wait_for("podset", "set", "ten pods are ready", rolled_out(10));
     sleep(Duration::from_secs(2));
     let created = arena.created_pods();
     assert!(
         created.len() == 30 && created.values().all(|times| *times == 1),
-        "none was made again: {created:?}"
+        "no pod was created again: {created:?}"
     );
     let left = arena.list("pods", "quintet.dev/kind=PodSet");
     let left = left.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).count();

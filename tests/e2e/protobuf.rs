@@ -1,4 +1,4 @@
-//! What is read of pods and nodes in protobuf is what the API server's JSON says of them.
+//! Pods and Nodes decoded from protobuf equal those from the API server's JSON.
 
 use axum::body::to_bytes;
 use http::{Request, header};
@@ -14,10 +14,10 @@ use tokio::runtime::Builder;
 
 use crate::conformance::client;
 
-/// A node that is not there: no kubelet has a say in what becomes of the pod.
+/// A node that does not exist, so that no kubelet changes the pod.
 const NOWHERE: &str = "nowhere";
 
-/// Everything that a status can say of what is read.
+/// A status with every field that the decoder reads.
 fn status() -> Value {
     let ended = |code: i32, message: &str| {
         json!({ "terminated": { "exitCode": code, "reason": "Error", "message": message, "startedAt": "2026-01-01T00:00:00Z",
@@ -52,7 +52,7 @@ fn rejected() -> Value {
         "conditions": [{ "type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:02Z" }] })
 }
 
-/// What a path answers to who asks for protobuf: its code, its content type and its bytes.
+/// Requests a path as protobuf. Returns the status code, the content type and the bytes.
 async fn get(client: &Client, path: &str) -> (u16, String, Vec<u8>) {
     let request = Request::get(path).header(header::ACCEPT, protobuf::ACCEPT);
     let answer = client.send(request.body(Body::empty()).unwrap()).await.unwrap();
@@ -62,7 +62,7 @@ async fn get(client: &Client, path: &str) -> (u16, String, Vec<u8>) {
     (code, of, bytes.to_vec())
 }
 
-/// An object as it is read from JSON and from protobuf.
+/// An object decoded from JSON and from protobuf, at the same resourceVersion.
 async fn both<T: Object>(client: &Client, path: &str) -> (T, T) {
     loop {
         let request = Request::get(path).body(Vec::new()).unwrap();
@@ -72,7 +72,7 @@ async fn both<T: Object>(client: &Client, path: &str) -> (T, T) {
         let mut read = Vec::new();
         protobuf::object(&encoded, T::in_protobuf().unwrap(), &mut read).unwrap();
         let read: T = serde_json::from_slice(&read).unwrap();
-        // Somebody may have written in between.
+        // Another client may have written in between.
         if read.resource_version() == json.resource_version() {
             return (json, read);
         }
@@ -80,7 +80,7 @@ async fn both<T: Object>(client: &Client, path: &str) -> (T, T) {
 }
 
 #[test]
-fn what_is_read_in_protobuf_is_what_json_says() {
+fn protobuf_and_json_decode_to_the_same_objects() {
     let arena = Arena::new("protobuf");
     let namespace = arena.namespace();
     let node = arena.node("n");
@@ -102,7 +102,7 @@ fn what_is_read_in_protobuf_is_what_json_says() {
         .apply(&json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "rejected" },
             "spec": { "nodeName": NOWHERE, "containers": [{ "name": "c", "image": "i" }] } }))
         .unwrap();
-    // A pod that has failed has no grace period.
+    // A failed pod has no grace period, so the deletion comes first.
     arena.kubectl(&["delete", "pod", "p", "--wait=false", "--grace-period=7"]).unwrap();
     let status = json!({ "status": status() }).to_string();
     arena.kubectl(&["patch", "pod", "p", "--subresource=status", "-p", &status]).unwrap();
@@ -124,11 +124,11 @@ fn what_is_read_in_protobuf_is_what_json_says() {
         let path = format!("{}/p", PODS.path(namespace));
         let (pod, read) = both::<Pod>(&client, &path).await;
         assert_eq!(read, pod);
-        // It has what there is to read.
+        // The decoded pod has the expected values.
         assert_eq!((pod.exits[0].code, pod.meta.grace_seconds, pod.meta.finalizers.len()), (-1, 7, 2));
         assert!(pod.unschedulable.is_some() && pod.meta.deleted.is_some() && pod.started.is_some());
         assert!(pod.meta.owner.is_some() && pod.node.as_deref() == Some(NOWHERE));
-        // The restarts of the sidecar do not count, and a rule restarts the container that ended.
+        // The sidecar's restarts do not count, and a rule restarts the container that ended.
         assert_eq!((pod.restarts, pod.restartable, pod.has_running_container), (9, true, true));
 
         let (pod, read) = both::<Pod>(&client, &format!("{}/rejected", PODS.path(namespace))).await;
@@ -140,13 +140,13 @@ fn what_is_read_in_protobuf_is_what_json_says() {
         assert_eq!(read, node);
         assert!(node.unschedulable && node.taints.len() >= 2);
 
-        // What the server says where there is nothing.
-        let (code, of, said) = get(&client, &format!("{path}-missing")).await;
+        // The Status for a missing object.
+        let (code, of, answer) = get(&client, &format!("{path}-missing")).await;
         assert_eq!((code, &*of), (404, protobuf::CONTENT_TYPE));
-        let said: Value = serde_json::from_slice(&protobuf::status(&said).unwrap()).unwrap();
-        assert_eq!((&said["code"], &said["reason"]), (&json!(404), &json!("NotFound")));
+        let answer: Value = serde_json::from_slice(&protobuf::status(&answer).unwrap()).unwrap();
+        assert_eq!((&answer["code"], &answer["reason"]), (&json!(404), &json!("NotFound")));
 
-        // An event of a watch: its length, and the rest.
+        // A frame of a watch: its length, then the event.
         let watch =
             format!("{}?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dp", PODS.path(namespace));
         let (code, of, frames) = get(&client, &watch).await;

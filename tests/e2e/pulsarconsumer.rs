@@ -1,6 +1,5 @@
-//! PulsarConsumer: its Deployment, applied and kept, and what is said of its pods.
-//!
-//! Nodes are simulated; where a kubelet's words matter, the test writes them as a kubelet would, and says so.
+//! PulsarConsumer: its Deployment and the conditions about its pods. Nodes are simulated; where a kubelet's
+//! status matters, the test writes it.
 
 use std::fs;
 
@@ -13,7 +12,7 @@ use crate::daemonjob_samples::{promise, samples};
 const SAMPLE: &str = "pulsarconsumer-sample-1";
 const DEPLOYMENT: &str = "pulsarconsumer-sample-1-deployment";
 
-/// A PulsarConsumer of this name with these fields besides the post's.
+/// A PulsarConsumer with these fields in addition to the tutorial's.
 pub(crate) fn consumer(name: &str, fields: &Value) -> Value {
     let mut consumer = json!({
         "apiVersion": "pulsar.pulsarconsumer.krvarma.com/v1", "kind": "PulsarConsumer",
@@ -26,7 +25,7 @@ pub(crate) fn consumer(name: &str, fields: &Value) -> Value {
     consumer
 }
 
-/// As many consumers are ready as are wanted, of the spec as it is.
+/// Whether the desired number of consumers is ready for the current spec.
 pub(crate) fn is_available(consumer: &Value) -> bool {
     condition(consumer, "Available").0 == "True"
         && condition(consumer, "Applied").0 == "True"
@@ -45,12 +44,12 @@ fn revision(deployment: &Value) -> String {
 }
 
 #[test]
-fn the_deployment_is_applied_observed_and_repaired() {
+fn applies_observes_and_repairs_the_deployment() {
     let arena = Arena::new("pc-life");
     let _manager = arena.manager("pulsarconsumer");
     let watch = arena.watch("pulsarconsumers", "");
     arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
-    let consumer = arena.wait_for("pulsarconsumer", SAMPLE, "its status is observed", |consumer| {
+    let consumer = arena.wait_for("pulsarconsumer", SAMPLE, "the consumer is Available", |consumer| {
         consumer["status"]["replicas"] == 1 && condition(consumer, "Available").0 == "True"
     });
     assert_eq!(consumer["status"]["server"], "pulsar://localhost:6650");
@@ -58,13 +57,13 @@ fn the_deployment_is_applied_observed_and_repaired() {
     assert_eq!(consumer["status"]["subscription"], "first-subscription");
     let writes = arena.writes_at_rest();
     assert_eq!(writes.iter().filter(|write| write.contains("deployments")).count(), 1, "{writes:?}");
-    // There it is, and it is ready; before, where the Deployment controller takes longer than a second to make its pod.
+    // The Deployment, the status, the ready status; more if the Deployment controller takes longer than 1 s.
     let is_early = |consumer: &Value| {
         consumer["status"]["conditions"].is_array()
             && consumer["status"]["replicas"].as_i64().unwrap_or(0) == 0
     };
     let early = watch.events().iter().filter(|(_, consumer)| is_early(consumer)).count();
-    assert!(writes.len() <= 3 + early, "{early} statuses before the pod was there: {writes:?}");
+    assert!(writes.len() <= 3 + early, "{early} statuses without a pod: {writes:?}");
     let deployment = arena.get("deployment", DEPLOYMENT).unwrap();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["name"], "pulsarconsumer");
@@ -79,7 +78,7 @@ fn the_deployment_is_applied_observed_and_repaired() {
         json!({ "pulsarcrd": format!("{SAMPLE}-pulsarcrd") })
     );
 
-    // Drift in our fields is repaired; fields of others stay.
+    // The manager repairs its fields and keeps those of others.
     let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer","image":"evil"}]}}},
         "metadata":{"annotations":{"theirs":"kept"}}}"#;
     arena.kubectl(&["patch", "deployment", DEPLOYMENT, "-p", patch]).unwrap();
@@ -88,25 +87,25 @@ fn the_deployment_is_applied_observed_and_repaired() {
     });
     assert_eq!(repaired["metadata"]["annotations"]["theirs"], "kept");
 
-    // Deleted by hand: made again.
+    // A deleted Deployment is created again.
     let uid = repaired["metadata"]["uid"].clone();
     arena.kubectl(&["delete", "deployment", DEPLOYMENT, "--wait=false"]).unwrap();
-    arena.wait_for("deployment", DEPLOYMENT, "it is made again", |deployment| {
+    arena.wait_for("deployment", DEPLOYMENT, "the Deployment exists again", |deployment| {
         deployment["metadata"]["uid"].is_string() && deployment["metadata"]["uid"] != uid
     });
 
-    // Scaled by its scale subresource.
+    // The scale subresource works.
     arena.kubectl(&["scale", "pulsarconsumer", SAMPLE, "--replicas=2"]).unwrap();
     arena.wait_for("pulsarconsumer", SAMPLE, "two consumers are ready", |consumer| {
         consumer["status"]["replicas"] == 2 && condition(consumer, "Available").0 == "True"
     });
     arena.kubectl(&["delete", "pulsarconsumer", SAMPLE, "--timeout=60s"]).unwrap();
-    arena.wait("its Deployment is gone", || arena.get("deployment", DEPLOYMENT).is_none());
+    arena.wait("the Deployment is gone", || arena.get("deployment", DEPLOYMENT).is_none());
 }
 
 #[test]
-fn a_strangers_deployment_is_never_touched() {
-    let arena = Arena::new("pc-stranger");
+fn never_changes_a_foreign_deployment() {
+    let arena = Arena::new("pc-foreign");
     let _manager = arena.manager("pulsarconsumer");
     let theirs = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": DEPLOYMENT },
         "spec": { "replicas": 1, "selector": { "matchLabels": { "app": "theirs" } },
@@ -115,7 +114,7 @@ fn a_strangers_deployment_is_never_touched() {
     arena.apply(&theirs).unwrap();
     let before = arena.get("deployment", DEPLOYMENT).unwrap()["spec"].clone();
     arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
-    arena.wait_for("pulsarconsumer", SAMPLE, "the stranger is named", |consumer| {
+    arena.wait_for("pulsarconsumer", SAMPLE, "the status reports the foreign Deployment", |consumer| {
         condition(consumer, "Available") == ("False".into(), "NotOwned".into())
     });
     assert_eq!(arena.get("deployment", DEPLOYMENT).unwrap()["spec"], before);
@@ -123,7 +122,7 @@ fn a_strangers_deployment_is_never_touched() {
 }
 
 #[test]
-fn bad_input_is_refused_at_apply() {
+fn admission_rejects_bad_input() {
     let arena = Arena::new("pc-bad");
     let cases = [
         (json!({ "serverAddress": "http://broker" }), "must look like pulsar://host:6650"),
@@ -207,7 +206,7 @@ fn bad_input_is_refused_at_apply() {
     for field in ["spec.serverAddress", "spec.topic", "spec.subscriptionName"] {
         assert!(text.contains(field), "{text}");
     }
-    // What looks much like some of those is right.
+    // Similar fields that are valid.
     for fields in [
         json!({ "serverAddress": "pulsar://[::1]:6650,broker,[2001:db8:1:2:3:4:5:6],[::ffff:10.0.0.1]:1" }),
         json!({ "topic": "t", "deadLetterPolicy": {
@@ -222,7 +221,7 @@ fn bad_input_is_refused_at_apply() {
 }
 
 #[test]
-fn a_scale_is_refused_for_an_exclusive_subscription_alone() {
+fn only_an_exclusive_subscription_rejects_a_scale() {
     let arena = Arena::new("pc-scale");
     arena.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive", "replicas": 0 }))).unwrap();
     arena.kubectl(&["scale", "pcon", "one", "--replicas=1"]).unwrap();
@@ -267,26 +266,25 @@ fn replaces_a_deployment_of_the_tutorial_when_it_is_deleted() {
     arena.kubectl(&["create", "--field-manager=manager", "-f", file.to_str().unwrap()]).unwrap();
     let before = arena.get("deployment", "one-deployment").unwrap()["spec"].clone();
     let _manager = arena.manager("pulsarconsumer");
-    let consumer =
-        arena.wait_for("pulsarconsumer", "one", "the other operator's is left alone", |consumer| {
-            condition(consumer, "Applied") == ("False".into(), "NotOwned".into())
-        });
+    let consumer = arena.wait_for("pulsarconsumer", "one", "it reports a foreign Deployment", |consumer| {
+        condition(consumer, "Applied") == ("False".into(), "NotOwned".into())
+    });
     let words = consumer["status"]["conditions"].to_string();
     assert!(words.contains("kubectl delete deployments one-deployment"), "{words}");
     assert_eq!(arena.get("deployment", "one-deployment").unwrap()["spec"], before);
     arena.kubectl(&["delete", "deployments", "one-deployment", "--wait=false"]).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "the manager has made its own", is_available);
+    arena.wait_for("pulsarconsumer", "one", "the manager's Deployment is available", is_available);
     let deployment = arena.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["selector"]["matchLabels"], json!({ "pulsarcrd": "one-pulsarcrd" }));
 }
 
-/// `kubectl scale` and an autoscaler write through the same subresource.
+/// `kubectl scale` and autoscalers write through the scale subresource.
 #[test]
 fn leaves_replicas_that_the_scale_subresource_set() {
     let arena = Arena::new("pc-scaled");
     let _manager = arena.manager("pulsarconsumer");
     arena.apply(&consumer("one", &json!({}))).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "it is there", is_available);
+    arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
     let scale = |replicas: u32| {
         arena.kubectl(&["scale", "deployment", "one-deployment", &format!("--replicas={replicas}")]).unwrap();
     };
@@ -295,7 +293,7 @@ fn leaves_replicas_that_the_scale_subresource_set() {
     };
     scale(3);
     comes_to("ReplicasManagedElsewhere");
-    // Another change is repaired, and the replicas stay.
+    // The manager repairs another field and keeps the replicas.
     let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer","image":"evil"}]}}}}"#;
     arena.kubectl(&["patch", "deployment", "one-deployment", "-p", patch]).unwrap();
     let repaired = arena.wait_for("deployment", "one-deployment", "the image is repaired", |one| {
@@ -315,7 +313,7 @@ fn leaves_replicas_that_the_scale_subresource_set() {
 }
 
 #[test]
-fn fields_come_and_go_and_a_thief_keeps_nothing() {
+fn adds_and_removes_fields_and_repairs_those_of_others() {
     let arena = Arena::new("pc-fields");
     let _manager = arena.manager("pulsarconsumer");
     arena.kubectl(&["create", "serviceaccount", "special"]).unwrap();
@@ -329,15 +327,15 @@ fn fields_come_and_go_and_a_thief_keeps_nothing() {
                 { "weight": 1, "preference": { "matchExpressions": [{ "key": "a", "operator": "Exists" }] } }] } } },
     });
     arena.apply(&consumer("one", &everything)).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "it is there", is_available);
+    arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
     let deployment = arena.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["strategy"]["type"], "Recreate");
     assert!(deployment["spec"]["template"]["spec"]["automountServiceAccountToken"].is_null());
     let before = arena.writes().len();
 
-    // Everything goes again, Recreate included.
+    // All fields are removed again, Recreate too.
     arena.apply(&consumer("one", &json!({ "topic": "other" }))).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "it is there without", is_available);
+    arena.wait_for("pulsarconsumer", "one", "the consumer is available again", is_available);
     let deployment = arena.get("deployment", "one-deployment").unwrap();
     let spec = &deployment["spec"]["template"]["spec"];
     assert!(spec["serviceAccountName"].is_null() && spec["serviceAccount"].is_null(), "{spec:#}");
@@ -356,30 +354,30 @@ fn fields_come_and_go_and_a_thief_keeps_nothing() {
     let writes = arena.writes().split_off(before);
     assert_eq!(writes.iter().filter(|write| write.starts_with("patch deployments")).count(), 1, "{writes:?}");
 
-    // Back to Exclusive, although somebody else has taken a share of the rolling update meanwhile.
+    // Back to Exclusive, although another client owns a field of the rolling update.
     arena
         .kubectl(&[
             "patch",
             "deployment",
             "one-deployment",
-            "--field-manager=thief",
+            "--field-manager=other",
             "--type=merge",
             "-p",
             r#"{"spec":{"replicas":5,"strategy":{"rollingUpdate":{"maxSurge":3}}}}"#,
         ])
         .unwrap();
-    arena.wait_for("deployment", "one-deployment", "the thief is repaired", |one| {
+    arena.wait_for("deployment", "one-deployment", "the other client's changes are reverted", |one| {
         one["spec"]["replicas"] == 1 && one["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == "25%"
     });
     arena.apply(&consumer("one", &json!({ "subscriptionType": "Exclusive" }))).unwrap();
-    arena.wait_for("deployment", "one-deployment", "it is recreated", |one| {
+    arena.wait_for("deployment", "one-deployment", "the strategy is Recreate", |one| {
         one["spec"]["strategy"] == json!({ "type": "Recreate" })
     });
-    arena.wait_for("pulsarconsumer", "one", "it is available again", is_available);
+    arena.wait_for("pulsarconsumer", "one", "the consumer is available again", is_available);
 }
 
 #[test]
-fn every_sample_comes_to_what_it_promises() {
+fn every_sample_ends_as_its_comment_states() {
     let arena = Arena::new("pc-samples");
     let _manager = arena.manager("pulsarconsumer");
     for file in samples("pulsarconsumer") {
@@ -389,13 +387,13 @@ fn every_sample_comes_to_what_it_promises() {
         let (_, manifest) = text.split_once("kind: PulsarConsumer").unwrap();
         let name = manifest.lines().find_map(|line| line.strip_prefix("  name: ")).unwrap();
         let (type_, reason) = promise(&text, "Available (ConsumersReady)");
-        arena.wait_for("pulsarconsumer", name, &format!("{path} comes to {type_} ({reason})"), |consumer| {
+        arena.wait_for("pulsarconsumer", name, &format!("{path} is {type_} ({reason})"), |consumer| {
             condition(consumer, &type_).1 == reason
         });
     }
 }
 
-/// The status of a pod's container, written by the test as a kubelet would.
+/// The status that a kubelet would write for a container.
 fn pod_status(phase: &str, state: &Value) -> Value {
     json!({ "status": { "phase": phase, "containerStatuses": [{
         "name": "pulsarconsumer", "image": "x", "imageID": "", "ready": false, "restartCount": 0, "state": state,
@@ -403,7 +401,7 @@ fn pod_status(phase: &str, state: &Value) -> Value {
 }
 
 #[test]
-fn a_pod_that_does_not_become_ready_says_why() {
+fn reports_why_a_pod_does_not_become_ready() {
     let arena = Arena::new("pc-why");
     let _manager = arena.manager("pulsarconsumer");
     let pod = json!({ "annotations": { "kwok.quintet.dev/start": "never" } });
@@ -423,7 +421,7 @@ fn a_pod_that_does_not_become_ready_says_why() {
     }
     for (name, phase, state, _) in &cases {
         let label = format!("pulsarcrd={name}-pulsarcrd");
-        arena.wait("its pod is bound", || {
+        arena.wait("the pod is bound", || {
             arena.list("pods", &label).first().is_some_and(|pod| pod["spec"]["nodeName"].is_string())
         });
         let pod = arena.list("pods", &label).remove(0);
@@ -456,7 +454,7 @@ fn keeps_the_variable_of_reloader() {
     let _manager = arena.manager("pulsarconsumer");
     let annotations = json!({ "secret.reloader.stakater.com/auto": "true" });
     arena.apply(&consumer("one", &json!({ "pod": { "annotations": annotations } }))).unwrap();
-    arena.wait_for("pulsarconsumer", "one", "it is there", is_available);
+    arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
     let deployment = arena.get("deployment", "one-deployment").unwrap();
     assert_eq!(deployment["spec"]["template"]["metadata"]["annotations"], annotations);
     let patch = r#"{"spec":{"template":{"spec":{"containers":[{"name":"pulsarconsumer",
@@ -468,15 +466,15 @@ fn keeps_the_variable_of_reloader() {
         revision(one) == "2" && one["status"]["updatedReplicas"] == 1 && one["status"]["replicas"] == 1
     });
     arena.writes_at_rest();
-    arena.wait_for("pulsarconsumer", "one", "it is available", is_available);
+    arena.wait_for("pulsarconsumer", "one", "the consumer is available", is_available);
     let deployment = arena.get("deployment", "one-deployment").unwrap();
     assert!(container(&deployment)["env"].to_string().contains("STAKATER_CREDENTIALS_SECRET"));
     assert_eq!(revision(&deployment), "2");
 }
 
-/// Two managers that both believe that they may write apply the same, and do not undo what the other has done.
+/// Two managers may both write. They apply the same fields and do not undo each other's writes.
 #[test]
-fn two_managers_at_once_do_not_fight() {
+fn two_active_managers_do_not_conflict() {
     let arena = Arena::new("pc-two");
     let _first = arena.manager_with("first", "pulsarconsumer", &[]);
     let _second = arena.manager_with("second", "pulsarconsumer", &[]);
@@ -486,7 +484,7 @@ fn two_managers_at_once_do_not_fight() {
     }
     let settled = |replicas: i64| {
         for name in &names {
-            arena.wait_for("pulsarconsumer", name, "it is there", |consumer| {
+            arena.wait_for("pulsarconsumer", name, "the consumer is available", |consumer| {
                 is_available(consumer) && consumer["status"]["replicas"] == replicas
             });
         }
@@ -498,10 +496,10 @@ fn two_managers_at_once_do_not_fight() {
     settled(3);
     let before = arena.writes_at_rest();
     std::thread::sleep(std::time::Duration::from_secs(3));
-    assert_eq!(arena.writes(), before, "both are content");
+    assert_eq!(arena.writes(), before, "neither manager writes");
     for name in &names {
         let deployment = arena.get("deployment", &format!("{name}-deployment")).unwrap();
-        // Made, and scaled once.
+        // Created, and scaled once.
         assert_eq!(deployment["metadata"]["generation"], 2, "{deployment:#}");
     }
 }

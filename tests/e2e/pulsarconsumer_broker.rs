@@ -1,8 +1,8 @@
 //! PulsarConsumer with a real broker and real consumers.
 //!
-//! Nodes are simulated, but the containers of these pods are not: each is the `pulsar-consumer` program, a process of this
-//! machine with the pod's own environment and Secrets, and what its /readyz answers is written into the pod's status and
-//! Events as a kubelet does (`quintet_localcluster::consumers`).
+//! Nodes are simulated, but each container is a `pulsar-consumer` process with the pod's environment and
+//! Secrets. `quintet_localcluster::consumers` writes its /readyz answers to the pod's status and Events, as a
+//! kubelet does.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,13 +25,13 @@ fn program(name: &str) -> PathBuf {
     PathBuf::from(folder).join(name)
 }
 
-/// A broker that goes with the test.
+/// A broker, taken down on drop.
 struct TestBroker(Option<Broker>);
 
 impl TestBroker {
     fn up(arena: &Arena, what: &str, auth: bool) -> Self {
         let options = Options { auth, ..Options::new(format!("{}-{what}", arena.cluster().name())) };
-        Self(Some(Broker::up(&options).expect("the broker comes up").0))
+        Self(Some(Broker::up(&options).expect("the broker starts").0))
     }
 }
 
@@ -51,7 +51,7 @@ impl Drop for TestBroker {
     }
 }
 
-/// What plays the kubelets, for as long as it lives.
+/// Plays the kubelets until drop.
 struct Kubelets {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -63,7 +63,7 @@ impl Kubelets {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let go_on = move || {
-            anyhow::ensure!(!stopped.load(Ordering::Relaxed), "the test is over");
+            anyhow::ensure!(!stopped.load(Ordering::Relaxed), "the test has ended");
             Ok(())
         };
         let thread = thread::spawn(move || {
@@ -82,7 +82,7 @@ impl Drop for Kubelets {
     }
 }
 
-/// Sends so many messages, each an entry of its own.
+/// Sends this number of messages, each as a separate entry.
 fn produce(server: &str, topic: &str, message: &str, count: u32, token: Option<&std::path::Path>) {
     let mut producer = Command::new(program("pulsar-producer"));
     producer.env("PULSAR_SERVER", server).env("PULSAR_TOPIC", topic);
@@ -93,7 +93,7 @@ fn produce(server: &str, topic: &str, message: &str, count: u32, token: Option<&
     run::stdout(&mut producer).expect("the messages are sent");
 }
 
-/// How often the consumers of a PulsarConsumer have printed a line that begins so.
+/// The number of lines with this prefix that the consumers of a PulsarConsumer have printed.
 fn printed(arena: &Arena, name: &str, line: &str) -> usize {
     let logs = fs::read_dir(arena.kube().log("")).unwrap().flatten();
     let prefix = format!("{name}-deployment-");
@@ -102,14 +102,14 @@ fn printed(arena: &Arena, name: &str, line: &str) -> usize {
     text.lines().filter(|printed| printed.starts_with(line)).count()
 }
 
-/// Waits for a condition's reason.
+/// Waits until the condition has this reason.
 fn comes_to(arena: &Arena, name: &str, type_: &str, reason: &str) {
     arena.wait_for("pulsarconsumer", name, &format!("{type_} ({reason})"), |consumer| {
         condition(consumer, type_).1 == reason
     });
 }
 
-/// Whether `kubectl describe` of the pods of a PulsarConsumer contains these words.
+/// Whether `kubectl describe` of a PulsarConsumer's pods contains these words.
 fn describes(arena: &Arena, name: &str, words: &str) -> bool {
     let label = format!("pulsarcrd={name}-pulsarcrd");
     arena.kubectl(&["describe", "pods", "-l", &label]).is_ok_and(|text| text.contains(words))
@@ -117,7 +117,7 @@ fn describes(arena: &Arena, name: &str, words: &str) -> bool {
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn consumers_consume_and_what_is_said_of_them_is_so() {
+fn consumes_and_reports_the_state_of_consumers() {
     let arena = Arena::alone("pb-plain");
     arena.node("one");
     let broker = TestBroker::up(&arena, "plain", false);
@@ -132,52 +132,52 @@ fn consumers_consume_and_what_is_said_of_them_is_so() {
         consumer["spec"]["backlogPollSeconds"] = json!(10);
         consumer
     };
-    // The post's own sample: its localhost is the pod itself, where no broker is.
+    // The tutorial's sample: its localhost is the pod, which has no broker.
     arena.apply_sample("pulsarconsumer/pulsarconsumer-sample-1.yaml").unwrap();
 
     arena.apply(&of("live", "live", &json!({}))).unwrap();
-    arena.wait_for("pulsarconsumer", "live", "it consumes", |one| {
+    arena.wait_for("pulsarconsumer", "live", "the consumer is connected", |one| {
         is_available(one) && one["status"]["consumers"] == 1
     });
     produce(&server, "live", "hello", 50, None);
-    arena.wait("all was printed", || printed(&arena, "live", "Message Received: hello") == 50);
+    arena.wait("all messages are printed", || printed(&arena, "live", "Message Received: hello") == 50);
 
-    // Nobody consumes: the backlog is what was sent.
+    // Without consumers, the backlog is the number of sent messages.
     arena.kubectl(&["scale", "pcon", "live", "--replicas=0"]).unwrap();
-    arena.wait_for("pulsarconsumer", "live", "nobody consumes", |one| one["status"]["consumers"] == 0);
+    arena.wait_for("pulsarconsumer", "live", "no consumer is left", |one| one["status"]["consumers"] == 0);
     produce(&server, "live", "later", 20, None);
     let metric =
         format!("quintet_pulsarconsumer_backlog{{name=\"live\",namespace=\"{}\"}} 20", arena.namespace());
     arena
         .wait("the backlog is measured", || manager.metrics().is_ok_and(|metrics| metrics.contains(&metric)));
-    // Asked in the middle of the sending, it is not written again for one or two more.
-    let told = arena.wait_for("pulsarconsumer", "live", "the backlog is told", |one| {
+    // A backlog read during the sending is not updated for one or two further messages.
+    let seen = arena.wait_for("pulsarconsumer", "live", "the status has the backlog", |one| {
         one["status"]["backlog"].as_u64().is_some_and(|backlog| backlog >= 18)
     });
     let columns = arena.kubectl(&["get", "pcon", "live"]).unwrap();
     assert!(
-        columns.contains("BACKLOG") && columns.contains(&format!(" {} ", told["status"]["backlog"])),
+        columns.contains("BACKLOG") && columns.contains(&format!(" {} ", seen["status"]["backlog"])),
         "{columns}"
     );
     arena.kubectl(&["scale", "pcon", "live", "--replicas=2"]).unwrap();
-    arena.wait_for("pulsarconsumer", "live", "the backlog is gone", |one| {
+    arena.wait_for("pulsarconsumer", "live", "the backlog is 0", |one| {
         one["status"]["backlog"] == 0 && one["status"]["consumers"] == 2
     });
     assert_eq!(printed(&arena, "live", "Message Received: later"), 20);
 
-    // Two objects, one Exclusive subscription.
+    // Two objects share one Exclusive subscription.
     let exclusive = json!({ "subscriptionType": "Exclusive" });
     arena.apply(&of("first", "taken", &exclusive)).unwrap();
-    arena.wait_for("pulsarconsumer", "first", "it consumes", is_available);
+    arena.wait_for("pulsarconsumer", "first", "the consumer is available", is_available);
     arena.apply(&of("second", "taken", &exclusive)).unwrap();
     for (name, code) in [("second", 409), ("pulsarconsumer-sample-1", 502)] {
         comes_to(&arena, name, "Available", "ConsumersNotReady");
-        arena.wait("the probe's status code is in the events of its pod", || {
+        arena.wait("the probe's status code is in an Event of the pod", || {
             describes(&arena, name, &format!("statuscode: {code}"))
         });
     }
 
-    // What the admin API says of topics.
+    // Conditions from the admin API's answers about topics.
     let admin = broker.admin().unwrap();
     admin.create_topic("empty").unwrap();
     admin.create_partitioned_topic("parts", 3).unwrap();
@@ -188,29 +188,29 @@ fn consumers_consume_and_what_is_said_of_them_is_so() {
         comes_to(&arena, name, "BacklogObserved", reason);
     }
     arena.apply(&of("parts", "parts", &json!({ "initialPosition": "Earliest" }))).unwrap();
-    arena.wait_for("pulsarconsumer", "parts", "it consumes every partition", |one| {
+    arena.wait_for("pulsarconsumer", "parts", "the consumer reads every partition", |one| {
         is_available(one) && condition(one, "BacklogObserved").0 == "True" && one["status"]["consumers"] == 1
     });
 
-    // A broker that is gone for a while is said, and nothing has to be done when it is back.
+    // The status reports an absent broker, and recovers without an action of the user.
     broker.kill().unwrap();
     comes_to(&arena, "live", "BacklogObserved", "AdminUnreachable");
     comes_to(&arena, "live", "Available", "ConsumersNotReady");
     broker.restart().unwrap();
-    arena.wait_for("pulsarconsumer", "live", "all is well again", |one| {
+    arena.wait_for("pulsarconsumer", "live", "the consumer is available again", |one| {
         is_available(one) && condition(one, "BacklogObserved").0 == "True"
     });
     produce(&server, "live", "again", 5, None);
-    arena.wait("it consumes again", || printed(&arena, "live", "Message Received: again") >= 5);
+    arena.wait("the consumer prints again", || printed(&arena, "live", "Message Received: again") >= 5);
 
-    // Its series go with an object.
+    // Deleting the object removes its metrics.
     arena.kubectl(&["delete", "pcon", "live", "--timeout=60s"]).unwrap();
-    arena.wait("no figure of it is left", || !manager.metrics().unwrap().contains("name=\"live\""));
+    arena.wait("the object's metrics are gone", || !manager.metrics().unwrap().contains("name=\"live\""));
 }
 
 #[test]
 #[ignore = "needs a broker: cargo xtask test"]
-fn tokens_are_mounted_and_their_refusal_is_said() {
+fn mounts_tokens_and_reports_rejected_ones() {
     let arena = Arena::alone("pb-tokens");
     arena.node("one");
     let broker = TestBroker::up(&arena, "tokens", true);
@@ -230,16 +230,16 @@ fn tokens_are_mounted_and_their_refusal_is_said() {
         consumer["spec"]["backlogPollSeconds"] = json!(10);
         arena.apply(&consumer).unwrap();
     }
-    arena.wait_for("pulsarconsumer", "good", "it consumes", is_available);
+    arena.wait_for("pulsarconsumer", "good", "the consumer is available", is_available);
     produce(&broker.service_url(), "t", "hello", 3, Some(&broker.token_file()));
-    arena.wait("all was printed", || printed(&arena, "good", "Message Received: hello") == 3);
+    arena.wait("all messages are printed", || printed(&arena, "good", "Message Received: hello") == 3);
     comes_to(&arena, "bad", "Available", "ConsumerFailed");
     comes_to(&arena, "absent", "Available", "ConsumersNotReady");
-    arena.wait("the missing Secret is in the events of its pod", || {
+    arena.wait("the missing Secret is in an Event of the pod", || {
         describes(&arena, "absent", "secret \"absent\" not found")
     });
 
-    // The manager may read no Secret until it is let.
+    // The manager may not read Secrets until the Role allows it.
     comes_to(&arena, "good", "BacklogObserved", "SecretForbidden");
     arena.kubectl(&["create", "role", "secrets", "--verb=get", "--resource=secrets"]).unwrap();
     let account = "--serviceaccount=quintet-system:quintet";
@@ -247,13 +247,13 @@ fn tokens_are_mounted_and_their_refusal_is_said() {
     comes_to(&arena, "good", "BacklogObserved", "Observed");
     comes_to(&arena, "bad", "BacklogObserved", "AdminRefused");
     comes_to(&arena, "absent", "BacklogObserved", "SecretNotFound");
-    // A Secret that comes later is taken: the kubelet has waited for it.
+    // The kubelet waits for a missing Secret and mounts it once it exists.
     let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "absent" },
         "stringData": { "token": good } });
     arena.apply(&secret).unwrap();
-    arena.wait_for("pulsarconsumer", "absent", "it consumes", is_available);
+    arena.wait_for("pulsarconsumer", "absent", "the consumer is available", is_available);
 
     let events = arena.kubectl(&["get", "events,pods,deployments,pcon", "-o", "json"]).unwrap();
-    let shown = [manager.logged(), manager.metrics().unwrap(), events].concat();
-    assert!(!shown.contains(&good) && !shown.contains(&bad), "no token is shown anywhere");
+    let texts = [manager.logged(), manager.metrics().unwrap(), events].concat();
+    assert!(!texts.contains(&good) && !texts.contains(&bad), "no text contains a token");
 }

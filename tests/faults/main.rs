@@ -1,4 +1,4 @@
-//! `cargo xtask faults`; under `cargo test` a part of it, spread evenly.
+//! `cargo xtask faults`. `cargo test` runs a part of it, spread evenly.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,6 @@
-//! What every end-to-end test needs: a namespace of its own on a real API server, simulated nodes of its own, and a
-//! manager that runs with the rights that the chart gives it.
+//! Shared by all end-to-end tests: a namespace, simulated nodes, and a manager with the rights of the chart.
 //!
-//! `cargo xtask test` brings the cluster up, installs the chart and says by environment which cluster it is.
+//! `cargo xtask test` brings the cluster up, installs the chart, and names the cluster by a variable.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,31 +19,31 @@ use quintet_localcluster::temporary::Temporary;
 use quintet_localcluster::variables;
 use serde_json::{Value, json};
 
-/// How long a test waits for what must come; generous, since the machines are small and busy.
+/// How long a test waits for a state. Generous, because the machines are small and busy.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The pause between two looks: each is a process of its own, and the machines are small.
+/// The pause between two reads. Each read starts a kubectl process, and the machines are small.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The user agent of every request of a manager.
 pub const USER_AGENT: &str = "quintet/";
 
-/// A test's own part of the cluster. What it made goes with it; on failure its manager's log is printed.
+/// The namespace and the nodes of one test, deleted on drop. After a failure, drop prints the manager's log.
 pub struct Arena {
     cluster: Cluster,
     namespace: String,
     managers: RefCell<Vec<String>>,
-    /// Where the cluster is its own: it goes after everything else.
+    /// Takes down the cluster that belongs to this test alone.
     own: Option<Temporary>,
 }
 
 impl Arena {
-    /// A namespace named after the test.
+    /// Creates a namespace whose name contains the test's.
     pub fn new(test: &str) -> Self {
         Self::within(cluster(), test, None)
     }
 
-    /// The same in a cluster of its own, without nodes, that goes with it: for a test that harms the cluster.
+    /// Brings up a cluster for this test alone, without nodes: for a test that disturbs the cluster.
     pub fn alone(test: &str) -> Self {
         let own = Temporary::new(test);
         let (cluster, _) =
@@ -59,11 +58,11 @@ impl Arena {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("e2e-{test}-{}-{serial}", std::process::id());
         run::stdout(cluster.kubectl().args(["create", "namespace", &namespace]))
-            .expect("the namespace is made");
+            .expect("kubectl creates the namespace");
         Self { cluster, namespace, managers: RefCell::default(), own }
     }
 
-    /// Its namespace.
+    /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -73,17 +72,17 @@ impl Arena {
         &self.cluster
     }
 
-    /// How to reach the cluster.
+    /// The client of the cluster.
     pub fn kube(&self) -> &Kube {
         self.cluster.kube()
     }
 
-    /// A manager that acts in this namespace alone, for these kinds.
+    /// Starts a manager that serves only this namespace and these kinds.
     pub fn manager(&self, controllers: &str) -> Manager {
         self.manager_with("manager", controllers, &[])
     }
 
-    /// A manager of another name, with further flags.
+    /// Starts a manager with another name and further flags.
     pub fn manager_with(&self, name: &str, controllers: &str, more: &[&str]) -> Manager {
         let name = format!("{}-{name}", self.namespace);
         if !self.managers.borrow().contains(&name) {
@@ -105,18 +104,18 @@ impl Arena {
         Manager::start(self.kube(), &options).expect("the manager starts")
     }
 
-    /// The bare program, for this namespace and these kinds, which nobody waits for to be ready: to be killed also while
-    /// it starts. It has the rights of a manager that was started before.
+    /// Starts the program for this namespace and these kinds without waiting until it is ready, so that a
+    /// test can kill it during its start. It has the rights of a manager that was started before.
     pub fn bare_manager(&self, controllers: &str) -> Child {
         self.bare_manager_printing(controllers, Stdio::null())
     }
 
-    /// The same, with a standard output of its own.
+    /// Like [`Arena::bare_manager`], with the given standard output.
     pub fn bare_manager_printing(&self, controllers: &str, stdout: impl Into<Stdio>) -> Child {
         self.bare_command(controllers).stdout(stdout).spawn().expect("the manager's program runs")
     }
 
-    /// The command that runs the bare program.
+    /// The command of [`Arena::bare_manager`].
     pub fn bare_command(&self, controllers: &str) -> Command {
         let name = format!("{}-manager", self.namespace);
         let kubeconfig = self.kube().dir().join(format!("{name}.kubeconfig"));
@@ -137,22 +136,23 @@ impl Arena {
         command
     }
 
-    /// Lets the chart's ServiceAccount use Leases in this namespace, for managers whose Lease is here.
+    /// Lets the chart's ServiceAccount use Leases in this namespace, for managers that elect a leader here.
     pub fn allow_leases(&self) {
         let verbs = "--verb=create,get,update,watch";
         self.kubectl(&["create", "role", "leases", verbs, "--resource=leases.coordination.k8s.io"])
-            .expect("the role is made");
+            .expect("kubectl creates the Role");
         let account = "--serviceaccount=quintet-system:quintet";
-        self.kubectl(&["create", "rolebinding", "leases", "--role=leases", account]).expect("it is bound");
+        self.kubectl(&["create", "rolebinding", "leases", "--role=leases", account])
+            .expect("kubectl binds it");
     }
 
-    /// kubectl in this namespace; what it prints, or what it says when it fails.
+    /// Runs kubectl in this namespace and returns its standard output, or its error.
     pub fn kubectl(&self, args: &[&str]) -> Result<String, String> {
         run::stdout(self.kube().kubectl().args(["-n", &self.namespace]).args(args))
             .map_err(|error| format!("{error:#}"))
     }
 
-    /// `kubectl apply` of one object, in this namespace unless it is cluster-scoped.
+    /// Applies one object, in this namespace unless it is cluster-scoped.
     pub fn apply(&self, object: &Value) -> Result<String, String> {
         run::stdout_with_input(
             self.kube().kubectl().args(["-n", &self.namespace, "apply", "-f", "-"]),
@@ -161,26 +161,26 @@ impl Arena {
         .map_err(|error| format!("{error:#}"))
     }
 
-    /// Applies a sample of the project into this namespace.
+    /// Applies a file of `samples` in this namespace.
     pub fn apply_sample(&self, path: &str) -> Result<String, String> {
         let file = workspace().join("samples").join(path);
         run::stdout(self.kube().kubectl().args(["-n", &self.namespace, "apply", "-f"]).arg(file))
             .map_err(|error| format!("{error:#}"))
     }
 
-    /// An object, or nothing.
+    /// Returns the object, or `None` if it does not exist.
     pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
         answered(|| self.kube().get(&self.namespace, kind, name).map_err(|error| format!("{error:#}")))
     }
 
-    /// All objects of a kind, perhaps of a label.
+    /// The objects of a kind that match the selector.
     pub fn list(&self, kind: &str, selector: &str) -> Vec<Value> {
         let text = answered(|| self.kubectl(&["get", kind, "-o", "json", "-l", selector]));
         let list: Value = serde_json::from_str(&text).expect("kubectl prints JSON");
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Waits until `ready` holds of an object; fails with the object as it was last.
+    /// Waits until `ready` is true for an object. A failure prints the object as it was last.
     pub fn wait_for(&self, kind: &str, name: &str, what: &str, ready: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
         let waited = run::poll(what, PATIENCE, PAUSE, || {
@@ -190,13 +190,13 @@ impl Arena {
         waited.unwrap_or_else(|error| panic!("{error}\n{kind} {name} is {last:#}"))
     }
 
-    /// Waits until something holds.
+    /// Waits until `ready` is true. `what` completes the sentence "waiting until …".
     pub fn wait(&self, what: &str, ready: impl Fn() -> bool) {
         run::poll(what, PATIENCE, PAUSE, || Ok(ready().then_some(())))
             .unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// A JSON merge patch; a subresource may stand after a slash, as in `pod/status`.
+    /// Applies a JSON merge patch. A subresource may follow a slash, as in `pod/status`.
     pub fn patch(&self, kind: &str, name: &str, patch: &Value) {
         let (kind, subresource) = kind.split_once('/').unwrap_or((kind, ""));
         let subresource = format!("--subresource={subresource}");
@@ -209,12 +209,12 @@ impl Arena {
         self.kubectl(&args).expect("kubectl patches");
     }
 
-    /// A simulated node of this test, with a label of this test: `arena=<namespace>`.
+    /// Creates a simulated Node with the label `arena=<namespace>`, waits until it is Ready; returns its name.
     pub fn node(&self, name: &str) -> String {
         self.nodes([name]).remove(0)
     }
 
-    /// Several of them at once.
+    /// Creates several Nodes at once, as [`Arena::node`] does.
     pub fn nodes<N: std::fmt::Display>(&self, names: impl IntoIterator<Item = N>) -> Vec<String> {
         let names: Vec<String> = names.into_iter().map(|name| format!("{}-{name}", self.namespace)).collect();
         let nodes: Vec<Value> = names
@@ -231,9 +231,9 @@ impl Arena {
             })
             .collect();
         self.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": nodes }))
-            .expect("the nodes are made");
-        self.wait("the nodes are Ready", || {
-            // The taint of a node that was not ready goes a moment after it is.
+            .expect("kubectl creates the Nodes");
+        self.wait("the Nodes are Ready", || {
+            // The not-ready taint disappears a moment after the Node becomes Ready.
             let ready = |node: &Value| {
                 condition(node, "Ready").0 == "True"
                     && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
@@ -247,8 +247,7 @@ impl Arena {
         names
     }
 
-    /// Follows the objects of a kind and label: every change of any of them, in order, from now on. What is there is
-    /// reported as added.
+    /// Watches the objects of a kind and label from now on. Existing objects are reported as added.
     pub fn watch(&self, kind: &str, selector: &str) -> Watch {
         static SERIAL: AtomicUsize = AtomicUsize::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -261,7 +260,7 @@ impl Arena {
             .stdin(Stdio::null())
             .stdout(File::create(&path).expect("a file in the cluster's folder"))
             .spawn()
-            .expect("kubectl runs");
+            .expect("kubectl starts");
         Watch {
             child,
             path,
@@ -270,8 +269,8 @@ impl Arena {
         }
     }
 
-    /// What the API server's audit log has of this namespace and of managers: writes that were answered. Events,
-    /// Leases and dry runs are left out.
+    /// Answered writes of managers in this namespace, from the API server's audit log, without Events, Leases
+    /// and dry runs.
     fn audited(&self) -> Vec<Value> {
         self.answered().into_iter().filter(|entry| !is_dry_run(entry)).collect()
     }
@@ -281,7 +280,7 @@ impl Arena {
         self.answered().iter().filter(|entry| is_dry_run(entry)).count()
     }
 
-    /// The same with dry runs.
+    /// Like [`Arena::audited`], with dry runs.
     fn answered(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.cluster.audit_log()).expect("there is an audit log");
         log.lines()
@@ -297,8 +296,8 @@ impl Arena {
             .collect()
     }
 
-    /// Requests of managers that wrote something in this namespace since the cluster came up, as the API server's
-    /// audit log has them: one line `verb resource[/subresource] code` each, Events and Leases left out.
+    /// The managers' writes in this namespace since the cluster came up, from the API server's audit log,
+    /// without Events and Leases. Each is a line `verb resource[/subresource] code`.
     pub fn writes(&self) -> Vec<String> {
         let part = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let line = |entry: &Value| {
@@ -314,17 +313,16 @@ impl Arena {
         self.audited().iter().map(line).collect()
     }
 
-    /// The same when there are so many of them: the audit log has a request a moment after its answer, and what it wrote is seen
-    /// before.
+    /// Waits for `count` writes, then returns all. The audit log shows a request a moment after its answer.
     pub fn writes_when(&self, count: usize) -> Vec<String> {
         self.wait(&format!("{count} writes are in the audit log"), || self.writes().len() >= count);
         self.writes()
     }
 
-    /// The same once nobody has written for two seconds.
+    /// Waits until two seconds pass without a write, then returns all writes.
     pub fn writes_at_rest(&self) -> Vec<String> {
         let mut before = None;
-        run::poll("nothing is written any more", PATIENCE, Duration::from_secs(2), || {
+        run::poll("no manager has written for 2 s", PATIENCE, Duration::from_secs(2), || {
             let now = self.writes();
             let is_at_rest = before.as_ref() == Some(&now);
             before = Some(now.clone());
@@ -333,7 +331,7 @@ impl Arena {
         .unwrap_or_else(|error| panic!("{error}: {before:?}"))
     }
 
-    /// How often managers have made a pod of each name in this namespace, by the API server's audit log.
+    /// The number of times that managers created a pod of each name in this namespace, from the audit log.
     pub fn created_pods(&self) -> BTreeMap<String, usize> {
         let mut created = BTreeMap::new();
         for entry in self.audited() {
@@ -342,7 +340,7 @@ impl Arena {
                 && entry["objectRef"]["subresource"].is_null()
                 && entry["responseStatus"]["code"] == 201
             {
-                let name = entry["objectRef"]["name"].as_str().expect("the audit log names what is made");
+                let name = entry["objectRef"]["name"].as_str().expect("the audit log has the pod's name");
                 *created.entry(name.to_owned()).or_insert(0) += 1;
             }
         }
@@ -350,17 +348,17 @@ impl Arena {
     }
 }
 
-/// Whether an entry of the audit log is about a request that was to change nothing.
+/// Whether an entry of the audit log is a dry run.
 fn is_dry_run(entry: &Value) -> bool {
     entry["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=All"))
 }
 
-/// A small generator of numbers below `bound`; its seed is printed, so that a failure can be repeated.
+/// A small random number generator. It prints its seed, so that a failure can be repeated.
 pub struct Dice(u64);
 
 impl Dice {
-    /// Begins with the time of day.
-    #[allow(clippy::new_without_default, reason = "no two are the same")]
+    /// Seeds the generator with the time of day.
+    #[allow(clippy::new_without_default, reason = "two generators differ")]
     pub fn new() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let seed = now.as_nanos().try_into().unwrap_or(u64::MAX) | 1;
@@ -387,8 +385,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Every change so far, those included that brought about what is there now: `ADDED`, `MODIFIED` or `DELETED`, and
-    /// the object as it was then.
+    /// Every change so far, with the changes that led to the current objects: `ADDED`, `MODIFIED` or
+    /// `DELETED`, and the object as it was then.
     pub fn events(&self) -> Vec<(String, Value)> {
         let text = answered(|| {
             run::stdout(self.kube.kubectl().args(&self.list)).map_err(|error| format!("{error:#}"))
@@ -398,11 +396,11 @@ impl Watch {
         let version =
             |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         let mut events = Vec::new();
-        run::poll("the watch shows what is there", PATIENCE, PAUSE, || {
-            let text = fs::read_to_string(&self.path).expect("what kubectl wrote");
+        run::poll("the watch shows the current objects", PATIENCE, PAUSE, || {
+            let text = fs::read_to_string(&self.path).expect("kubectl's output can be read");
             events = serde_json::Deserializer::from_str(&text)
                 .into_iter::<Value>()
-                // The last one may not be written to its end yet.
+                // kubectl may not have finished the last event.
                 .map_while(Result::ok)
                 .map(|mut event| {
                     (event["type"].as_str().unwrap_or_default().to_owned(), event["object"].take())
@@ -417,7 +415,7 @@ impl Watch {
 }
 
 impl Watch {
-    /// Waits until an object was seen to be so at some time, whatever has become of it since; then the object as it was.
+    /// Waits until `was` is true for any past or present state of an object, and returns that state.
     pub fn wait_for(&self, what: &str, was: impl Fn(&Value) -> bool) -> Value {
         let seen = run::poll(what, PATIENCE, PAUSE, || {
             Ok(self.events().into_iter().map(|(_, object)| object).find(|object| was(object)))
@@ -454,7 +452,7 @@ impl Drop for Arena {
     }
 }
 
-/// Whether a manager has made a pass of this controller that came to a good end.
+/// Whether a manager has finished a reconcile of this controller successfully.
 pub fn has_made_a_pass(manager: &Manager, controller: &str) -> bool {
     let passes =
         format!("controller_runtime_reconcile_total{{controller=\"{controller}\",result=\"success\"}} ");
@@ -462,7 +460,7 @@ pub fn has_made_a_pass(manager: &Manager, controller: &str) -> bool {
     metrics.lines().any(|line| line.starts_with(&passes) && !line.ends_with(" 0"))
 }
 
-/// Status and reason of a condition of an object; empty where it has none.
+/// Status and reason of a condition; both are empty if the object does not have it.
 pub fn condition(object: &Value, type_: &str) -> (String, String) {
     let part = |condition: &Value, member: &str| condition[member].as_str().unwrap_or_default().to_owned();
     object["status"]["conditions"]
@@ -474,10 +472,10 @@ pub fn condition(object: &Value, type_: &str) -> (String, String) {
         .unwrap_or_default()
 }
 
-/// What is asked until there is an answer: a look that the API server has no time for is no finding.
+/// Repeats `ask` until it succeeds, because a busy API server may not answer a request in time.
 pub fn answered<T>(ask: impl Fn() -> Result<T, String>) -> T {
     let mut last = String::new();
-    let answer = run::poll("an answer", PATIENCE, PAUSE, || {
+    let answer = run::poll("the API server answers", PATIENCE, PAUSE, || {
         Ok(match ask() {
             Ok(answer) => Some(answer),
             Err(error) => {
@@ -492,20 +490,20 @@ pub fn answered<T>(ask: impl Fn() -> Result<T, String>) -> T {
 /// The cluster that `cargo xtask test` brought up.
 pub fn cluster() -> Cluster {
     let name = std::env::var(variables::CLUSTER).unwrap_or_else(|_| {
-        panic!("{} names no cluster: end-to-end tests are run by `cargo xtask test`", variables::CLUSTER)
+        panic!("{} names no cluster: run end-to-end tests with `cargo xtask test`", variables::CLUSTER)
     });
     Cluster::open(&name).expect("the cluster is up")
 }
 
-/// The manager's program.
+/// The path of the manager's program.
 pub fn program() -> PathBuf {
     std::env::var_os(variables::PROGRAM).map_or_else(
-        || panic!("{} names no program: end-to-end tests are run by `cargo xtask test`", variables::PROGRAM),
+        || panic!("{} names no program: run end-to-end tests with `cargo xtask test`", variables::PROGRAM),
         PathBuf::from,
     )
 }
 
-/// The checkout.
+/// The path of the checkout.
 pub fn workspace() -> PathBuf {
     quintet_localcluster::paths::workspace().to_owned()
 }

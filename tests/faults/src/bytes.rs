@@ -1,7 +1,7 @@
-//! Hostile bytes: everything that is decoded gets what nobody would send. There is no panic, and what cannot be understood is
-//! refused with one short sentence.
+//! Feeds every decoder with hostile bytes. A decoder must not panic, and must report what it rejects in one
+//! short message.
 //!
-//! An input has a name that brings it back: `bytes:pod.17`.
+//! The name of an input reproduces it: `bytes:pod.17`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use serde_json::{Map, Value, json};
 
 use crate::dice::Dice;
 
-/// How many inputs each decoder gets.
+/// The number of inputs for each decoder.
 pub const EACH: usize = 100_000;
-/// Bytes of an object that the API server takes (etcd's limit for a request).
+/// The largest object that the API server accepts, in bytes (etcd's limit for a request).
 const LARGEST: usize = 1_500_000;
-/// Bytes of the longest sentence about what cannot be understood.
+/// The longest error message, in bytes.
 const LONGEST: usize = 512;
 
-/// Something that is decoded, and what is done with it then.
+/// A decoder, and the use of its result.
 struct Decoder {
     name: &'static str,
-    /// What it is meant for.
+    /// A valid input.
     example: fn() -> Value,
-    /// Whether the example is text and no JSON.
+    /// Whether the example is text instead of JSON.
     is_text: bool,
-    /// Decodes, and uses what came of it.
+    /// Decodes the bytes and uses the result.
     decode: fn(&[u8]) -> Result<(), String>,
 }
 
@@ -93,7 +93,7 @@ const DECODERS: [Decoder; 13] = [
             if again.as_ref() == Ok(&entry) {
                 Ok(())
             } else {
-                panic!("what is understood is not written the same: {line:?}")
+                panic!("an entry is printed differently: {line:?}")
             }
         },
     },
@@ -105,7 +105,7 @@ const LINE: &str = "node=n1 template=v1-abc rollout=2 run=1 pod=3 outcome=Disrup
 
 const NOW: Timestamp = Timestamp::constant(1_767_225_600, 0);
 
-/// As it is told: in full it may be as long as the object.
+/// The error as reported, because the full error may be as long as the object.
 fn json_of<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     serde_json::from_slice(bytes).map_err(|error| shorten(error.to_string(), LONGEST))
 }
@@ -223,7 +223,7 @@ fn book() -> Value {
     custom(json!({ "author": "A", "title": "T" }), json!({ "observedGeneration": 1 }))
 }
 
-/// Values that nobody expects.
+/// An unexpected value.
 fn odd(dice: &mut Dice) -> Value {
     match dice.below(16) {
         0 => Value::Null,
@@ -245,7 +245,7 @@ fn odd(dice: &mut Dice) -> Value {
     }
 }
 
-/// Changes one place of a value: it becomes odd, goes, or is joined by another.
+/// Changes one part of a value: replaces, removes or adds it.
 fn mutate(value: &mut Value, dice: &mut Dice) {
     match value {
         Value::Object(fields) if !fields.is_empty() && !dice.is(8) => {
@@ -271,7 +271,7 @@ fn mutate(value: &mut Value, dice: &mut Dice) {
     }
 }
 
-/// Changes bytes, cuts, repeats and nests.
+/// Changes, removes, repeats and nests bytes.
 fn maul(bytes: &mut Vec<u8>, dice: &mut Dice) {
     for _ in 0..=dice.below(4) {
         if bytes.is_empty() {
@@ -294,14 +294,14 @@ fn maul(bytes: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// An input.
+/// An input of a decoder.
 pub struct Input {
     decoder: &'static Decoder,
     number: usize,
 }
 
 impl Input {
-    /// Its name.
+    /// The name of the input.
     pub fn name(&self) -> String {
         format!("bytes:{}.{}", self.decoder.name, self.number)
     }
@@ -313,7 +313,7 @@ impl Input {
         Some(Self { decoder, number: number.parse().ok()? })
     }
 
-    /// All whose decoders' names contain this, one of every so many.
+    /// Every `every`-th input of the decoders whose names contain `filter`.
     pub fn all(filter: &str, every: usize) -> Vec<Self> {
         let decoders = DECODERS.iter().filter(|decoder| decoder.name.contains(filter));
         decoders
@@ -321,7 +321,7 @@ impl Input {
             .collect()
     }
 
-    /// The bytes. The first is the example, the second one of the largest size.
+    /// The bytes. Input 0 is the example, input 1 has the largest size.
     pub fn bytes(&self, seed: u64) -> Vec<u8> {
         let mut dice = Dice::of(seed, &self.name());
         let mut value = (self.decoder.example)();
@@ -349,22 +349,22 @@ impl Input {
         bytes
     }
 
-    /// Decodes it. What was wrong.
+    /// Decodes the input and returns the violations.
     pub fn run(&self, seed: u64) -> Vec<String> {
         let bytes = self.bytes(seed);
         match catch_unwind(AssertUnwindSafe(|| (self.decoder.decode)(&bytes))) {
             Err(_panic) => vec!["a panic".to_owned()],
-            Ok(Err(said)) if self.number == 0 => vec![format!("the example is not understood: {said}")],
-            Ok(Err(said)) if said.trim().is_empty() => vec!["nothing is said".to_owned()],
-            Ok(Err(said)) if said.len() > LONGEST + 3 && self.decoder.name != "statistics" => {
-                vec![format!("{} bytes are said", said.len())]
+            Ok(Err(error)) if self.number == 0 => vec![format!("the example is rejected: {error}")],
+            Ok(Err(error)) if error.trim().is_empty() => vec!["the error has no message".to_owned()],
+            Ok(Err(error)) if error.len() > LONGEST + 3 && self.decoder.name != "statistics" => {
+                vec![format!("the message has {} bytes", error.len())]
             }
             Ok(_) => Vec::new(),
         }
     }
 }
 
-/// Makes it as large as the API server takes objects: by many labels, fields and lines, and by one long text.
+/// Grows the value to the largest size, with many labels, fields and lines, and one long text.
 fn swell(value: &mut Value) {
     let many: Map<String, Value> =
         (0..10_000).map(|number| (format!("key-{number:06}"), json!("y".repeat(60)))).collect();
@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_bring_inputs_back() {
+    fn names_reproduce_inputs() {
         for input in Input::all("", 9_973) {
             let again = Input::by_name(&input.name()).unwrap();
             assert_eq!(again.bytes(1), input.bytes(1));

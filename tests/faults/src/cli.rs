@@ -1,4 +1,4 @@
-//! The program: what is run, and what is said of it.
+//! The command line: selects what to run, and prints the results.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,49 +13,49 @@ use crate::scenarios::{ALL, Scenario};
 use crate::sweep::{Sum, guarded, plans, side_by_side, sweep};
 use crate::transitions::Transition;
 
-/// Run every story with every fault
+/// Run every scenario with every fault
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask faults")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 struct Args {
-    /// Only stories whose names contain FILTER
+    /// Run only scenarios whose names contain FILTER
     filter: Option<String>,
-    /// One plan alone, by the name that a run has printed, with everything that happens
+    /// Run only this plan, by a printed name, and print every step
     #[arg(long, value_name = "NAME", conflicts_with = "filter")]
     plan: Option<String>,
-    /// Everything; without it one plan of every 41, spread evenly
+    /// Run every plan. Without it, run one of every 41 plans, spread evenly
     #[arg(long)]
     all: bool,
-    /// One plan of every N
+    /// Run one of every N plans
     #[arg(long, value_name = "N", conflicts_with = "all")]
     every: Option<usize>,
-    /// Only plans whose names contain TEXT
+    /// Run only plans whose names contain TEXT
     #[arg(long, value_name = "TEXT", conflicts_with = "plan")]
     fault: Option<String>,
-    /// What the server's own order of things follows from
+    /// The seed for the order of the server's events
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Sequences of changes that are made up from the kinds' schemas, instead of plans
+    /// Instead of plans, run sequences of changes generated from the kinds' schemas
     #[arg(long, conflicts_with = "fault")]
     transitions: bool,
-    /// Hostile bytes for everything that is decoded, instead of plans
+    /// Instead of plans, run hostile bytes for every decoder
     #[arg(long, conflicts_with_all = ["fault", "transitions"])]
     bytes: bool,
-    /// Plans of several faults, by chance, for so many seconds
+    /// Instead of plans with one fault, run random plans with several faults for this number of seconds
     #[arg(long, value_name = "SECONDS", conflicts_with_all = ["fault", "transitions", "bytes"])]
     soak: Option<u64>,
-    /// Print the names of the plans instead of running them
+    /// Print the names of the plans, and run none
     #[arg(long)]
     list: bool,
-    /// Stop after so many plans with violations
+    /// Stop after this number of plans with violations
     #[arg(long, value_name = "N", default_value_t = usize::MAX)]
     stop_after: usize,
-    /// Print the logs of the managers, too, where one plan is run
+    /// With --plan, also print the managers' logs
     #[arg(long)]
     logs: bool,
 }
 
-/// Runs the program. The code says whether anything was wrong.
+/// Runs the program. The exit code is 1 if there are violations.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     if args.logs {
@@ -77,17 +77,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether nothing is said of what to run: then it is a part of everything.
+/// Whether no option selects what to run; then a part of everything runs.
 fn is_under_cargo_test(args: &Args) -> bool {
     !args.all && args.every.is_none() && args.fault.is_none() && !args.list
 }
 
-/// One of every so many.
+/// N of "one of every N".
 fn every(args: &Args) -> usize {
     if args.all { 1 } else { args.every.unwrap_or(41).max(1) }
 }
 
-/// The last lines, also for whoever adds tests up.
+/// Prints the summary, with a line for tools that add test results up.
 fn sum_up(what: &str, all: usize, wrong: usize, began: Instant) -> ExitCode {
     println!("{} s", began.elapsed().as_secs());
     println!(
@@ -101,7 +101,7 @@ fn sum_up(what: &str, all: usize, wrong: usize, began: Instant) -> ExitCode {
 
 fn transitions(args: &Args, threads: usize) -> ExitCode {
     let began = Instant::now();
-    // Each is two runs, and mostly longer ones.
+    // Each sequence is two runs, and most take longer than a plan.
     let every = if is_under_cargo_test(args) && !args.transitions { 101 } else { every(args) };
     let all = Transition::all(args.filter.as_deref().unwrap_or_default(), every, args.seed);
     let count = all.len();
@@ -115,12 +115,12 @@ fn transitions(args: &Args, threads: usize) -> ExitCode {
     sum_up("sequences", count, wrong, began)
 }
 
-/// Plans of two to four faults, each by chance, until the time is over.
+/// Runs random plans of two to four faults until the time is over.
 fn soak(args: &Args, threads: usize) -> ExitCode {
     let began = Instant::now();
     let until = began + Duration::from_secs(args.soak.unwrap_or_default());
     let filter = args.filter.as_deref().unwrap_or_default();
-    let stories: Vec<(&Scenario, Outcome, Vec<Plan>)> = ALL
+    let runs: Vec<(&Scenario, Outcome, Vec<Plan>)> = ALL
         .iter()
         .filter(|scenario| scenario.name.contains(filter))
         .map(|scenario| {
@@ -129,25 +129,25 @@ fn soak(args: &Args, threads: usize) -> ExitCode {
             (scenario, usual, plans)
         })
         .collect();
-    if stories.is_empty() {
-        eprintln!("error: no story has {filter:?} in its name");
+    if runs.is_empty() {
+        eprintln!("error: no scenario has {filter:?} in its name");
         return ExitCode::FAILURE;
     }
     let mut dice = Dice::new(args.seed);
     let (mut all, mut wrong) = (0, 0);
     while Instant::now() < until {
-        // As many as take some seconds.
+        // A batch takes some seconds.
         let batch: Vec<(usize, Plan)> = (0..threads * 64)
             .map(|_| {
-                let story = dice.below(stories.len());
-                let (scenario, _, plans) = &stories[story];
+                let index = dice.below(runs.len());
+                let (scenario, _, plans) = &runs[index];
                 let parts = (0..2 + dice.below(3)).map(|_| dice.one(plans).fault.clone()).collect();
-                (story, Plan { scenario: scenario.name.to_owned(), fault: Fault::Several(parts) })
+                (index, Plan { scenario: scenario.name.to_owned(), fault: Fault::Several(parts) })
             })
             .collect();
         all += batch.len();
-        wrong += side_by_side("plans", batch, threads, |(story, plan)| {
-            let (scenario, usual, _) = &stories[*story];
+        wrong += side_by_side("plans", batch, threads, |(index, plan)| {
+            let (scenario, usual, _) = &runs[*index];
             (plan.to_string(), guarded(&scenario.story(), plan, args.seed, Some(usual), false).violations)
         });
         if wrong >= args.stop_after {
@@ -165,7 +165,7 @@ fn bytes(args: &Args, threads: usize) -> ExitCode {
     sum_up("inputs", count, wrong, began)
 }
 
-/// One input, and what is said of it.
+/// Prints and decodes one input.
 fn one_input(name: &str, seed: u64) -> ExitCode {
     let Some(input) = Input::by_name(name) else {
         eprintln!("error: there is no input {name:?}; use a name that a run has printed");
@@ -180,7 +180,7 @@ fn one_input(name: &str, seed: u64) -> ExitCode {
     if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// One sequence, with everything that happens.
+/// Runs one sequence and prints every step.
 fn one_transition(name: &str, seed: u64) -> ExitCode {
     let Some(transition) = Transition::by_name(name, seed) else {
         eprintln!("error: there is no sequence {name:?}; use a name that a run has printed");
@@ -195,7 +195,7 @@ fn one_transition(name: &str, seed: u64) -> ExitCode {
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Everything that happened, what there is at the end, and what was wrong.
+/// Prints the steps, the objects at the end, and the violations.
 fn told(outcome: &Outcome) {
     for line in &outcome.trace {
         println!("{line}");
@@ -205,7 +205,7 @@ fn told(outcome: &Outcome) {
         println!("  {line}");
     }
     for excused in &outcome.excused {
-        println!("for a while, by a write that came late: {excused}");
+        println!("excused because of a late write: {excused}");
     }
     for violation in &outcome.violations {
         println!("VIOLATION {violation}");
@@ -216,7 +216,7 @@ fn scenario(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|scenario| scenario.name == name)
 }
 
-/// One plan, with everything that happens.
+/// Runs one plan and prints every step.
 fn one(name: &str, seed: u64) -> ExitCode {
     let plan: Plan = match name.parse() {
         Ok(plan) => plan,
@@ -226,7 +226,7 @@ fn one(name: &str, seed: u64) -> ExitCode {
         }
     };
     let Some(scenario) = scenario(&plan.scenario) else {
-        eprintln!("error: there is no story {:?}; `--list` lists them", plan.scenario);
+        eprintln!("error: there is no scenario {:?}; `--list` lists them", plan.scenario);
         return ExitCode::FAILURE;
     };
     let usual = usual(scenario, seed);
@@ -236,7 +236,7 @@ fn one(name: &str, seed: u64) -> ExitCode {
     };
     told(&outcome);
     if !outcome.hit && plan.fault != Fault::None {
-        println!("the fault never came about: there is no such request or line");
+        println!("the fault did not occur: there is no such request or line");
     }
     println!("1 plan, {} violations", outcome.violations.len());
     if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -249,16 +249,16 @@ fn usual(scenario: &Scenario, seed: u64) -> Outcome {
 
 fn many(args: &Args, threads: usize) -> ExitCode {
     let began = Instant::now();
-    let is_wanted =
+    let is_selected =
         |scenario: &&Scenario| args.filter.as_deref().is_none_or(|filter| scenario.name.contains(filter));
     let scenarios: Vec<(&Scenario, Outcome)> =
-        ALL.iter().filter(is_wanted).map(|scenario| (scenario, usual(scenario, args.seed))).collect();
+        ALL.iter().filter(is_selected).map(|scenario| (scenario, usual(scenario, args.seed))).collect();
     if scenarios.is_empty() && !args.all && args.every.is_none() {
-        // Under `cargo test` the filter is one of tests' names.
+        // Under `cargo test`, the filter selects tests by name.
         return ExitCode::SUCCESS;
     }
     if scenarios.is_empty() {
-        eprintln!("error: no story has {:?} in its name", args.filter.as_deref().unwrap_or_default());
+        eprintln!("error: no scenario has {:?} in its name", args.filter.as_deref().unwrap_or_default());
         return ExitCode::FAILURE;
     }
     let every = every(args);
@@ -269,7 +269,7 @@ fn many(args: &Args, threads: usize) -> ExitCode {
             println!("{}\n    {violation}", scenario.name);
             wrong += 1;
         }
-        let is_wanted =
+        let is_selected =
             |plan: &Plan| args.fault.as_deref().is_none_or(|fault| plan.to_string().contains(fault));
         let plans = plans(scenario, usual).into_iter().filter(is_wanted);
         chosen.extend(plans.enumerate().filter(|(at, _)| at % every == 0).map(|(_, plan)| (index, plan)));
@@ -285,7 +285,7 @@ fn many(args: &Args, threads: usize) -> ExitCode {
     sum_up("plans", sum.plans, wrong + sum.violations.len(), began)
 }
 
-/// The table: plans by class of fault and kind.
+/// Prints the table: plans by class of fault and kind.
 fn report(sum: &Sum) {
     let mut kinds: Vec<&str> = sum.classes.keys().map(|(_, kind)| &**kind).collect();
     kinds.sort_unstable();
@@ -308,9 +308,9 @@ fn report(sum: &Sum) {
         println!();
     }
     if !sum.missed.is_empty() {
-        println!("{} plans whose fault never came about, as {}", sum.missed.len(), sum.missed[0]);
+        println!("{} plans whose fault did not occur, such as {}", sum.missed.len(), sum.missed[0]);
     }
     if sum.excused > 0 {
-        println!("{} plans with something wrong for a while, by a write that came late", sum.excused);
+        println!("{} plans with violations that a late write excuses", sum.excused);
     }
 }

@@ -1,16 +1,16 @@
-//! Numbers by chance, the same for the same seed everywhere.
+//! Random numbers. The same seed gives the same numbers on every machine.
 
-/// A row of numbers that follows from its seed.
+/// A sequence of random numbers.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The row of this seed.
+    /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The row of this seed and name.
+    /// The sequence of this seed and name.
     pub fn of(seed: u64, name: &str) -> Self {
         let mixed =
             name.bytes().fold(seed, |mixed, byte| mixed.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte));
@@ -32,12 +32,12 @@ impl Dice {
         usize::try_from(self.next() % bound).unwrap_or(0)
     }
 
-    /// Whether something comes about that does so in `percent` of all cases.
+    /// True with a probability of `percent`.
     pub fn is(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these, of which there is at least one.
+    /// A random item of a slice that is not empty.
     pub fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }

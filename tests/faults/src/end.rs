@@ -1,5 +1,5 @@
-//! What there is at the end of a run, without what differs from run to run: UIDs, versions, times, run numbers, and the
-//! numbers in names.
+//! The objects at the end of a run, without the parts that differ between runs: UIDs, versions, times, run
+//! numbers, and numbers in names.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,7 +19,7 @@ fn owner(object: &Value) -> String {
     controller.map_or(String::new(), |owner| format!("{}/{}", text(owner, "/kind"), text(owner, "/name")))
 }
 
-/// One line for each object.
+/// The state, one line for each object.
 pub fn state(state: &State) -> Vec<String> {
     let nodes: BTreeMap<String, String> = state
         .objects("nodes")
@@ -42,10 +42,10 @@ pub fn state(state: &State) -> Vec<String> {
     lines
 }
 
-/// Parts of a status that say what was before, by kind: how often a message was changed, and the rollout.
+/// Parts of a status that depend on earlier changes, by kind.
 const HISTORY: [(&str, &str); 2] = [("greetings", "updates"), ("daemonjobs", "rollout")];
 
-/// As [`state`], without what is history: ledgers, and pods of DaemonJobs that have ended.
+/// Like [`state`], without parts that depend on earlier changes: ledgers, and ended pods of DaemonJobs.
 pub fn without_history(state: &State) -> Vec<String> {
     let mut lines: Vec<String> = state
         .all()
@@ -91,8 +91,8 @@ fn pod(pod: &Value) -> String {
     )
 }
 
-/// Words of a ledger line that differ from run to run. Disruptions: if a pod was disrupted before any manager saw it, no
-/// manager counts it.
+/// Words of a ledger line that differ between runs. Disruptions differ because no manager counts a pod that
+/// was disrupted before any manager saw it.
 const PARTICULAR_WORDS: [&str; 9] = [
     "rollout=",
     "run=",
@@ -105,7 +105,7 @@ const PARTICULAR_WORDS: [&str; 9] = [
     "rejected-since=",
 ];
 
-/// The lines of a shard, without the words that differ. The shard of a node follows from its UID, and the next write of a
+/// The lines of a shard without the words that differ. A node's UID selects its shard. The next write of a
 /// shard drops the lines of deleted nodes.
 fn ledger(shard: &Value, nodes: &BTreeMap<String, String>) -> Vec<String> {
     let lines = shard["data"].as_object().into_iter().flatten();
@@ -120,7 +120,7 @@ fn ledger(shard: &Value, nodes: &BTreeMap<String, String>) -> Vec<String> {
         .collect()
 }
 
-/// Fields that differ from run to run.
+/// Whether a field differs between runs.
 fn is_particular(field: &str) -> bool {
     field.ends_with("Time")
         || field.ends_with("Since")
@@ -151,7 +151,7 @@ fn normal(value: &Value) -> Value {
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(name, _)| !is_particular(name));
             let kept = kept.map(|(name, value)| (name.clone(), normal(value)));
-            // An empty map says what none says.
+            // An empty map equals an absent one.
             let is_empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
             Value::Object(kept.filter(|(_, value)| !is_empty(value)).collect())
         }
@@ -168,15 +168,15 @@ fn whole(kind: &str, object: &Value) -> String {
     let meta = &object["metadata"];
     let mut of = json!({ "finalizers": meta["finalizers"], "owner": owner(object) });
     of["going"] = json!(!meta["deletionTimestamp"].is_null());
-    // Only that it is up to date: how often there was something to date is the story's.
-    let told = &object["status"]["observedGeneration"];
-    of["told"] = json!(told.is_null() || *told == meta["generation"]);
+    // Compares only whether the status is current: the number of generations depends on the scenario.
+    let observed = &object["status"]["observedGeneration"];
+    of["observed"] = json!(observed.is_null() || *observed == meta["generation"]);
     of["spec"] = normal(&object["spec"]);
     of["status"] = normal(&object["status"]);
     format!("{kind} {} {of}", text(object, "/metadata/name"))
 }
 
-/// What must not be at the end of any run.
+/// Violations that no end may have.
 pub fn wrong(state: &State) -> Vec<String> {
     let uids: HashSet<&str> = state.all().map(|(_, object)| text(object, "/metadata/uid")).collect();
     let mut wrong = Vec::new();
@@ -186,7 +186,7 @@ pub fn wrong(state: &State) -> Vec<String> {
             if !uids.contains(uid) {
                 let name = text(object, "/metadata/name");
                 wrong.push(format!(
-                    "{plural} {name} belongs to {} {}, which is gone",
+                    "{plural} {name} has the owner {} {}, which does not exist",
                     text(owner, "/kind"),
                     text(owner, "/name")
                 ));

@@ -1,8 +1,8 @@
-//! Faults, exhaustively: every story is run once without a fault, and then again with each fault at each of its requests and
-//! watch events. `cargo xtask faults` runs this; docs/reliability.md says what came of it.
+//! Runs every scenario without a fault, then with each fault at each of its requests and watch events. `cargo
+//! xtask faults` runs this crate; docs/reliability.md has its rules and results.
 //!
-//! Everything that is run here is what runs in production: controllers, executor, caches and election. The API server
-//! is the fake one, and so is time.
+//! Controllers, executor, caches and election are those of production. The API server is the fake one, and
+//! time is simulated.
 
 mod bytes;
 pub mod cli;

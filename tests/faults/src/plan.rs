@@ -1,25 +1,25 @@
-//! A plan: one scenario and one fault, by a name that brings the same plan back.
-//!
-//! `scenario/request:create-pods.3/conflict` is: in that scenario, the third creation of a pod meets a conflict.
+//! A plan: one scenario and its faults, with a name that reproduces it.
+//! `scenario/request:create-pods.3/conflict` means: in that scenario, the third creation of a pod gets a
+//! conflict.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What goes wrong with one request.
+/// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trouble {
-    /// The process dies before the server has it.
+    /// The process dies before the server receives the request.
     CrashBefore,
-    /// The process dies after the server has carried it out, and before the answer.
+    /// The process dies after the server has executed the request and before the answer.
     CrashAfter,
-    /// 409, for another reason than the object's.
+    /// 409, not because of the object.
     Conflict,
-    /// A stranger makes an object of the name first, and takes it away after 40 s.
+    /// Another client creates an object with the name first, and deletes it after 40 s.
     Stranger,
     /// 404.
     NotFound,
-    /// 404, as a proxy says it.
+    /// 404 in the words of a proxy.
     ProxyNotFound,
     /// 410.
     Gone,
@@ -33,50 +33,50 @@ pub enum Trouble {
     Error,
     /// 503.
     Unavailable,
-    /// 504, and it was carried out.
+    /// 504, and the request was executed.
     TimeoutAfter,
-    /// 504, and it was not.
+    /// 504, and the request was not executed.
     TimeoutBefore,
-    /// The connection breaks before the server has it.
+    /// The connection breaks before the server receives the request.
     ResetBefore,
-    /// The connection breaks after it was carried out.
+    /// The connection breaks after the request was executed.
     ResetAfter,
-    /// It was carried out, and half of the answer comes.
+    /// The request was executed, and half of the answer arrives.
     Truncated,
-    /// No answer; the server never had it.
+    /// No answer, and the server did not receive the request.
     SilenceBefore,
-    /// No answer; it was carried out.
+    /// No answer, and the request was executed.
     SilenceAfter,
-    /// The answer comes after 30 s.
+    /// The answer arrives after 30 s.
     Slow,
-    /// The server has it after 25 s, when nobody waits for the answer any more.
+    /// The server receives the request after 25 s, when the client no longer waits.
     Late,
-    /// The server has it after 25 s; meanwhile its sender is cut off for 40 s and another process takes over.
+    /// Like `Late`; meanwhile the sender is partitioned for 40 s and another process leads.
     LateAfterTakeOver,
-    /// Everything that the process sends from here on arrives 25 s later, as if it had been stopped; another takes over.
+    /// All later requests of the process arrive 25 s late, as if it had been stopped; another process leads.
     Paused,
-    /// The process is cut off for 40 s and another takes over.
+    /// The process is partitioned for 40 s, and another process leads.
     CutOff,
-    /// The process dies after the server has carried it out; another takes over whose watches are 8 s behind.
+    /// The process dies after the request was executed. The watches of its successor are 8 s behind.
     TakeOverBehind,
-    /// The process dies after the server has carried it out; another takes over that was shown none of the pods,
-    /// Deployments and ledgers that were made since it began.
+    /// The process dies after the request was executed. Its successor has not seen any pod, Deployment or
+    /// ledger that was created since it started.
     TakeOverBlind,
-    /// The process is asked to end; another takes over.
+    /// The process gets SIGTERM; another process leads.
     HandOver,
-    /// As `CutOff`, and then the other way round: of two processes each sees late what the other wrote.
+    /// Like `CutOff`, then the reverse: each of two processes sees the other's writes late.
     Crossed,
-    /// The process dies after the server has carried it out; it starts again at another API server, which for a while has come
-    /// no further than to what was 10 s before.
+    /// The process dies after the request was executed and restarts at another API server, whose state is 10
+    /// s old for some time.
     StaleServer,
-    /// The process dies and starts again with a clock that is ten minutes ahead.
+    /// The process dies and restarts with a clock that is 10 min ahead.
     ClockAhead,
-    /// The process dies and starts again with a clock that is ten minutes behind.
+    /// The process dies and restarts with a clock that is 10 min behind.
     ClockBehind,
 }
 
 impl Trouble {
-    /// Of each write.
+    /// The faults of every write.
     pub const OF_WRITES: [Self; 29] = [
         Self::CrashBefore,
         Self::CrashAfter,
@@ -108,7 +108,7 @@ impl Trouble {
         Self::ClockAhead,
         Self::ClockBehind,
     ];
-    /// Of each read.
+    /// The faults of every read.
     pub const OF_READS: [Self; 11] = [
         Self::CrashBefore,
         Self::ProxyNotFound,
@@ -123,12 +123,12 @@ impl Trouble {
         Self::Forbidden,
     ];
 
-    /// All there are: besides those of every write, the two that are of some requests alone.
+    /// All faults: those of every write, and two that only some requests have.
     fn all() -> impl Iterator<Item = Self> {
         Self::OF_WRITES.into_iter().chain([Self::Stranger, Self::ProxyNotFound])
     }
 
-    /// Whether another process must stand by.
+    /// Whether the fault needs a standby.
     pub fn needs_standby(self) -> bool {
         matches!(
             self,
@@ -142,7 +142,7 @@ impl Trouble {
         )
     }
 
-    /// Whether a process dies, or loses what it had in hand.
+    /// Whether a process dies.
     pub fn is_crash(self) -> bool {
         matches!(
             self,
@@ -156,37 +156,37 @@ impl Trouble {
         )
     }
 
-    /// Whether a write may be carried out after its sender has given it up.
+    /// Whether a write may be executed after its sender has given it up.
     pub fn is_late(self) -> bool {
         matches!(self, Self::Late | Self::LateAfterTakeOver | Self::Paused)
     }
 }
 
-/// What goes wrong with one line of a watch.
+/// A fault of one line of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
-    /// It comes twice.
+    /// The line arrives twice.
     Twice,
-    /// It and what follows come 300 ms later: what happens to other types is seen first.
+    /// This line and later ones arrive 300 ms late, after changes of other types.
     Reordered,
-    /// It and what follows come 5 s later: after the next write.
+    /// This line and later ones arrive 5 s late, after the next write.
     Delayed,
-    /// The watch ends before it.
+    /// The watch ends before the line.
     Closed,
-    /// The connection breaks in the middle of it.
+    /// The connection breaks within the line.
     Torn,
-    /// 410: everything is listed anew.
+    /// 410, after which the informer lists again.
     Expired,
-    /// 410 after 5 s: only the later state is seen.
+    /// 410 after 5 s, so that the informer sees only the later state.
     Dropped,
-    /// Nothing comes any more.
+    /// No more lines arrive.
     Silence,
-    /// The process dies when it comes.
+    /// The process dies when the line arrives.
     Crash,
 }
 
 impl Event {
-    /// All of them.
+    /// All faults of lines.
     pub const ALL: [Self; 9] = [
         Self::Twice,
         Self::Reordered,
@@ -200,30 +200,30 @@ impl Event {
     ];
 }
 
-/// What goes wrong, and where.
+/// A fault and its place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// With the n-th request of this name (`create-pods`), counted from 1.
+    /// At the n-th request of this name (`create-pods`), counted from 1.
     Request(String, usize, Trouble),
-    /// With the n-th line of the watches of this type (`pods`), counted from 1.
+    /// At the n-th line of the watches of this type (`pods`), counted from 1.
     Line(String, usize, Event),
-    /// Several of these.
+    /// Several faults.
     Several(Vec<Fault>),
 }
 
-/// One run.
+/// A scenario and a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Plan {
     /// The scenario's name.
     pub scenario: String,
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
 impl Fault {
-    /// The single faults that it is made of.
+    /// The single faults of this fault.
     pub fn parts(&self) -> &[Self] {
         match self {
             Self::None => &[],
@@ -232,7 +232,7 @@ impl Fault {
         }
     }
 
-    /// How its place and what happens there are called.
+    /// The name of the place and the fault.
     fn name(&self) -> String {
         match self {
             Self::None => String::new(),
@@ -263,7 +263,7 @@ impl Fault {
 }
 
 impl Plan {
-    /// Whether one of its faults is a request's with such a trouble.
+    /// Whether one of the faults is at a request for which `is` is true.
     fn has(&self, is: impl Fn(&str, Trouble) -> bool) -> bool {
         self.fault
             .parts()
@@ -271,37 +271,37 @@ impl Plan {
             .any(|fault| matches!(fault, Fault::Request(name, _, trouble) if is(name, *trouble)))
     }
 
-    /// Whether one of its faults is this one, of any request.
+    /// Whether the plan has this fault at any request.
     pub fn has_trouble(&self, trouble: Trouble) -> bool {
         self.has(|_, one| one == trouble)
     }
 
-    /// Whether one of its faults is this one, of any line of a watch.
+    /// Whether the plan has this fault at any line of a watch.
     pub fn has_event(&self, event: Event) -> bool {
         self.fault.parts().iter().any(|fault| matches!(fault, Fault::Line(_, _, one) if *one == event))
     }
 
-    /// Whether it has more than one fault.
+    /// Whether the plan has more than one fault.
     pub fn is_compound(&self) -> bool {
         self.fault.parts().len() > 1
     }
 
-    /// Whether it needs a process that stands by.
+    /// Whether the plan needs a standby.
     pub fn needs_standby(&self) -> bool {
         self.has(|_, trouble| trouble.needs_standby())
     }
 
-    /// Whether a process dies in it.
+    /// Whether a process dies.
     pub fn has_crash(&self) -> bool {
         self.has(|_, trouble| trouble.is_crash()) || self.has_event(Event::Crash)
     }
 
-    /// Whether a write may be carried out after its sender has given it up.
+    /// Whether a write may be executed after its sender has given it up.
     pub fn is_late(&self) -> bool {
         self.has(|_, trouble| trouble.is_late())
     }
 
-    /// Whether somebody sees later than usual what happens.
+    /// Whether a process sees changes later than usual.
     pub fn delays_views(&self) -> bool {
         let is_late = |name: &str, trouble: Trouble| {
             trouble.needs_standby() || trouble == Trouble::StaleServer || is_read(name)
@@ -310,7 +310,7 @@ impl Plan {
         self.has(is_late) || self.fault.parts().iter().any(is_line)
     }
 
-    /// The class of its fault, for the table.
+    /// The class of the fault, for the table.
     pub fn class(&self) -> String {
         match &self.fault {
             Fault::None => "none".to_owned(),
@@ -323,10 +323,10 @@ impl Plan {
         }
     }
 
-    /// How long nothing may be written before the story goes on.
+    /// The time without writes before the next step of the scenario.
     pub fn between(&self) -> Duration {
         if self.has_trouble(Trouble::ClockBehind) {
-            // Whoever's clock is ten minutes behind waits ten minutes longer before he tries again.
+            // With a clock that is 10 min behind, a process waits 10 min longer for its retries.
             Duration::from_mins(12)
         } else if self.has_event(Event::Silence) {
             self.quiet()
@@ -335,7 +335,7 @@ impl Plan {
         }
     }
 
-    /// How long nothing may be written before it counts as settled: what is silent is noticed late.
+    /// The time without writes after which the run counts as settled. A silent watch is noticed late.
     pub fn quiet(&self) -> Duration {
         if self.has_event(Event::Silence) || self.has_trouble(Trouble::Crossed) {
             Duration::from_secs(200)
@@ -345,12 +345,12 @@ impl Plan {
     }
 }
 
-/// Whether requests of this name only read.
+/// Whether requests of this name are reads.
 pub fn is_read(name: &str) -> bool {
     ["get-", "list-", "watch-"].iter().any(|verb| name.starts_with(verb))
 }
 
-/// `TimeoutAfter` as `timeout-after`.
+/// The kebab case of a variant's name: `TimeoutAfter` as `timeout-after`.
 fn kebab(value: impl fmt::Debug) -> String {
     let mut text = String::new();
     for character in format!("{value:?}").chars() {
@@ -375,7 +375,7 @@ impl FromStr for Plan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no plan: use a name that a run has printed");
+        let wrong = || format!("{text:?} is not a plan: use a name that a run has printed");
         let (scenario, faults) = text.split_once('/').map_or((text, None), |(name, rest)| (name, Some(rest)));
         if scenario.is_empty() {
             return Err(wrong());
@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_brings_its_plan_back() {
+    fn names_reproduce_plans() {
         let scenario = "podset-scale".to_owned();
         for trouble in Trouble::all() {
             let fault = Fault::Request("create-pods".to_owned(), 3, trouble);

@@ -1,4 +1,4 @@
-//! A manager's process, as `quintet` runs it: the same clients, caches, controllers and election, over the fake server.
+//! A manager's process as `quintet` runs it, on the fake server: the same caches, controllers and election.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -36,7 +36,7 @@ pub enum Kind {
     Book,
 }
 
-/// What all processes of a run have said on standard output, with who said it.
+/// The lines on the standard outputs of all processes of a run, each with its process.
 pub type Lines = Arc<Mutex<Vec<(String, String)>>>;
 
 /// The standard output of one process.
@@ -63,7 +63,7 @@ impl Write for Output {
     }
 }
 
-/// A process. Dropping it is its sudden death.
+/// A process. Dropping it kills it.
 pub struct Process {
     /// Its identity.
     pub who: String,
@@ -77,10 +77,10 @@ pub struct Process {
     context: Context,
 }
 
-/// How far a process's clock is from the server's.
+/// The difference between a process's clock and the server's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Skew {
-    /// Not at all.
+    /// No difference.
     #[default]
     None,
     /// Ten minutes ahead.
@@ -98,7 +98,7 @@ impl Process {
         skew: Skew,
         lines: &Lines,
     ) -> Result<Self, String> {
-        let fails = |error: &dyn std::fmt::Display| format!("the process cannot be started: {error}");
+        let fails = |error: &dyn std::fmt::Display| format!("the process cannot start: {error}");
         let metrics = Metrics::new().map_err(|error| fails(&error))?;
         let off = SignedDuration::from_mins(10);
         let now = match skew {
@@ -173,13 +173,13 @@ impl Process {
         election.spawn(async move {
             let ended = candidate.run(move || context.seen(), released).await;
             if let Err(error) = ended {
-                tracing::error!(%error, "the election has ended");
+                tracing::error!(%error, "the election ended");
             }
         });
         Ok(Self { who: who.to_owned(), printer, tasks, controllers, election, stop, release, context: all })
     }
 
-    /// Ends it as SIGTERM does.
+    /// Stops the process as SIGTERM does.
     pub async fn end(mut self) {
         let _ = self.stop.send(true);
         let ended = timeout(Duration::from_secs(20), async {
@@ -192,7 +192,7 @@ impl Process {
         self.tasks.abort_all();
     }
 
-    /// What it remembers of objects that are gone. `there` are the custom resources that are not.
+    /// Reports what the process keeps of deleted objects. `there` are the existing custom resources.
     pub fn remembers_gone(&self, there: &[Arc<Value>]) -> Vec<String> {
         let text = |object: &Value, path: &str| -> String {
             object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -201,17 +201,17 @@ impl Process {
         let who = &self.who;
         let mut wrong = Vec::new();
         for uid in self.context.executor.memory.remembered().iter().filter(|uid| !uids.contains(&***uid)) {
-            wrong.push(format!("{who} remembers what it wrote for {uid}, which is gone"));
+            wrong.push(format!("{who} keeps its writes for {uid}, which is deleted"));
         }
         for (controller, activity) in self.context.activities() {
             let now = activity.now();
             for key in now.failing.keys().chain(now.refused.keys()).filter(|key| !uids.contains(&*key.uid)) {
-                wrong.push(format!("{who} remembers how {controller} {key} failed, which is gone"));
+                wrong.push(format!("{who} keeps failures of {controller} {key}, which is deleted"));
             }
             if now.known > uids.len() {
                 let (known, there) = (now.known, uids.len());
                 wrong.push(format!(
-                    "the queue of {controller} of {who} knows {known} objects; there are {there}"
+                    "the queue of {controller} of {who} has {known} objects, but {there} exist"
                 ));
             }
         }
@@ -231,14 +231,14 @@ impl Process {
                 if let (Some(namespace), Some(name)) = (label("namespace"), label("name"))
                     && !names.contains(&(namespace, name.clone()))
                 {
-                    wrong.push(format!("{who} tells {} of {name}, which is gone", family.name()));
+                    wrong.push(format!("{who} has metric {} of {name}, which is deleted", family.name()));
                 }
             }
         }
         wrong
     }
 
-    /// Whether a task that must run has ended.
+    /// Whether a task ended unexpectedly.
     pub fn has_ended(&mut self) -> bool {
         self.tasks.try_join_next().is_some()
             || self.controllers.try_join_next().is_some()

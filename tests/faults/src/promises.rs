@@ -1,7 +1,7 @@
-//! What a DaemonJob promises for safety, judged at every write of every plan.
+//! The safety rules of DaemonJob, checked at every write of every plan.
 //!
-//! The judge looks at what the API server has, so it knows more than the caches of a manager. If a plan delays the views or
-//! the writes of a manager, the judge leaves out what the manager could not know.
+//! The judge reads the API server's state, so it knows more than the caches of a manager. If a plan delays a
+//! manager's views or writes, the judge ignores what the manager could not know.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use quintet_fake_apiserver::store::State;
 use serde_json::Value;
 
 const FINALIZER: &str = "dj.dysproz.io/ledger";
-/// How long a manager may not know of a change.
+/// The time for which a manager may not know of a change.
 const LAG: SignedDuration = SignedDuration::from_secs(5);
-/// `failurePolicy.nodeLostAfterSeconds`, where the spec does not say.
+/// The default of `failurePolicy.nodeLostAfterSeconds`.
 const NODE_LOST_AFTER: i64 = 600;
-/// Reasons of failed nodes that heal.
+/// Reasons of failed nodes that can recover.
 const PROVISIONAL: [&str; 2] = ["NodeLost", "FailedAndGone"];
 
-/// What a plan lets a manager know.
+/// The knowledge that a plan allows a manager.
 #[derive(Clone, Copy, Debug)]
 pub struct Knowledge {
     /// The manager sees every change within [`LAG`].
@@ -28,34 +28,34 @@ pub struct Knowledge {
     pub is_late: bool,
 }
 
-/// A brake that no time and no node takes off.
+/// A stop of the rollout by the failure policy that only a change of the spec lifts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Brake {
+struct Stop {
     rollout: i64,
     generation: i64,
 }
 
 #[derive(Clone, Debug)]
 struct NodeTrack {
-    /// When it was created, or its labels changed.
+    /// When the node was created or its labels changed.
     since: Timestamp,
     not_ready: Option<Timestamp>,
 }
 
-/// The last attempt on a node that failed.
+/// The last failed attempt on a node.
 #[derive(Clone, Debug)]
 struct FailedAttempt {
     at: Timestamp,
     rollout: String,
-    /// Whether it was disrupted: its node holds no place while it waits for its retry.
+    /// Whether the attempt was disrupted: then its node holds no slot while it waits for the retry.
     is_disrupted: bool,
 }
 
-/// See the module.
+/// Checks the rules of the module.
 #[derive(Debug, Default)]
 pub struct Judge {
     /// By UID of the DaemonJob.
-    brakes: BTreeMap<String, Brake>,
+    stops: BTreeMap<String, Stop>,
     /// By UID of the Node.
     nodes: BTreeMap<String, NodeTrack>,
     /// Successes: UID of the DaemonJob, UID of the node, template.
@@ -64,13 +64,13 @@ pub struct Judge {
     failed: BTreeMap<(String, String), FailedAttempt>,
     /// Pods that ran when their Node was deleted.
     left: BTreeSet<String>,
-    /// Outages by UID of the DaemonJob: when each began, and when it ended.
+    /// Begin and end of each outage, by UID of the DaemonJob.
     outages: BTreeMap<String, Vec<(Timestamp, Option<Timestamp>)>>,
-    /// How many changes there were that may turn Failed into Complete.
+    /// The number of changes that may turn Failed into Complete.
     acts: usize,
-    /// By UID of the DaemonJob: `acts` at its last two statuses, the earlier one first.
+    /// `acts` at the last two statuses, the earlier one first, by UID of the DaemonJob.
     acts_at_status: BTreeMap<String, [Option<usize>; 2]>,
-    /// Failed DaemonJobs by UID: the generation, the acts, and whether a node failed provisionally.
+    /// Failed DaemonJobs by UID: the generation, the acts, and whether a failed node can recover.
     failures: BTreeMap<String, (i64, usize, bool)>,
 }
 
@@ -103,12 +103,12 @@ fn is_disrupted(pod: &Value) -> bool {
     conditions.into_iter().flatten().any(|one| one["type"] == "DisruptionTarget" && one["status"] == "True")
 }
 
-/// Whether more than half of the nodes that were healthy when the run began, of at least 3, are not Ready.
+/// Whether at least 3 nodes were healthy when the run began, and more than half of them are not Ready.
 fn is_outage(state: &State, job: &Value) -> bool {
     let Some(template) = job["spec"]["template"]["spec"].as_object() else { return false };
     let (placement, start) = (Placement::of(template), text(job, "/status/startTime"));
     let was_there = |node: &&std::sync::Arc<Value>| {
-        // Both have whole seconds and no fraction, so their order as text is their order in time.
+        // Both timestamps have whole seconds, so their text order is their time order.
         let is_member = text(node, "/metadata/creationTimestamp") <= start;
         let node = serde_json::from_value(Value::clone(node));
         is_member && node.is_ok_and(|node| placement.verdict(&node).is_selected())
@@ -136,7 +136,7 @@ fn failed_nodes(job: &Value) -> impl Iterator<Item = &Value> {
     job["status"]["failedNodes"].as_array().into_iter().flatten()
 }
 
-/// The tolerated failures; None if the DaemonJob does not brake.
+/// The tolerated failures, or None if the failure policy does not stop the rollout.
 fn limit(job: &Value) -> Option<i64> {
     let policy = &job["spec"]["failurePolicy"];
     if !matches!(policy["type"].as_str(), Some("Pause" | "FailFast")) {
@@ -151,7 +151,7 @@ fn limit(job: &Value) -> Option<i64> {
     })
 }
 
-/// How many deleted nodes the ledger counts as failed in this rollout.
+/// The number of deleted nodes that the ledger counts as failed in this rollout.
 fn deleted(state: &State, job: &Value, rollout: i64) -> i64 {
     let uid = text(job, "/metadata/uid");
     let shards = state.objects("configmaps").filter(|shard| label(shard, "daemonjob-uid") == uid);
@@ -173,7 +173,7 @@ fn deleted(state: &State, job: &Value, rollout: i64) -> i64 {
 }
 
 impl Judge {
-    /// Judges one write. Returns the violations.
+    /// Checks one write. Returns the violations.
     pub fn committed(&mut self, commit: &Commit<'_>, knows: Knowledge) -> Vec<String> {
         let is_manager = commit.who.starts_with(crate::watcher::MANAGER);
         match commit.resource.split('.').next().unwrap_or_default() {
@@ -232,7 +232,7 @@ impl Judge {
         track.not_ready = if is_ready(node) { None } else { track.not_ready.or(Some(commit.now)) };
     }
 
-    /// Notes for every DaemonJob whether an outage begins or ends.
+    /// Records for every DaemonJob whether an outage begins or ends.
     fn outage(&mut self, commit: &Commit<'_>) {
         for job in commit.state.objects("daemonjobs.dj.dysproz.io") {
             let is_now = is_outage(commit.state, job);
@@ -246,7 +246,7 @@ impl Judge {
         }
     }
 
-    /// How long a node has not been Ready, outages left out.
+    /// The time for which a node has not been Ready, without outages.
     fn unready_for(&self, job: &str, node: &str, now: Timestamp) -> Option<SignedDuration> {
         let since = self.nodes.get(node)?.not_ready?;
         let outages = self.outages.get(job).into_iter().flatten();
@@ -277,7 +277,7 @@ impl Judge {
         }
     }
 
-    /// No pod is made under the brake, in an outage, or beyond `parallelism`.
+    /// No pod is created while the rollout is stopped, in an outage, or beyond `parallelism`.
     fn creation(&self, commit: &Commit<'_>, pod: &Value, knows: Knowledge) -> Vec<String> {
         let uid = label(pod, "daemonjob-uid");
         let mut jobs = commit.state.objects("daemonjobs.dj.dysproz.io");
@@ -287,11 +287,11 @@ impl Judge {
         if knows.is_late {
             return wrong;
         }
-        if let Some(brake) = self.brakes.get(uid)
-            && annotation(pod, "rollout") == brake.rollout.to_string()
-            && number(job, "/metadata/generation") == brake.generation
+        if let Some(stop) = self.stops.get(uid)
+            && annotation(pod, "rollout") == stop.rollout.to_string()
+            && number(job, "/metadata/generation") == stop.generation
         {
-            wrong.push(format!("{name} is made while too many nodes have failed"));
+            wrong.push(format!("{name} is created while too many nodes have failed"));
         }
         let is_known = number(job, "/metadata/generation") == number(job, "/status/observedGeneration");
         if knows.is_exact && is_known {
@@ -299,30 +299,30 @@ impl Judge {
             if let Some((since, None)) = outage
                 && commit.now.duration_since(*since) > LAG
             {
-                wrong.push(format!("{name} is made while more than half of the nodes are not Ready"));
+                wrong.push(format!("{name} is created while more than half of the nodes are not Ready"));
             }
-            if self.is_braked_by_lost_nodes(commit, job, pod) {
-                wrong.push(format!("{name} is made while too many nodes have failed or are lost"));
+            if self.is_stopped_by_lost_nodes(commit, job, pod) {
+                wrong.push(format!("{name} is created while too many nodes have failed or are lost"));
             }
         }
-        // The fake API server takes what the real one refuses.
+        // The fake API server accepts values that the real one rejects.
         let most = job["spec"]["parallelism"].as_i64().filter(|most| *most >= 0);
         if let (Some(most), true) = (most, is_known) {
-            let (running, holders) = self.places(commit, job, pod, knows);
+            let (running, holders) = self.slots(commit, job, pod, knows);
             if running + holders > most {
                 wrong.push(format!(
-                    "{name} is made: {running} pods run, {holders} more nodes hold places, parallelism is {most}"
+                    "{name} is created: {running} pods run, {holders} other nodes hold slots, parallelism is {most}"
                 ));
             }
         }
         wrong
     }
 
-    /// Whether the status names too many failed nodes, of which none can have healed: a lost node is still not Ready.
-    fn is_braked_by_lost_nodes(&self, commit: &Commit<'_>, job: &Value, made: &Value) -> bool {
+    /// Whether too many listed nodes have failed and cannot have recovered. A lost node is still not Ready.
+    fn is_stopped_by_lost_nodes(&self, commit: &Commit<'_>, job: &Value, created: &Value) -> bool {
         let rollout = number(job, "/status/rollout/number").to_string();
         let is_on = !job["status"]["rollout"]["brakedSince"].is_null();
-        let Some(limit) = limit(job).filter(|_| is_on && annotation(made, "rollout") == rollout) else {
+        let Some(limit) = limit(job).filter(|_| is_on && annotation(created, "rollout") == rollout) else {
             return false;
         };
         let stays_failed = |failed: &&Value| match text(failed, "/reason") {
@@ -340,8 +340,8 @@ impl Judge {
         i64::try_from(failed_nodes(job).filter(stays_failed).count()).is_ok_and(|count| count > limit)
     }
 
-    /// Pods that have not ended, and nodes that hold a place without one.
-    fn places(&self, commit: &Commit<'_>, job: &Value, made: &Value, knows: Knowledge) -> (i64, i64) {
+    /// The numbers of pods that have not ended, and of nodes that hold a slot without a pod.
+    fn slots(&self, commit: &Commit<'_>, job: &Value, created: &Value, knows: Knowledge) -> (i64, i64) {
         let uid = text(job, "/metadata/uid");
         let lost_after = &job["spec"]["failurePolicy"]["nodeLostAfterSeconds"];
         let lost_after = SignedDuration::from_secs(lost_after.as_i64().unwrap_or(NODE_LOST_AFTER));
@@ -355,7 +355,7 @@ impl Judge {
             .collect();
         let waits_for_retry =
             matches!(job["spec"]["failurePolicy"]["type"].as_str(), Some("Pause" | "FailFast"));
-        let target = label(made, "node-uid");
+        let target = label(created, "node-uid");
         let is_failed = |node: &str| {
             let mut nodes = commit.state.objects("nodes");
             let name = nodes.find(|one| text(one, "/metadata/uid") == node);
@@ -371,7 +371,7 @@ impl Judge {
             });
             let waits = waits_for_retry
                 && !attempt.is_disrupted
-                && attempt.rollout == annotation(made, "rollout")
+                && attempt.rollout == annotation(created, "rollout")
                 && commit.now.duration_since(attempt.at) > LAG;
             of == uid
                 && node != target
@@ -384,9 +384,9 @@ impl Judge {
         (i64::try_from(running.len()).unwrap_or(i64::MAX), i64::try_from(holders).unwrap_or(i64::MAX))
     }
 
-    /// The ledger counts a deleted node before its pod is released.
+    /// The ledger counts a deleted node before the node's pod is released.
     fn release(&self, commit: &Commit<'_>, pod: &Value, knows: Knowledge) -> Vec<String> {
-        // A pod that goes with its last finalizer is told as it was last, without it.
+        // If a pod disappears with its last finalizer, the commit shows the pod without the finalizer.
         let was_released = commit.new.is_none_or(|new| has_finalizer(pod) && !has_finalizer(new));
         let is_owed = self.left.contains(text(pod, "/metadata/uid"))
             && text(pod, "/status/phase") != "Succeeded"
@@ -405,7 +405,7 @@ impl Judge {
         if is_current && deleted(commit.state, job, rollout) == 0 {
             let name = text(pod, "/metadata/name");
             return vec![format!(
-                "{name} ran on a node that was deleted; it is released before the ledger counts that"
+                "{name} ran on a deleted node, and is released before the ledger counts the node"
             )];
         }
         Vec::new()
@@ -418,40 +418,40 @@ impl Judge {
         let is_same = text(old, "/status/templateHash") == text(new, "/status/templateHash")
             && old["status"]["rollout"]["retryToken"] == new["status"]["rollout"]["retryToken"];
         if before > 0 && (after < before || is_same != (after == before)) {
-            wrong.push(format!("rollout {before} is followed by {after}, the same: {is_same}"));
+            wrong.push(format!("rollout {after} follows {before}, same template and token: {is_same}"));
         }
-        wrong.extend(self.brake(commit, new));
+        wrong.extend(self.stop(commit, new));
         wrong.extend(self.complete(commit, new, knows));
-        wrong.extend(self.healed(old, new));
+        wrong.extend(self.recovered(old, new));
         wrong.extend(self.lost_too_early(commit, old, new, knows));
-        wrong.extend(self.forgotten(old, new, knows));
+        wrong.extend(self.no_longer_failed(old, new, knows));
         wrong.extend(unexplained(new));
         wrong
     }
 
-    /// A brake that is on by failures that do not heal stays on until the spec changes.
-    fn brake(&mut self, commit: &Commit<'_>, job: &Value) -> Option<String> {
+    /// A stop by failures that cannot recover lasts until the spec changes.
+    fn stop(&mut self, commit: &Commit<'_>, job: &Value) -> Option<String> {
         let uid = text(job, "/metadata/uid").to_owned();
         let (rollout, generation) =
             (number(job, "/status/rollout/number"), number(job, "/metadata/generation"));
-        let now = Brake { rollout, generation };
+        let now = Stop { rollout, generation };
         if number(job, "/status/observedGeneration") != generation {
             return None;
         }
         let is_on = !job["status"]["rollout"]["brakedSince"].is_null();
-        if self.brakes.get(&uid) == Some(&now) {
-            return (!is_on).then(|| "the brake comes off without a change of the spec".to_owned());
+        if self.stops.get(&uid) == Some(&now) {
+            return (!is_on).then(|| "the rollout resumes without a change of the spec".to_owned());
         }
-        self.brakes.remove(&uid);
+        self.stops.remove(&uid);
         let lasting = failed_nodes(job).filter(|node| !PROVISIONAL.contains(&text(node, "/reason"))).count();
         let count = i64::try_from(lasting).unwrap_or(i64::MAX) + deleted(commit.state, job, rollout);
         if is_on && limit(job).is_some_and(|limit| count > limit) {
-            self.brakes.insert(uid, now);
+            self.stops.insert(uid, now);
         }
         None
     }
 
-    /// Complete: every selected node is done, skipped by name, or failed within the tolerated number.
+    /// A Complete job has every selected node done, skipped, or failed within the tolerated number.
     fn complete(&self, commit: &Commit<'_>, job: &Value, knows: Knowledge) -> Vec<String> {
         let Some(reason) = true_condition(job, "Complete") else { return Vec::new() };
         let mut wrong = Vec::new();
@@ -490,15 +490,15 @@ impl Judge {
                 .iter()
                 .any(|(of, on, with)| of == uid && on == node_uid && (any_template || with == hash));
             if !(is_done || listed("skippedNodes") || listed("failedNodes")) {
-                wrong.push(format!("Complete, and node {name} is neither done nor skipped nor failed"));
+                wrong.push(format!("Complete, but node {name} is neither done nor skipped nor failed"));
             }
         }
         wrong
     }
 
-    /// A node that failed for good stays failed in its rollout, if no node was deleted or relabelled and no pod was made or
-    /// succeeded since the status before the one that tells of it.
-    fn forgotten(&mut self, old: &Value, new: &Value, knows: Knowledge) -> Vec<String> {
+    /// A failed node that cannot recover stays failed in its rollout. Exceptions follow a deleted or
+    /// relabelled node, or a created or succeeded pod, since the status before the one that lists the node.
+    fn no_longer_failed(&mut self, old: &Value, new: &Value, knows: Knowledge) -> Vec<String> {
         let uid = text(new, "/metadata/uid").to_owned();
         let acts = self.acts_at_status.entry(uid).or_default();
         let [before, last] = *acts;
@@ -514,14 +514,14 @@ impl Judge {
             lasting.map(|node| text(node, "/node").to_owned()).collect()
         };
         let gone = &for_good(old) - &for_good(new);
-        gone.into_iter().map(|name| format!("node {name} failed and is not failed any more")).collect()
+        gone.into_iter().map(|name| format!("node {name} failed and is no longer failed")).collect()
     }
 
-    /// A node is lost only after `nodeLostAfterSeconds` without Ready; an outage does not count.
+    /// A node is lost only after `nodeLostAfterSeconds` without Ready, not counting outages.
     fn lost_too_early(&self, commit: &Commit<'_>, old: &Value, new: &Value, knows: Knowledge) -> Vec<String> {
-        // A new manager counts suspect nodes as lost if the brake was on before.
-        let was_braked = !old["status"]["rollout"]["brakedSince"].is_null();
-        if was_braked || !knows.is_exact {
+        // A new manager counts suspect nodes as lost if the rollout was stopped before.
+        let was_stopped = !old["status"]["rollout"]["brakedSince"].is_null();
+        if was_stopped || !knows.is_exact {
             return Vec::new();
         }
         let lost_after = new["spec"]["failurePolicy"]["nodeLostAfterSeconds"].as_i64();
@@ -543,32 +543,32 @@ impl Judge {
         wrong
     }
 
-    /// Failed does not turn into Complete of its own.
-    fn healed(&mut self, old: &Value, new: &Value) -> Option<String> {
+    /// Failed does not become Complete without a reason.
+    fn recovered(&mut self, old: &Value, new: &Value) -> Option<String> {
         let uid = text(new, "/metadata/uid").to_owned();
         let generation = number(new, "/metadata/generation");
         if true_condition(new, "Failed").is_some() {
-            let heals = failed_nodes(new).any(|node| PROVISIONAL.contains(&text(node, "/reason")));
-            self.failures.insert(uid, (generation, self.acts, heals));
+            let can_recover = failed_nodes(new).any(|node| PROVISIONAL.contains(&text(node, "/reason")));
+            self.failures.insert(uid, (generation, self.acts, can_recover));
             return None;
         }
         let failure = self.failures.remove(&uid)?;
         let is_complete =
             true_condition(new, "Complete").is_some() && true_condition(old, "Failed").is_some();
         (is_complete && failure == (generation, self.acts, false))
-            .then(|| "Failed turns into Complete, and nothing has happened that allows it".to_owned())
+            .then(|| "Failed becomes Complete without a change that allows it".to_owned())
     }
 }
 
-/// What holds a run must be told: by a condition, or by a pending node with its reason.
+/// If a run makes no progress, a condition or a pending node must give the reason.
 pub fn unexplained(job: &Value) -> Option<String> {
-    let is_told = ["Complete", "Failed", "Suspended", "Paused", "PodsRefused"]
+    let is_explained = ["Complete", "Failed", "Suspended", "Paused", "PodsRefused"]
         .iter()
         .any(|type_| true_condition(job, type_).is_some());
     let has_pods = number(job, "/status/active") + number(job, "/status/terminating") > 0;
     let pending = job["status"]["pendingNodes"].as_array();
     let has_reason = pending.is_some_and(|nodes| nodes.iter().any(|node| !text(node, "/reason").is_empty()));
     let is_new = job["status"]["conditions"].is_null();
-    (!is_told && !has_pods && !has_reason && !is_new)
-        .then(|| "a run makes no progress, and neither a condition nor a pending node says why".to_owned())
+    (!is_explained && !has_pods && !has_reason && !is_new)
+        .then(|| "a run makes no progress, and no condition or pending node gives the reason".to_owned())
 }

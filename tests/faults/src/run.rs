@@ -1,4 +1,4 @@
-//! Runs one plan: a cluster, its managers, the story, the fault; and says what was wrong.
+//! Runs one plan: a cluster, its managers, the scenario and the fault. Returns the violations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,39 +17,39 @@ use crate::process::{Lines, Process, Skew};
 use crate::scenarios::{Story, When, lives};
 use crate::watcher::{Order, Watcher};
 
-/// How long nothing may be written before the next step of a story.
+/// The time without writes before the next step of a scenario.
 const BETWEEN: Duration = Duration::from_secs(45);
-/// How long a run may take to settle, in the cluster's time.
+/// The time limit for a run to settle, by the cluster's clock.
 const LONGEST: Duration = Duration::from_mins(90);
-/// How long a process is away after a crash.
+/// The time between a crash and the restart.
 const AWAY: Duration = Duration::from_secs(1);
-/// How long an object of a stranger stays.
+/// The lifetime of another client's object.
 const STRANGER: Duration = Duration::from_secs(40);
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What was wrong.
+    /// The violations.
     pub violations: Vec<String>,
-    /// What was wrong for a while, by a write that came late.
+    /// Violations that a late write excuses.
     pub excused: Vec<String>,
-    /// What there is at the end, one line for each thing, without what differs from run to run.
+    /// The objects at the end, one line each, without the parts that differ between runs.
     pub end: Vec<String>,
-    /// What was said.
+    /// The printed lines.
     pub lines: Vec<String>,
-    /// How often there was each request.
+    /// The number of requests by name.
     pub requests: BTreeMap<String, usize>,
-    /// How often there was each line of a watch.
+    /// The number of watch lines by type.
     pub events: BTreeMap<String, usize>,
-    /// Objects that managers made.
+    /// The number of objects that managers created, by type.
     pub created: BTreeMap<String, usize>,
-    /// Objects that managers deleted.
+    /// The number of objects that managers deleted, by type.
     pub deleted: BTreeMap<String, usize>,
-    /// Whether the fault came about.
+    /// Whether the fault occurred.
     pub hit: bool,
-    /// What happened.
+    /// The steps, for a reader.
     pub trace: Vec<String>,
-    /// How long it took in the cluster's time.
+    /// The duration by the cluster's clock.
     pub took: Duration,
 }
 
@@ -68,7 +68,7 @@ pub fn types() -> &'static [Arc<Type>] {
     })
 }
 
-/// Runs a plan. `usual` is what came of the same story without a fault; it waits for the same end.
+/// Runs a plan. `usual` is the result without a fault; the run waits until it has the same end.
 pub fn run(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     match runtime {
@@ -77,7 +77,7 @@ pub fn run(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, t
     }
 }
 
-/// The processes, and who comes after whom.
+/// The processes, with what a restart needs.
 struct Fleet {
     server: Server,
     scenario: &'static [crate::process::Kind],
@@ -104,7 +104,7 @@ impl Fleet {
     }
 }
 
-/// Carries the fault's orders out, for as long as the run lasts.
+/// Executes the fault's orders until the run ends.
 async fn rule(
     fleet: Arc<tokio::sync::Mutex<Fleet>>,
     watcher: Arc<Watcher>,
@@ -150,7 +150,7 @@ async fn rule(
     }
 }
 
-/// Waits until nothing was written for so long. False where that never comes.
+/// Waits until no write has happened for `quiet`. Returns false if that does not happen until `limit`.
 async fn settle(watcher: &Watcher, quiet: Duration, limit: Instant) -> bool {
     loop {
         let since = watcher.last_write().unwrap_or_else(Instant::now);
@@ -169,7 +169,7 @@ fn custom_resources(server: &Server) -> Vec<Arc<Value>> {
     types().iter().flat_map(|kind| server.objects(&kind.qualified())).collect()
 }
 
-/// Whether a pod in this phase is on a node and was not asked to go.
+/// Whether a pod in this phase is on the node and has no deletion timestamp.
 fn is_on(server: &Server, node: &str, phase: &str) -> bool {
     let pods = server.objects("pods");
     let runs = |pod: &Value| {
@@ -209,7 +209,7 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
         outcome.violations.push(error);
         return outcome;
     }
-    // Its successors have the other clock.
+    // Only the successors have the other clock.
     fleet.skew = skew(plan);
     if plan.needs_standby() {
         sleep(Duration::from_millis(500)).await;
@@ -221,19 +221,19 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
     sleep(Duration::from_secs(2)).await;
     let fleet = Arc::new(tokio::sync::Mutex::new(fleet));
     let ruler = tokio::spawn(rule(fleet.clone(), watcher.clone(), orders));
-    // Several faults take as long as each, one after the other.
+    // Several faults may take as long as each of them in turn.
     let limit = began + if plan.is_compound() { LONGEST * 3 } else { LONGEST };
     let mut settled = steps(story, plan, &server, &watcher, limit).await;
     settled &= settle(&watcher, plan.quiet(), limit).await;
     let mut end = server.look(story.end);
-    // What waits for a long time (a refusal, a lost watch) still comes to the same end.
+    // A state that waits for long (a refusal, a lost watch) still leads to the same end.
     while settled && usual.is_some_and(|usual| usual.end != end) && Instant::now() < limit {
         sleep(Duration::from_secs(30)).await;
         settled &= settle(&watcher, plan.quiet(), limit).await;
         end = server.look(story.end);
     }
     if !settled {
-        watcher.violate("it is never quiet".to_owned());
+        watcher.violate("the managers never stop writing".to_owned());
     }
     outcome.took = began.elapsed();
     end_processes(&mut *fleet.lock().await, &server, &watcher);
@@ -256,9 +256,9 @@ async fn play(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>
         twice(&watcher, &outcome.lines);
     }
     let is_taken = matches!(plan.fault, Fault::Request(_, _, Trouble::Stranger));
-    // Who changes his mind in haste needs the name no longer.
+    // A hasty change may make the name unnecessary.
     if is_taken && !watcher.has_told_of_name() && !plan.scenario.ends_with("hastily") {
-        watcher.violate("a stranger has the name, and nobody is told".to_owned());
+        watcher.violate("another client has the name, and no status or Event reports it".to_owned());
     }
     (outcome.requests, outcome.events) = watcher.recorded();
     (outcome.created, outcome.deleted) = watcher.counts();
@@ -283,7 +283,7 @@ fn skew(plan: &Plan) -> Skew {
     }
 }
 
-/// Plays the steps that follow the start. Returns whether the managers were quiet before each step that waits for it.
+/// Plays the steps after the start. Returns whether the managers settled before each step that waits for it.
 async fn steps(story: &Story<'_>, plan: &Plan, server: &Server, watcher: &Watcher, limit: Instant) -> bool {
     let mut settled = true;
     for (number, (when, step)) in story.steps.iter().enumerate() {
@@ -305,7 +305,7 @@ async fn steps(story: &Story<'_>, plan: &Plan, server: &Server, watcher: &Watche
     settled
 }
 
-/// Ends the managers, and reports tasks that ended before and objects that are remembered although they are gone.
+/// Stops the managers. Reports tasks that ended early, and deleted objects that a process still keeps.
 fn end_processes(fleet: &mut Fleet, server: &Server, watcher: &Watcher) {
     for process in &mut fleet.processes {
         if process.has_ended() {
@@ -321,22 +321,22 @@ fn end_processes(fleet: &mut Fleet, server: &Server, watcher: &Watcher) {
     }
 }
 
-/// No line is said twice.
+/// Reports lines that were printed twice.
 fn twice(watcher: &Watcher, lines: &[String]) {
     for (index, line) in lines.iter().enumerate() {
         if lines[..index].contains(line) {
-            watcher.violate(format!("said twice: {line}"));
+            watcher.violate(format!("printed twice: {line}"));
         }
     }
 }
 
-/// The end is the usual one, and what was said is what is usually said.
+/// Reports differences from the usual end and the usual lines.
 fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
     if outcome.end != usual.end {
         let lacks = usual.end.iter().filter(|line| !outcome.end.contains(line));
         let has = outcome.end.iter().filter(|line| !usual.end.contains(line));
-        // A deletion that arrives late finds the pod by its UID, though the pod has succeeded meanwhile. Its line in the ledger
-        // must be the usual one.
+        // A late deletion finds the pod by its UID, even if the pod has succeeded. Its ledger line must be
+        // the usual one.
         let is_spent = |line: &str| {
             plan.is_late() && line.starts_with("pod of DaemonJob/") && line.contains(" Succeeded finalizers")
         };
@@ -344,7 +344,7 @@ fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
         let has: Vec<&str> = has.map(String::as_str).collect();
         if !(lacks.is_empty() && has.is_empty()) {
             let what = format!(
-                "the end is another than without the fault:\n  without: {}\n  with:    {}",
+                "the end differs from the end without the fault:\n  without: {}\n  with:    {}",
                 lacks.join("\n           "),
                 has.join("\n           ")
             );
@@ -355,8 +355,8 @@ fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
         return;
     }
     twice(watcher, &outcome.lines);
-    // Whoever dies between claim and line takes the line along: at most once is promised, not at least once. A change that
-    // nobody saw before the next one is not said either.
+    // A process that dies between claim and print loses the line: Greeting prints at most once. A change that
+    // is replaced before any manager sees it prints nothing either.
     let may_miss =
         plan.has_crash() || plan.is_late() || plan.needs_standby() || plan.scenario.ends_with("hastily");
     if may_miss {
@@ -368,25 +368,25 @@ fn compare(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
         lines
     };
     if sorted(&outcome.lines) != sorted(&usual.lines) {
-        watcher.violate(format!("said {:?}; usually {:?}", outcome.lines, usual.lines));
+        watcher.violate(format!("printed {:?}; usually {:?}", outcome.lines, usual.lines));
     }
 }
 
-/// No more is made than usual, but where the fault explains it.
+/// Reports more creations than usual, unless the fault explains them.
 fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
     let made = |of: &Outcome, kind: &str| of.created.get(kind).copied().unwrap_or_default();
-    // A write that comes late makes what somebody else has made meanwhile, under another number. Changes that come in haste
-    // meet more or fewer pods of the step before.
+    // A late write creates an object that another manager has created under another number. Hasty changes
+    // meet more or fewer pods of the previous step.
     let spare = |usually: usize| match &plan.fault {
-        // Where nothing else happens meanwhile, whoever makes it makes it under the same name.
+        // Without other changes, every process creates the object under the same name.
         _ if plan.scenario.ends_with("-create") => 0,
-        // A deletion is of one object: it comes too late for another one of its name.
+        // A deletion has one UID, so a late one cannot delete another object of the name.
         Fault::Request(name, _, Trouble::Late) if name.starts_with("delete-") => 0,
-        // All that was on its way.
+        // All requests under way.
         Fault::Request(_, _, Trouble::Paused) => usually,
         _ => usize::from(plan.is_late()),
     };
-    // Nor does anybody know of a node that is gone whom nothing is shown.
+    // A process with a silent watch does not know that a node is deleted.
     let is_blind = plan.has_event(Event::Silence);
     if plan.is_compound()
         || plan.scenario.ends_with("hastily")
@@ -395,15 +395,15 @@ fn count(watcher: &Watcher, plan: &Plan, usual: &Outcome, outcome: &Outcome) {
     {
         return;
     }
-    // Who has not seen the owner go makes its pods once more, and is told so by the answer to the status.
+    // A process that has not seen the owner's deletion creates the pods again, until its status write fails.
     let usually = usual.created.values().copied().max().unwrap_or_default();
     if watcher.for_the_dead() > usually {
-        watcher.violate(format!("{} objects were made for owners that were gone", watcher.for_the_dead()));
+        watcher.violate(format!("{} objects were created for deleted owners", watcher.for_the_dead()));
     }
     for kind in ["pods", "deployments"] {
         let (usually, now) = (made(usual, kind), made(outcome, kind));
         if now > usually + spare(usually) {
-            watcher.violate(format!("{now} {kind} were made; usually {usually}"));
+            watcher.violate(format!("{now} {kind} were created; usually {usually}"));
         }
     }
 }
@@ -414,7 +414,7 @@ mod tests {
     use crate::plan::Fault;
     use crate::scenarios::ALL;
 
-    /// The requests of the manager in a story without a fault, in their order: Leases, Events and watches left out.
+    /// The manager's requests in a scenario without a fault, in order, without Leases, Events and watches.
     fn requests(name: &str) -> Vec<String> {
         let scenario = ALL.iter().find(|scenario| scenario.name == name).unwrap();
         let plan = Plan { scenario: name.to_owned(), fault: Fault::None };
@@ -431,10 +431,10 @@ mod tests {
         asked.collect()
     }
 
-    /// Nothing stands before the pods of a PodSet that was just made, and of each thing there is no more than is needed: a
-    /// status when there is something to say, a Greeting's two lines claimed one after the other.
+    /// The first requests of a new PodSet create its pods. Each new status costs one write, and each of a
+    /// Greeting's two lines one claim.
     #[test]
-    fn new_objects_cost_these_requests_and_no_others() {
+    fn new_objects_cost_only_these_requests() {
         let status = |of: &str| format!("apply-{of}-status");
         let of_podset = ["create-pods", "create-pods", "create-pods", "list-pods"].map(str::to_owned);
         let of_podset = [&of_podset[..], &[status("podsets"), status("podsets")]].concat();
@@ -442,23 +442,23 @@ mod tests {
         for (story, expected) in [
             ("podset-create", of_podset),
             ("greeting-interval", of_greeting),
-            // One is changed meanwhile.
+            // The Book is changed meanwhile.
             ("book-life", vec![status("books"); 2]),
         ] {
             assert_eq!(requests(story), expected, "{story}");
         }
     }
 
-    /// The pods of the post's operator are found before anything is made, labelled and counted; then one more is wanted.
+    /// The manager finds and labels the tutorial's pods before it creates any. Then it creates one more.
     #[test]
-    fn pods_of_the_posts_operator_are_counted_and_not_made_again() {
+    fn adopts_pods_of_the_tutorials_operator() {
         let asked = requests("podset-older-pods");
         let count = |request: &str| asked.iter().filter(|asked| *asked == request).count();
         assert_eq!(asked[0], "list-pods", "{asked:?}");
         assert_eq!(
             ["merge-pods", "create-pods", "delete-pods"].map(count),
             [2, 1, 0],
-            "labelled, made and deleted: {asked:?}"
+            "labelled, created and deleted: {asked:?}"
         );
     }
 }

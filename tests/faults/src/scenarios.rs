@@ -1,4 +1,4 @@
-//! What happens to a cluster in which managers run: one story for each.
+//! The scenarios: what users and nodes do to a cluster with managers. Plans name them; do not rename one.
 
 use std::time::Duration;
 
@@ -19,52 +19,52 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// Who the person is that changes things.
+/// The client that makes the changes.
 pub const WHO: &str = "person";
 
-/// When a step is taken.
+/// When a step happens.
 #[derive(Clone, Copy, Debug)]
 pub enum When {
-    /// Before there is any manager; such steps come first.
+    /// Before the first manager starts. Such steps come first.
     Before,
-    /// When nothing was written for a while.
+    /// Once no write has happened for some time.
     Settled,
-    /// So long after the step before, whatever is going on.
+    /// This long after the previous step, even if managers still write.
     After(Duration),
-    /// When a pod runs on this node.
+    /// Once a pod runs on this node.
     RunningOn(&'static str),
-    /// When a pod on this node has succeeded.
+    /// Once a pod on this node has succeeded.
     DoneOn(&'static str),
 }
 
-/// A step: when, and what is done.
+/// When a step happens, and what it does.
 pub type Step = (When, fn(&Server));
 
-/// A story.
+/// A sequence of steps with a name.
 pub struct Scenario {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What the managers serve.
+    /// The kinds that the managers serve.
     pub kinds: &'static [Kind],
-    /// What happens.
+    /// The steps.
     pub steps: &'static [Step],
 }
 
-/// A step of what was made up.
+/// A step of a generated sequence.
 pub type Made<'a> = (When, Box<dyn Fn(&Server) + 'a>);
 
-/// What is played: a scenario, or one that was made up.
+/// The input of a run: a scenario or a generated sequence.
 pub struct Story<'a> {
-    /// What the managers serve.
+    /// The kinds that the managers serve.
     pub kinds: &'static [Kind],
-    /// What happens.
+    /// The steps.
     pub steps: Vec<Made<'a>>,
-    /// What is to be compared of the end.
+    /// The part of the end to compare.
     pub end: fn(&State) -> Vec<String>,
 }
 
 impl Scenario {
-    /// As something that is played.
+    /// The scenario in the form that a run plays.
     pub fn story(&self) -> Story<'static> {
         let step = |(when, step): &Step| -> Made<'static> { (*when, Box::new(*step)) };
         Story { kinds: self.kinds, steps: self.steps.iter().map(step).collect(), end: end::state }
@@ -81,7 +81,7 @@ const fn after(milliseconds: u64) -> When {
     When::After(Duration::from_millis(milliseconds))
 }
 
-/// All of them.
+/// All scenarios.
 pub const ALL: &[Scenario] = &[
     Scenario {
         name: "podset-create",
@@ -103,7 +103,7 @@ pub const ALL: &[Scenario] = &[
         steps: &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 3 }))),
             (SETTLED, |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 1 } }))),
-            // What was deleted is made again under its name before a deletion that comes late is there.
+            // The manager creates the deleted pods again under their names before a late deletion arrives.
             (after(15_000), |server| change(server, PODSETS, "s", &json!({ "spec": { "replicas": 3 } }))),
         ],
     },
@@ -138,7 +138,7 @@ pub const ALL: &[Scenario] = &[
         steps: &[
             (at_once(), |server| begin_with_podset(server, &json!({ "replicas": 2 }))),
             (SETTLED, |server| {
-                // Evicted: it has ended and is still there.
+                // Evicted: the pod has ended and still exists.
                 if let Some(name) = a_pod(server) {
                     server.merge(
                         "models",
@@ -280,8 +280,8 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-brake",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| begin_with_braked_daemonjob(server, "fail-on-n1")),
-            // Whatever becomes of the node that failed, the other one gets no pod.
+            (at_once(), |server| begin_with_pausing_daemonjob(server, "fail-on-n1")),
+            // The other node gets no pod, even if the failed node changes.
             (SETTLED, |server| {
                 ready(server, "n1", false);
                 change(server, NODES, "n2", &json!({ "metadata": { "labels": { "go": "yes" } } }));
@@ -298,8 +298,8 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-brake-and-retry",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| begin_with_braked_daemonjob(server, "fail-first")),
-            // The node that failed once waits for its retry, and holds the only place.
+            (at_once(), |server| begin_with_pausing_daemonjob(server, "fail-first")),
+            // The node that failed once waits for its retry and holds the only slot.
             (after(7_000), |server| {
                 change(server, NODES, "n2", &json!({ "metadata": { "labels": { "go": "yes" } } }));
             }),
@@ -323,14 +323,14 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-node-deleted",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| begin_with_braked_daemonjob(server, "slow")),
+            (at_once(), |server| begin_with_pausing_daemonjob(server, "slow")),
             (When::RunningOn("n1"), |server| {
                 server.delete(WHO, &format!("{NODES}/n1"), &json!({}));
             }),
             (SETTLED, |server| {
                 change(server, NODES, "n2", &json!({ "metadata": { "labels": { "go": "yes" } } }));
             }),
-            // A new machine of that name does not heal it.
+            // A new machine of that name does not resume the rollout.
             (SETTLED, |server| {
                 node(server, "n1");
                 change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": "yes" } } }));
@@ -344,7 +344,7 @@ pub const ALL: &[Scenario] = &[
             (at_once(), |server| {
                 begin_with_policy(server, "slow", &json!({ "type": "Pause", "nodeLostAfterSeconds": 20 }));
             }),
-            // The kubelet stops while its pod runs. After `nodeLostAfterSeconds` the node is lost and the run pauses.
+            // The kubelet stops while its pod runs. Then the node is lost and the run pauses.
             (When::RunningOn("n1"), |server| kubelet_stops(server, "n1")),
             (SETTLED, |server| select(server, "n2")),
             (SETTLED, |server| kubelet_starts(server, "n1")),
@@ -377,13 +377,13 @@ pub const ALL: &[Scenario] = &[
                 let spec = json!({ "template": template("slow"), "parallelism": 1, "failurePolicy": { "type": "Pause" } });
                 begin_with_daemonjob(server, &spec);
             }),
-            // The kubelet of a node that shuts down is not Ready first, and then ends its pods.
+            // The kubelet of a node that shuts down first reports not Ready, then ends its pods.
             (When::RunningOn("n1"), |server| {
                 cordon(server, "n1", true);
                 kubelet_stops(server, "n1");
             }),
             (after(100), |server| end_pod_on(server, "n1", true)),
-            // The node holds the only place until it is Ready.
+            // The node holds the only slot until it is Ready.
             (SETTLED, |server| {
                 boot(server, "n1", "boot-again");
                 kubelet_starts(server, "n1");
@@ -395,7 +395,7 @@ pub const ALL: &[Scenario] = &[
         name: "daemonjob-failed-node-deselected",
         kinds: &[Kind::DaemonJob],
         steps: &[
-            (at_once(), |server| begin_with_braked_daemonjob(server, "fail-on-n1")),
+            (at_once(), |server| begin_with_pausing_daemonjob(server, "fail-on-n1")),
             (SETTLED, |server| {
                 change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": null } } }));
                 select(server, "n2");
@@ -414,7 +414,7 @@ pub const ALL: &[Scenario] = &[
                     "unhealthyNodes": { "policy": "Wait" }, "failurePolicy": { "type": "Pause" } });
                 daemonjob(server, &spec);
             }),
-            // The run waits for n2. The taint controller sets DisruptionTarget on the pod that failed before, and deletes it.
+            // The run waits for n2. The taint controller sets DisruptionTarget on the failed pod.
             (SETTLED, |server| {
                 let taints = json!([{ "key": "no", "effect": "NoExecute" }]);
                 change(server, NODES, "n1", &json!({ "spec": { "taints": taints } }));
@@ -433,7 +433,7 @@ pub const ALL: &[Scenario] = &[
                     "failurePolicy": policy });
                 begin_with_daemonjob(server, &spec);
             }),
-            // The pod of a node fails while the node is not Ready. The failure is tolerated, and the node keeps its place.
+            // The pod fails while the node is not Ready. The failure is tolerated; the node keeps its slot.
             (When::RunningOn("n2"), |server| kubelet_stops(server, "n2")),
             (after(100), |server| end_pod_on(server, "n2", false)),
             (SETTLED, |server| kubelet_starts(server, "n2")),
@@ -450,7 +450,7 @@ pub const ALL: &[Scenario] = &[
                 let policy = json!({ "type": "Pause", "nodeLostAfterSeconds": 20 });
                 daemonjob(server, &json!({ "template": template("slow"), "failurePolicy": policy }));
             }),
-            // Three pods run. The outage is longer than `nodeLostAfterSeconds`, and the fourth node could have a pod.
+            // Three pods run. The outage exceeds `nodeLostAfterSeconds`, and a fourth node could get a pod.
             (after(4_500), |server| {
                 for name in ["n1", "n2", "n3"] {
                     kubelet_stops(server, name);
@@ -503,7 +503,7 @@ pub const ALL: &[Scenario] = &[
                 }
             }),
             (SETTLED, |server| {
-                // One that is done and recorded runs no second time.
+                // A node that is done and recorded does not run again.
                 if let Some(name) = a_pod(server) {
                     server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
                 }
@@ -518,7 +518,7 @@ pub const ALL: &[Scenario] = &[
                 begin_with_daemonjob(server, &json!({ "template": template("slow-on-n2") }));
             }),
             (When::DoneOn("n1"), |server| {
-                // It has succeeded, and the ledger need not have it yet.
+                // The pod has succeeded, but the ledger may not have the outcome yet.
                 if let Some(name) = a_pod(server) {
                     server.delete(WHO, &format!("{PODS}/{name}"), &json!({}));
                 }
@@ -736,7 +736,7 @@ pub const ALL: &[Scenario] = &[
     },
 ];
 
-/// What a pod does is its image's name.
+/// The image's name selects what a pod does.
 pub fn lives(pod: &Value) -> Life {
     let image = pod.pointer("/spec/containers/0/image").and_then(Value::as_str).unwrap_or_default();
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
@@ -799,12 +799,12 @@ fn begin_with_daemonjob(server: &Server, spec: &Value) {
     daemonjob(server, spec);
 }
 
-/// One pod at a time, and none after a failed node. Only n1 is selected at first.
-fn begin_with_braked_daemonjob(server: &Server, image: &str) {
+/// One pod at a time, and none after a failed node. At first, only n1 is selected.
+fn begin_with_pausing_daemonjob(server: &Server, image: &str) {
     begin_with_policy(server, image, &json!({ "type": "Pause" }));
 }
 
-/// One pod at a time under this failure policy. Only n1 is selected at first.
+/// One pod at a time, with this failure policy. At first, only n1 is selected.
 fn begin_with_policy(server: &Server, image: &str, failure_policy: &Value) {
     two_nodes(server);
     change(server, NODES, "n1", &json!({ "metadata": { "labels": { "go": "yes" } } }));
@@ -818,7 +818,7 @@ fn begin_with_policy(server: &Server, image: &str, failure_policy: &Value) {
     );
 }
 
-/// Adds the label that the template of a braked DaemonJob selects by.
+/// Adds the label that the template of [`begin_with_policy`] selects.
 fn select(server: &Server, name: &str) {
     change(server, NODES, name, &json!({ "metadata": { "labels": { "go": "yes" } } }));
 }
@@ -827,7 +827,7 @@ fn cordon(server: &Server, name: &str, is_cordoned: bool) {
     change(server, NODES, name, &json!({ "spec": { "unschedulable": is_cordoned.then_some(true) } }));
 }
 
-/// The kubelet leaves its pods as they are, and the node is not Ready.
+/// The node becomes not Ready, and the kubelet leaves its pods unchanged.
 fn kubelet_stops(server: &Server, name: &str) {
     change(server, NODES, name, &json!({ "metadata": { "annotations": { "fake/kubelet": "stopped" } } }));
     ready(server, name, false);
@@ -843,7 +843,7 @@ fn boot(server: &Server, name: &str, boot_id: &str) {
     server.merge(WHO, &format!("{NODES}/{name}/status"), &json!({ "status": status }));
 }
 
-/// The pod fails; if it is disrupted, with the condition that an eviction and a node shutdown set.
+/// Fails the pod. `is_disrupted` adds the condition of an eviction or a node shutdown.
 fn end_pod_on(server: &Server, node: &str, is_disrupted: bool) {
     let pods = server.objects("pods");
     let runs =
@@ -874,7 +874,7 @@ fn podset(server: &Server, spec: &Value) {
     server.create(WHO, PODSETS, &json!({ "metadata": { "name": "s" }, "spec": spec }));
 }
 
-/// Two pods of the PodSet as the post's operator makes them.
+/// Creates two pods of the PodSet as the tutorial's operator does.
 fn older_pods(server: &Server) {
     let uid = server.look(|state| {
         let set = state.objects("podsets.batch.tutorial.kubebuilder.io").next();
@@ -915,7 +915,7 @@ fn remove(server: &Server, collection: &str, name: &str) {
     server.delete(WHO, &format!("{collection}/{name}"), &json!({}));
 }
 
-/// The first pod, by name, that is not going; a stranger's is none.
+/// A pod of a manager without a deletion timestamp, on the first node by name.
 fn a_pod(server: &Server) -> Option<String> {
     let is_there = |pod: &Value| {
         pod["metadata"]["deletionTimestamp"].is_null()
@@ -923,7 +923,7 @@ fn a_pod(server: &Server) -> Option<String> {
             && pod["spec"]["nodeName"].is_string()
     };
     let pods = server.objects("pods");
-    // By node: names are no function of the story.
+    // Names differ between runs, so the node decides.
     let mut pods: Vec<_> = pods.iter().filter(|pod| is_there(pod)).collect();
     pods.sort_by_key(|pod| pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned());
     pods.first().and_then(|pod| pod["metadata"]["name"].as_str()).map(str::to_owned)

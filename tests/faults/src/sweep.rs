@@ -1,4 +1,4 @@
-//! All plans of a story, and how they are run side by side.
+//! All plans of a scenario, and how threads run them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IsTerminal as _, Write as _};
@@ -10,9 +10,9 @@ use crate::plan::{Event, Fault, Plan, Trouble, is_read};
 use crate::run::{Outcome, run};
 use crate::scenarios::{Scenario, Story};
 
-/// Of requests that come again and again for as long as a process lives, so many are disturbed.
+/// The number of faults for a request that repeats as long as a process lives.
 const REPEATED: usize = 4;
-/// Of others, so many.
+/// The number of faults for any other request or line.
 const MOST: usize = 60;
 
 fn is_ended_by_a_failure(scenario: &Scenario) -> bool {
@@ -26,7 +26,7 @@ fn is_ended_by_a_failure(scenario: &Scenario) -> bool {
     .contains(&scenario.name)
 }
 
-/// Every plan that follows from a run without a fault.
+/// The plans with one fault that follow from a run without a fault.
 pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
     let mut faults = Vec::new();
     for (name, count) in &usual.requests {
@@ -40,7 +40,7 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
             for trouble in of {
                 faults.push(Fault::Request(name.clone(), nth, *trouble));
             }
-            // Where the first failure ends the run, a node that was kept waiting never had its turn.
+            // If the first failure ends the run, a delayed node may never get a pod.
             let waits = !is_ended_by_a_failure(scenario);
             if waits && matches!(&**name, "create-pods" | "create-configmaps") {
                 faults.push(Fault::Request(name.clone(), nth, Trouble::Stranger));
@@ -50,7 +50,7 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
     for (resource, count) in &usual.events {
         for nth in 1..=(*count).min(MOST) {
             for event in Event::ALL {
-                // Where the first failure ends the run, a node that nobody is shown never has its turn.
+                // If the first failure ends the run, an unseen node may never get a pod.
                 let is_missed =
                     is_ended_by_a_failure(scenario) && resource == "nodes" && event == Event::Silence;
                 if is_missed {
@@ -64,22 +64,22 @@ pub fn plans(scenario: &Scenario, usual: &Outcome) -> Vec<Plan> {
     faults.into_iter().map(|fault| Plan { scenario: scenario.clone(), fault }).collect()
 }
 
-/// What came of all plans.
+/// The results of all plans.
 #[derive(Debug, Default)]
 pub struct Sum {
-    /// Plans by kind of object and class of fault, with how many have violations.
+    /// The numbers of plans, and of those with violations, by class of fault and kind.
     pub classes: BTreeMap<(String, String), (usize, usize)>,
-    /// Plans whose fault never came about.
+    /// Plans whose fault did not occur.
     pub missed: Vec<String>,
-    /// What was wrong, by plan.
+    /// The violations by plan.
     pub violations: Vec<(String, Vec<String>)>,
-    /// What was wrong for a while, by a write that came late.
+    /// The number of plans with violations that a late write excuses.
     pub excused: usize,
-    /// How many plans were run.
+    /// The number of plans.
     pub plans: usize,
 }
 
-/// What is run, in which order, by how many threads.
+/// Runs the plans in order on this number of threads.
 pub fn sweep(
     scenarios: &[(&Scenario, Outcome)],
     mut plans: Vec<(usize, Plan)>,
@@ -116,7 +116,7 @@ pub fn sweep(
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does something with all of these by so many threads, and says how many went wrong. What was wrong is printed below the name.
+/// Runs `job` for all items on this number of threads. Returns the number of items with violations.
 pub fn side_by_side<T: Send>(
     what: &str,
     items: Vec<T>,
@@ -151,11 +151,11 @@ pub fn side_by_side<T: Send>(
     lock(&done).1
 }
 
-/// A run; a panic in it is a violation like any other.
+/// Runs a plan. A panic is a violation.
 pub fn guarded(story: &Story<'_>, plan: &Plan, seed: u64, usual: Option<&Outcome>, trace: bool) -> Outcome {
     let ran = catch_unwind(AssertUnwindSafe(|| run(story, plan, seed, usual, trace)));
     ran.unwrap_or_else(|_| Outcome {
-        violations: vec!["a panic ended the run".to_owned()],
+        violations: vec!["the run panicked".to_owned()],
         hit: true,
         ..Outcome::default()
     })
@@ -184,7 +184,7 @@ fn note(sum: &mut Sum, scenario: &Scenario, plan: &Plan, outcome: &Outcome) {
     }
 }
 
-/// Takes the last sign of progress off a terminal.
+/// Removes the progress line from a terminal.
 fn clear() {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");

@@ -1,7 +1,5 @@
-//! Sequences of changes that nobody thought of: specs made up from a kind's schema, valid and not, one after the other. At the
-//! end there must be what there is where the last of them is all that ever was.
-//!
-//! A sequence has a name that brings it back: `podset.17`.
+//! Random sequences of specs, generated from a kind's schema, valid and invalid. The end must equal the end
+//! of a run with only the last spec. The name of a sequence reproduces it: `podset.17`.
 
 use std::time::Duration;
 
@@ -17,26 +15,26 @@ use crate::run::{Outcome, types};
 use crate::scenarios::{BOOKS, CONSUMERS, DAEMONJOBS, GREETINGS, PODSETS, Story, WHO, When, two_nodes};
 use crate::sweep::guarded;
 
-/// How many sequences of each kind there are.
+/// The number of sequences for each kind.
 pub const EACH: usize = 1_000;
 
-/// What sequences are made of, for one kind.
+/// The generator's input for one kind.
 struct Subject {
-    /// Its name in the names of sequences.
+    /// The first part of the sequences' names.
     name: &'static str,
     serves: &'static [Kind],
     plural: &'static str,
     collection: &'static str,
-    /// What some fields are chosen from, by their paths; the others follow from the schema.
+    /// The values of a field by its path. Other fields follow from the schema.
     values: fn(&str) -> Option<&'static [&'static str]>,
-    /// Fields that the last spec does not have: with them the end depends, and is meant to depend, on what was before.
+    /// Fields that the last spec omits, because with them the end depends on earlier specs by design.
     history: &'static [&'static str],
 }
 
-/// Why the last spec does without these: `partition`, `OnDelete` and `paused` leave older pods as they are, and `podsToDelete`
-/// chooses among them; `suspend`, `paused`, a `parallelism` of 0 and a `failurePolicy` stop a DaemonJob where it is, deadlines
-/// count from its beginning, `lateNodes` and `rerunOn` ask what was done before, and a `podFailurePolicy` and a `backoffLimit`
-/// judge what has failed already.
+/// The reasons to omit a field from the last spec: `partition`, `OnDelete` and `paused` keep older pods, and
+/// `podsToDelete` selects among them. `suspend`, `paused`, a `parallelism` of 0 and a `failurePolicy` stop a
+/// DaemonJob where it is. Deadlines count from its beginning. `lateNodes` and `rerunOn` depend on earlier
+/// successes, and `podFailurePolicy` and `backoffLimit` on earlier failures.
 const SUBJECTS: [Subject; 5] = [
     Subject {
         name: "podset",
@@ -96,7 +94,7 @@ const SUBJECTS: [Subject; 5] = [
     },
 ];
 
-/// Templates as JSON: the first ones are good ones.
+/// The number of valid templates. They come first in the lists of templates.
 const GOOD: usize = 2;
 
 fn podset(path: &str) -> Option<&'static [&'static str]> {
@@ -137,7 +135,7 @@ fn consumer(path: &str) -> Option<&'static [&'static str]> {
         "subscriptionName" => Some(&[r#""s""#, r#""r""#]),
         "replicas" => Some(&["0", "1", "3"]),
         "negativeAckRedeliveryDelay" => Some(&[r#""30s""#, r#""1m""#]),
-        // A broker, and a scaler: neither is there.
+        // These need a broker and a scaler, which do not exist here.
         "adminURL" | "autoscaling" => Some(&[]),
         _ => None,
     }
@@ -158,21 +156,21 @@ fn book(path: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// A sequence.
+/// A sequence of specs.
 pub struct Transition {
     subject: &'static Subject,
     number: usize,
-    /// When each spec is set. What the server does not take changes nothing.
+    /// When each spec is set. A spec that the server rejects changes nothing.
     specs: Vec<(When, Value)>,
 }
 
 impl Transition {
-    /// Its name.
+    /// The name of the sequence.
     pub fn name(&self) -> String {
         format!("{}.{}", self.subject.name, self.number)
     }
 
-    /// The specs, to be read.
+    /// The specs, one line each.
     pub fn told(&self) -> Vec<String> {
         self.specs.iter().map(|(when, spec)| format!("{when:?}: {spec}")).collect()
     }
@@ -184,7 +182,7 @@ impl Transition {
         Self::of(subject, number.parse().ok()?, seed)
     }
 
-    /// All whose names contain this, one of every so many.
+    /// Every `every`-th sequence whose name contains `filter`.
     pub fn all(filter: &str, every: usize, seed: u64) -> Vec<Self> {
         let all = SUBJECTS.iter().flat_map(|subject| {
             (0..EACH).step_by(every).filter_map(move |number| Self::of(subject, number, seed))
@@ -209,7 +207,7 @@ impl Transition {
             if at > 0 && dice.is(25) {
                 spoil(&mut spec, &mut dice);
             } else if at > 1 && dice.is(25) {
-                // Back to what was before.
+                // Back to an earlier spec.
                 spec = specs[dice.below(specs.len())].1.clone();
             }
             specs.push((when, spec));
@@ -245,7 +243,7 @@ impl Transition {
         guarded(&story, &plan, seed, usual, trace)
     }
 
-    /// Plays it, and what its last spec comes to alone.
+    /// Runs the sequence, and its last spec alone, and compares the ends.
     pub fn run(&self, seed: u64, trace: bool) -> Outcome {
         let last: Vec<(When, Value)> = self.specs.last().cloned().into_iter().collect();
         let alone =
@@ -258,7 +256,7 @@ impl Transition {
     }
 }
 
-/// Makes the object, or replaces its spec.
+/// Creates the object or replaces its spec.
 fn set(server: &Server, collection: &str, spec: &Value) {
     let path = format!("{collection}/x");
     match server.get(&path) {
@@ -272,7 +270,7 @@ fn set(server: &Server, collection: &str, spec: &Value) {
     }
 }
 
-/// A value that a schema allows. None where the field is left out.
+/// A value that the schema allows, or None to omit the field.
 fn made(subject: &Subject, schema: &Value, path: &str, dice: &mut Dice) -> Option<Value> {
     if let Some(values) = (subject.values)(path) {
         return if values.is_empty() { None } else { serde_json::from_str(dice.one::<&str>(values)).ok() };
@@ -298,7 +296,7 @@ fn made(subject: &Subject, schema: &Value, path: &str, dice: &mut Dice) -> Optio
         "string" => Some(json!(dice.one(&["a", "b-1"]))),
         "array" => {
             let count = dice.below(3);
-            // Each once, and each name: some lists are sets, others maps by name.
+            // Every item and every name only once, because some lists are sets and others are maps by name.
             let mut items: Vec<Value> = Vec::new();
             for _ in 0..count {
                 let item = made(subject, &schema["items"], &format!("{path}[]"), dice)?;
@@ -326,7 +324,7 @@ fn made(subject: &Subject, schema: &Value, path: &str, dice: &mut Dice) -> Optio
     }
 }
 
-/// Makes one field what no schema allows there, or leaves out one that may be required.
+/// Gives one field a value that the schema does not allow, or omits it.
 fn spoil(spec: &mut Value, dice: &mut Dice) {
     let Some(fields) = spec.as_object_mut() else { return };
     let names: Vec<String> = fields.keys().cloned().collect();
@@ -348,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_sequences_and_their_names_bring_them_back() {
+    fn every_kind_has_sequences_and_names_reproduce_them() {
         assert!(types().iter().all(|kind| SUBJECTS.iter().any(|subject| subject.plural == kind.plural)));
         for transition in Transition::all("", 97, 1) {
             let again = Transition::by_name(&transition.name(), 1).unwrap();

@@ -1,4 +1,4 @@
-//! Brings one fault about, and watches over everything that is done meanwhile.
+//! Injects the faults of a plan, and checks every request and write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,42 +14,42 @@ use tokio::time::Instant;
 use crate::plan::{Event, Fault, Plan, Trouble};
 use crate::promises::{Judge, Knowledge};
 
-/// What the fault asks of the one who runs the processes.
+/// The fault's orders to the task that runs the processes.
 #[derive(Debug)]
 pub enum Order {
     /// This process dies.
     Crash(String),
-    /// This process is asked to end.
+    /// This process gets SIGTERM.
     End(String),
-    /// An object that a stranger has made goes again.
+    /// Another client's object is deleted again.
     RemoveStranger(String),
 }
 
-/// How managers' names begin.
+/// The prefix of managers' names.
 pub const MANAGER: &str = "manager-";
 
-/// Who stands by from the beginning.
+/// The process that is a standby from the beginning.
 const STANDBY: &str = "manager-b-2";
 
-/// How long a process is cut off.
+/// The time for which a process is partitioned.
 const CUT_OFF: Duration = Duration::from_secs(40);
-/// How late what is late comes: after a take-over.
+/// The delay of a late request, longer than a takeover.
 const LATE: Duration = Duration::from_secs(25);
-/// How far behind the watches of a successor are.
+/// The delay of a successor's watches.
 const BEHIND: Duration = Duration::from_secs(8);
-/// How far behind an API server is: longer than all that a story does between two pauses.
+/// The age of a stale API server's state, longer than the actions between two pauses of a scenario.
 const FAR_BEHIND: Duration = Duration::from_secs(10);
-/// How long a watch is delayed so that a write comes first.
+/// The delay of a watch, so that a write comes first.
 const DELAYED: Duration = Duration::from_secs(5);
 const REORDERED: Duration = Duration::from_millis(300);
 
-/// So often nobody asks for what is refused.
+/// This many rejections of one write are a violation.
 const OFTEN: usize = 30;
 
-/// How long something wrong may last that follows from a write which came late.
+/// The time for which a late write excuses a violation.
 const LATE_EXCUSED: Duration = Duration::from_secs(20);
 
-/// See the module.
+/// Injects the faults of a plan and records violations.
 pub struct Watcher {
     plan: Plan,
     server: Mutex<Option<Server>>,
@@ -65,11 +65,11 @@ struct Inner {
     hit: bool,
     dead: BTreeSet<String>,
     cut_off: Vec<CutOff>,
-    /// Whose watches are behind: who begins so, and until when.
+    /// Processes whose watches are delayed: the prefix of their names, and until when.
     behind: Vec<(String, Instant)>,
-    /// When each revision came about.
+    /// The time of each revision.
     revisions: Vec<(Instant, u64)>,
-    /// What an API server has come to, at which processes whose names begin so start, and until when.
+    /// The revision of a stale API server, the prefix of its clients' names, and until when.
     stale: Option<(String, u64, Instant)>,
     last_write: Option<Instant>,
     violations: BTreeSet<String>,
@@ -77,49 +77,49 @@ struct Inner {
     trace: Vec<String>,
     created: BTreeMap<String, usize>,
     deleted: BTreeMap<String, usize>,
-    /// Objects that were made for an owner that was gone already, which only somebody who sees late can do.
+    /// The number of objects that were created for a deleted owner, which only delayed views allow.
     for_the_dead: usize,
-    /// What each process knows that it has done: who, verb, type, and the name that was made or the UID that was deleted.
+    /// Completed writes: process, verb, type, and the name of a created or the UID of a deleted object.
     done: BTreeSet<(String, &'static str, String, String)>,
-    /// How often each write of each process was refused.
-    refused: BTreeMap<(String, String, String), usize>,
-    /// Whether anybody was told that a name is taken.
+    /// The number of rejections of each write of each process.
+    rejected: BTreeMap<(String, String, String), usize>,
+    /// Whether a status or an Event has reported that a name is taken.
     told_of_name: bool,
-    /// What it asked for in the request that the fault is about.
+    /// The write of the request that has the fault.
     unclear: Option<(String, &'static str, String, String)>,
     doubled: BTreeMap<String, Timestamp>,
     succeeded: BTreeSet<(String, String, String)>,
-    /// Most pods that each generation of a PodSet allows.
+    /// The most pods that each generation of a PodSet allows.
     allowed: BTreeMap<String, BTreeMap<i64, i64>>,
-    /// What was true of an object, by its UID, since its status was written last.
+    /// True statements about an object since its last status write, by UID.
     truths: BTreeMap<String, BTreeSet<Truth>>,
-    /// What was ever true of it.
+    /// Statements about an object that were ever true, by UID.
     once: BTreeMap<String, BTreeSet<Truth>>,
-    /// DaemonJobs, by their UIDs, in which a node that is done with one template was ever to stay so with another.
+    /// UIDs of DaemonJobs that ever had a spec under which a node stays done when the template changes.
     lasting: BTreeSet<String>,
-    /// The templates of which a DaemonJob, by its UID, ever had a pod.
+    /// UIDs of DaemonJobs, with the hash of each template that ever had a pod.
     hashes: BTreeSet<(String, String)>,
-    /// The nodes on which a pod of a DaemonJob has failed, by its UID and node names.
+    /// UIDs of DaemonJobs, with the name of each node on which a pod has failed.
     failed: BTreeSet<(String, String)>,
-    /// The names of nodes that were ever not Ready.
+    /// Names of nodes that were ever not Ready.
     unready: BTreeSet<String>,
-    /// What DaemonJobs promise.
+    /// The rules of DaemonJob.
     promises: Judge,
 }
 
-/// When nothing of a process comes through.
+/// A partition of a process from the API server.
 struct CutOff {
     who: String,
     from: Instant,
     until: Instant,
-    /// Whether it all comes afterwards.
+    /// Whether its requests arrive afterwards.
     comes_late: bool,
 }
 
-/// Something that a status may say: what it is about, and two numbers that one cache shows at one moment.
+/// A statement of a status: its subject, and two numbers that one cache shows at the same time.
 type Truth = (String, i64, i64);
 
-/// How a DaemonJob's nodes that are done are called; they are so for a template.
+/// The subject of the nodes that are done with a template.
 fn done_with(hash: &str) -> String {
     format!("nodes done with template {hash}")
 }
@@ -136,13 +136,13 @@ fn short(resource: &str) -> &str {
 fn name_of(asked: &Asked) -> String {
     let sub = if asked.subresource.is_empty() { String::new() } else { format!("-{}", asked.subresource) };
     let resource = short(&asked.resource).trim_matches('/').replace('/', "_");
-    // The dry run of a template makes nothing: no stranger can be in its way.
+    // The dry run of a template creates nothing, so another client cannot take its name.
     let is_dry_run = asked.verb == "create" && asked.resource == "pods" && asked.name.ends_with("-0");
     let verb = if is_dry_run { "try" } else { asked.verb };
     format!("{verb}-{resource}{sub}")
 }
 
-/// What a request makes or deletes, if it does.
+/// The creation or deletion that a request asks for.
 fn deed(asked: &Asked) -> Option<(String, &'static str, String, String)> {
     let what = match asked.verb {
         "create" => asked.name.clone(),
@@ -157,7 +157,7 @@ fn is_manager(who: &str) -> bool {
     who.starts_with(MANAGER)
 }
 
-/// The UID of the controller of an object.
+/// The UID of an object's controller.
 fn owner(object: &Value) -> &str {
     let owners = object["metadata"]["ownerReferences"].as_array();
     let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
@@ -168,7 +168,7 @@ fn is_running(pod: &Value) -> bool {
     !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
-/// Whether a container has started: the pod is an attempt.
+/// Whether a container has started, so that the pod counts as an attempt.
 fn has_started(pod: &Value) -> bool {
     let states = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
     let mut states =
@@ -186,7 +186,7 @@ fn is_ready(pod: &Value) -> bool {
 }
 
 impl Inner {
-    /// Why nothing of this process comes through now, if so.
+    /// The partition of this process at this time.
     fn cut_off(&self, who: &str, now: Instant) -> Option<&CutOff> {
         let is_now = |cut: &&CutOff| who.starts_with(&*cut.who) && cut.from <= now && now < cut.until;
         self.cut_off.iter().find(is_now)
@@ -194,14 +194,14 @@ impl Inner {
 }
 
 impl Watcher {
-    /// Watches over a run of `plan`.
+    /// Creates the watcher of a run of `plan`.
     pub fn new(plan: Plan, keeps_trace: bool) -> (Self, mpsc::UnboundedReceiver<Order>) {
         let (orders, receiver) = mpsc::unbounded_channel();
         let watcher = Self { plan, server: Mutex::default(), orders, inner: Mutex::default(), keeps_trace };
         (watcher, receiver)
     }
 
-    /// The server that is watched over, for as long as the run lasts.
+    /// Sets the server, and clears it after the run.
     pub fn attach(&self, server: Option<Server>) {
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
     }
@@ -214,59 +214,59 @@ impl Watcher {
         self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When something was written last.
+    /// The time of the last write.
     pub fn last_write(&self) -> Option<Instant> {
         self.inner().last_write
     }
 
-    /// Something happens that counts as activity.
+    /// Counts as activity, so that the run does not settle.
     pub fn touch(&self) {
         self.inner().last_write = Some(Instant::now());
     }
 
-    /// Whether the fault has come about.
+    /// Whether the fault has occurred.
     pub fn has_hit(&self) -> bool {
         self.inner().hit
     }
 
-    /// How often there was each request, and each line of a watch.
+    /// The numbers of requests by name, and of watch lines by type.
     pub fn recorded(&self) -> (BTreeMap<String, usize>, BTreeMap<String, usize>) {
         let inner = self.inner();
         (inner.requests.clone(), inner.lines.clone())
     }
 
-    /// How many objects of each type managers have made and deleted.
+    /// The numbers of objects that managers have created and deleted, by type.
     pub fn counts(&self) -> (BTreeMap<String, usize>, BTreeMap<String, usize>) {
         let inner = self.inner();
         (inner.created.clone(), inner.deleted.clone())
     }
 
-    /// How many objects were made for an owner that was gone already.
+    /// The number of objects that were created for a deleted owner.
     pub fn for_the_dead(&self) -> usize {
         self.inner().for_the_dead
     }
 
-    /// Whether anybody was told that a name is taken.
+    /// Whether a status or an Event has reported that a name is taken.
     pub fn has_told_of_name(&self) -> bool {
         self.inner().told_of_name
     }
 
-    /// What was wrong at some moment.
+    /// The violations.
     pub fn violations(&self) -> Vec<String> {
         self.inner().violations.iter().cloned().collect()
     }
 
-    /// What was wrong for a while, by a write that came late.
+    /// Violations that a late write excuses.
     pub fn excused(&self) -> Vec<String> {
         self.inner().excused.iter().cloned().collect()
     }
 
-    /// What happened.
+    /// The steps, for a reader.
     pub fn trace(&self) -> Vec<String> {
         self.inner().trace.clone()
     }
 
-    /// Notes something that a person reads.
+    /// Adds a step to the trace.
     pub fn note(&self, what: &str) {
         if self.keeps_trace {
             let at = self.server().map_or(String::new(), |server| clock(server.now()));
@@ -274,7 +274,7 @@ impl Watcher {
         }
     }
 
-    /// Notes something that is wrong.
+    /// Records a violation.
     pub fn violate(&self, what: String) {
         self.note(&format!("VIOLATION {what}"));
         self.inner().violations.insert(what);
@@ -286,7 +286,7 @@ impl Watcher {
         let _ = self.orders.send(order);
     }
 
-    /// The process is dead: nothing more of it is heard.
+    /// From now on, requests of this process are lost.
     pub fn bury(&self, who: &str) {
         self.inner().dead.insert(who.to_owned());
     }
@@ -306,13 +306,13 @@ impl Watcher {
         Then::Status(status, (code == 429).then_some(2))
     }
 
-    /// Cuts off whoever's name begins so, `after` a while and for a while.
+    /// Partitions the processes with this name prefix.
     fn cut_off(&self, who: String, after: Duration, length: Duration, comes_late: bool) {
         let from = Instant::now() + after;
         self.inner().cut_off.push(CutOff { who, from, until: from + length, comes_late });
     }
 
-    #[expect(clippy::too_many_lines, reason = "one arm for each fault")]
+    #[expect(clippy::too_many_lines, reason = "one match arm for each fault")]
     fn fate(&self, trouble: Trouble, asked: &Asked) -> Fate {
         let lost = |then: Then| Fate { is_lost: true, then, ..Fate::default() };
         let carried_out = |then: Then| Fate { then, ..Fate::default() };
@@ -346,7 +346,7 @@ impl Watcher {
                 ),
             )),
             Trouble::Stranger => {
-                self.stranger(asked);
+                self.take_name(asked);
                 Fate::default()
             }
             Trouble::NotFound => {
@@ -430,12 +430,12 @@ impl Watcher {
         }
     }
 
-    /// Somebody else makes an object of the same name first.
-    fn stranger(&self, asked: &Asked) {
+    /// Another client creates an object with the same name first.
+    fn take_name(&self, asked: &Asked) {
         let Some(server) = self.server() else { return };
         let mut body = asked.body.clone();
         body["metadata"] = json!({ "name": asked.name, "labels": { "stranger": "yes" } });
-        // A pod of nobody that never runs: it is in nobody's way but by its name.
+        // The other client's pod never runs, so that it conflicts only by its name.
         if asked.resource == "pods" {
             body["spec"]["nodeSelector"] = json!({ "no": "where" });
         }
@@ -446,7 +446,7 @@ impl Watcher {
         self.order(Order::RemoveStranger(format!("{path}/{}", asked.name)));
     }
 
-    /// What is to be seen of PodSets and DaemonJobs in a state.
+    /// The statements that are true of PodSets and DaemonJobs in a state.
     fn truths(state: &State, inner: &mut Inner) -> BTreeMap<String, Vec<Truth>> {
         let Inner { succeeded, hashes, .. } = inner;
         let mut truths = BTreeMap::new();
@@ -475,7 +475,7 @@ impl Watcher {
                         succeeded.contains(&of)
                     };
                     let done: Vec<&Arc<Value>> = state.objects("nodes").filter(is_done).collect();
-                    // A done node that is not Ready since its attempt is suspect; one that was Ready in between is not.
+                    // A done node is suspect if it has not been Ready since its attempt.
                     all.push((done_with(hash), count(&done, &is_ready), 0));
                     all.push((done_with(hash), count(&done, &|_| true), 0));
                 }
@@ -485,38 +485,38 @@ impl Watcher {
         truths
     }
 
-    /// A status says only what was true at some moment since the one before.
-    fn judge_told(&self, commit: &Commit<'_>, object: &Value, told: &[Truth]) {
+    /// A status contains only statements that were true at some moment since the previous status.
+    fn judge_statements(&self, commit: &Commit<'_>, object: &Value, statements: &[Truth]) {
         let uid = text(object, "/metadata/uid").to_owned();
-        let has_told =
+        let has_status =
             commit.old.is_some_and(|old| old["status"] != object["status"]) && is_manager(commit.who);
-        if !has_told {
+        if !has_status {
             return;
         }
         let mut inner = self.inner();
-        // Who sees late says late; what never was is said by nobody.
+        // With delayed views, a statement may be older, but it must have been true.
         let late = self.plan.delays_views();
         let once = inner.once.get(&uid).cloned().unwrap_or_default();
         let truths = inner.truths.remove(&uid).unwrap_or_default();
         let now = Self::truths(commit.state, &mut inner).remove(&uid).unwrap_or_default();
         inner.truths.insert(uid, now.into_iter().collect());
         drop(inner);
-        // A pod that lost the watch's label before a process began, or while it was cut off from the moment that it was made, is
-        // known to that process only when its name is found taken.
+        // A process that was dead or partitioned while a pod lost the watch's label does not see the pod. It
+        // learns of the pod when it finds the pod's name taken.
         let has_gap = self.plan.has_crash() || self.plan.has_trouble(Trouble::Crossed);
         let unseen = self.plan.scenario == "podset-label-lost" && has_gap;
         if unseen || self.plan.is_late() {
             return;
         }
-        for one in told {
-            // Nothing is done with a template of which there was no pod yet.
+        for one in statements {
+            // No node is done with a template that had no pod yet.
             let is_new = one.1 == 0 && once.iter().all(|(what, ..)| *what != one.0);
             let was_once = late && once.contains(one);
             if !(truths.contains(one) || was_once || is_new) {
                 let known: Vec<(i64, i64)> =
                     truths.iter().filter(|(what, ..)| *what == one.0).map(|(_, a, b)| (*a, *b)).collect();
                 self.violate(format!(
-                    "a status says {} {}, {}; since the one before there were {known:?}",
+                    "a status has {} {}, {}; since the previous status there were {known:?}",
                     one.0, one.1, one.2
                 ));
             }
@@ -539,8 +539,8 @@ impl Watcher {
                 commit.state.objects("pods").filter(|one| owner(one) == of && is_counted(one)).count();
             if i64::try_from(there).unwrap_or(i64::MAX) > most {
                 let name = text(pod, "/metadata/name");
-                let what = format!("{there} counted pods of a PodSet that wants {most} at most, by {name}");
-                // Where nothing else happens meanwhile, what comes late finds its name taken.
+                let what = format!("{there} counted pods of a PodSet that allows {most}, after {name}");
+                // Without other changes, a late creation finds its name taken.
                 if self.plan.is_late() && !self.plan.scenario.ends_with("-create") {
                     self.inner().excused.insert(what);
                 } else {
@@ -550,7 +550,7 @@ impl Watcher {
         }
     }
 
-    /// At most one running pod of a DaemonJob on a node, and none where it has succeeded.
+    /// A DaemonJob has at most one running pod on a node, and none where it has succeeded.
     fn judge_node(&self, commit: &Commit<'_>, pod: &Value, uid: &str, is_new: bool) {
         let node = text(pod, "/metadata/annotations/dj.dysproz.io~1node-name").to_owned();
         let hash = text(pod, "/metadata/labels/dj.dysproz.io~1template-hash").to_owned();
@@ -581,16 +581,16 @@ impl Watcher {
             let node_uid = text(pod, "/metadata/labels/dj.dysproz.io~1node-uid").to_owned();
             let done = (uid.to_owned(), node_uid, hash);
             if is_new && inner.succeeded.contains(&done) {
-                let what = format!("a second run on node {node}, which has succeeded with this template");
-                // A creation that comes late finds the name free where the pod is gone already. It is undone at once, or the end
-                // would be another one.
+                let what = format!("node {node} runs again, but has succeeded with this template");
+                // A late creation succeeds if the pod is already gone. The manager undoes it at once, or the
+                // end would differ.
                 if self.plan.is_late() {
                     inner.excused.insert(what);
                 } else {
                     wrong.push(what);
                 }
             }
-            // A success stands until an attempt with another template begins.
+            // A success lasts until an attempt with another template begins.
             if has_started(pod) && !commit.old.is_some_and(has_started) {
                 let (uid, on, hash) = &done;
                 inner.succeeded.retain(|(of, node, with)| of != uid || node != on || with == hash);
@@ -610,7 +610,7 @@ impl Watcher {
         }
     }
 
-    /// Who knows that he has made or deleted something does not do it again.
+    /// A process does not repeat a creation or deletion that it knows to have succeeded.
     fn judge_again(&self, asked: &Asked, code: u16) {
         let is_unclear = self.plan.is_late() || self.plan.needs_standby() || self.plan.is_compound();
         if !is_manager(&asked.who) || is_unclear {
@@ -628,7 +628,7 @@ impl Watcher {
             404 | 409 if inner.done.contains(&deed) => {
                 drop(inner);
                 let (who, verb, resource, what) = deed;
-                self.violate(format!("{who} does again what it has done: {verb} {resource} {what}"));
+                self.violate(format!("{who} repeats a write that has succeeded: {verb} {resource} {what}"));
             }
             _ => {}
         }
@@ -637,21 +637,21 @@ impl Watcher {
     fn judge_podset(&self, commit: &Commit<'_>, podset: &Value) {
         let uid = text(podset, "/metadata/uid").to_owned();
         let generation = podset["metadata"]["generation"].as_i64().unwrap_or(0);
-        let wanted = podset["spec"]["replicas"].as_i64().unwrap_or(1);
+        let desired = podset["spec"]["replicas"].as_i64().unwrap_or(1);
         let surge = match &podset["spec"]["updateStrategy"]["maxSurge"] {
             // Rounded up.
             Value::String(share) => {
                 let percent: i64 = share.trim_end_matches('%').parse().unwrap_or(0);
-                (wanted * percent + 99) / 100
+                (desired * percent + 99) / 100
             }
             number => number.as_i64().unwrap_or(0),
         };
         let mut inner = self.inner();
-        inner.allowed.entry(uid).or_default().insert(generation, wanted + surge);
+        inner.allowed.entry(uid).or_default().insert(generation, desired + surge);
         drop(inner);
         let count = |field: &str| podset["status"][field].as_i64().unwrap_or(0);
-        let told = ("pods counted and ready".to_owned(), count("replicas"), count("readyReplicas"));
-        self.judge_told(commit, podset, &[told]);
+        let statements = ("pods counted and ready".to_owned(), count("replicas"), count("readyReplicas"));
+        self.judge_statements(commit, podset, &[statements]);
     }
 
     fn judge_daemonjob(&self, commit: &Commit<'_>, daemonjob: &Value) {
@@ -664,17 +664,17 @@ impl Watcher {
         let is_lasting = self.inner().lasting.contains(text(daemonjob, "/metadata/uid"));
         let done = if is_lasting { None } else { Some((done_with(hash), count("succeeded"), 0)) };
         let pods = ("pods active and terminating".to_owned(), count("active"), count("terminating"));
-        let told: Vec<Truth> = std::iter::once(pods).chain(done).collect();
-        self.judge_told(commit, daemonjob, &told);
+        let statements: Vec<Truth> = std::iter::once(pods).chain(done).collect();
+        self.judge_statements(commit, daemonjob, &statements);
         let uid = text(daemonjob, "/metadata/uid");
         for node in daemonjob["status"]["failedNodes"].as_array().into_iter().flatten() {
             let name = text(node, "/node").to_owned();
-            // A node is lost by its silence.
+            // A lost node needs no failed pod.
             if text(node, "/reason") == "NodeLost" && self.inner().unready.contains(&name) {
                 continue;
             }
             if !self.inner().failed.contains(&(uid.to_owned(), name.clone())) {
-                self.violate(format!("a status says that node {name} has failed, on which no pod has"));
+                self.violate(format!("a status lists node {name} as failed, but no pod failed there"));
             }
         }
     }
@@ -711,16 +711,16 @@ impl Script for Watcher {
             self.note(&format!("{} {name}.{nth} {} {write}", asked.who, asked.name));
         }
         if asked.may_be_old {
-            self.violate(format!("{} asks for what may be old ({name})", asked.who));
+            self.violate(format!("{} sends a read that allows old data ({name})", asked.who));
         }
         if asked.is_write()
             && !matches!(short(&asked.resource), "leases" | "events")
             && !self.holds_lease(&asked.who)
         {
-            self.violate(format!("{} begins to write ({name}) without the lease", asked.who));
+            self.violate(format!("{} sends a write ({name}) without the Lease", asked.who));
         }
         let due = self.plan.fault.parts().iter().find_map(|fault| match fault {
-            Fault::Request(wanted, at, trouble) if *wanted == name && *at == nth => Some(trouble),
+            Fault::Request(of, at, trouble) if *of == name && *at == nth => Some(trouble),
             _ => None,
         });
         if let Some(trouble) = due {
@@ -751,12 +751,12 @@ impl Script for Watcher {
         if is_manager(&asked.who) && asked.is_write() && (400..500).contains(&code) {
             let what = (asked.who.clone(), name_of(asked), asked.name.clone());
             let mut inner = self.inner();
-            let times = inner.refused.entry(what).or_default();
+            let times = inner.rejected.entry(what).or_default();
             *times += 1;
             if *times == OFTEN && !matches!(short(&asked.resource), "leases" | "events") {
                 drop(inner);
                 let name = name_of(asked);
-                self.violate(format!("{} was refused {OFTEN} times: {name} {}", asked.who, asked.name));
+                self.violate(format!("{} was rejected {OFTEN} times: {name} {}", asked.who, asked.name));
             }
         }
         self.judge_again(asked, code);
@@ -796,7 +796,7 @@ impl Script for Watcher {
             *count
         };
         let due = self.plan.fault.parts().iter().find_map(|fault| match fault {
-            Fault::Line(wanted, at, event) if *wanted == resource && *at == nth => Some(event),
+            Fault::Line(of, at, event) if *of == resource && *at == nth => Some(event),
             _ => None,
         });
         let Some(event) = due else { return Showing::AsIs };
@@ -810,7 +810,7 @@ impl Script for Watcher {
         if matches!(event, Event::Expired | Event::Dropped)
             && let Some(server) = self.server()
         {
-            // What was before is gone for everybody, or whoever asks again for what came after it would get it.
+            // Without the compaction, a new watch would still get the later lines.
             server.compact();
         }
         match event {
@@ -856,8 +856,8 @@ impl Script for Watcher {
         }
         if self.keeps_trace && kind != "leases" && kind != "events" {
             let what = match (commit.old, commit.new) {
-                (None, _) => "made",
-                (_, None) => "gone",
+                (None, _) => "created",
+                (_, None) => "deleted",
                 _ => "changed",
             };
             let phase = text(object, "/status/phase");
