@@ -156,7 +156,7 @@ const FIGURES: [Figure<Taken>; 5] = [
 
 impl Measurements for Results {
     const NAME: &'static str = "pulsar";
-    const TITLE: &'static str = "PulsarConsumer, measured";
+    const TITLE: &'static str = "PulsarConsumer benchmark";
     const METHOD: &'static str = include_str!("pulsar/method.md");
 
     fn tables(&self) -> Vec<Table> {

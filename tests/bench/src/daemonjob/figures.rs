@@ -214,7 +214,7 @@ fn writes_per_pod(writes: &Tally) -> Option<f64> {
 
 impl Measurements for Results {
     const NAME: &'static str = "daemonjob";
-    const TITLE: &'static str = "DaemonJob, measured";
+    const TITLE: &'static str = "DaemonJob benchmark";
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {

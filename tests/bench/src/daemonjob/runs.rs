@@ -380,7 +380,7 @@ pub fn daemonjob_ttl_life(rig: &Rig, round: Round) -> Result<TtlLife> {
 fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
     let began = Instant::now();
     let (mut count, mut changed) = (usize::MAX, Instant::now());
-    rig.poll("the pods are gone, or stay", Duration::from_millis(250), || {
+    rig.poll("the pods are gone or do not change", Duration::from_millis(250), || {
         // A count of many pods costs the API server time; this check does not.
         if !rig.has_any(&pods(namespace), "")? {
             return Ok(Some(Some(began.elapsed().as_secs_f64())));

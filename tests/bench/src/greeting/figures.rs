@@ -181,7 +181,7 @@ const TIMERS: [Figure<Timers>; 10] = [
 
 impl Measurements for Results {
     const NAME: &'static str = "greeting";
-    const TITLE: &'static str = "Greeting, measured";
+    const TITLE: &'static str = "Greeting benchmark";
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {

@@ -98,7 +98,11 @@ impl<'a> Entry<'a> {
     /// Waits for all lines, or until no further one is expected, and then for duplicates.
     fn wait_for_lines(&self, expected: &[String]) -> Result<()> {
         self.wait_for_any(expected)?;
-        settled("no line comes", QUIET, self.rig.patience(), || Ok(self.lines.but_ticks())).map(|_| ())
+        self.wait_until_quiet()
+    }
+
+    fn wait_until_quiet(&self) -> Result<()> {
+        settled("no line is printed", QUIET, self.rig.patience(), || Ok(self.lines.but_ticks())).map(|_| ())
     }
 
     /// Waits for all lines, or until no further one is expected.
@@ -173,7 +177,7 @@ pub fn cycle(
     let entry = Entry::new(rig, contender, kopf, USUAL)?;
     let running = entry.start()?;
     entry.create_one("warm")?;
-    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.but_ticks()))?;
+    entry.wait_until_quiet()?;
     let idle_memory = process::memory(running.pid())?;
     let mut one_at_a_time = Vec::new();
     if mode == Mode::Undisturbed {
@@ -241,7 +245,7 @@ pub fn timers(rig: &Rig, contender: Contender, kopf: Option<&Kopf>, count: usize
     let entry = Entry::new(rig, contender, kopf, INTERVAL)?;
     let running = entry.start()?;
     entry.create_one("warm")?;
-    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.but_ticks()))?;
+    entry.wait_until_quiet()?;
     let memory_before = process::memory(running.pid())?;
     let requests = (0..count).map(|number| {
         Request::Create(entry.collection(), entry.greeting(&format!("t-{number}"), &format!("tock {number}")))

@@ -71,7 +71,7 @@ pub struct Results {
 
 impl Measurements for Results {
     const NAME: &'static str = "manager";
-    const TITLE: &'static str = "The manager, measured";
+    const TITLE: &'static str = "Manager benchmark";
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {

@@ -166,7 +166,7 @@ const RESTART: [Figure<Restart>; 5] = [
 
 impl Measurements for Results {
     const NAME: &'static str = "podset";
-    const TITLE: &'static str = "PodSet, measured";
+    const TITLE: &'static str = "PodSet benchmark";
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {
