@@ -1,5 +1,5 @@
-// A manager of OpenKruise with its BroadcastJob controller alone, for `cargo xtask bench daemonjob`. The whole of OpenKruise
-// wants webhooks and certificates, which have nothing to do with what is measured; the controller is theirs, unchanged.
+// A manager with only OpenKruise's BroadcastJob controller, unchanged, for `cargo xtask bench daemonjob`. All
+// of OpenKruise would need webhooks and certificates, which are not measured.
 package main
 
 import (
@@ -30,10 +30,10 @@ func main() {
 
 func run() error {
 	// The defaults of OpenKruise's own flags.
-	qps := flag.Float64("rest-config-qps", 30, "requests a second")
-	burst := flag.Int("rest-config-burst", 50, "requests at once beyond that")
-	health := flag.String("health-probe-addr", "127.0.0.1:0", "where /readyz answers")
-	metrics := flag.String("metrics-addr", "0", "where /metrics answers")
+	qps := flag.Float64("rest-config-qps", 30, "requests per second")
+	burst := flag.Int("rest-config-burst", 50, "maximum burst of requests")
+	health := flag.String("health-probe-addr", "127.0.0.1:0", "address of /readyz")
+	metrics := flag.String("metrics-addr", "0", "address of /metrics")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
 
@@ -49,7 +49,7 @@ func run() error {
 	}
 	util.SetControllerCacheSyncTimeout(0)
 
-	// The controller asks client-go's own scheme.
+	// The controller uses client-go's global scheme.
 	scheme := clientgoscheme.Scheme
 	if err := appsv1alpha1.AddToScheme(scheme); err != nil {
 		return err

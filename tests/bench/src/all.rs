@@ -1,11 +1,11 @@
-//! `cargo xtask bench all`: every bench, one after another, and the goals at the end.
+//! `cargo xtask bench all`: runs every bench, then the goals.
 
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use quintet_localcluster::run;
 
-/// Every bench, and its words besides those that all take.
+/// Every bench with its arguments.
 const BENCHES: [&[&str]; 7] = [
     &["daemonjob", "--nodes=200", "--nodes=1000"],
     &["podset", "--pods=200", "--pods=1000"],
@@ -16,7 +16,7 @@ const BENCHES: [&[&str]; 7] = [
     &["daemonjob", "--nodes=5000", "--rounds=1", "--only=tuned"],
 ];
 
-/// The same to see whether they work, in some minutes.
+/// A smoke test of some minutes.
 const QUICK: [&[&str]; 5] = [
     &["daemonjob", "--quick"],
     &["podset", "--quick"],
@@ -25,16 +25,16 @@ const QUICK: [&[&str]; 5] = [
     &["manager", "--quick"],
 ];
 
-/// Every bench, one after another, and the goals at the end.
+/// Run every bench one after another, then the goals.
 ///
-/// It takes about seven hours on two cores. A bench that fails does not keep the others from being run; the exit code
-/// is 1 then. With --write what is done is kept, so that an interrupted run goes on with the commands that are printed.
+/// This takes about seven hours on two cores. If a bench fails, the others still run and the exit code is 1.
+/// With --write, each result is stored when its bench ends. The printed commands continue an interrupted run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// See whether they work: little of everything, nothing is kept
+    /// Smoke test: small sizes, and no result is stored
     #[arg(long, conflicts_with = "write")]
     quick: bool,
-    /// Keep every outcome in docs/bench and tests/bench/results
+    /// Store the results in docs/bench and tests/bench/results
     #[arg(long)]
     write: bool,
 }
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     if !failed.is_empty() {
-        bail!("these failed: {}", failed.join(", "));
+        bail!("failed benches: {}", failed.join(", "));
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ mod tests {
     use crate::Cli;
 
     #[test]
-    fn every_bench_takes_its_words() {
+    fn every_bench_accepts_its_arguments() {
         for words in BENCHES {
             Cli::try_parse_from([&["bench"], words, &["--write"]].concat()).unwrap();
         }

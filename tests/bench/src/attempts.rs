@@ -1,4 +1,4 @@
-//! What contenders did in rounds, one beside another: selected, divided within a round, and shown in tables.
+//! Selects the attempts of contenders, divides their figures within a round, and shows them in tables.
 
 use std::fmt::Display;
 
@@ -9,7 +9,7 @@ use super::table::{self, Figure, Table};
 
 pub trait Attempt: Sized {
     type Contender: Copy + PartialEq + Display + VariantArray;
-    /// The conditions under which attempts are compared, such as a setting.
+    /// The condition under which attempts are compared, such as a setting.
     type Under: Copy + PartialEq;
 
     /// The third value is the round, from 1.
@@ -29,7 +29,7 @@ pub fn conditions<A: Attempt>(attempts: &[A]) -> Vec<A::Under> {
     conditions
 }
 
-/// A contender's figure over another's in the same round, for each round that has both.
+/// The ratio of two contenders' figures, for each round that has both.
 pub fn ratios<A: Attempt>(
     attempts: &[A],
     under: A::Under,

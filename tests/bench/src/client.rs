@@ -1,5 +1,5 @@
-//! A tiny client of the API server: JSON in and out, many creations at a time, nothing repeated unseen. It is what the
-//! bare creation of pods is measured with, so it does as little as it can.
+//! A small client of the API server: JSON in and out, many creations at a time, and no hidden retries. It
+//! does as little as possible, because bare creation of pods is measured with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,19 +16,18 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-/// The user agent of a bench. That of a manager begins with `quintet/`.
+/// The audit log identifies the bench by it; a manager has `quintet/`.
 pub const USER_AGENT: &str = concat!("quintet-bench/", env!("CARGO_PKG_VERSION"));
 
-/// How many requests a creation of many objects has in flight.
+/// Requests in flight while many objects are created.
 pub const CONNECTIONS: usize = 32;
 
-/// How often a creation is tried again where the server is too busy for it.
-const TRIES: u32 = 100;
+/// Attempts of a creation while the server is too busy.
+const ATTEMPTS: u32 = 100;
 
-/// How long to wait before that.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The objects of a list come in pages of this many.
+/// Objects in a page of a list.
 const PAGE: usize = 500;
 
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +45,7 @@ pub struct Api(Client);
 pub struct Created {
     /// From the first request to the last answer.
     pub took: Duration,
-    /// How many requests were sent again, as the server was too busy.
+    /// Requests that were sent again because the server was too busy.
     pub retries: usize,
 }
 
@@ -55,13 +54,13 @@ impl Api {
     pub async fn new(kubeconfig: Kubeconfig) -> Result<Self> {
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
-            .context("the cluster's kubeconfig cannot be used")?;
+            .context("cannot use the cluster's kubeconfig")?;
         config.headers.push((USER_AGENT_HEADER, HeaderValue::from_static(USER_AGENT)));
         config.default_retry = false;
-        Ok(Self(Client::try_from(config).context("no client can be made from the cluster's kubeconfig")?))
+        Ok(Self(Client::try_from(config).context("cannot make a client from the cluster's kubeconfig")?))
     }
 
-    /// An object, or nothing where there is none.
+    /// Returns `None` if the object does not exist.
     pub async fn get(&self, path: &str) -> Result<Option<Value>> {
         match self.send(Method::GET, path, None, Vec::new()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
@@ -69,7 +68,7 @@ impl Api {
         }
     }
 
-    /// Gets an object that is there; false where the server asks to come later.
+    /// Gets an existing object. Returns false if the server answers 429.
     pub async fn is_served(&self, path: &str) -> Result<bool> {
         match self.send::<IgnoredAny>(Method::GET, path, None, Vec::new()).await {
             Err(kube::Error::Api(status)) if status.code == 429 => Ok(false),
@@ -77,7 +76,7 @@ impl Api {
         }
     }
 
-    /// The objects of a collection, whole. `query` may be empty.
+    /// Lists a collection in pages. `query` may be empty.
     pub async fn list(&self, path: &str, query: &str) -> Result<Vec<Value>> {
         let mut items = Vec::new();
         let mut next = String::new();
@@ -98,7 +97,7 @@ impl Api {
         }
     }
 
-    /// Whether a collection has an object that `query` selects. The server looks at all, and sends one.
+    /// Whether a collection has an object that `query` selects. The server reads all of them, and sends one.
     pub async fn has_any(&self, path: &str, query: &str) -> Result<bool> {
         let list: Value = self
             .send(Method::GET, &format!("{path}?limit=1&{query}"), None, Vec::new())
@@ -107,7 +106,7 @@ impl Api {
         Ok(list["items"].as_array().is_some_and(|items| !items.is_empty()))
     }
 
-    /// Follows an object, or what `path` selects, as it is from now on and until the server ends that.
+    /// Watches the objects that `path` selects, until the server ends the watch.
     pub async fn watch(
         &self,
         path: &str,
@@ -132,7 +131,7 @@ impl Api {
             .with_context(|| format!("cannot patch {path}"))
     }
 
-    /// Deletes an object, or what a collection has; that it is gone already is no error. What depends on it follows.
+    /// Deletes an object or a collection. A 404 is a success. The garbage collector deletes the dependents.
     pub async fn delete(&self, path: &str) -> Result<()> {
         match self.send::<IgnoredAny>(Method::DELETE, path, None, Vec::new()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -164,10 +163,10 @@ impl Api {
         Ok(Created { took: began.elapsed(), retries })
     }
 
-    /// Creates an object, again and again where the server is too busy. The value is how often again.
+    /// Creates an object, with retries while the server is too busy. Returns the number of retries.
     async fn create_patiently(&self, path: &str, body: &[u8]) -> Result<usize> {
         let mut retries = 0;
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS {
             match self.send::<IgnoredAny>(Method::POST, path, Some("application/json"), body.to_vec()).await {
                 Err(kube::Error::Api(status)) if matches!(status.code, 429 | 503) => {
                     retries += 1;
@@ -179,7 +178,7 @@ impl Api {
                 }
             }
         }
-        bail!("cannot create in {path}: the API server was too busy {TRIES} times")
+        bail!("cannot create in {path}: the API server was too busy {ATTEMPTS} times")
     }
 
     async fn send<T: DeserializeOwned>(

@@ -1,5 +1,5 @@
-//! What the contenders of every bench are run and measured with: rounds, what a process uses, a manager and its passes,
-//! and how objects are taken away again.
+//! Runs and measures the contenders of every bench: rounds, the cost of a process, a manager and its
+//! reconciles, and the removal of objects.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::rig::{Rig, Setting, settled};
 use super::scrape;
 use super::table::count;
 
-/// How long there must be no pass until no further one is expected.
+/// After this time without a reconcile, no further one is expected.
 const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub struct Round {
 }
 
 impl Round {
-    /// What is run now, for the user. `unit` is what there are `size` of.
+    /// The progress label of one run. `unit` is the plural noun of `size`.
     pub fn label(self, size: usize, unit: &str, what: &str) -> String {
         let (size, Self { setting, number, of }) = (count(size), self);
         format!("{size} {unit}, {setting}, round {number} of {of}: {what}")
@@ -39,7 +39,7 @@ pub fn rounds(settings: &[Setting], of: usize) -> impl Iterator<Item = Round> {
     settings.iter().flat_map(move |&setting| (1..=of).map(move |number| Round { setting, number, of }))
 }
 
-/// A B in odd rounds, B A in even ones, so that what changes with time meets all alike.
+/// A B in odd rounds, B A in even ones, so that changes over time affect all contenders.
 pub fn order<T: Copy>(contenders: &[T], round: usize) -> Vec<T> {
     let mut order = contenders.to_vec();
     if round.is_multiple_of(2) {
@@ -48,26 +48,26 @@ pub fn order<T: Copy>(contenders: &[T], round: usize) -> Vec<T> {
     order
 }
 
-/// What a contender cost until its work was done.
+/// The cost of a contender until its work was done.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
     pub cpu_seconds: f64,
-    /// For every client.
+    /// For all clients.
     pub api_server_cpu_seconds: f64,
-    /// The share of the processors that processes outside the bench used. Much makes times worthless.
+    /// The processors' share of processes outside the bench. A high share makes times unreliable.
     pub others_percent: Option<f64>,
-    /// Of a manager of Quintet, until nothing trailed behind.
+    /// Reconciles of a Quintet manager until it was quiet.
     pub passes: Option<u64>,
     pub memory_before: Option<Memory>,
-    /// When it was quiet.
+    /// The memory of a quiet process.
     pub memory: Option<Memory>,
 }
 
-/// The process that does the work of a contender.
+/// The process of a contender.
 pub enum Worker {
     Quintet(Manager),
     Peer(Running),
-    /// A process that goes on: of the cluster, or of the bench.
+    /// A process of the cluster or of the bench, which the contender does not stop.
     Other(i32),
 }
 
@@ -89,7 +89,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends it by SIGKILL.
     pub fn kill(self) -> Result<()> {
         match self {
             Self::Quintet(manager) => return manager.kill().map(drop),
@@ -100,10 +99,10 @@ impl Worker {
     }
 }
 
-/// Measures a [`Cost`] from now on.
+/// Measures a [`Cost`].
 pub struct Meter<'a> {
     rig: &'a Rig,
-    /// The controller whose passes are counted, and its manager, which is not outside the bench.
+    /// The controller whose reconciles are counted, and its manager.
     manager: Option<(Controller, &'a Manager)>,
     pid: i32,
     before: Cost,
@@ -111,7 +110,7 @@ pub struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    /// `controller` is the one whose passes are counted, if the worker is a manager of Quintet.
+    /// If the worker is a Quintet manager, the meter counts the reconciles of `controller`.
     pub fn start(rig: &'a Rig, worker: &'a Worker, controller: Controller) -> Result<Self> {
         let pid = worker.pid();
         let manager = if let Worker::Quintet(manager) = worker { Some((controller, manager)) } else { None };
@@ -133,7 +132,7 @@ impl<'a> Meter<'a> {
         self.manager.map(|(controller, manager)| controller.passes(manager)).transpose()
     }
 
-    /// What was used until now.
+    /// The cost until now, without reconciles and memory.
     pub fn used(&self) -> Result<Cost> {
         let now = self.now()?;
         Ok(Cost {
@@ -144,7 +143,7 @@ impl<'a> Meter<'a> {
         })
     }
 
-    /// The same with the passes and the memory, now that nothing trails behind.
+    /// Adds the reconciles and the memory; call it when the process is quiet.
     pub fn settled(&self, used: Cost) -> Result<Cost> {
         let passes = self.before.passes.zip(self.passes()?).map(|(before, after)| after - before);
         let memory = Some(process::memory(self.pid)?);
@@ -152,39 +151,38 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// Deletes an object and the pods that it made.
+/// Deletes an object and all pods of its namespace.
 pub fn remove(rig: &Rig, namespace: &str, path: &str) -> Result<()> {
     rig.delete(&format!("{path}?propagationPolicy=Background"))?;
     rig.wait_until("the object is gone", || Ok(rig.get(path)?.is_none()))?;
     rig.remove_pods(namespace)
 }
 
-/// Ends a manager, which must end well.
+/// Stops a manager. Fails if its exit code is not 0.
 pub fn stop(manager: Manager) -> Result<()> {
     match manager.stop()? {
         Some(0) => Ok(()),
-        code => bail!("the manager ended with {code:?} instead of 0: see its log"),
+        code => bail!("the manager exited with {code:?} instead of 0: see its log"),
     }
 }
 
-/// The passes of one controller of a manager, as /metrics tells.
+/// The reconciles of one controller of a manager, from /metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Controller(pub &'static str);
 
 impl Controller {
-    /// How many there have been.
     pub fn passes(self, manager: &Manager) -> Result<u64> {
         let passes =
             scrape::sum(&manager.metrics()?, "controller_runtime_reconcile_total", &[("controller", self.0)]);
-        format!("{passes:.0}").parse().context("/metrics counts passes, but not in numbers")
+        format!("{passes:.0}").parse().context("the count of reconciles in /metrics is not a number")
     }
 
-    /// The same once there are no more.
+    /// Waits until there are no more reconciles, and returns their number.
     pub fn settled_passes(self, rig: &Rig, manager: &Manager) -> Result<u64> {
         settled("the manager is quiet", QUIET, rig.patience(), || self.passes(manager))
     }
 
-    /// The seconds that all passes took, and how many there were.
+    /// The total seconds of all reconciles, and their number.
     pub fn pass_time(self, manager: &Manager) -> Result<(f64, f64)> {
         let text = manager.metrics()?;
         let of = |part: &str| {
@@ -194,19 +192,19 @@ impl Controller {
         Ok((of("sum"), of("count")))
     }
 
-    /// Starts a manager, and waits until it makes no more passes. The other values are the seconds until its first pass was
-    /// over, and the passes.
+    /// Starts a manager and waits until it has no more reconciles. Returns the seconds until the first one
+    /// was done, and their number.
     pub fn restarted(self, rig: &Rig) -> Result<(Manager, f64, u64)> {
         let began = Instant::now();
         let manager = rig.manager()?;
-        rig.wait_until("the restarted manager has looked at the object", || Ok(self.passes(&manager)? > 0))?;
+        rig.wait_until("the restarted manager has reconciled the object", || Ok(self.passes(&manager)? > 0))?;
         let seconds = began.elapsed().as_secs_f64();
         let passes = self.settled_passes(rig, &manager)?;
         Ok((manager, seconds, passes))
     }
 }
 
-/// Whether a number of an object is this count. One that is left out is 0.
+/// Whether a field of an object has this count. An omitted field is 0.
 pub fn counts(value: &Value, expected: usize) -> bool {
     let count = if value.is_null() { Some(0) } else { value.as_u64() };
     count.is_some_and(|count| usize::try_from(count) == Ok(expected))
@@ -223,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_is_left_out_is_0() {
+    fn omitted_count_is_0() {
         assert!(counts(&json!(3), 3) && counts(&Value::Null, 0));
         assert!(!counts(&json!(2), 3) && !counts(&Value::Null, 3) && !counts(&json!("3"), 3));
     }

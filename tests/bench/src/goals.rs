@@ -1,5 +1,5 @@
-//! `cargo xtask bench goals`: every goal of `goals/goals.yaml` beside what the benches have found. The table and the plots
-//! change only with the goals and the results.
+//! `cargo xtask bench goals`: compares the stored results of the benches with the goals of
+//! `goals/goals.yaml`, and writes docs/bench/README.md and its plots.
 
 use anyhow::{Context, Result};
 use quintet_localcluster::run::print;
@@ -11,17 +11,17 @@ use super::stats::{self, Interval};
 use super::table::{self, NONE, Table, decimals};
 use super::{plot, report};
 
-/// The verdict on a goal that is reached but not at best, and on one that is not reached.
+/// The verdict on a goal that reaches only its first limit, and on one that misses it.
 const MUST: &str = "must";
 const NO: &str = "no";
 
-/// Every goal beside what the benches have found, out of tests/bench/results.
+/// Compare the results in tests/bench/results with the goals.
 ///
-/// Nothing is measured: the figures are those that `cargo xtask bench KIND --write` has kept. A goal holds if the worse
-/// end of the 95 % interval does.
+/// This command measures nothing: it reads the results that `cargo xtask bench KIND --write` has stored. A
+/// goal is reached if the worse end of the 95 % interval reaches it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Keep the table as docs/bench/README.md, with plots of how figures grow
+    /// Write docs/bench/README.md and the plots of growth
     #[arg(long)]
     write: bool,
 }
@@ -56,7 +56,7 @@ struct Goal {
     places: usize,
     must: Option<f64>,
     ambitious: Option<f64>,
-    /// Whether the figure may be as far below 0 as above it.
+    /// Whether the limits apply below 0 too.
     #[serde(default)]
     is_both_ways: bool,
     /// Whether the row is left out if nothing was measured.
@@ -75,7 +75,7 @@ impl Goal {
         self.number.map_or_else(|| NONE.to_owned(), |number| number.to_string())
     }
 
-    /// Whether the worse end of an interval keeps both limits, only `must`, or not even that.
+    /// The verdict on the worse end of an interval.
     fn verdict(&self, found: Interval) -> &'static str {
         let worse = if self.is_both_ways { found.high.max(-found.low) } else { found.high };
         let keeps = |limit: Option<f64>| limit.is_none_or(|limit| worse <= limit);
@@ -93,7 +93,7 @@ impl Goal {
     }
 }
 
-/// A goal that is not reached, or not at best.
+/// A goal that misses a limit.
 struct Short {
     verdict: &'static str,
     what: String,
@@ -102,7 +102,7 @@ struct Short {
 
 type List = (&'static str, String);
 
-/// The table of the goals, the lists of those that are not reached or not at best, and the growth of figures.
+/// The table of the goals, the lists of those that miss a limit, and the growth of figures.
 fn found(kept: &Kept) -> Result<(Table, Vec<List>, Vec<Growth>)> {
     let goals: Vec<Goal> = serde_saphyr::from_str(include_str!("goals/goals.yaml"))
         .context("goals.yaml is not a list of goals")?;
@@ -111,17 +111,17 @@ fn found(kept: &Kept) -> Result<(Table, Vec<List>, Vec<Growth>)> {
         let remarks = one.run.remarks().into_iter();
         table.notes.extend(remarks.map(|remark| format!("`{}`: {remark}", one.arguments())));
     }
-    let titles = [(NO, "Goals that are not reached"), (MUST, "Goals that are reached, but not at best")];
+    let titles = [(NO, "Missed goals"), (MUST, "Goals that reach only the first limit")];
     let lists = titles.map(|(verdict, title)| (title, list(&shorts, verdict)));
     Ok((table, lists.into_iter().filter(|(_, items)| !items.is_empty()).collect(), growths(kept)))
 }
 
 fn compare(goals: &[Goal], kept: &Kept) -> (Table, Vec<Short>) {
-    let header = ["goal", "found", "beside", "pairs", "must", "ambitious", "holds", "measured by"];
+    let header = ["goal", "result", "both sides", "pairs", "must", "ambitious", "reached", "measured by"];
     let mut table = Table::new("Goals", header);
     table.header[0] = "what".into();
     let mut shorts = Vec::new();
-    // What "the same" refers to.
+    // The row to which "the same" refers.
     let mut subject = "";
     for goal in goals {
         let found = goal.found.found(kept);
@@ -158,7 +158,7 @@ fn compare(goals: &[Goal], kept: &Kept) -> (Table, Vec<Short>) {
     (table, shorts)
 }
 
-/// The items of a list: goals of one verdict and their reason. Neighbours with the same reason share an item.
+/// The list of goals with this verdict. Neighbours with the same reason share an item.
 fn list(shorts: &[Short], verdict: &str) -> String {
     let shorts: Vec<&Short> = shorts.iter().filter(|goal| goal.verdict == verdict).collect();
     let item = |goals: &[&Short]| {
@@ -168,7 +168,7 @@ fn list(shorts: &[Short], verdict: &str) -> String {
     shorts.chunk_by(|one, next| one.why == next.why).map(item).collect::<Vec<_>>().join("\n")
 }
 
-/// Three digits, or all that are before the point.
+/// Formats with three digits, or with all digits before the point.
 fn three_digits(value: f64) -> String {
     let places = if value >= 100.0 {
         0
@@ -195,14 +195,14 @@ fn page(kept: &Kept) -> Result<String> {
     Ok(frame.replace("{goals}", &goals.join("\n\n")).replace("{growths}", &grown.join("\n\n")) + "\n")
 }
 
-/// The runs of the program before it was optimised for size alone.
+/// A note with the runs of the program before it was optimised for size only.
 fn of_larger_program(kept: &Kept) -> Option<String> {
     let larger = kept.all().iter().filter(|one| one.run.versions.profile.starts_with("opt-level=s"));
     let larger: Vec<String> = larger.map(|one| format!("`{}`", one.arguments())).collect();
     (!larger.is_empty()).then(|| {
         format!(
-            "Since commit f1a9559 the release program is optimised for size alone (opt-level \"z\", before that \"s\"). These \
-             runs are of the program before that, which was larger: {}.",
+            "Since commit f1a9559 the release program is optimised for size only (opt-level \"z\" instead of \"s\"). These \
+             runs are of the larger program before that commit: {}.",
             larger.join(", ")
         )
     })
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_that_are_not_reached_say_why() {
+    fn missed_goals_have_a_reason() {
         let short = |what: &str, why: &str| Short { verdict: NO, what: what.to_owned(), why: why.to_owned() };
         let shorts = [short("1, a: 1.0", "A reason."), short("1, b: 2.0", "A reason."), short("c: 3", "")];
         assert_eq!(list(&shorts, NO), "- 1, a: 1.0; 1, b: 2.0. A reason.\n- c: 3.");

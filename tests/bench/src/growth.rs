@@ -1,10 +1,10 @@
-//! How figures grow with the number of nodes and of pods: the tables and the curves of docs/bench/README.md.
+//! The tables and curves of docs/bench/README.md: how figures grow with the number of nodes and pods.
 
 use super::kept::{Kept, KeptRun};
 use super::stats::{self, float, ratio};
 use super::table::{NONE, Table, count, decimals};
 
-/// What has a curve: a word for its file, its label, and the path of the figure.
+/// A curve: a word for its file, its label, and the path of the figure.
 type Figure = (&'static str, &'static str, &'static str);
 
 const DAEMONJOBS: [(&str, &str); 5] = [
@@ -16,7 +16,7 @@ const DAEMONJOBS: [(&str, &str); 5] = [
 ];
 
 const OF_DAEMONJOBS: [Figure; 3] = [
-    ("done", "s until all is done", "done_seconds"),
+    ("done", "s until done", "done_seconds"),
     ("cpu", "CPU s", "cpu_seconds"),
     ("writes", "writes", "writes.writes"),
 ];
@@ -24,14 +24,15 @@ const OF_DAEMONJOBS: [Figure; 3] = [
 const PODSETS: [(&str, &str); 2] = [("pod-set", "PodSet"), ("replica-set", "ReplicaSet")];
 
 const OF_PODSETS: [Figure; 3] = [
-    ("up", "s until all are ready", "up.done_seconds"),
-    ("cpu", "CPU s on the way up", "up.cpu_seconds"),
-    ("down", "s until all are gone", "down.done_seconds"),
+    ("up", "s until all ready", "up.done_seconds"),
+    ("cpu", "CPU s of the scale-up", "up.cpu_seconds"),
+    ("down", "s until all gone", "down.done_seconds"),
 ];
 
-const MANAGERS: [(&str, &str); 3] = [("quintet", "Quintet"), ("twin", "twin"), ("twin-tuned", "twin, tuned")];
+const MANAGERS: [(&str, &str); 3] =
+    [("quintet", "Quintet"), ("twin", "controller-runtime"), ("twin-tuned", "controller-runtime, tuned")];
 
-/// The numbers of pods of a manager, and the figures of its memory with them.
+/// Numbers of pods, and the figure of the memory with each.
 const MEMORY: [(f64, &str); 3] =
     [(1_000.0, "figures.rss-tenth"), (5_000.0, "figures.rss-half"), (10_000.0, "figures.rss")];
 
@@ -41,28 +42,28 @@ pub struct Growth {
     unit: &'static str,
     pub curves: Vec<Curve>,
     notes: Vec<String>,
-    /// The processor that each size was measured on. Empty if one run has all sizes.
+    /// The processor of each size. Empty if one run has all sizes.
     processors: Vec<(f64, String)>,
 }
 
 /// One figure of several contenders, by size.
 pub struct Curve {
     name: String,
-    /// What the size counts.
+    /// The unit of the size.
     pub size: &'static str,
     /// The figure, with its unit.
     pub label: &'static str,
     pub lines: Vec<Line>,
 }
 
-/// A contender's figure, by size.
+/// One contender of a [`Curve`].
 pub struct Line {
     pub name: &'static str,
     /// Sizes and figures.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Everything that was measured with more than one size.
+/// The growth of everything that was measured with more than one size.
 pub fn growths(kept: &Kept) -> Vec<Growth> {
     let daemonjobs = ("daemonjob", "DaemonJob and others, tuned", "nodes");
     let podsets = ("podset", "PodSet and ReplicaSet, tuned", "pods");
@@ -79,7 +80,7 @@ pub fn growths(kept: &Kept) -> Vec<Growth> {
     growths
 }
 
-/// What the runs of a bench with different sizes say about the same contenders.
+/// The growth over the runs of a bench with different sizes.
 fn of_sizes(
     kept: &Kept,
     (bench, title, unit): (&'static str, &'static str, &'static str),
@@ -105,7 +106,7 @@ fn of_sizes(
     }
 }
 
-/// How memory grows with the pods of a manager.
+/// The growth of memory with the pods of a manager, from one run.
 fn of_memory(kept: &Kept) -> Growth {
     let median =
         |contender: &str, path: &str| kept.find("manager", Some("own"))?.median(None, contender, path);
@@ -118,14 +119,14 @@ fn of_memory(kept: &Kept) -> Growth {
     let curve = Curve {
         name: "manager-memory".to_owned(),
         size: "pods",
-        label: "MiB of RSS more than without pods",
+        label: "added RSS, MiB",
         lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
     };
-    let unit = "pods of their own";
+    let unit = "own pods";
     Growth { title: "Managers", unit, curves: vec![curve], notes: Vec::new(), processors: Vec::new() }
 }
 
-/// The machines of the runs: figures of different machines do not belong to one line.
+/// A note with the machines of the runs.
 fn machines(kept: &Kept, bench: &str, unit: &str) -> Option<String> {
     let of = |KeptRun { run, .. }: &KeptRun| {
         let (processor, checkout) = (&run.machine.processor, &run.versions.checkout);
@@ -134,14 +135,14 @@ fn machines(kept: &Kept, bench: &str, unit: &str) -> Option<String> {
     let made: Vec<String> = kept.of(bench).map(of).collect();
     (!made.is_empty()).then(|| {
         format!(
-            "Measured with {}. Between runs on different processors no exponent is given; between runs of different days \
-             it says something of these as well.",
+            "Measured with {}. Runs on different processors have no exponent. An exponent between runs of different days \
+             includes the differences of these days.",
             made.join("; ")
         )
     })
 }
 
-/// How long the simulated kubelets take alone, and the share of that in the time of contenders whose pods end.
+/// A note with the time of the simulated kubelets alone, and its share in the times of contenders.
 fn kubelets(kept: &Kept) -> Option<String> {
     let of = |one: &KeptRun| {
         let measurements = &one.run.measurements;
@@ -154,26 +155,26 @@ fn kubelets(kept: &Kept) -> Option<String> {
         let shares: Vec<f64> = done.filter_map(|done| ratio(100.0 * alone, done)).collect();
         let (least, most) = (stats::quantile(&shares, 0.0)?, stats::quantile(&shares, 1.0)?);
         Some(format!(
-            "{alone:.1} s with {} nodes, where bare creation makes the pods in {bare:.1} s, and {least:.0} to {most:.0} % \
-             of what all take whose pods end",
+            "With {} nodes they take {alone:.1} s, {least:.0} to {most:.0} % of the time of the contenders whose pods end; \
+             bare creation creates the pods in {bare:.1} s.",
             count(one.run.size)
         ))
     };
     let alone: Vec<String> = kept.of("daemonjob").filter_map(of).collect();
     (!alone.is_empty()).then(|| {
         format!(
-            "The simulated kubelets share the processors with the API server. Pods that are on their nodes already take them \
-             {}. So they take longer than pods need to be made, and with 5,000 nodes they are not fast enough: when all is \
-             done there says as much of them as of who makes the pods. Only a DaemonSet does not wait for the end of pods. \
-             When the last pod is made waits for no kubelet, but shares the processors with them.",
-            alone.join("; ")
+            "The simulated kubelets share the processors with the API server. The bench measures how long they take alone, \
+             with all pods already on their nodes. {} The kubelets take longer than the creation of the pods, and with \
+             5,000 nodes the time until done depends on them as much as on the contender. Only a DaemonSet does not wait \
+             for the end of pods. The creation of the last pod waits for no kubelet, but shares the processors with them.",
+            alone.join(" ")
         )
     })
 }
 
 impl Growth {
-    /// The exponent of the last step of a line, where what does not grow weighs least. Nothing if the step is between two
-    /// processors, or if one of them is not known.
+    /// The exponent of the last step of a line, where constant parts weigh least. `None` if the step is
+    /// between two processors, or if one of them is unknown.
     fn exponent(&self, line: &Line) -> Option<f64> {
         let last = &line.points[line.points.len().saturating_sub(2)..];
         let on = |(size, _): &(f64, f64)| {
@@ -185,7 +186,6 @@ impl Growth {
         stats::exponent(last).filter(|_| is_one)
     }
 
-    /// The points, and the exponent of each line's last step.
     pub fn table(&self) -> Table {
         let points = self.curves.iter().flat_map(|curve| &curve.lines).flat_map(|line| &line.points);
         let mut sizes: Vec<u64> = points.map(|(size, _)| rounded(*size)).collect();
@@ -193,7 +193,7 @@ impl Growth {
         sizes.dedup();
         let header = sizes.iter().map(|size| format!("{} {}", count(*size), self.unit));
         let mut table = Table::new(
-            format!("{}: how figures grow", self.title),
+            format!("{}: growth", self.title),
             header.chain(["exponent of the last step".to_owned()]),
         );
         for curve in &self.curves {
@@ -205,7 +205,7 @@ impl Growth {
             }
         }
         table.note(
-            "The exponent is the slope between the logarithms of the last two sizes: 1 is proportional.",
+            "The exponent is the slope between the logarithms of the last two sizes. 1 is proportional growth.",
         );
         table.notes.extend_from_slice(&self.notes);
         table

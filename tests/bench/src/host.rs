@@ -1,4 +1,4 @@
-//! What a bench ran on: figures mean nothing without it.
+//! The machine and the versions of a run, and how busy the machine was.
 
 use std::env;
 use std::fs;
@@ -28,19 +28,19 @@ pub struct Machine {
     pub kernel: String,
     #[serde(default)]
     pub processor: String,
-    /// Processors that this program may use.
+    /// Processors that this program can use.
     pub cores: usize,
     pub memory_mib: u64,
-    /// The load over the last minute, before the cluster was started. A build for this bench counts too.
+    /// The load average of a minute before the cluster was started. It includes a build for this bench.
     pub load: String,
-    /// How idle the processors were in the last moment before the cluster was started, in percent.
+    /// How idle the processors were for [`MOMENT`] before the cluster was started, in percent.
     pub idle_percent: Option<u64>,
 }
 
 const MOMENT: Duration = Duration::from_secs(2);
 
 impl Machine {
-    /// As it is now, after a moment of doing nothing.
+    /// Sleeps for [`MOMENT`] to measure the idle time.
     pub fn now() -> Self {
         let before = ticks();
         thread::sleep(MOMENT);
@@ -72,7 +72,7 @@ impl Machine {
     }
 }
 
-/// What all processors did since the system started: in all, and nothing.
+/// The ticks of all processors since the system started.
 #[derive(Clone, Copy, Debug)]
 struct Ticks {
     all: u64,
@@ -83,8 +83,8 @@ fn ticks() -> Option<Ticks> {
     parse_ticks(&fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// The first line of `/proc/stat` (see proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; what follows is
-/// part of the first two.
+/// The first line of `/proc/stat` (see proc(5)): user, nice, system, idle, iowait, irq, softirq, steal. The
+/// later fields are included in the first two.
 fn parse_ticks(stat: &str) -> Option<Ticks> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
     let fields: Vec<u64> = fields.take(8).flat_map(str::parse).collect();
@@ -95,7 +95,7 @@ fn idle_percent(before: Ticks, after: Ticks) -> Option<u64> {
     (100 * after.idle.checked_sub(before.idle)?).checked_div(after.all.checked_sub(before.all)?)
 }
 
-/// How much of the processors' time went to whom since some moment.
+/// Processor time at one moment: of the machine, and of the bench and its cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     machine: Option<Ticks>,
@@ -103,27 +103,27 @@ pub struct Share {
 }
 
 impl Share {
-    /// The moment at which some processes had used so many seconds of processor time.
+    /// `ours` is the processor time of the bench and its cluster so far, in seconds.
     pub fn at(ours: f64) -> Self {
         Self { machine: ticks(), ours }
     }
 
-    /// What all other processes used from then until now, in percent.
+    /// The processor time of all other processes between two moments, in percent.
     pub fn others_percent(self, now: Self) -> Option<f64> {
         let (before, after) = self.machine.zip(now.machine)?;
         let seconds = |ticks: u64| float(ticks) / float(rustix::param::clock_ticks_per_second());
         let all = seconds(after.all.checked_sub(before.all)?);
         let busy = all - seconds(after.idle.checked_sub(before.idle)?);
-        // What is counted in ticks does not add up exactly.
+        // Ticks are coarse, so that the difference can be slightly negative.
         ratio(100.0 * (busy - (now.ours - self.ours)), all).map(|percent| percent.max(0.0))
     }
 }
 
-/// The versions of what ran; empty for what did not, or if it is not known.
+/// The versions of the programs of a run. Empty if a program did not run or its version is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     pub quintet: String,
-    /// The commit of the checkout, and whether files differ from it.
+    /// The commit, and whether the checkout has changes.
     pub checkout: String,
     pub kubernetes: String,
     pub etcd: String,
@@ -138,7 +138,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// As the programs of a cluster say.
+    /// Reads the versions of the programs of a cluster.
     pub fn of(rig: &Rig, program: &Path) -> Result<Self> {
         let text = |value: Option<&str>| value.unwrap_or("unknown").to_owned();
         let server = rig.get("/version")?.unwrap_or_default();
@@ -157,7 +157,7 @@ impl Versions {
         })
     }
 
-    /// As the programs for Pulsar say, which have no cluster.
+    /// Reads the versions for a run without a cluster.
     pub fn of_pulsar(program: &Path, pulsar: &str) -> Result<Self> {
         Ok(Self {
             quintet: second_word(Command::new(program).arg("--version"))?,
@@ -167,7 +167,7 @@ impl Versions {
         })
     }
 
-    /// The same, with how the programs were built, if they were built here.
+    /// Adds the compiler and the profile, if the programs were built here.
     pub fn built(self, is_built: bool) -> Result<Self> {
         if !is_built {
             return Ok(self);
@@ -200,24 +200,23 @@ impl Versions {
     }
 }
 
-/// The settings of the release profile in a manifest: `opt-level=z lto=fat`, and how many crates have some of their own.
+/// The release profile in a manifest: `opt-level=z lto=fat`, and the number of crates with other settings.
 fn profile(manifest: &str) -> String {
     let lines = manifest.lines().map(str::trim).skip_while(|line| *line != "[profile.release]").skip(1);
     let settings = lines.take_while(|line| !line.is_empty() && !line.starts_with('['));
     let mut words: Vec<String> = settings.map(|line| line.replace([' ', '"'], "")).collect();
     match manifest.lines().filter(|line| line.starts_with("[profile.release.package.")).count() {
         0 => {}
-        crates => words.push(format!("and {crates} crates with some of their own")),
+        crates => words.push(format!("and {crates} crates with other settings")),
     }
     words.join(" ")
 }
 
-/// The version in what a program says, such as `rustc 1.95.0 (…)`.
+/// The version in the output of a program, such as `rustc 1.95.0 (…)`.
 fn second_word(command: &mut Command) -> Result<String> {
     Ok(run::stdout(command)?.split_ascii_whitespace().nth(1).unwrap_or("unknown").to_owned())
 }
 
-/// What git says, where there is git.
 fn checkout() -> String {
     let git =
         |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace())).ok();
@@ -238,17 +237,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_profile_is_that_of_releases() {
+    fn reads_the_release_profile() {
         let manifest =
             "[profile.dev]\ndebug = 1\n\n[profile.release]\nopt-level = \"z\"\nlto = \"fat\"\n\n[a]\nb = 1\n";
         assert_eq!(profile(manifest), "opt-level=z lto=fat");
         assert_eq!(profile("[a]\nb = 1\n"), "");
         let own = "[profile.release]\nlto = true\n\n[profile.release.package.a]\nopt-level = \"s\"\n";
-        assert_eq!(profile(own), "lto=true and 1 crates with some of their own");
+        assert_eq!(profile(own), "lto=true and 1 crates with other settings");
     }
 
     #[test]
-    fn others_used_what_was_neither_idle_nor_ours() {
+    fn other_processes_used_the_rest() {
         let ticks_per_second = rustix::param::clock_ticks_per_second();
         let at = |seconds: u64, idle: u64, ours: f64| Share {
             machine: Some(Ticks { all: seconds * ticks_per_second, idle: idle * ticks_per_second }),

@@ -1,5 +1,5 @@
-//! The results of all benches as they were kept. Measurements are selected by their names in the JSON, so that the goals
-//! and the growth of figures are data and need no types of the benches.
+//! The stored results of all benches. Figures are selected by their path in the JSON, so that the goals are
+//! data and need no types of the benches.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::report::{self, Run};
 use super::stats::{self, float, mebibytes, ratio};
 
-/// The benches with results: the name, the list of measurements that most goals are about, and Quintet's own contender.
+/// The benches with results: the name, the list that most goals read, and Quintet's contender.
 const BENCHES: [(&str, &str, &str); 5] = [
     ("daemonjob", "completions", "daemon-job"),
     ("greeting", "cycles", "greeting"),
@@ -24,7 +24,6 @@ const BENCHES: [(&str, &str, &str); 5] = [
 /// The runs of all benches, by bench and size.
 pub struct Kept(Vec<KeptRun>);
 
-/// A run of a bench.
 pub struct KeptRun {
     bench: &'static str,
     pub run: Run<Value>,
@@ -49,7 +48,7 @@ impl Kept {
         self.0.iter().filter(move |kept| kept.bench == bench)
     }
 
-    /// The run of a bench with this size or of this measure. Without a name, the largest one.
+    /// The run of a bench with this size or of this measure. Without a name, the largest run.
     pub fn find(&self, bench: &str, name: Option<&str>) -> Option<&KeptRun> {
         self.of(bench).rfind(|kept| {
             name.is_none_or(|name| {
@@ -60,7 +59,7 @@ impl Kept {
 }
 
 impl KeptRun {
-    /// The arguments of `cargo xtask bench` that measure the same.
+    /// The arguments of `cargo xtask bench` that repeat this run.
     pub fn arguments(&self) -> &str {
         self.run.command.trim_start_matches("cargo xtask bench ").trim_end_matches(" --write")
     }
@@ -79,37 +78,37 @@ impl KeptRun {
         items.filter_map(of_round).collect()
     }
 
-    /// The median of a figure of the list that most goals are about.
+    /// The median of a figure of the list that most goals read.
     pub fn median(&self, under: Option<&str>, contender: &str, path: &str) -> Option<f64> {
         let list = BENCHES.iter().find(|(bench, ..)| *bench == self.bench)?.1;
         Some(stats::spread(self.rounds(list, under, contender, path).into_values())?.median)
     }
 }
 
-/// What a goal is about.
+/// The figure of a goal.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Query {
     bench: String,
     /// The size of the run or its measure; the largest run if there is none.
     run: Option<String>,
-    /// The list of measurements, if it is not the one that most goals are about.
+    /// The list of measurements, if it is not the one that most goals read.
     list: Option<String>,
     /// The setting or the mode.
     under: Option<String>,
     /// See [`figure`].
     figure: String,
-    /// The contender by whose figure of the same round Quintet's is divided.
+    /// The other contender of a ratio, within a round.
     over: Option<String>,
 }
 
 /// The answer to a [`Query`].
 pub struct Found {
-    /// The arguments of `cargo xtask bench` that measured it.
+    /// The arguments of `cargo xtask bench`.
     pub by: String,
     /// One for each round.
     pub values: Vec<f64>,
-    /// Of a ratio, the medians of Quintet's own figure and of the other's.
+    /// The medians of both sides of a ratio, Quintet's first.
     pub beside: Option<(f64, f64)>,
 }
 
@@ -138,8 +137,8 @@ impl Query {
     }
 }
 
-/// A figure of a measurement by its path in the JSON, such as `up.done_seconds`. A number has all quantiles of itself. The
-/// last part may also be one that is counted here.
+/// A figure of a measurement by its path in the JSON, such as `up.done_seconds`. Every quantile of a number
+/// is that number. The last part may also be a name of [`counted`].
 fn figure(item: &Value, path: &str) -> Option<f64> {
     let mut at = item;
     for part in path.split('.') {
@@ -152,7 +151,7 @@ fn figure(item: &Value, path: &str) -> Option<f64> {
     at.as_f64()
 }
 
-/// What is counted from the tally or the memory at `parent`.
+/// A figure that is derived from the tally or the memory at `parent`.
 fn counted(item: &Value, parent: &Value, part: &str) -> Option<f64> {
     if part == "rss_mib" {
         return Some(mebibytes(parent["rss_kib"].as_u64()?));
@@ -163,7 +162,7 @@ fn counted(item: &Value, parent: &Value, part: &str) -> Option<f64> {
         "requests" => Some(float(tally.requests())),
         "writes" => Some(writes),
         "writes_per_pod" => ratio(writes, float(tally.pods)),
-        // A status may be written once for each second that it takes.
+        // A DaemonJob may write its status once a second.
         "writes_per_pod_besides_one_a_second" => {
             let paced = float(tally.status_requests()).min(item["done_seconds"].as_f64()?);
             ratio(writes - paced, float(tally.pods))
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_writes_that_were_carried_out() {
+    fn counts_writes_without_rejected_requests() {
         let item = json!({
             "done_seconds": 2.0,
             "writes": {"by_kind": {"create pods": 1_002, "patch daemonjobs/status": 1}, "refused": 2, "pods": 1_000},

@@ -1,9 +1,9 @@
-//! `cargo xtask bench <kind>`: what a kind costs and how fast it is, beside its peers, in one run on one cluster.
+//! `cargo xtask bench <kind>`: measures the cost and the speed of a kind beside its peers.
 //!
-//! Times depend on the machine: they are printed, with what they were measured on, and never asserted. Counts do not:
-//! they are checks, and a count that is too high makes the command fail. The rest of this folder is the rig that every
-//! bench shares; a bench is a module of its own: [`daemonjob`], [`greeting`], [`podset`], [`manager`], which measures the
-//! program as a whole, [`pass`], which needs no cluster, and [`pulsar`], which has a broker beside its cluster.
+//! Times depend on the machine, so a bench prints them with the machine and never asserts them. Counts do
+//! not: a count above its limit fails the command. Each bench is a module: [`daemonjob`], [`greeting`],
+//! [`podset`], [`manager`] (the whole program), [`pass`] (no cluster) and [`pulsar`] (with a broker). The
+//! other modules are shared.
 
 mod all;
 mod attempts;
@@ -36,21 +36,20 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use quintet_localcluster::interrupt;
 
-/// `cargo xtask bench`.
 #[derive(Debug, Parser)]
 #[command(
     name = "cargo xtask bench",
     bin_name = "cargo xtask bench",
     disable_help_subcommand = true,
-    about = "Measure a kind beside its peers, on a cluster of its own",
-    long_about = "Measure a kind beside its peers, on a cluster of its own.\n\n\
-    Each bench brings a local cluster up (see `cargo xtask cluster up --help`), makes simulated nodes, installs the \
-    chart, builds the release program and runs it as the manager, with the rights of the chart's ServiceAccount. Peers \
-    run one after another, in alternating order, on the same cluster or each on one of its own, as the bench's document says; \
-    ratios are taken within a round. Writes are counted in the API server's audit log, by who sent them. The cluster is removed at the end, also \
-    after Ctrl-C. `pulsar` has a broker too.\n\n\
-    Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed and decide \
-    nothing. Run it on a machine that does nothing else."
+    about = "Measure a kind beside its peers, on a separate cluster",
+    long_about = "Measure a kind beside its peers, on a separate cluster.\n\n\
+    Each bench starts a local cluster (see `cargo xtask cluster up --help`) with simulated nodes and the chart. It \
+    builds the release program and runs it as the manager, with the rights of the chart's ServiceAccount. Peers run \
+    one after another, in alternating order, and ratios are taken within a round. Writes are counted in the API \
+    server's audit log, by client. The cluster is removed at the end, even after Ctrl-C. `pulsar` also starts a \
+    broker.\n\n\
+    Tables go to stdout, progress to stderr. The exit code is 1 if a count is too high; times are printed only. Run \
+    the bench on an idle machine."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -97,7 +96,6 @@ fn run(cli: &Cli) -> Result<()> {
     }
 }
 
-/// The arguments of one bench, read from these words.
 #[cfg(test)]
 fn parsed<A: clap::Args>(words: &[&str]) -> Result<A, clap::Error> {
     #[derive(Parser)]

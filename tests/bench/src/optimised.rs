@@ -1,5 +1,5 @@
-//! The bench's own client must not be what is measured: a program that is compiled for debugging spends more on a request
-//! than the API server does. So cargo builds the bench once more, optimised, and this process becomes that program.
+//! A debug build of the bench spends more time on a request than the API server does. So cargo builds the
+//! bench again, optimised, and this process becomes that program.
 
 use std::env;
 use std::os::unix::process::CommandExt as _;
@@ -7,15 +7,15 @@ use std::os::unix::process::CommandExt as _;
 use anyhow::{Error, Result};
 use quintet_localcluster::{paths, run};
 
-/// The release profile without what makes the program small and takes long.
+/// The release profile without the slow settings that reduce the size.
 const PROFILE: [&str; 3] = ["opt-level=2", "lto=\"off\"", "codegen-units=16"];
 
-/// Returns if this program is optimised: a bench that is timed calls this first. Otherwise, this process becomes the optimised program.
-pub fn go_on_there() -> Result<()> {
+/// A timed bench calls this first. It returns only in the optimised program.
+pub fn become_optimised() -> Result<()> {
     if !cfg!(debug_assertions) {
         return Ok(());
     }
-    eprintln!("building the bench, optimised (minutes for the first time)");
+    eprintln!("building the optimised bench (the first build takes minutes)");
     let mut cargo = run::cargo();
     cargo.args(["run", "--quiet", "--release", "--package", "quintet-bench", "--manifest-path"]);
     cargo.arg(paths::workspace().join("Cargo.toml"));

@@ -15,19 +15,19 @@ use super::table::count;
 /// The options of every bench that compares contenders in rounds.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// How often everything is measured
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = value_parser!(u8).range(1..=99))]
     rounds: u8,
-    /// See whether it works: one round of a small size, nothing is kept
+    /// Smoke test: one round of a small size, and no result is stored
     #[arg(long, conflicts_with_all = ["rounds", "write"])]
     pub quick: bool,
-    /// Leave the peers out
+    /// Measure Quintet without its peers
     #[arg(long)]
     pub without_peers: bool,
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Keep the outcome in docs/bench and tests/bench/results, beside runs of other sizes
+    /// Store the result in docs/bench and tests/bench/results; runs of other sizes stay
     #[arg(long)]
     write: bool,
 }
@@ -37,7 +37,7 @@ impl Options {
         if self.quick { 1 } else { self.rounds.into() }
     }
 
-    /// Measures each size with the program that is asked for, and reports that.
+    /// Measures each size with the selected program, and reports the results.
     pub fn run<M: Measurements>(
         &self,
         sizes: Vec<usize>,
@@ -46,7 +46,7 @@ impl Options {
         measure: impl Fn(usize, &Path) -> Result<(M, Versions)>,
     ) -> Result<()> {
         if !self.quick {
-            optimised::go_on_there()?;
+            optimised::become_optimised()?;
         }
         let program = program(self.program.as_ref())?;
         let run = |size| {
@@ -57,12 +57,12 @@ impl Options {
         report::finish(&runs, self.write)
     }
 
-    /// The sizes to measure: those that are given, or a small one.
+    /// The given sizes, or `small` in a quick run.
     pub fn sizes(&self, given: &[u16], small: usize) -> Vec<usize> {
         if self.quick { vec![small] } else { given.iter().copied().map(usize::from).collect() }
     }
 
-    /// The command that measures the same, with the bench's own words before and after the number of rounds.
+    /// The command that repeats this measurement, with the bench's arguments before and after `--rounds`.
     pub fn command(&self, bench: &str, before: &str, after: &str) -> String {
         let rounds = format!("{before} --rounds {} {after}", self.rounds);
         command(
@@ -77,7 +77,7 @@ impl Options {
     }
 }
 
-/// The command of a bench; words may be empty.
+/// The command of a bench. Empty words are left out.
 pub fn command<'a>(bench: &'a str, words: impl IntoIterator<Item = &'a str>) -> String {
     let words = words.into_iter().flat_map(str::split_whitespace);
     ["cargo", "xtask", "bench", bench].into_iter().chain(words).collect::<Vec<_>>().join(" ")
@@ -88,13 +88,13 @@ pub fn program(path: Option<&PathBuf>) -> Result<PathBuf> {
     path.map_or_else(build::release, |path| Ok(path.canonicalize()?))
 }
 
-/// An option that is given once for each value.
+/// Repeats an option for each value.
 pub fn repeated(option: &str, values: &[impl Display]) -> String {
     let words: Vec<String> = values.iter().map(|value| format!("{option} {value}")).collect();
     words.join(" ")
 }
 
-/// An option's value as it is written.
+/// The name of an enum value on the command line.
 pub fn word(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask bench pass`: what one pass of a DaemonJob costs, observe and plan, without a cluster.
+//! `cargo xtask bench pass`: the time of one reconcile of a DaemonJob, observe and plan, without a cluster.
 //!
-//! The objects are decoded and share their texts as in the manager's caches. A pass copies the lists of the caches, looks at
-//! the clocks of the nodes, and makes the plan.
+//! The objects are decoded and share their strings as in the manager's caches. The measured part copies the
+//! lists of the caches, steps the clocks of the nodes, and computes the plan.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,45 +25,45 @@ use super::optimised;
 use super::stats::{self, float};
 use super::table::{Table, spread};
 
-/// What one pass of a DaemonJob costs, observe and plan.
+/// Measure one reconcile of a DaemonJob, observe and plan, without a cluster.
 ///
-/// What one pass of a DaemonJob costs, observe and plan, in milliseconds, and how that grows with the nodes. It needs
-/// no cluster. The largest status and the largest ConfigMap of the ledger are beside it.
+/// Prints milliseconds and their growth with the number of nodes, and the sizes of the largest ConfigMap of
+/// the ledger and the largest status.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Numbers of nodes
     #[arg(long, default_values_t = [1_000, 5_000, 15_000])]
     nodes: Vec<usize>,
-    /// Passes that are measured of each state
+    /// Measured reconciles of each state
     #[arg(long, default_value_t = 31)]
     passes: usize,
 }
 
-/// Milliseconds that a pass may take, by the number of nodes.
+/// The limit of a reconcile in milliseconds, by the number of nodes.
 const LIMITS: [(usize, f64); 2] = [(5_000, 5.0), (15_000, 20.0)];
-/// KiB that a ConfigMap of the ledger may have at 15,000 nodes; the API server takes 1,024.
+/// The limit of a ConfigMap of the ledger at 15,000 nodes in KiB. The API server's limit is 1,024.
 const SHARD_LIMIT: f64 = 300.0;
 
-/// Passes before those that are measured.
+/// Reconciles before the measured ones.
 const WARM: usize = 3;
 
-/// A state of a DaemonJob, and what it costs to look at it.
+/// A state of a DaemonJob, and the times of its reconciles.
 struct Measured {
     state: &'static str,
     milliseconds: Vec<f64>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    optimised::go_on_there()?;
+    optimised::become_optimised()?;
     let mut by_size: Vec<Sized> = Vec::new();
     for nodes in &args.nodes {
-        let mut step = Step::start_long(format!("measuring passes with {nodes} nodes"));
+        let mut step = Step::start_long(format!("measuring reconciles with {nodes} nodes"));
         by_size.push((*nodes, measure(*nodes, args.passes, || step.tick())?));
         step.done();
     }
     let header = args.nodes.iter().map(|nodes| format!("{nodes} nodes")).chain(["exponent".to_owned()]);
-    let mut table = Table::new("One pass of a DaemonJob: median (worst)", header);
-    table.header[0] = "ms a pass".into();
+    let mut table = Table::new("One reconcile of a DaemonJob: median (worst)", header);
+    table.header[0] = "ms per reconcile".into();
     let states = by_size.first().map_or(&[][..], |(_, (measured, _))| measured);
     for (at, Measured { state, .. }) in states.iter().enumerate() {
         let times = |(_, (measured, _)): &Sized| measured[at].milliseconds.clone();
@@ -83,13 +83,13 @@ pub fn run(args: &Args) -> Result<()> {
     table.row("largest ConfigMap of the ledger, KiB", sizes(|sizes| sizes.shard));
     table.row("status with every node failed, KiB", sizes(|sizes| sizes.status));
     table.notes.push(format!(
-        "A ConfigMap of the ledger may have {SHARD_LIMIT:.0} KiB at 15,000 nodes; the API server takes 1,024."
+        "The limit of a ConfigMap of the ledger is {SHARD_LIMIT:.0} KiB at 15,000 nodes; the API server's is 1,024."
     ));
     println!("{}", table.plain());
     Ok(())
 }
 
-/// What was measured with a number of nodes.
+/// The measurements with a number of nodes.
 type Sized = (usize, (Vec<Measured>, Sizes));
 
 struct Sizes {
@@ -114,7 +114,7 @@ fn daemonjob(more: &Value, status: &Value) -> Result<DaemonJob> {
     serde_json::from_value(object).context("not a DaemonJob")
 }
 
-/// A UID as the API server makes them: two of them differ early.
+/// Like UIDs of the API server, two of these differ in the first characters.
 fn uid(number: usize, of: u64) -> String {
     let mixed = |salt: u64| {
         let number = u64::try_from(number).unwrap_or_default() + 1;
@@ -135,7 +135,7 @@ fn node(number: usize) -> Value {
             "nodeInfo": { "bootID": uid(number, 11), "machineID": uid(number, 13) } } })
 }
 
-/// Decodes objects that share their texts, as in a cache.
+/// Decodes objects that share their strings, as in a cache.
 fn decoded<T: DeserializeOwned + Object + Clone>(values: impl Iterator<Item = Value>) -> Result<Vec<Arc<T>>> {
     let mut all: Vec<Arc<T>> = Vec::new();
     for value in values {
@@ -187,15 +187,15 @@ fn ledger(job: &DaemonJob, world: &World) -> Result<(Vec<Arc<Shard>>, usize)> {
     Ok((decoded(shards.into_iter())?, largest))
 }
 
-/// The DaemonJob with the status that the plan tells.
-fn told(spec: &Value, job: &DaemonJob, world: &World) -> Result<DaemonJob> {
+/// The DaemonJob with the status of the plan.
+fn with_status(spec: &Value, job: &DaemonJob, world: &World) -> Result<DaemonJob> {
     daemonjob(spec, &serde_json::to_value(plan(job, world, began()).status)?)
 }
 
 fn measure(nodes: usize, passes: usize, mut tick: impl FnMut()) -> Result<(Vec<Measured>, Sizes)> {
     let mut world = World { nodes: decoded((0..nodes).map(node))?, ..World::default() };
     let every = json!({});
-    let job = told(&every, &daemonjob(&every, &Value::Null)?, &world)?;
+    let job = with_status(&every, &daemonjob(&every, &Value::Null)?, &world)?;
     let pods = created(&job, &world);
     let at = began().to_string();
     let ended = |code: i32| {
@@ -208,29 +208,29 @@ fn measure(nodes: usize, passes: usize, mut tick: impl FnMut()) -> Result<(Vec<M
         tick();
     };
     let few = json!({ "parallelism": 10 });
-    add("no pods yet, parallelism 10", &told(&few, &daemonjob(&few, &Value::Null)?, &world)?, &world);
+    add("no pods yet, parallelism 10", &with_status(&few, &daemonjob(&few, &Value::Null)?, &world)?, &world);
     world.pods = with_state(&pods, "Running", &json!({ "running": { "startedAt": at } }))?;
     add("all pods run", &job, &world);
     world.pods = with_state(&pods, "Succeeded", &ended(0))?;
     let (shards, _) = ledger(&job, &world)?;
     world.ledger = shards;
-    let done = told(&every, &job, &world)?;
+    let done = with_status(&every, &job, &world)?;
     add("all nodes are done, with pods", &done, &world);
     world.pods.clear();
     add("all nodes are done, without pods", &done, &world);
     world.ledger.clear();
     world.pods = with_state(&pods, "Failed", &ended(1))?;
     let strict = json!({ "backoffLimit": 0 });
-    let job = told(&strict, &daemonjob(&strict, &Value::Null)?, &world)?;
+    let job = with_status(&strict, &daemonjob(&strict, &Value::Null)?, &world)?;
     let (shards, shard) = ledger(&job, &world)?;
     world.ledger = shards;
-    let failed = told(&strict, &job, &world)?;
+    let failed = with_status(&strict, &job, &world)?;
     add("all nodes have failed, with pods", &failed, &world);
     let status = serde_json::to_string(&failed.status)?.len();
     Ok((measured, Sizes { shard, status }))
 }
 
-/// How long passes take, after some that are not measured.
+/// Milliseconds of reconciles, after a warm-up.
 fn times(job: &DaemonJob, world: &World, passes: usize) -> Vec<f64> {
     let mut clocks = Clocks::default();
     let pass = |number: usize| {

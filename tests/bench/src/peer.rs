@@ -1,5 +1,4 @@
-//! Managers that a bench runs beside ours: processes that end with the value that stands for them, and the rights that they
-//! need.
+//! The managers that a bench runs beside Quintet's: their processes and their rights.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,17 +18,17 @@ use serde_json::{Value, json};
 use super::process;
 use super::rig::Rig;
 
-/// How long anything about a manager may take.
+/// The time limit of every wait for a manager.
 pub const LIMIT: Duration = Duration::from_mins(1);
 
-/// How often something is looked at that is over in milliseconds.
+/// The polling interval for changes within milliseconds.
 pub const GLANCE: Duration = Duration::from_millis(1);
 
 pub fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
 }
 
-/// Makes a ServiceAccount of this name that may do this.
+/// Creates a ServiceAccount with these rights.
 pub fn allow(rig: &Rig, namespace: &str, account: &str, rules: &[Value]) -> Result<()> {
     let service_account =
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}});
@@ -37,7 +36,7 @@ pub fn allow(rig: &Rig, namespace: &str, account: &str, rules: &[Value]) -> Resu
     grant(rig, namespace, account, account, rules)
 }
 
-/// Lets a ServiceAccount do this too, by a ClusterRole of this name.
+/// Gives a ServiceAccount more rights, by a ClusterRole named `role`.
 pub fn grant(rig: &Rig, namespace: &str, account: &str, role: &str, rules: &[Value]) -> Result<()> {
     let name = json!({"name": role});
     let cluster_role = json!({
@@ -57,7 +56,7 @@ pub fn kubeconfig(rig: &Rig, account: &str) -> PathBuf {
     rig.cluster().kube().dir().join(format!("bench-{account}.kubeconfig"))
 }
 
-/// Writes the kubeconfig of a ServiceAccount, perhaps with another port by which it reaches the API server.
+/// Writes the kubeconfig of a ServiceAccount, with the port of a proxy if there is one.
 pub fn write_kubeconfig(rig: &Rig, account: &str, through: Option<u16>) -> Result<()> {
     let mut text = rig.cluster().kube().kubeconfig_of_service_account(NAMESPACE, account)?;
     if let Some(port) = through {
@@ -66,19 +65,18 @@ pub fn write_kubeconfig(rig: &Rig, account: &str, through: Option<u16>) -> Resul
     state::write(&kubeconfig(rig, account), text.as_bytes())
 }
 
-/// A manager while it runs. Dropped, it is killed.
+/// A running manager. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Running {
     process: Process,
     child: Child,
     log: Log,
     metrics_port: u16,
-    /// Just before it was started.
     pub began: Timestamp,
 }
 
 impl Running {
-    /// Starts a manager, without waiting for it, whose `/readyz` and `/metrics` answer at these ports.
+    /// Starts a manager and does not wait until it is ready.
     pub fn start(
         rig: &Rig,
         name: &str,
@@ -117,11 +115,10 @@ impl Running {
     pub fn metrics(&self) -> Result<String> {
         match http::get(self.metrics_port, "/metrics") {
             Some((200, body)) => Ok(body),
-            _ => bail!("/metrics of {} does not answer", self.process.name),
+            _ => bail!("{} does not answer at /metrics", self.process.name),
         }
     }
 
-    /// Waits until /readyz says that it is ready.
     pub fn once_ready(self) -> Result<Self> {
         run::poll(&format!("{} is ready", self.process.name), LIMIT, Duration::from_millis(10), || {
             self.must_run()?;
@@ -136,12 +133,12 @@ impl Running {
         self.signal(Signal::TERM);
     }
 
-    /// Takes the processors away from it.
+    /// Sends SIGSTOP.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Gives it the processors back.
+    /// Sends SIGCONT.
     pub fn wake(&self) {
         self.signal(Signal::CONT);
     }
@@ -152,11 +149,10 @@ impl Running {
         }
     }
 
-    /// Fails if it has ended by itself: controller-runtime does so when the Lease is lost.
+    /// Fails if the process has exited: controller-runtime exits when it loses the Lease.
     pub fn must_run(&self) -> Result<()> {
         if !self.process.is_alive() {
-            // It goes with the cluster.
-            bail!("{} has ended by itself; {}", self.process.name, self.log.tail(5));
+            bail!("{} has exited; {}", self.process.name, self.log.tail(5));
         }
         Ok(())
     }
@@ -165,15 +161,15 @@ impl Running {
         Ok(self.child.try_wait().context("cannot wait for a manager")?.is_some())
     }
 
-    /// Ends it by SIGTERM and waits for that.
+    /// Sends SIGTERM and waits until the process has exited.
     pub fn stop(mut self) -> Result<()> {
         self.terminate();
-        run::poll(&format!("{} has ended", self.process.name), LIMIT, GLANCE, || {
+        run::poll(&format!("{} has exited", self.process.name), LIMIT, GLANCE, || {
             Ok(self.has_ended()?.then_some(()))
         })
     }
 
-    /// Ends it by SIGTERM, or by SIGKILL if that takes too long.
+    /// Sends SIGTERM, and SIGKILL if the process does not exit in time.
     pub fn end(self) {
         processes::stop(&[&self.process]);
     }
@@ -199,7 +195,7 @@ mod tests {
     use quintet_localcluster::paths;
 
     #[test]
-    fn the_version_of_what_is_compared_with_is_stated_once() {
+    fn go_mod_states_the_versions_of_peers() {
         for (name, module, version) in [("twin", FRAMEWORK, "v0.24."), ("kruise", KRUISE, "v1.")] {
             let go_mod = paths::workspace().join("tests/bench").join(name).join("go.mod");
             let go_mod = fs::read_to_string(go_mod).unwrap();

@@ -1,4 +1,4 @@
-//! What a process has used, as the system tells: processor time and memory. From /proc, so on Linux alone.
+//! The processor time and memory of a process, from /proc, so only on Linux.
 
 use anyhow::{Context, Result};
 use procfs_core::FromRead;
@@ -11,15 +11,14 @@ use super::stats::float;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_field_names, reason = "units are in names")]
 pub struct Memory {
-    /// Resident now.
     pub rss_kib: u64,
-    /// The most that ever was resident.
+    /// The highest RSS since the start.
     pub peak_kib: u64,
-    /// Resident now, with pages shared with others counted in part.
+    /// RSS, with shared pages counted in part.
     pub pss_kib: u64,
 }
 
-/// The processor seconds that a process has used so far, in user and system mode.
+/// The processor seconds of a process so far, in user and system mode.
 pub fn cpu_seconds(pid: i32) -> Result<f64> {
     let stat: Stat = read(pid, "stat")?;
     Ok(float(stat.utime + stat.stime) / float(rustix::param::clock_ticks_per_second()))
@@ -30,13 +29,13 @@ pub fn memory(pid: i32) -> Result<Memory> {
     let pss = rollup.memory_map_rollup.0.first().and_then(|map| map.extension.map.get("Pss"));
     let found = status.vmrss.zip(status.vmhwm).zip(pss);
     let ((rss_kib, peak_kib), pss) =
-        found.with_context(|| format!("/proc/{pid} does not tell the memory"))?;
+        found.with_context(|| format!("/proc/{pid} does not contain the memory"))?;
     Ok(Memory { rss_kib, peak_kib, pss_kib: pss / 1_024 })
 }
 
 fn read<T: FromRead>(pid: i32, file: &str) -> Result<T> {
     T::from_file(format!("/proc/{pid}/{file}"))
-        .with_context(|| format!("process {pid} cannot be measured: it has ended, or this is not Linux"))
+        .with_context(|| format!("cannot measure process {pid}: it has exited, or this is not Linux"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! `cargo xtask bench pulsar`: what PulsarConsumers cost the API server; and how fast `pulsar-consumer` takes messages from
-//! a broker and in how much memory, beside `pulsar-perf consume`, the measuring program of Apache Pulsar itself, from the
-//! same topic of the same broker.
+//! `cargo xtask bench pulsar`: counts the writes of PulsarConsumers, and compares the rate and memory of
+//! `pulsar-consumer` with `pulsar-perf consume` of Apache Pulsar on the same topic.
 
 mod writes;
 
@@ -30,10 +29,10 @@ use super::report::{self, Measurements, Run};
 use super::stats::{self, Spread, float, mebibytes, ratio};
 use super::table::{Figure, NONE, Table, count};
 
-/// The broker's heap: enough that it is not what is measured.
+/// Large enough that the broker's heap does not limit the rate.
 const HEAP_MIB: u32 = 1_024;
 
-/// Every message has about so many bytes.
+/// About 100 bytes with the number that pulsar-producer adds.
 const MESSAGE: &str =
     "a small message, as sensors send them: {\"id\": 4711, \"celsius\": 21.5, \"volt\": 3.29} and its number";
 
@@ -43,31 +42,30 @@ const LOOK: Duration = Duration::from_millis(20);
 
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// PulsarConsumer's writes; pulsar-consumer beside pulsar-perf: messages in a second, memory, processor time.
+/// Count PulsarConsumer's writes, and compare pulsar-consumer with pulsar-perf: rate, memory, processor time.
 ///
-/// First it counts what the manager writes from an object to its settled status, on a cluster of its own: at most three
-/// writes, and one for each second that it takes, none after a restart; it fails if there are more.
+/// The first part counts the manager's writes from the creation of an object to its settled status, on a
+/// separate cluster. It fails above three writes per object and one per second, or if a restart writes.
 ///
-/// Then it starts a broker of its own (see `cargo xtask pulsar --help`: it needs Java and Maven), fills a topic, and
-/// has both take all of it, in alternating order, each time with a new subscription: Exclusive and Shared. What
-/// pulsar-consumer prints goes to /dev/null; pulsar-perf prints nothing of a message.
-///
-/// It fails if a message is not acknowledged in the end.
+/// The second part starts a broker (see `cargo xtask pulsar --help`: it needs Java and Maven) and fills a
+/// topic. Both programs consume all of it in alternating order, each time with a new Exclusive or Shared
+/// subscription. The output of pulsar-consumer goes to /dev/null; pulsar-perf does not print messages. It
+/// fails if a message is not acknowledged.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Number of messages; may be given several times
+    /// Number of messages; can be repeated
     #[arg(long, value_name = "N", default_values_t = [1_000_000], value_parser = clap::value_parser!(u32).range(10_000..=20_000_000))]
     messages: Vec<u32>,
-    /// How often everything is measured
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=99))]
     rounds: u8,
-    /// See whether it works: 100,000 messages, one round
+    /// Smoke test: 100,000 messages, one round
     #[arg(long, conflicts_with_all = ["messages", "rounds", "write"])]
     quick: bool,
-    /// Measure this alone
+    /// Measure only this part
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
-    /// Keep the outcome in docs/bench and tests/bench/results, beside runs of the other part and with other numbers of messages
+    /// Store the result in docs/bench and tests/bench/results; other parts and sizes stay
     #[arg(long)]
     write: bool,
 }
@@ -78,23 +76,23 @@ impl Args {
         let rates = format!("{messages} --rounds {}", self.rounds);
         let size = match self.quick {
             true => "--quick",
-            false if self.wants(Part::Rate) => &rates,
+            false if self.includes(Part::Rate) => &rates,
             false => "",
         };
         let only = self.only.map_or_else(String::new, |part| format!("--only {}", word(&part)));
         command("pulsar", [size, &only, if self.quick { "" } else { "--write" }])
     }
 
-    fn wants(&self, part: Part) -> bool {
+    fn includes(&self, part: Part) -> bool {
         self.only.is_none_or(|only| only == part)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// How the manager writes, on a cluster; needs no broker
+    /// the manager's writes on a cluster; needs no broker
     Writes,
-    /// How the programs take messages, from a broker
+    /// the rate of the programs on a broker
     Rate,
 }
 
@@ -107,7 +105,7 @@ enum Contender {
     PulsarPerf,
 }
 
-/// The subscriptions that are measured: one that acknowledges all up to a message, and one that does not.
+/// The type of the subscription. Exclusive acknowledges all messages up to one, Shared does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray)]
 enum Kind {
     Exclusive,
@@ -119,14 +117,14 @@ struct Taken {
     contender: Contender,
     kind: Kind,
     round: usize,
-    /// From the first look at which there were some to the last message.
+    /// From the first reading above 0 to the last message.
     messages_per_second: f64,
     /// The same for the second half, when a Java program is warm.
     second_half_per_second: f64,
-    /// When all were acknowledged.
+    /// After the last acknowledgement.
     memory: Memory,
     cpu_seconds: f64,
-    /// What the broker says was not acknowledged in the end.
+    /// The broker's count of entries that were not acknowledged in the end.
     left: i64,
 }
 
@@ -139,7 +137,7 @@ impl Attempt for Taken {
     }
 }
 
-/// Everything of one part, with one number of messages.
+/// The results of one part with one number of messages.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Results {
     #[serde(default)]
@@ -158,7 +156,7 @@ const FIGURES: [Figure<Taken>; 5] = [
 
 impl Measurements for Results {
     const NAME: &'static str = "pulsar";
-    const TITLE: &'static str = "PulsarConsumer, measured";
+    const TITLE: &'static str = "PulsarConsumer benchmark";
     const METHOD: &'static str = include_str!("pulsar/method.md");
 
     fn tables(&self) -> Vec<Table> {
@@ -189,12 +187,12 @@ impl Results {
         let both = (Contender::PulsarConsumer, Contender::PulsarPerf);
         let ratios = FIGURES.map(|(_, _, figure)| range(attempts::ratios(&self.runs, kind, both, figure), 2));
         table.row("ratio", ratios);
-        table.note("Median of the rounds, the least and the greatest in parentheses.");
+        table.note("Cells are the median of the rounds, with the lowest and the highest in parentheses.");
         table
     }
 }
 
-/// The median, and the ends if there is more than one value.
+/// The median, with the lowest and the highest if there is more than one value.
 fn range(values: impl IntoIterator<Item = f64>, places: usize) -> String {
     let values: Vec<f64> = values.into_iter().collect();
     let ends = stats::spread(values.iter().copied()).zip(stats::quantile(&values, 0.0));
@@ -208,19 +206,19 @@ fn range(values: impl IntoIterator<Item = f64>, places: usize) -> String {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    if !args.quick && args.wants(Part::Rate) {
-        optimised::go_on_there()?;
+    if !args.quick && args.includes(Part::Rate) {
+        optimised::become_optimised()?;
     }
     let mut runs = Vec::new();
-    if args.wants(Part::Writes) {
+    if args.includes(Part::Writes) {
         let program = build::release()?;
         let (about, measure) = ("Writes to the API server".to_owned(), || writes::measured(&program));
-        // Before everything else.
+        // Size 0 is first on the page.
         runs.push(Run::measured(about, 0, args.command(), true, measure)?);
     }
-    if args.wants(Part::Rate) {
+    if args.includes(Part::Rate) {
         let Some(programs) = build::pulsar_release()? else { bail!("{}", protoc::MISSING) };
-        let [consumer, producer] = &programs[..] else { bail!("cargo built other programs than asked for") };
+        let [consumer, producer] = &programs[..] else { bail!("cargo built unexpected programs") };
         let (sizes, rounds) =
             if args.quick { (vec![100_000], 1) } else { (args.messages.clone(), usize::from(args.rounds)) };
         for messages in sizes {
@@ -236,7 +234,7 @@ pub fn run(args: &Args) -> Result<()> {
     report::finish(&runs, args.write)
 }
 
-/// A broker that is full of messages.
+/// A broker with a topic of messages.
 struct PulsarRig<'a> {
     broker: Broker,
     admin: Admin,
@@ -254,7 +252,7 @@ impl<'a> PulsarRig<'a> {
 
     fn fill(&self, producer: &Path) -> Result<()> {
         let step = Step::start_long(format!("sending {} messages", count(self.messages)));
-        // Without a subscription nothing would be kept.
+        // Without a subscription, the broker would not store the messages.
         self.admin.create_topic(TOPIC)?;
         self.admin.create_subscription(TOPIC, "keeper")?;
         let mut command = Command::new(producer);
@@ -269,7 +267,7 @@ impl<'a> PulsarRig<'a> {
         let mut results = Results::default();
         if warm {
             for contender in Contender::VARIANTS {
-                self.take(*contender, Kind::Exclusive, 0, format!("{contender}, uncounted"))?;
+                self.take(*contender, Kind::Exclusive, 0, format!("warming up: {contender}"))?;
             }
         }
         for kind in Kind::VARIANTS {
@@ -325,7 +323,7 @@ impl<'a> PulsarRig<'a> {
             .with_context(|| format!("cannot run {contender}"))
     }
 
-    /// Follows the broker's counts to the last message, and measures the process then.
+    /// Polls the broker's counts until the last message, and then measures the process.
     fn watch(
         &self,
         child: &mut Child,
@@ -333,31 +331,31 @@ impl<'a> PulsarRig<'a> {
         (contender, kind, round): (Contender, Kind, usize),
     ) -> Result<Taken> {
         let pid = i32::try_from(child.id())?;
-        let mut looks: Vec<(Instant, u32)> = Vec::new();
+        let mut readings: Vec<(Instant, u32)> = Vec::new();
         run::poll("all messages are sent", LIMIT, LOOK, || {
             if child.try_wait()?.is_some() {
-                bail!("it ended before it had all messages");
+                bail!("the program exited before it had all messages");
             }
             let sent = self.admin.subscription(TOPIC, subscription)?["msgOutCounter"].as_u64();
             let sent = u32::try_from(sent.unwrap_or_default())?;
             if sent > 0 {
-                looks.push((Instant::now(), sent));
+                readings.push((Instant::now(), sent));
             }
             Ok((sent >= self.messages).then_some(()))
         })?;
-        // Acknowledgements may trail behind.
+        // Acknowledgements can be late.
         let mut left = i64::MAX;
         let _ = run::poll("all messages are acknowledged", Duration::from_secs(10), LOOK, || {
             left = self.admin.backlog(TOPIC, subscription)?.unwrap_or(i64::MAX);
             Ok((left == 0).then_some(()))
         });
-        let half = looks.iter().position(|(_, sent)| *sent >= self.messages / 2).unwrap_or_default();
+        let half = readings.iter().position(|(_, sent)| *sent >= self.messages / 2).unwrap_or_default();
         Ok(Taken {
             contender,
             kind,
             round,
-            messages_per_second: rate(&looks),
-            second_half_per_second: rate(&looks[half..]),
+            messages_per_second: rate(&readings),
+            second_half_per_second: rate(&readings[half..]),
             memory: process::memory(pid)?,
             cpu_seconds: process::cpu_seconds(pid)?,
             left,
@@ -365,7 +363,7 @@ impl<'a> PulsarRig<'a> {
     }
 }
 
-/// A process that ends with this value.
+/// A process that is killed when this is dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -375,9 +373,11 @@ impl Drop for Running {
     }
 }
 
-/// Messages in a second between the first look and the last; 0 where there was one look only.
-fn rate(looks: &[(Instant, u32)]) -> f64 {
-    let (Some((first, before)), Some((last, after))) = (looks.first(), looks.last()) else { return 0.0 };
+/// Messages per second between the first reading and the last. 0 with a single reading.
+fn rate(readings: &[(Instant, u32)]) -> f64 {
+    let (Some((first, before)), Some((last, after))) = (readings.first(), readings.last()) else {
+        return 0.0;
+    };
     ratio(float(after - before), (*last - *first).as_secs_f64()).unwrap_or_default()
 }
 
@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_that_is_left_is_a_failure() {
+    fn unacknowledged_message_is_a_failure() {
         let left = r#"{"runs": [{"contender": "pulsar-consumer", "kind": "Shared", "round": 1, "left": 3,
             "messages_per_second": 1.0, "second_half_per_second": 1.0, "cpu_seconds": 1.0,
             "memory": {"rss_kib": 1, "peak_kib": 1, "pss_kib": 1}}]}"#;
@@ -401,10 +401,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_lies_between_the_first_and_the_last_look() {
+    fn rate_is_between_the_first_and_the_last_reading() {
         let now = Instant::now();
-        let looks = [(now, 100), (now + Duration::from_secs(1), 150), (now + Duration::from_secs(2), 500)];
-        let rates = [rate(&looks), rate(&looks[..1]), rate(&[])];
+        let readings = [(now, 100), (now + Duration::from_secs(1), 150), (now + Duration::from_secs(2), 500)];
+        let rates = [rate(&readings), rate(&readings[..1]), rate(&[])];
         assert_eq!(rates.map(|rate| format!("{rate:.3}")), ["200.000", "0.000", "0.000"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The outcome of a bench: printed and, with `--write`, kept. The results are JSON lines, the page is made from them.
+//! Prints the results of a bench and, with `--write`, stores them as JSON lines and writes their page.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,28 +14,28 @@ use serde_json::{Map, Value, json};
 use super::host::{Machine, Versions};
 use super::table::Table;
 
-/// A machine whose processors are less idle than this before the start, in percent, is shared with others.
+/// Other processes use a machine whose processors are less idle than this before the start, in percent.
 const SHARED: u64 = 80;
 
-/// What the runs of a bench measure. Each item of its lists is a line of the results.
+/// The measurements of a run. Each item of its lists is a line of the results.
 pub trait Measurements: Serialize + DeserializeOwned {
     const NAME: &'static str;
     const TITLE: &'static str;
-    /// How it is measured, as Markdown. `{cluster}` is what the method of every bench says about its clusters.
+    /// The method, as Markdown. `{cluster}` is replaced with cluster.md.
     const METHOD: &'static str;
 
     fn tables(&self) -> Vec<Table>;
 
-    /// Counts that are too high, a sentence each; nothing if none has a limit.
+    /// Counts that are too high. `None` if no count has a limit.
     fn failures(&self) -> Option<Vec<String>>;
 
-    /// What a reader has to know about this run alone, a sentence each: the goals say it too.
+    /// Notes about this run only, for its page and for the goals.
     fn caveats(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// One size of a bench. A page keeps the newest run of each size, so that a large one can be measured alone and less often.
+/// One size of a bench. A page has the newest run of each size, so that large sizes can run less often.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Run<M> {
     /// Such as `1,000 nodes`.
@@ -59,17 +59,17 @@ pub fn results() -> PathBuf {
     paths::workspace().join("tests/bench/results")
 }
 
-/// The runs of a bench in the folder of results, by their size; none if there is no file.
+/// The stored runs of a bench, by size. Empty if there is no file.
 pub fn kept<M: DeserializeOwned>(folder: &Path, name: &str) -> Result<Vec<Run<M>>> {
     let file = folder.join(format!("{name}.jsonl"));
     let text = match fs::read_to_string(&file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.with_context(|| format!("cannot read {}", file.display()))?,
     };
-    parse(&text).with_context(|| format!("{} is not as this program writes it", file.display()))
+    parse(&text).with_context(|| format!("{} is not in the format of this program", file.display()))
 }
 
-/// Reads lines as [`Run::lines`] writes them.
+/// The inverse of [`Run::lines`].
 fn parse<M: DeserializeOwned>(text: &str) -> serde_json::Result<Vec<Run<M>>> {
     let mut runs: Vec<Value> = Vec::new();
     for line in text.lines() {
@@ -89,7 +89,7 @@ fn parse<M: DeserializeOwned>(text: &str) -> serde_json::Result<Vec<Run<M>>> {
     runs.into_iter().map(serde_json::from_value).collect()
 }
 
-/// Prose without its line breaks: a paragraph or an item of a list is one line, as in the pages.
+/// Joins the lines of each paragraph and list item, as in the pages.
 pub fn unwrapped(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -112,7 +112,7 @@ pub fn write_file(file: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints the tables of some runs and keeps them if `write` says so. Fails if a count is too high.
+/// Prints the tables of some runs, and stores them if `write`. Fails if a count is too high.
 pub fn finish<M: Measurements>(runs: &[Run<M>], write: bool) -> Result<()> {
     let mut parts = Vec::new();
     for run in runs {
@@ -133,7 +133,7 @@ pub fn finish<M: Measurements>(runs: &[Run<M>], write: bool) -> Result<()> {
     }
 }
 
-/// Writes the page and the results, which keep their runs of other sizes.
+/// Writes the page and the results. Stored runs of other sizes stay.
 fn write_to<M: Measurements>(runs: &[Run<M>], pages: &Path, results: &Path) -> Result<()> {
     let old = kept(results, M::NAME)?;
     let old = old.iter().filter(|old| runs.iter().all(|run| run.size != old.size));
@@ -158,8 +158,7 @@ fn markdown<M: Measurements>(runs: &[&Run<M>]) -> String {
 }
 
 impl<M: Measurements> Run<M> {
-    /// Measures, and says on which machine and with which programs. `is_built` is whether the programs are those of the
-    /// checkout.
+    /// Measures, and records the machine and the versions. `is_built`: built from the checkout.
     pub fn measured(
         about: String,
         size: usize,
@@ -174,7 +173,7 @@ impl<M: Measurements> Run<M> {
         Ok(Self { about, size, command, machine, versions, failures, caveats, measurements })
     }
 
-    /// A line with everything except the lists of measurements, and a line for each item of those.
+    /// One line with everything except the lists of measurements, and one line for each of their items.
     fn lines(&self) -> Result<String> {
         let (mut run, mut items) = (serde_json::to_value(self)?, String::new());
         if let Some(measurements) = run["measurements"].as_object_mut() {
@@ -193,15 +192,15 @@ impl<M> Run<M> {
         let failures = self.failures.as_ref()?;
         Some(match failures[..] {
             [] => "Counts: all within their limits.".to_owned(),
-            _ => format!("Counts: too high: {}.", failures.join("; ")),
+            _ => format!("Counts that are too high: {}.", failures.join("; ")),
         })
     }
 
-    /// What a reader has to know to read its figures right.
+    /// The caveats, and a note if other processes used the machine.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.caveats.clone();
         if self.machine.idle_percent.is_some_and(|idle| idle < SHARED) {
-            let shared = "The machine was shared with others: times say little, memory and counts do.";
+            let shared = "Other processes used the machine: times are not reliable, memory and counts are.";
             remarks.push(shared.to_owned());
         }
         remarks
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn says_that_the_machine_was_shared() {
+    fn notes_a_shared_machine() {
         let mut run = run(7, 0);
         let remarks = [None, Some(SHARED), Some(SHARED - 1)].map(|idle| {
             run.machine.idle_percent = idle;

@@ -1,5 +1,5 @@
-//! What every bench runs on: a cluster of its own with simulated nodes and the chart, clients for it, and the manager.
-//! All of it goes with the [`Rig`], also after Ctrl-C.
+//! The environment of a bench: a separate cluster with simulated nodes and the chart, clients for it, and the
+//! manager. Dropping the [`Rig`] removes all of it, even after Ctrl-C.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -26,13 +26,13 @@ use super::host::Share;
 use super::process;
 use super::table;
 
-/// How often a bench looks whether something is so: what ends between two looks seems to take that much longer.
+/// The polling interval of a bench, and the error of a polled time.
 pub const LOOK: Duration = Duration::from_millis(50);
 
-/// How long writes may trail behind what caused them, the status that is written once a second among them.
+/// The delay of late writes, such as the status, which is written once a second.
 const TRAIL: Duration = Duration::from_secs(2);
 
-/// How the components that are peers, or that every contender needs, are set.
+/// The settings of kube-controller-manager and kube-scheduler.
 #[derive(
     Clone,
     Copy,
@@ -48,10 +48,10 @@ const TRAIL: Duration = Duration::from_secs(2);
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
-    /// kube-controller-manager and kube-scheduler with the request limits that they have by default
+    /// default request limits
     #[strum(to_string = "as shipped")]
     Shipped,
-    /// both with limits that do not limit, and kube-controller-manager with more workers
+    /// request limits that are never reached, and more workers in kube-controller-manager
     #[strum(to_string = "tuned")]
     Tuned,
 }
@@ -65,7 +65,7 @@ impl Setting {
         }
     }
 
-    /// The clusters of this program set limits of their own, so the defaults are said too.
+    /// A local cluster sets other limits, so the defaults of Kubernetes are flags too.
     fn flags(self, component: Component) -> &'static [&'static str] {
         match (self, component) {
             (Self::Shipped, Component::ControllerManager) => &["--kube-api-qps=20", "--kube-api-burst=30"],
@@ -89,7 +89,7 @@ impl Setting {
     }
 }
 
-/// See the module. Fields are dropped in order: clients before their cluster.
+/// Fields are dropped in order: clients before their cluster.
 pub struct Rig {
     admin: Api,
     peer: Api,
@@ -100,33 +100,33 @@ pub struct Rig {
     cluster: Cluster,
     nodes: usize,
     pods: usize,
-    /// What is under way, as the user sees it.
+    /// The current progress step.
     step: RefCell<Option<Step>>,
     _temporary: Temporary,
 }
 
 impl Rig {
-    /// Brings a cluster with so many simulated nodes and the chart up, for managers that are this program and contenders
-    /// that make so many pods.
+    /// Starts a cluster with the chart and `nodes` simulated nodes. `program` is the manager, and contenders
+    /// create up to `pods` pods.
     pub fn up(nodes: usize, pods: usize, program: &Path) -> Result<Self> {
         let temporary = Temporary::new("bench");
-        // The nodes are made below, many at a time.
+        // `make_nodes` creates the nodes, many at a time.
         let (cluster, _) = Cluster::up(&UpOptions { name: temporary.name(), nodes: Some(0) })?;
         chart::install(cluster.kube())?;
-        // One thread is enough for the requests; it drives connections also while this one waits for something else.
+        // One thread is enough for the requests. It serves connections while this thread waits.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
-            .context("cannot start a thread for requests")?;
+            .context("cannot start the thread for requests")?;
         let admin =
             Kubeconfig::read_from(cluster.kubeconfig()).context("the cluster's kubeconfig is damaged")?;
-        // What is compared with the manager has its identity: the API server ranks and authorises both alike.
+        // Peers have the manager's identity, and so the same priority and rights.
         let account = kubeconfig_of(&cluster, manager::NAMESPACE, "quintet")?;
         let (admin, peer) =
             runtime.block_on(async { anyhow::Ok((Api::new(admin).await?, Api::new(account).await?)) })?;
         let audit = RefCell::new(AuditLog::now(cluster.audit_log())?);
-        // Whoever builds the program anew meanwhile changes nothing.
+        // A build during the bench must not change the program.
         let copy = cluster.dir().bin().join("quintet");
         std::fs::copy(program, &copy).with_context(|| format!("cannot copy {}", program.display()))?;
         let rig = Self {
@@ -162,13 +162,13 @@ impl Rig {
         self.pods
     }
 
-    /// How long something may take that is done once for each node or pod, one after another, by the slowest of peers.
+    /// The time limit of work that the slowest peer does once for each node or pod, one after another.
     pub fn patience(&self) -> Duration {
         let things = self.nodes.max(self.pods);
         Duration::from_mins(5) + Duration::from_millis(300) * u32::try_from(things).unwrap_or(u32::MAX)
     }
 
-    /// Sets kube-controller-manager and kube-scheduler, which are started anew for that.
+    /// Restarts kube-controller-manager and kube-scheduler with this setting.
     pub fn set(&self, setting: Setting) -> Result<()> {
         for component in [Component::ControllerManager, Component::Scheduler] {
             self.cluster.restart(component, setting.flags(component))?;
@@ -188,10 +188,9 @@ impl Rig {
         self.cluster.process(component)?.with_context(|| format!("{} does not run", component.name()))
     }
 
-    /// What the bench, its cluster and further processes of the bench have used of the processors, to be compared with what
-    /// there was of them.
+    /// The processor time of the bench, its cluster and `processes`, beside that of the machine.
     pub fn share(&self, processes: impl IntoIterator<Item = i32>) -> Result<Share> {
-        let me = i32::try_from(std::process::id()).context("the system gave a pid that is no pid")?;
+        let me = i32::try_from(std::process::id()).context("the pid of this process is out of range")?;
         let mut pids: BTreeSet<i32> = processes.into_iter().chain([me]).collect();
         for component in Component::ALL {
             pids.insert(self.pid(component)?);
@@ -206,7 +205,7 @@ impl Rig {
         Manager::start(self.cluster.kube(), &options)
     }
 
-    /// A namespace that nobody used before, in which pods can be made.
+    /// Creates a namespace, and waits until pods can be created in it.
     pub fn namespace(&self) -> Result<String> {
         self.namespaces.set(self.namespaces.get() + 1);
         let name = format!("bench-{}", self.namespaces.get());
@@ -238,7 +237,7 @@ impl Rig {
         self.wait_for(self.admin.patch(path, kind, patch))
     }
 
-    /// Deletes an object; what depends on it follows.
+    /// Deletes an object. The garbage collector deletes its dependents.
     pub fn delete(&self, path: &str) -> Result<()> {
         self.wait_for(self.admin.delete(path))
     }
@@ -247,7 +246,7 @@ impl Rig {
         self.wait_for(self.peer.create_all(path, bodies))
     }
 
-    /// What was written in a namespace since the last call. Waits until nothing trails behind.
+    /// The writes in a namespace since the last call. Waits for late writes.
     pub fn writes(&self, namespace: &str) -> Result<Vec<Request>> {
         let mut writes = Vec::new();
         self.poll("the audit log is quiet", TRAIL, || {
@@ -259,39 +258,39 @@ impl Rig {
         Ok(writes)
     }
 
-    /// What an author wrote in a namespace since the last call.
+    /// The writes of an author in a namespace since the last call. Waits for late writes.
     pub fn tally(&self, namespace: &str, author: Author) -> Result<Tally> {
         Ok(Tally::of(&self.writes(namespace)?, author, namespace))
     }
 
-    /// What was written in a namespace since the last call, as far as it is in the log already.
+    /// The writes in a namespace since the last call that the log has already.
     pub fn writes_so_far(&self, namespace: &str) -> Result<Vec<Request>> {
         let mut writes = self.audit.borrow_mut().writes()?;
         writes.retain(|write| write.namespace == namespace);
         Ok(writes)
     }
 
-    /// What anybody has asked for since the last call, anywhere, as far as it is in the log already.
+    /// All requests since the last call that the log has already.
     pub fn requests_so_far(&self) -> Result<Vec<Request>> {
         self.audit.borrow_mut().requests()
     }
 
-    /// Passes over what was asked for until now.
+    /// Skips all requests until now.
     pub fn forget_requests(&self) -> Result<()> {
         self.audit.borrow_mut().requests().map(|_| ())
     }
 
-    /// How many different nodes the pods of a namespace were put on.
+    /// The number of nodes with pods of a namespace.
     pub fn nodes_covered(&self, namespace: &str) -> Result<usize> {
         let pods = self.list(&pods(namespace))?;
         let nodes: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["spec"]["nodeName"].as_str()).collect();
         Ok(nodes.len())
     }
 
-    /// Deletes the pods of a namespace, whose owner must be gone, and waits until they are.
+    /// Deletes the pods of a namespace and waits until they are gone. Their owner must be gone already.
     pub fn remove_pods(&self, namespace: &str) -> Result<()> {
         let path = pods(namespace);
-        // The server may give up on a large collection: what it has done by then is done.
+        // The deletion of a large collection can time out after it has deleted a part.
         let mut failure = None;
         let gone = self.poll("the pods are gone", Duration::from_millis(200), || {
             if !self.has_any(&path, "")? {
@@ -309,12 +308,12 @@ impl Rig {
         }
     }
 
-    /// A client of its own, as the cluster's administrator.
+    /// A client of the cluster's administrator.
     pub fn api(&self) -> Api {
         self.admin.clone()
     }
 
-    /// A client of its own with a ServiceAccount.
+    /// A client of a ServiceAccount.
     pub fn api_of(&self, namespace: &str, account: &str) -> Result<Api> {
         self.wait_for(Api::new(kubeconfig_of(&self.cluster, namespace, account)?))
     }
@@ -327,7 +326,7 @@ impl Rig {
     }
 
     fn make_nodes(&self) -> Result<()> {
-        self.step(format!("making {} simulated nodes", table::count(self.nodes)), || {
+        self.step(format!("creating {} simulated nodes", table::count(self.nodes)), || {
             let bodies = (1..=self.nodes)
                 .map(|number| serde_json::to_vec(&nodes::node(&format!("node-{number:05}"))))
                 .collect::<Result<Vec<_>, _>>()?;
@@ -339,7 +338,7 @@ impl Rig {
         })
     }
 
-    /// Does something, and says so on stderr.
+    /// Does `work` and shows its label on stderr.
     pub fn step<T>(&self, label: impl Into<String>, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let before = self.step.replace(Some(Step::start_long(label)));
         let done = work();
@@ -350,14 +349,14 @@ impl Rig {
         done
     }
 
-    /// Gives a sign of life.
+    /// Shows on stderr that the step is still running.
     pub fn tick(&self) {
         if let Some(step) = &mut *self.step.borrow_mut() {
             step.tick();
         }
     }
 
-    /// Reads something again and again, with a pause between, until it returns a value.
+    /// Calls `read` until it returns a value.
     pub fn poll<T>(
         &self,
         what: &str,
@@ -370,14 +369,12 @@ impl Rig {
         })
     }
 
-    /// Waits until something is so.
     pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
         self.poll(what, LOOK, || Ok(is_so()?.then_some(())))
     }
 
-    /// Waits until a collection has no object.
     pub fn wait_until_empty(&self, collection: &str) -> Result<()> {
-        self.wait_until(&format!("nothing is in {collection}"), || Ok(!self.has_any(collection, "")?))
+        self.wait_until(&format!("{collection} is empty"), || Ok(!self.has_any(collection, "")?))
     }
 
     /// Waits for requests, or for Ctrl-C.
@@ -409,12 +406,12 @@ async fn interrupted() -> anyhow::Error {
     }
 }
 
-/// A node with a taint takes no pods yet.
+/// A new node has a taint until it accepts pods.
 fn is_ready(node: &Value) -> bool {
     is_true(node, "Ready") && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
 }
 
-/// Waits until a reading does not change any more, and returns it.
+/// Waits until a value does not change for `quiet`, and returns it.
 pub fn settled<T: PartialEq>(
     what: &str,
     quiet: Duration,

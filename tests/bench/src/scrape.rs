@@ -1,6 +1,6 @@
-//! Reads the text that a manager's /metrics answers, as far as a bench asks about it.
+//! Reads sums from the text of a manager's /metrics.
 
-/// The sum of a metric over all series that have these labels; 0 where there is none.
+/// The sum of a metric over all series with these labels. 0 without a series.
 pub fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -13,7 +13,7 @@ pub fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
             };
             (found == name && labels.iter().all(has)).then(|| value.parse::<f64>().ok())?
         })
-        // The sum of nothing would be -0.
+        // `sum` of no values would be -0.
         .fold(0.0, |sum, value| sum + value)
 }
 

@@ -1,9 +1,9 @@
-//! Numbers out of a few rounds: with so few, the median and the worst one say more than a mean and a deviation.
+//! Statistics of a few rounds: median and worst, which suit few values better than mean and deviation.
 
 use quintet_localcluster::chance::Chance;
 use serde::{Deserialize, Serialize};
 
-/// The middle and the far end of some measurements, of which less is better.
+/// The median and the highest value of some measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -11,7 +11,7 @@ pub struct Spread {
     pub rounds: usize,
 }
 
-/// Nothing where nothing was measured.
+/// Returns `None` without values.
 pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -25,7 +25,7 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     Some(Spread { median, worst, rounds: values.len() })
 }
 
-/// The middle of the ratios of some pairs, and where it lies.
+/// The median of some pairs with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub median: f64,
@@ -34,14 +34,14 @@ pub struct Interval {
     pub pairs: usize,
 }
 
-/// How often the bootstrap draws from the pairs.
+/// The number of bootstrap samples.
 const DRAWS: usize = 4_000;
 
-/// The median, and its 95 % interval by bootstrap: it draws from the pairs with repetition, and leaves out
-/// the outermost 5 % of the medians of all draws. The draws are the same each time. Nothing where nothing was measured.
+/// The median with its 95 % bootstrap interval: samples with repetition, without the outermost 5 % of their
+/// medians. The samples are the same each time. Returns `None` without values.
 ///
-/// With few pairs it holds the true median less often than in 95 of 100 cases: with seven it goes from the second least to
-/// the second most, which does so in 87.5.
+/// With few pairs the interval contains the true median less often. With seven pairs it goes from the second
+/// lowest to the second highest value and contains the median in 87.5 % of cases.
 pub fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
     let values: Vec<f64> = values.into_iter().collect();
     let median = spread(values.iter().copied())?.median;
@@ -56,7 +56,7 @@ pub fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
     Some(Interval { median, low, high, pairs: values.len() })
 }
 
-/// What is kept of many attempts.
+/// The summary of many attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
     pub n: usize,
@@ -67,15 +67,15 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Nothing where nothing was measured.
+    /// Returns `None` without values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let Spread { median: p50, worst: max, rounds: n } = spread(values.iter().copied())?;
         Some(Self { n, p50, p90: quantile(values, 0.9)?, p99: quantile(values, 0.99)?, max })
     }
 }
 
-/// The exponent by which a figure grows with a size: the slope of the line through their logarithms, by least squares.
-/// Nothing where there are not two sizes.
+/// The exponent by which a figure grows with a size: the least-squares slope through their logarithms.
+/// Returns `None` with fewer than two sizes.
 pub fn exponent(points: &[(f64, f64)]) -> Option<f64> {
     let logs: Vec<(f64, f64)> =
         points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0).map(|(x, y)| (x.ln(), y.ln())).collect();
@@ -87,7 +87,7 @@ pub fn exponent(points: &[(f64, f64)]) -> Option<f64> {
     ratio(product, square)
 }
 
-/// The value that this part of the values does not exceed, such as 0.5 for the median; nothing where there are none.
+/// The lowest value that is not exceeded by this part of the values. Returns `None` without values.
 pub fn quantile(values: &[f64], part: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -95,7 +95,7 @@ pub fn quantile(values: &[f64], part: f64) -> Option<f64> {
     below.map(|(_, value)| *value)
 }
 
-/// How many of `this` make one of `that`; nothing where `that` is nothing.
+/// `this / that`. Returns `None` if `that` is not above 0.
 pub fn ratio(this: f64, that: f64) -> Option<f64> {
     (that > 0.0).then(|| this / that)
 }
@@ -108,12 +108,12 @@ pub fn kibibytes(bytes: usize) -> f64 {
     float(bytes) / 1_024.0
 }
 
-/// A difference of counts as a number that can be divided.
+/// A difference of counts as a float.
 pub fn signed(count: i64) -> f64 {
     i32::try_from(count).map_or(f64::NAN, f64::from)
 }
 
-/// A count as a number that can be divided. Counts here are far below the limit.
+/// A count as a float. Counts here are far below the limit of `u32`.
 pub fn float(count: impl TryInto<u32>) -> f64 {
     f64::from(count.try_into().unwrap_or(u32::MAX))
 }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+    fn even_median_is_between_the_middle_values() {
         let of = |values: &[f64]| spread(values.iter().copied());
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[3.0, 1.0]), Some(Spread { median: 2.0, worst: 3.0, rounds: 2 }));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_seven_leaves_the_outermost_out() {
+    fn interval_of_seven_excludes_the_outermost() {
         assert_eq!(interval([]), None);
         assert_eq!(interval([0.5]), Some(Interval { median: 0.5, low: 0.5, high: 0.5, pairs: 1 }));
         let seven = || interval((1..=7).map(f64::from));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_doubles_with_its_size_grows_by_the_first_power() {
+    fn linear_growth_has_exponent_1() {
         let sizes = [100.0, 1_000.0, 5_000.0];
         let exponent_of = |of: fn(f64) -> f64| exponent(&sizes.map(|size| (size, of(size)))).unwrap();
         assert!((exponent_of(|size| 3.0 * size) - 1.0).abs() < 1e-9);

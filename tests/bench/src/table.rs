@@ -1,4 +1,4 @@
-//! Tables for a terminal and the same ones for Markdown, and how numbers are written in them.
+//! Tables as plain text and as Markdown, and the format of their numbers.
 
 use std::iter;
 
@@ -6,21 +6,24 @@ use quintet_localcluster::audit::Tally;
 
 use super::stats::{self, Interval, Spread};
 
-/// A column of a table: its name, the decimals, and the figure of a run, where it was measured.
+/// A column of a table: its name, the decimals, and the figure of a run if it was measured.
 pub type Figure<T> = (&'static str, usize, fn(&T) -> Option<f64>);
 
-/// What is in a cell if nothing was measured.
+/// The cell of a figure that was not measured.
 pub const NONE: &str = "-";
+
+/// The note of a table with [`spread`] cells.
+pub const MEDIAN_AND_WORST: &str = "Cells are the median of the rounds, with the worst in parentheses.";
 
 /// A title, a header and rows. The first column is text, the others are numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     pub title: String,
-    /// One name a column, with the unit.
+    /// Names with units.
     pub header: Vec<String>,
-    /// As many cells as the header has.
+    /// Rows of the header's length.
     pub rows: Vec<Vec<String>>,
-    /// A sentence each.
+    /// Sentences below the table.
     pub notes: Vec<String>,
 }
 
@@ -43,7 +46,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Adds a row of figures of some runs: the median of each and the worst.
+    /// Adds a row with the median and the worst of each figure.
     pub fn figures<T>(&mut self, name: impl Into<String>, runs: &[&T], figures: &[Figure<T>]) {
         let cells = figures
             .iter()
@@ -59,7 +62,7 @@ impl Table {
         }
     }
 
-    /// Adds rows for what an author wrote, by verb and resource, with a column for each tally.
+    /// Adds rows for an author's writes by verb and resource, with a column for each tally.
     pub fn tallies(&mut self, name: &str, tallies: &[Option<&Tally>]) {
         let mut kinds: Vec<&String> =
             tallies.iter().flatten().flat_map(|tally| tally.by_kind.keys()).collect();
@@ -74,15 +77,14 @@ impl Table {
             let of_kind = |tally: &Tally| tally.by_kind.get(kind).copied().unwrap_or_default();
             self.row(format!("{name}: {kind}"), cells(&of_kind));
         }
-        self.row(format!("{name}: refused, of these"), cells(&|tally| tally.refused));
-        self.row(format!("{name}: Events, apart"), cells(&|tally| tally.events));
+        self.row(format!("{name}: rejected, of these"), cells(&|tally| tally.refused));
+        self.row(format!("{name}: Events, in addition"), cells(&|tally| tally.events));
     }
 
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// For a terminal: columns aligned, the title above.
     pub fn plain(&self) -> String {
         let rows = iter::once(&self.header).chain(&self.rows);
         let rows = rows.map(|row| format!("  {}", self.padded(row, "  ").trim_end()));
@@ -91,7 +93,7 @@ impl Table {
         lines.join("\n") + "\n"
     }
 
-    /// For a document: a heading of the third level, the table, the notes.
+    /// A heading of the third level, the table, and the notes.
     pub fn markdown(&self) -> String {
         let line = |row: &[String]| format!("| {} |", self.padded(row, " | "));
         let rule = |(column, width): (usize, usize)| match column {
@@ -114,7 +116,6 @@ impl Table {
         })
     }
 
-    /// The cells of a row, as wide as their columns.
     fn padded(&self, row: &[String], separator: &str) -> String {
         let cells = row.iter().zip(self.widths()).enumerate().map(|(column, (cell, width))| match column {
             0 => format!("{cell:<width$}"),
@@ -124,7 +125,7 @@ impl Table {
     }
 }
 
-/// A count, with commas between thousands.
+/// Formats a count with thousands separators.
 pub fn count(count: impl TryInto<u64>) -> String {
     let digits = count.try_into().unwrap_or(u64::MAX).to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
@@ -135,7 +136,7 @@ pub fn decimals(decimals: usize) -> impl Fn(f64) -> String {
     move |value| format!("{value:.decimals$}")
 }
 
-/// The median and, if there is more than one value, the worst in parentheses.
+/// The median, with the worst in parentheses if there is more than one value.
 pub fn spread(values: impl IntoIterator<Item = f64>, places: usize) -> String {
     match stats::spread(values) {
         None => NONE.to_owned(),
@@ -144,7 +145,7 @@ pub fn spread(values: impl IntoIterator<Item = f64>, places: usize) -> String {
     }
 }
 
-/// The median of the ratios of pairs and, if there is more than one pair, its 95 % interval in parentheses.
+/// The median, with its interval in parentheses if there is more than one pair.
 pub fn interval(interval: Option<Interval>, places: usize) -> String {
     match interval {
         None => NONE.to_owned(),
@@ -184,8 +185,8 @@ mod tests {
         let expected = [
             ["A: create pods", "1,000", "-", "0"],
             ["A: delete pods", "0", "-", "7"],
-            ["A: refused, of these", "0", "-", "0"],
-            ["A: Events, apart", "2", "-", "0"],
+            ["A: rejected, of these", "0", "-", "0"],
+            ["A: Events, in addition", "2", "-", "0"],
         ];
         assert_eq!(table.rows, expected);
     }

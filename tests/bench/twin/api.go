@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Of both kinds the fields that the twin reads and writes.
+// The fields of both kinds that this manager reads and writes.
 
 type PodSet struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Runs a pod on every eligible node, named after the DaemonJob and the node. A pod that ended stays, and so does what
-// it shows: its node gets no second one. Once all have ended, the completion time says so for all nodes of before.
+// Runs a pod on every eligible node, named after the DaemonJob and the node. A finished pod stays, so that
+// its node gets no second pod. After completion, the completion time covers all nodes that existed before.
 type daemonJobs struct{ client.Client }
 
 func setUpDaemonJobs(manager ctrl.Manager) error {
@@ -92,7 +92,7 @@ func (r *daemonJobs) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 			status.Desired++
 			status.Active++
 		case job.Status.CompletionTime != nil && node.CreationTimestamp.Before(job.Status.CompletionTime):
-			// It ran there, and its pod was taken away since.
+			// The pod ran there and was deleted since.
 			status.Desired++
 			status.Succeeded++
 		case isEligible(node, &job.Spec.Template.Spec):
@@ -139,7 +139,7 @@ func isEligible(node *corev1.Node, spec *corev1.PodSpec) bool {
 	})
 }
 
-// Lets the scheduler put the pod on this node alone.
+// Restricts the pod to this node.
 func pin(pod *corev1.Pod, node string) {
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{

@@ -1,5 +1,5 @@
-// A manager for DaemonJob and PodSet, written with controller-runtime: what `cargo xtask bench manager` compares
-// Quintet's manager with. It keeps the two kinds' rules in their simplest form and nothing else.
+// The controller-runtime manager of `cargo xtask bench manager`. It implements the rules of DaemonJob and
+// PodSet in their simplest form.
 package main
 
 import (
@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// On every pod of the twin.
+	// The label of every pod of this manager.
 	kindLabel = "twin.bench/kind"
 	// The index of pods by the UID of their controller.
 	ownerIndex = ".metadata.controller"
 )
 
 func main() {
-	metrics := flag.String("metrics-bind-address", ":8080", "where /metrics is")
-	probes := flag.String("health-probe-bind-address", ":8081", "where /healthz and /readyz are")
-	elect := flag.Bool("leader-elect", false, "compete for the Lease")
-	namespace := flag.String("leader-election-namespace", "", "the namespace of the Lease")
-	scope := flag.String("watch-namespace", "", "the only namespace that is served; all of them where it is empty")
-	tuned := flag.Bool("tuned", false, "16 workers, pods selected by label, managedFields not kept, "+
-		"caches filled before it leads, the Lease released at the end; without it all is as controller-runtime has it")
+	metrics := flag.String("metrics-bind-address", ":8080", "address of /metrics")
+	probes := flag.String("health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	elect := flag.Bool("leader-elect", false, "enable leader election")
+	namespace := flag.String("leader-election-namespace", "", "namespace of the Lease")
+	scope := flag.String("watch-namespace", "", "watch only this namespace; empty: all namespaces")
+	tuned := flag.Bool("tuned", false, "16 workers, pods selected by label, no managedFields in caches, caches filled "+
+		"before it leads, the Lease released on exit; default: the settings of controller-runtime")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
 
@@ -83,7 +83,7 @@ func main() {
 
 func must(err error) {
 	if err != nil {
-		ctrl.Log.Error(err, "the twin cannot go on")
+		ctrl.Log.Error(err, "the manager cannot continue")
 		os.Exit(1)
 	}
 }
@@ -95,7 +95,7 @@ func ownerUID(object client.Object) []string {
 	return nil
 }
 
-// The pods of an owner, as the cache has them.
+// The pods of an owner in the cache.
 func podsOf(ctx context.Context, reader client.Reader, owner client.Object) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	err := reader.List(ctx, &pods, client.InNamespace(owner.GetNamespace()),
@@ -103,7 +103,6 @@ func podsOf(ctx context.Context, reader client.Reader, owner client.Object) ([]c
 	return pods.Items, err
 }
 
-// A pod of a template.
 func newPod(name, kind string, owner client.Object, template *corev1.PodTemplateSpec) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

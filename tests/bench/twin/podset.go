@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// Keeps spec.replicas pods, named after the PodSet and a number, so that a cache that lags behind makes no pod twice.
+// Keeps spec.replicas pods, named after the PodSet and a number, so that a stale cache creates no duplicates.
 type podSets struct{ client.Client }
 
 func setUpPodSets(manager ctrl.Manager) error {

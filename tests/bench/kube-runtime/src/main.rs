@@ -1,6 +1,6 @@
-//! A manager for PodSet, written with kube-runtime's Controller as its examples are: what `cargo xtask bench manager` compares
-//! the time from an event to a write with. It keeps the rules in their simplest form, as the twin in Go does: the pods of a
-//! PodSet are named by numbers from 0, so that a cache that lags behind makes none twice.
+//! A manager for PodSet, written with kube-runtime's Controller in the style of its examples, for the
+//! comparison in `cargo xtask bench manager`. It implements the rules in their simplest form, like the
+//! controller-runtime manager. Pods are numbered from 0, so that a stale cache creates no duplicates.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use kube_runtime::{Controller, WatchStreamExt as _, watcher};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-/// As far as this manager reads it.
+/// The fields that this manager reads.
 #[derive(CustomResource, Clone, Debug, Serialize, Deserialize)]
 #[kube(
     group = "batch.tutorial.kubebuilder.io",
@@ -49,10 +49,10 @@ struct PodSetStatus {
 
 #[derive(Debug, clap::Parser)]
 struct Flags {
-    /// Which cluster
+    /// The kubeconfig of the cluster
     #[arg(long, value_name = "FILE")]
     kubeconfig: PathBuf,
-    /// Where /readyz is
+    /// The address of /readyz
     #[arg(long, value_name = "ADDRESS")]
     health_probe_bind_address: SocketAddr,
 }
@@ -80,8 +80,8 @@ async fn main() -> Result<()> {
     let context = Arc::new(Context { client, pods: pods.clone() });
     let listener = TcpListener::bind(flags.health_probe_bind_address).await?;
     tokio::spawn(async move {
-        // Who asks before gets no answer. The controller waits for the PodSets itself, and of two who wait for one store
-        // kube-runtime wakes one.
+        // Until then, /readyz does not answer. This task must not wait for the PodSets: the controller waits
+        // for their store, and kube-runtime wakes only one task that waits for a store.
         pods.wait_until_ready().await?;
         axum::serve(listener, Router::new().route("/readyz", get(|| async { "ok" }))).await?;
         anyhow::Ok(())
@@ -90,8 +90,8 @@ async fn main() -> Result<()> {
         .owns_stream(seen)
         .shutdown_on_signal()
         .run(reconcile, |_, _, _| Action::requeue(Duration::from_secs(1)), context)
-        .for_each(|passed| async {
-            if let Err(error) = passed {
+        .for_each(|result| async {
+            if let Err(error) = result {
                 eprintln!("{error}: {:?}", std::error::Error::source(&error));
             }
         })
@@ -107,19 +107,19 @@ async fn reconcile(set: Arc<PodSet>, context: Arc<Context>) -> Result<Action, ku
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
     let mut status = PodSetStatus { observed_generation: set.metadata.generation, ..PodSetStatus::default() };
     for number in 0.. {
-        let wanted = number < set.spec.replicas;
+        let is_desired = number < set.spec.replicas;
         let pod_name = format!("{name}-{number}");
         let known = context.pods.get(&ObjectRef::new(&pod_name).within(&namespace));
         match known.filter(|pod| is_owned(pod, &set)) {
             Some(pod) if pod.metadata.deletion_timestamp.is_some() => {}
-            Some(pod) if !wanted || is_finished(&pod) => {
+            Some(pod) if !is_desired || is_finished(&pod) => {
                 ignore(404, pods.delete(&pod_name, &DeleteParams::default()).await.map(|_| ()))?;
             }
             Some(pod) => {
                 status.replicas += 1;
                 status.ready_replicas += i32::from(is_ready(&pod));
             }
-            None if wanted => {
+            None if is_desired => {
                 let pod = new_pod(pod_name, &set);
                 ignore(409, pods.create(&PostParams::default(), &pod).await.map(|_| ()))?;
             }
@@ -135,7 +135,7 @@ async fn reconcile(set: Arc<PodSet>, context: Arc<Context>) -> Result<Action, ku
     Ok(Action::await_change())
 }
 
-/// One answer of the API server is as good as success.
+/// Treats one error code as a success.
 fn ignore(code: u16, answer: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match answer {
         Err(kube::Error::Api(status)) if status.code == code => Ok(()),

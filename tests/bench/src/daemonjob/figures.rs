@@ -1,4 +1,4 @@
-//! What was measured: plain data, the tables that show it, and the counts that must hold.
+//! The measurements as plain data, their tables, and the limits of their counts.
 
 use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
@@ -13,33 +13,33 @@ use crate::rig::Setting;
 use crate::stats::{float, kibibytes, mebibytes, ratio, signed};
 use crate::table::{self, Figure, Table};
 
-/// The most writes per pod that a DaemonJob may cost until it is complete.
+/// The limit of writes per pod until a DaemonJob is complete.
 const WRITES_PER_POD: f64 = 1.03;
 
-/// From this number of nodes on the limit is that alone. With fewer, what does not grow with them weighs more.
+/// [`FIXED_WRITES`] count only below this number of nodes.
 const MANY_NODES: usize = 1_000;
 
-/// The writes that a DaemonJob of any size may cost besides one per pod and one status a second: the ledger's 16
-/// ConfigMaps, and the status at the beginning, at the end and once between.
+/// The limit of writes besides one per pod and one status a second. These are the ledger's 16 ConfigMaps, and
+/// the status at the beginning, at the end and once between.
 pub const FIXED_WRITES: u16 = 16 + 3;
 
-/// What runs a pod on every node, or many pods, in the order of odd rounds.
+/// In the order of odd rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
-    /// Plain requests, over as many connections as Quintet has.
+    /// Plain requests, over the number of connections of Quintet.
     #[strum(to_string = "bare creation")]
     Bare,
     DaemonJob,
-    /// OpenKruise's.
+    /// The kind of OpenKruise.
     BroadcastJob,
-    /// Kubernetes' own, Indexed.
+    /// An Indexed Job of Kubernetes.
     Job,
-    /// Kubernetes' own. Its pods do not end.
+    /// The kind of Kubernetes. Its pods do not end.
     DaemonSet,
 }
 
-/// One contender in one round. Times begin when the object is created, or the first request is sent.
+/// One contender in one round. Times begin at the creation of the object, or at the first request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Completion {
     pub contender: Contender,
@@ -49,12 +49,12 @@ pub struct Completion {
     pub creating_seconds: f64,
     /// Until the answer to the last creation.
     pub last_created_seconds: f64,
-    /// Until the contender says that all is done: Complete, or all ready, or all pods Succeeded.
+    /// Until Complete, all ready, or all pods Succeeded.
     pub done_seconds: f64,
-    /// Of bare creation, the same as `creating_seconds` by the client's clock.
+    /// The `creating_seconds` of bare creation by the client's clock.
     pub client_seconds: Option<f64>,
     pub nodes_covered: usize,
-    /// From the beginning until nothing trailed behind.
+    /// From the beginning, late writes included.
     pub writes: Tally,
     #[serde(flatten)]
     pub cost: Cost,
@@ -69,31 +69,31 @@ impl Attempt for Completion {
     }
 }
 
-/// What a restart with all nodes finished did.
+/// A restart with all nodes finished.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Restart {
-    /// From the start of the process until it was ready and its first pass was over.
+    /// From the start of the process until it was ready and its first reconcile was done.
     pub first_pass_seconds: f64,
     pub writes: Tally,
     pub extra_pods: i64,
     pub memory: Memory,
 }
 
-/// What changes of nodes cost while all is done.
+/// Changes of nodes while all nodes are done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeEvents {
-    /// Changes of fields that no DaemonJob reads, heartbeats among them, and the passes that they caused.
+    /// Changes of fields that no DaemonJob reads, such as heartbeats, and the reconciles that they caused.
     pub unread_changes: u64,
     pub unread_passes: u64,
-    /// Changes of a label of one node, and the passes that they caused.
+    /// Changes of a label of one node, and the reconciles that they caused.
     pub label_changes: u64,
     pub label_passes: u64,
-    /// The mean of those passes.
+    /// The mean time of these reconciles.
     pub pass_seconds: Option<f64>,
     pub writes: Tally,
 }
 
-/// The size of objects that grow with the number of nodes, when all of them are done: as JSON, as the API server sends it.
+/// The size of objects that grow with the number of nodes, when all are done, as JSON from the API server.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Sizes {
     /// With the fields that the API server manages.
@@ -124,7 +124,7 @@ pub struct Life {
 pub struct TtlLife {
     pub round: usize,
     pub done_seconds: f64,
-    /// From then on until its pods were gone; nothing if they stayed until the DaemonJob was deleted.
+    /// From then until its pods were gone. `None` if they stayed until the DaemonJob was deleted.
     pub gone_seconds: Option<f64>,
     pub writes: Tally,
 }
@@ -135,7 +135,7 @@ pub struct Results {
     pub nodes: usize,
     #[serde(default)]
     pub completions: Vec<Completion>,
-    /// The setting with which everything below was measured.
+    /// The setting of the fields below.
     pub life_setting: Setting,
     #[serde(default)]
     pub lives: Vec<Life>,
@@ -143,7 +143,7 @@ pub struct Results {
     pub ttl_lives: Vec<TtlLife>,
     #[serde(default)]
     pub kruise: Option<String>,
-    /// The simulated kubelets alone: seconds until all pods had succeeded that were on their nodes already, one a round.
+    /// Seconds of the simulated kubelets alone, with all pods on their nodes, one value for each round.
     #[serde(default)]
     pub kubelets: Vec<f64>,
 }
@@ -155,7 +155,7 @@ const COMPLETION: [Figure<Completion>; 8] = [
     ("nodes with pods", 0, |one| Some(float(one.nodes_covered))),
     ("writes", 0, |one| Some(float(one.writes.writes()))),
     ("writes per pod", 3, |one| writes_per_pod(&one.writes)),
-    ("refused", 0, |one| Some(float(one.writes.refused))),
+    ("rejected", 0, |one| Some(float(one.writes.refused))),
     ("Events", 0, |one| Some(float(one.writes.events))),
 ];
 
@@ -163,8 +163,8 @@ const PROCESS: [Figure<Completion>; 9] = [
     ("CPU s", 2, |one| Some(one.cost.cpu_seconds)),
     ("CPU s per 1,000 pods", 2, |one| ratio(one.cost.cpu_seconds * 1_000.0, float(one.writes.pods))),
     ("API server's CPU s", 1, |one| Some(one.cost.api_server_cpu_seconds)),
-    ("strangers' CPU %", 0, |one| one.cost.others_percent),
-    ("passes", 0, |one| one.cost.passes.map(float)),
+    ("other processes' CPU %", 0, |one| one.cost.others_percent),
+    ("reconciles", 0, |one| one.cost.passes.map(float)),
     ("RSS before MiB", 1, |one| Some(mebibytes(one.cost.memory_before?.rss_kib))),
     ("peak RSS MiB", 1, |one| Some(mebibytes(one.cost.memory?.peak_kib))),
     ("settled RSS MiB", 1, |one| Some(mebibytes(one.cost.memory?.rss_kib))),
@@ -184,27 +184,27 @@ const LIFE: [Figure<Life>; 19] = [
     ("size of the DaemonJob, KiB", 1, |life| Some(kibibytes(life.sizes.daemonjob_bytes))),
     ("size of its status, KiB", 1, |life| Some(kibibytes(life.sizes.status_bytes))),
     ("ConfigMaps of its ledger", 0, |life| Some(float(life.sizes.shards))),
-    ("size of the largest of them, KiB", 1, |life| Some(kibibytes(life.sizes.largest_shard_bytes))),
-    ("most data in one of them, KiB", 1, |life| Some(kibibytes(life.sizes.most_data_bytes))),
-    ("restart: first pass over, s", 2, |life| Some(life.restart.first_pass_seconds)),
+    ("largest ConfigMap, KiB", 1, |life| Some(kibibytes(life.sizes.largest_shard_bytes))),
+    ("most data in a ConfigMap, KiB", 1, |life| Some(kibibytes(life.sizes.most_data_bytes))),
+    ("restart: first reconcile done, s", 2, |life| Some(life.restart.first_pass_seconds)),
     ("restart: writes", 0, |life| Some(float(life.restart.writes.writes()))),
     ("restart: extra pods", 0, |life| Some(signed(life.restart.extra_pods))),
     ("restart: peak MiB", 1, |life| Some(mebibytes(life.restart.memory.peak_kib))),
     ("restart: settled MiB", 1, |life| Some(mebibytes(life.restart.memory.rss_kib))),
     ("restart: PSS MiB", 1, |life| Some(mebibytes(life.restart.memory.pss_kib))),
-    ("changes of nodes that nobody looks at", 0, |life| Some(float(life.node_events.unread_changes))),
-    ("changes of nodes that nobody looks at: passes", 0, |life| Some(float(life.node_events.unread_passes))),
+    ("changes of unread node fields", 0, |life| Some(float(life.node_events.unread_changes))),
+    ("changes of unread node fields: reconciles", 0, |life| Some(float(life.node_events.unread_passes))),
     ("changes of one node's label", 0, |life| Some(float(life.node_events.label_changes))),
-    ("changes of one node's label: passes", 0, |life| Some(float(life.node_events.label_passes))),
-    ("such a pass, mean ms", 3, |life| Some(life.node_events.pass_seconds? * 1_000.0)),
-    ("all these changes: writes", 0, |life| Some(float(life.node_events.writes.writes()))),
+    ("changes of one node's label: reconciles", 0, |life| Some(float(life.node_events.label_passes))),
+    ("mean of these reconciles, ms", 3, |life| Some(life.node_events.pass_seconds? * 1_000.0)),
+    ("all node changes: writes", 0, |life| Some(float(life.node_events.writes.writes()))),
     ("deletion: until the last pod was gone, s", 1, |life| Some(life.deletion_seconds)),
     ("whole life: writes per pod", 3, |life| writes_per_pod(&life.writes)),
 ];
 
 const TTL_LIFE: [Figure<TtlLife>; 3] = [
     ("ttl 0: complete after s", 1, |life| Some(life.done_seconds)),
-    ("ttl 0: pods gone by themselves, s", 1, |life| life.gone_seconds),
+    ("ttl 0: pods then gone after s", 1, |life| life.gone_seconds),
     ("ttl 0: whole life: writes per pod", 3, |life| writes_per_pod(&life.writes)),
 ];
 
@@ -214,7 +214,7 @@ fn writes_per_pod(writes: &Tally) -> Option<f64> {
 
 impl Measurements for Results {
     const NAME: &'static str = "daemonjob";
-    const TITLE: &'static str = "DaemonJob, measured";
+    const TITLE: &'static str = "DaemonJob benchmark";
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {
@@ -245,8 +245,8 @@ impl Measurements for Results {
             |contender: &&Contender| self.completions.iter().any(|one| one.contender == **contender);
         let order = Contender::VARIANTS.iter().filter(has_run).map(Contender::to_string);
         vec![format!(
-            "There was one round: each ran once, one after another on one cluster ({}). What changes with time is in the \
-             ratios.",
+            "This run has one round. The contenders ran one after another on one cluster ({}), so the ratios include \
+             changes over time.",
             order.collect::<Vec<_>>().join(", ")
         )]
     }
@@ -261,18 +261,18 @@ impl Results {
         let title = format!("To completion, {setting}");
         let mut table = attempts::table(title, &self.completions, setting, &COMPLETION);
         if self.of(setting, Contender::DaemonJob).count() > 1 {
-            table.note("Median of the rounds, the worst in parentheses.");
+            table.note(table::MEDIAN_AND_WORST);
         }
-        table.note(format!("Set {setting}: {}.", setting.description()));
+        table.note(format!("Flags, {setting}: {}.", setting.description()));
         if let Some(kruise) = &self.kruise {
             let flags = kruise::flags(setting).join(" ");
             let flags = if flags.is_empty() { "its defaults".to_owned() } else { flags };
-            table.note(format!("The BroadcastJob: {kruise}, with {flags}."));
+            table.note(format!("BroadcastJob: {kruise}, with {flags}."));
         }
         if setting == self.life_setting && !self.kubelets.is_empty() {
             let seconds = table::spread(self.kubelets.iter().copied(), 1);
             table.note(format!(
-                "The simulated kubelets alone, with all pods on their nodes and nothing else to do: {seconds} s."
+                "The simulated kubelets alone, with all pods already on their nodes, took {seconds} s."
             ));
         }
         table
@@ -314,7 +314,7 @@ impl Results {
         table
     }
 
-    /// A DaemonJob has no request to spare: a refused one counts, and is a failure of its own.
+    /// A rejected request counts as a write, and is a separate failure.
     fn failures_to_completion(&self, one: &Completion) -> Vec<String> {
         let Completion { round, setting, writes, .. } = one;
         let (made, limit) = (float(writes.requests()), self.write_limit(one));
@@ -323,7 +323,7 @@ impl Results {
             failures.push(format!("{made} writes to completion, more than {limit:.0}"));
         }
         if writes.refused > 0 {
-            failures.push(format!("{} writes were refused, by code {}", writes.refused, writes.codes()));
+            failures.push(format!("{} rejected writes ({})", writes.refused, writes.codes()));
         }
         failures.into_iter().map(|what| format!("round {round} {setting}: {what}")).collect()
     }
@@ -349,19 +349,19 @@ impl Life {
             failures.push(format!("the restart wrote: {}", restart.writes.describe()));
         }
         if restart.extra_pods > 0 {
-            failures.push(format!("the restart made {} pods", restart.extra_pods));
+            failures.push(format!("the restart created {} pods", restart.extra_pods));
         }
         if *unread_passes > 0 {
             failures.push(format!(
-                "{unread_changes} changes of nodes that nobody looks at caused {unread_passes} passes"
+                "{unread_changes} changes of unread node fields caused {unread_passes} reconciles"
             ));
         }
         if label_passes > label_changes {
             failures
-                .push(format!("{label_changes} changes of a label of a node caused {label_passes} passes"));
+                .push(format!("{label_changes} changes of a node's label caused {label_passes} reconciles"));
         }
         if writes.requests() > 0 {
-            failures.push(format!("changes of nodes wrote: {}", writes.describe()));
+            failures.push(format!("node changes caused writes: {}", writes.describe()));
         }
         failures.into_iter().map(|what| format!("round {}: {what}", self.round)).collect()
     }
@@ -372,7 +372,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// What was measured in a round that may be used as it is, with another tally of the DaemonJob's writes.
+    /// Results of one valid round, with this tally of the DaemonJob's writes.
     fn results(nodes: usize, writes: &Value) -> Results {
         let (none, memory) = (json!({}), json!({"rss_kib": 0, "peak_kib": 0, "pss_kib": 0}));
         serde_json::from_value(json!({
@@ -406,7 +406,7 @@ mod tests {
         assert!(failures(10, 31).is_empty());
         assert_eq!(failures(10, 32).len(), 1);
         let refused = json!({"by_kind": {"create pods": 1_002}, "refused": 2, "refused_by_code": {"429": 2}});
-        let expected = ["round 1 tuned: 2 writes were refused, by code 429: 2"];
+        let expected = ["round 1 tuned: 2 rejected writes (429: 2)"];
         assert_eq!(results(1_000, &refused).failures().unwrap(), expected);
     }
 

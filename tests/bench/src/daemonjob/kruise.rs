@@ -1,4 +1,4 @@
-//! OpenKruise's BroadcastJob, the nearest relative of a DaemonJob: its controller as it is, in a manager of its own
+//! OpenKruise's BroadcastJob, the kind most like DaemonJob: its unchanged controller in a manager
 //! (`tests/bench/kruise`).
 
 use std::process::Command;
@@ -12,11 +12,11 @@ use quintet_localcluster::run;
 use crate::peer::{self, Running, rule};
 use crate::rig::{Rig, Setting};
 
-/// The Go module that the controller is in.
+/// The Go module of the controller.
 pub const KRUISE: &str = "github.com/openkruise/kruise";
 
-/// The types that its manager wants, whatever controllers it has: it keeps indexes of them, and starts without the second not at
-/// all, without the third a quarter of a minute later.
+/// The types that its manager indexes, whatever controllers it has. Without the second it does not start;
+/// without the third it starts 15 s later.
 const TYPES: [&str; 3] = ["broadcastjobs", "imagepulljobs", "sidecarsets"];
 
 const ACCOUNT: &str = "kruise";
@@ -26,7 +26,7 @@ pub struct Kruise {
 }
 
 impl Kruise {
-    /// Builds the manager, defines its types and gives it its rights.
+    /// Builds the manager, installs its definitions and grants its rights.
     pub fn install(rig: &Rig) -> Result<Self> {
         let program = Program::built("tests/bench/kruise", KRUISE)?;
         let definitions = program.module_folder()?.join("config/crd/bases");
@@ -50,7 +50,7 @@ impl Kruise {
                     &["broadcastjobs", "broadcastjobs/status", "broadcastjobs/finalizers"],
                     &all,
                 ),
-                // It has an index for each of its types, and so watches those that are there.
+                // It indexes its types, and so watches all that exist.
                 rule("*", &["*"], &all[..3]),
             ],
         )?;
@@ -74,7 +74,7 @@ impl Kruise {
     }
 }
 
-/// Its own settings: as shipped it has its defaults.
+/// The manager's flags; as shipped it has its defaults.
 pub fn flags(setting: Setting) -> &'static [&'static str] {
     match setting {
         Setting::Shipped => &[],

@@ -1,5 +1,5 @@
-//! `cargo xtask bench daemonjob`: a pod to completion on each of N nodes, beside bare requests and Kubernetes' own kinds;
-//! what a restart and changes of nodes cost; and what a whole life writes.
+//! `cargo xtask bench daemonjob`: measures a pod to completion on each of N nodes, beside bare requests and
+//! other kinds. It also measures a restart, node changes, and the writes of a DaemonJob's whole life.
 
 pub mod figures;
 mod kruise;
@@ -20,30 +20,30 @@ use super::host::Versions;
 use super::options::{Options, repeated, word};
 use super::rig::{Rig, Setting};
 
-/// DaemonJob beside bare pods, BroadcastJob, Job and DaemonSet: time, writes, processor time and memory.
+/// Compare DaemonJob with bare pods, BroadcastJob, Job and DaemonSet: time, writes, CPU time and memory.
 ///
-/// Each round runs, on a cluster of its own with N simulated nodes and in alternating order: bare creation of the pods
-/// that a DaemonJob makes, a DaemonJob, OpenKruise's BroadcastJob, an Indexed Job of N completions, and a DaemonSet
-/// until all its pods are ready. This is done with kube-controller-manager and kube-scheduler as shipped (their default
-/// request limits) and tuned. With the last of these settings each round also restarts the manager with N finished
-/// nodes, changes nodes in what no template can speak of and in labels, deletes the DaemonJob, and runs another one
-/// with ttlSecondsAfterFinished 0.
+/// Each round has its own cluster with N simulated nodes. In alternating order, it creates the bare pods of a
+/// DaemonJob, a DaemonJob, OpenKruise's BroadcastJob, an Indexed Job of N completions, and a DaemonSet.
+/// kube-controller-manager and kube-scheduler run as shipped (with their default request limits) and tuned.
+/// With the last setting, each round also restarts the manager with N finished nodes, changes unread fields
+/// and labels of nodes, and deletes the DaemonJob. Then it runs another DaemonJob with
+/// ttlSecondsAfterFinished 0.
 ///
-/// It fails if a DaemonJob writes more than 1.03 times per pod to completion (with fewer than 1,000 nodes it may write
-/// once per pod, 19 times more, and once a second), if a write of it is refused until then, if the restart writes or
-/// makes pods, if a change of a node causes a pass without need, or another one more than one pass.
+/// The bench fails if a DaemonJob writes more than 1.03 times per pod to completion. With fewer than 1,000
+/// nodes it may write once per pod, 19 times more, and once a second. It also fails if one of these writes is
+/// rejected, or if the restart writes or creates pods. A change of an unread node field must not cause a
+/// reconcile, and a label change one at most.
 ///
-/// Seven rounds with 1,000 nodes take about an hour on two cores; the peers as shipped, whose limits set their times,
-/// are most of that.
+/// Seven rounds with 1,000 nodes take about an hour on two cores, mostly for the peers as shipped.
 ///
 /// With `--quick` there are 100 nodes, as shipped only.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Number of simulated nodes; may be given several times
+    /// Number of simulated nodes; can be repeated
     #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = value_parser!(u16).range(1..=20_000),
         conflicts_with = "quick")]
     nodes: Vec<u16>,
-    /// Measure with one setting of kube-controller-manager and kube-scheduler instead of both
+    /// Measure only with this setting of kube-controller-manager and kube-scheduler
     #[arg(long, value_enum, value_name = "SETTING", conflicts_with = "quick")]
     only: Option<Setting>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// In the order of the runs; the rest of a DaemonJob's life is measured with the last.
+    /// The settings in the order of the runs. The rest of a DaemonJob's life is measured with the last one.
     fn settings(&self) -> Vec<Setting> {
         Setting::chosen(self.only, self.options.quick)
     }
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_says_the_limit_that_is_checked() {
+    fn help_states_the_checked_limit() {
         let help = <Args as clap::Args>::augment_args(clap::Command::new("bench")).render_long_help();
         assert!(help.to_string().contains(&format!("{} times more", figures::FIXED_WRITES)), "{help}");
     }

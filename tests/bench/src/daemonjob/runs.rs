@@ -1,4 +1,4 @@
-//! One run of each contender: from nothing to all done, measured, and away again.
+//! Runs a contender from its creation until it is done, measures it, and removes it.
 
 use std::time::{Duration, Instant};
 
@@ -24,19 +24,18 @@ const CONTROLLER: Controller = Controller("daemonjob");
 
 const SAMPLE: &str = "samples/daemonjob/daemonjob-sample.yaml";
 
-/// How many nodes are changed in something that nobody looks at.
+/// Nodes with a change of an unread field.
 const UNREAD_CHANGES: usize = 20;
 
 const LABEL_CHANGES: u64 = 10;
 
-/// How long to wait between two questions about all pods, for each of them, so that the questions do not slow down what
-/// they are about.
+/// The polling interval per pod, so that polling does not slow down the measurement.
 const LOOK_AT_POD: Duration = Duration::from_micros(500);
 
-/// How long pods that a ttl should take away may stay as many as they are.
+/// With ttl 0, the pods stay if their number has not changed for this time.
 const TTL_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the API server and the scheduler fill in. The sample has no volumes; the token of the ServiceAccount is one.
+/// Fields that the API server and the scheduler fill in. The only volume is the ServiceAccount's token.
 const IN_SPEC: [&str; 11] = [
     "dnsPolicy",
     "enableServiceLinks",
@@ -56,10 +55,10 @@ const IN_CONTAINERS: [&str; 5] =
 fn sample() -> Result<Value> {
     let file = paths::workspace().join(SAMPLE);
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    serde_saphyr::from_str(&text).with_context(|| format!("{} is no YAML", file.display()))
+    serde_saphyr::from_str(&text).with_context(|| format!("{} is not YAML", file.display()))
 }
 
-/// An object that is created, whose controller does the rest.
+/// The object of a contender.
 struct Entry {
     contender: Contender,
     author: Author,
@@ -79,7 +78,7 @@ impl Entry {
                 (Author::Quintet, "dj.dysproz.io/v1", sample["spec"].clone(), is_done_everywhere)
             }
             Contender::BroadcastJob => {
-                // The simulated kubelet completes its pods by an annotation.
+                // The simulated kubelet completes pods with this annotation.
                 let metadata = json!({"annotations": {"kwok.quintet.dev/exit-code": "0"}});
                 let spec = json!({"template": {"metadata": metadata, "spec": pod}});
                 let is_done: IsDone = |job, nodes| {
@@ -93,7 +92,7 @@ impl Entry {
                 (Author::JobController, "batch/v1", spec, |job, _| is_true(job, "Complete"))
             }
             Contender::DaemonSet => {
-                // A DaemonSet takes no other policy than Always.
+                // A DaemonSet requires the policy Always, the default.
                 pod.as_object_mut().context("the sample's pod has no spec")?.remove("restartPolicy");
                 let labels = json!({"app": "daemonset-sample"});
                 let template = json!({"metadata": {"labels": labels}, "spec": pod});
@@ -124,7 +123,7 @@ impl Entry {
     }
 }
 
-/// Ours and OpenKruise's are started for each.
+/// Starts Quintet's or OpenKruise's manager; other contenders run in kube-controller-manager.
 fn start(rig: &Rig, contender: Contender, kruise: Option<&Kruise>, round: Round) -> Result<Worker> {
     match (contender, kruise) {
         (Contender::DaemonJob, _) => rig.manager().map(Worker::Quintet),
@@ -133,12 +132,11 @@ fn start(rig: &Rig, contender: Contender, kruise: Option<&Kruise>, round: Round)
     }
 }
 
-/// Whether a DaemonJob is complete, on so many nodes.
 fn is_done_everywhere(job: &Value, nodes: usize) -> bool {
     is_true(job, "Complete") && counts(&job["status"]["succeeded"], nodes)
 }
 
-/// Creates the object of an entry and measures until it is done. The second value is what was written meanwhile.
+/// Creates the object of an entry and measures until it is done. Also returns the writes meanwhile.
 fn to_completion(
     rig: &Rig,
     namespace: &str,
@@ -170,17 +168,16 @@ fn to_completion(
     Ok((completion, writes))
 }
 
-/// The writes without the releases of pods: a DaemonJob releases its pods once it is complete, which belongs to its whole
-/// life.
+/// The writes without releases of pods, which come after the completion of a DaemonJob.
 fn without_releases(writes: &[Request]) -> Vec<Request> {
     let is_release = |write: &&Request| write.resource == "pods" && write.verb == "patch";
     writes.iter().filter(|write| !is_release(write)).cloned().collect()
 }
 
-/// From the first request to make a pod to the last answer, and from the beginning to there, by the audit log.
+/// Seconds from the first request to create a pod to the last answer, and from the beginning to that answer.
 fn creation(writes: &Tally, began_at: Timestamp, nodes: usize) -> Result<(f64, f64)> {
     let (Some(creating_seconds), Some(last)) = (writes.creating_seconds(), writes.last_pod) else {
-        bail!("the audit log has no creation of a pod: was it written to, and by whom?")
+        bail!("the audit log has no creation of a pod by this contender")
     };
     if usize::try_from(writes.pods) != Ok(nodes) {
         eprintln!("note: the audit log has {} creations of pods for {nodes} nodes", writes.pods);
@@ -188,16 +185,15 @@ fn creation(writes: &Tally, began_at: Timestamp, nodes: usize) -> Result<(f64, f
     Ok((creating_seconds, last.duration_since(began_at).as_secs_f64()))
 }
 
-/// Runs a DaemonJob unmeasured, so that nothing is done for the first time later, and returns its pods as bodies of
-/// requests that would make them again.
+/// Runs a DaemonJob as a warm-up, and returns the bodies of requests that create the same pods.
 pub fn warm_up(rig: &Rig) -> Result<Vec<Vec<u8>>> {
-    rig.step("warming up, with a DaemonJob that is not measured", || {
+    rig.step("warming up with a DaemonJob", || {
         let namespace = rig.namespace()?;
         let manager = rig.manager()?;
         let entry = Entry::new(Contender::DaemonJob, &namespace, rig.nodes())?;
         entry.create_and_wait(rig)?;
         let made = rig.list(&pods(&namespace))?.into_iter();
-        let bodies = made.map(|pod| serde_json::to_vec(&bare_body(pod)).context("a pod is no JSON"));
+        let bodies = made.map(|pod| serde_json::to_vec(&bare_body(pod)).context("cannot encode a pod"));
         let bodies = bodies.collect::<Result<Vec<_>>>()?;
         if bodies.len() != rig.nodes() {
             bail!("the DaemonJob is done with {} pods on {} nodes", bodies.len(), rig.nodes());
@@ -208,9 +204,9 @@ pub fn warm_up(rig: &Rig) -> Result<Vec<Vec<u8>>> {
     })
 }
 
-/// A pod as its maker sent it, without what the API server and the scheduler filled in, and nobody's: no owner, no
-/// finalizer, another value of the label by which a manager finds its pods. The simulated kubelet completes it by an
-/// annotation in place of that label.
+/// A pod as the manager sent it, without an owner and a finalizer. Another value of the label
+/// `quintet.dev/kind` keeps it from managers, and an annotation instead of that label makes the simulated
+/// kubelet complete it.
 fn bare_body(mut pod: Value) -> Value {
     let mut metadata = Map::new();
     for part in ["name", "labels", "annotations"] {
@@ -231,7 +227,7 @@ fn bare_body(mut pod: Value) -> Value {
     body
 }
 
-/// Makes the same pods by plain requests, without a manager: what the API server can do.
+/// Creates the same pods by plain requests, without a manager: the speed of the API server.
 pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round) -> Result<Completion> {
     let namespace = rig.namespace()?;
     let bodies = bodies.to_vec();
@@ -240,13 +236,13 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round) -> Result<Completion> {
     let meter = Meter::start(rig, &me, CONTROLLER)?;
     let (began_at, began) = (Timestamp::now(), Instant::now());
     let created = rig.create_all(&pods(&namespace), bodies)?;
-    // Waiting is not a part of it.
+    // The wait is not a part of it.
     let Cost { cpu_seconds, .. } = meter.used()?;
     wait_for_success(rig, &namespace)?;
     let done_seconds = began.elapsed().as_secs_f64();
     let cost = Cost { cpu_seconds, ..meter.used()? };
     if created.retries > 0 {
-        eprintln!("note: {} creations were sent again, as the API server was too busy", created.retries);
+        eprintln!("note: {} creations were sent again because the API server was too busy", created.retries);
     }
     let writes = rig.tally(&namespace, Author::Bench)?;
     let (creating_seconds, last_created_seconds) = creation(&writes, began_at, rig.nodes())?;
@@ -268,7 +264,7 @@ pub fn bare(rig: &Rig, bodies: &[Vec<u8>], round: Round) -> Result<Completion> {
 
 /// Waits until all pods of a namespace have succeeded, one for each node.
 fn wait_for_success(rig: &Rig, namespace: &str) -> Result<()> {
-    // The server looks at every pod for this answer.
+    // The server reads every pod for this answer.
     let pause = LOOK.max(LOOK_AT_POD * u32::try_from(rig.nodes())?);
     rig.poll("all pods have succeeded", pause, || {
         let unfinished = rig.has_any(&pods(namespace), "fieldSelector=status.phase!%3DSucceeded")?;
@@ -276,7 +272,7 @@ fn wait_for_success(rig: &Rig, namespace: &str) -> Result<()> {
     })
 }
 
-/// The kubelets' process, standing still until this is dropped.
+/// The process of the simulated kubelets, paused until this is dropped.
 struct Halted(Pid);
 
 impl Drop for Halted {
@@ -285,8 +281,7 @@ impl Drop for Halted {
     }
 }
 
-/// The simulated kubelets alone: seconds from the moment that they may begin until they have completed all pods, which are
-/// on their nodes by then.
+/// Seconds of the simulated kubelets alone: they begin when all pods are on their nodes, and complete them.
 pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>]) -> Result<f64> {
     let namespace = rig.namespace()?;
     let bound = |body: &Vec<u8>| {
@@ -295,7 +290,7 @@ pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>]) -> Result<f64> {
         serde_json::to_vec(&pod)
     };
     let bodies = bodies.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
-    let kwok = Pid::from_raw(rig.pid(Component::Kwok)?).context("kwok's pid is none")?;
+    let kwok = Pid::from_raw(rig.pid(Component::Kwok)?).context("kwok has no pid")?;
     let halted = Halted(kwok);
     kill_process(kwok, Signal::STOP)?;
     rig.create_all(&pods(&namespace), bodies)?;
@@ -307,7 +302,7 @@ pub fn kubelets(rig: &Rig, bodies: &[Vec<u8>]) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Any contender except bare creation, to completion only.
+/// Runs any contender except bare creation to completion.
 pub fn completed(
     rig: &Rig,
     contender: Contender,
@@ -323,7 +318,7 @@ pub fn completed(
     Ok(completion)
 }
 
-/// A DaemonJob to completion, a restart, changes of nodes, and its deletion.
+/// Runs a DaemonJob to completion, restarts the manager, changes nodes, and deletes the DaemonJob.
 pub fn daemonjob_life(rig: &Rig, round: Round) -> Result<(Completion, Life)> {
     let namespace = rig.namespace()?;
     let worker = Worker::Quintet(rig.manager()?);
@@ -361,7 +356,7 @@ pub fn daemonjob_life(rig: &Rig, round: Round) -> Result<(Completion, Life)> {
     Ok((completion, Life { round: round.number, sizes, restart, node_events, deletion_seconds, writes }))
 }
 
-/// A DaemonJob whose pods are to go when it is complete, until it is deleted and they are gone.
+/// Runs a DaemonJob with ttlSecondsAfterFinished 0 until it is deleted and its pods are gone.
 pub fn daemonjob_ttl_life(rig: &Rig, round: Round) -> Result<TtlLife> {
     let namespace = rig.namespace()?;
     let manager = rig.manager()?;
@@ -381,12 +376,12 @@ pub fn daemonjob_ttl_life(rig: &Rig, round: Round) -> Result<TtlLife> {
     Ok(TtlLife { round: round.number, done_seconds, gone_seconds, writes })
 }
 
-/// How long it takes from now on until there are no pods; nothing where their number stays as it is.
+/// Seconds until there are no pods. `None` if their number does not change.
 fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
     let began = Instant::now();
     let (mut count, mut changed) = (usize::MAX, Instant::now());
-    rig.poll("the pods are gone, or stay", Duration::from_millis(250), || {
-        // Counting many pods costs the API server something; whether there are any does not.
+    rig.poll("the pods are gone or do not change", Duration::from_millis(250), || {
+        // A count of many pods costs the API server time; this check does not.
         if !rig.has_any(&pods(namespace), "")? {
             return Ok(Some(Some(began.elapsed().as_secs_f64())));
         }
@@ -400,7 +395,7 @@ fn gone_by_themselves(rig: &Rig, namespace: &str) -> Result<Option<f64>> {
     })
 }
 
-/// How large objects have become that grow with the number of nodes.
+/// The sizes of objects that grow with the number of nodes.
 fn sizes(rig: &Rig, namespace: &str, daemonjob: &str) -> Result<Sizes> {
     let bytes = |value: &Value| serde_json::to_vec(value).map_or(0, |bytes| bytes.len());
     let daemonjob = rig.get(daemonjob)?.context("the DaemonJob is gone")?;
@@ -418,8 +413,8 @@ fn sizes(rig: &Rig, namespace: &str, daemonjob: &str) -> Result<Sizes> {
     })
 }
 
-/// A change of a node that says nothing about where pods may run: the time of a heartbeat, an annotation, the images that
-/// are there, what there is of a resource. Subresource, and patch.
+/// A change of a node field that no DaemonJob reads: a heartbeat's time, an annotation, the images, the
+/// capacity. Returns the subresource and the patch.
 fn unread_change(number: usize) -> (&'static str, Value) {
     let now = Timestamp::now();
     let (second, now) = (now.as_second().to_string(), now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
@@ -433,7 +428,7 @@ fn unread_change(number: usize) -> (&'static str, Value) {
     }
 }
 
-/// What changes of nodes cause while a DaemonJob is complete. What they wrote is for the caller to count.
+/// Changes nodes while a DaemonJob is complete, and counts the reconciles. The caller counts the writes.
 fn node_events(rig: &Rig, manager: &Manager) -> Result<NodeEvents> {
     let nodes = rig.list("/api/v1/nodes")?;
     let name = |node: &Value| node["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -496,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_pod_is_what_was_sent_without_an_owner() {
+    fn bare_pod_is_the_sent_pod_without_an_owner() {
         let pod = json!({
             "metadata": {
                 "name": "a", "namespace": "n", "uid": "u", "finalizers": ["f"], "ownerReferences": [{}],
@@ -518,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemonjob_is_done_when_it_is_complete_on_every_node() {
+    fn daemonjob_is_done_when_complete_on_every_node() {
         let job = |complete: &str, succeeded: u64| json!({"status": {"succeeded": succeeded, "conditions": [{"type": "Complete", "status": complete}]}});
         let done = |job: &Value| is_done_everywhere(job, 3);
         assert!(done(&job("True", 3)));

@@ -1,4 +1,4 @@
-//! What was measured: plain data, the tables that show it, and the counts that must hold.
+//! The measurements as plain data, their tables, and the limits of their counts.
 
 use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
@@ -9,28 +9,26 @@ use crate::attempts::{self, Attempt};
 use crate::process::Memory;
 use crate::report::Measurements;
 use crate::stats::{Quantiles, float, mebibytes, ratio};
-use crate::table::{Figure, Table, count};
+use crate::table::{Figure, MEDIAN_AND_WORST, Table, count};
 
-/// What says the lines, in the order of odd rounds.
+/// In the order of odd rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
     Greeting,
-    /// The post's handlers with kopf.
+    /// kopf with the tutorial's handlers.
     #[strum(to_string = "kopf")]
     Kopf,
 }
 
-/// What happens to the process in the middle of each phase.
+/// The signal to the process in the middle of each phase, before it is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     #[strum(to_string = "no restart")]
     Undisturbed,
-    /// It is ended as a rollout does, and started again.
     #[strum(to_string = "SIGTERM")]
     Sigterm,
-    /// It is killed, and started again.
     #[strum(to_string = "SIGKILL")]
     Sigkill,
 }
@@ -38,13 +36,12 @@ pub enum Mode {
 /// All Greetings created, or changed, or deleted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Phase {
-    /// The number of different lines that are due, and of all that came.
+    /// The number of expected lines, and of printed ones with duplicates.
     pub expected: usize,
     pub printed: usize,
-    /// The number of expected lines that never came, and of lines that came again.
     pub missing: usize,
     pub doubled: usize,
-    /// After a restart: from the end of the old process until the first line of the new one.
+    /// After a restart: from the end of the old process to the first line of the new one.
     pub lines_again_seconds: Option<f64>,
     pub writes: Tally,
 }
@@ -61,9 +58,9 @@ pub struct Cycle {
     pub update: Phase,
     /// `Delete:`.
     pub delete: Phase,
-    /// Milliseconds from the request to create until the `Create:` line, with no other request meanwhile.
+    /// Milliseconds from the create request to the `Create:` line, without other requests meanwhile.
     pub one_at_a_time: Option<Quantiles>,
-    /// The same of the Greetings that were created as fast as the API server took them.
+    /// The same for Greetings that were created as fast as possible.
     pub all_at_once: Option<Quantiles>,
     /// With one Greeting.
     pub idle_memory: Memory,
@@ -95,7 +92,7 @@ impl Cycle {
         float(self.phases().into_iter().map(|phase| of(&phase.writes)).sum::<u64>())
     }
 
-    /// A number for each Greeting, each of which has one line when it is deleted.
+    /// `number` per Greeting. Each Greeting has one line in the delete phase.
     fn per_greeting(&self, number: f64) -> Option<f64> {
         ratio(number, float(self.delete.expected))
     }
@@ -106,12 +103,12 @@ impl Cycle {
 pub struct Timers {
     pub contender: Contender,
     pub count: usize,
-    /// From the first request to create until the last `Create:` line.
+    /// From the first create request to the last `Create:` line.
     pub created_seconds: f64,
-    /// The number of `Create:` lines, and what was written for them.
+    /// The number of `Create:` lines, and the writes for them.
     pub said: usize,
     pub created: Tally,
-    /// Ticks that were said in [`WINDOW`], how many were due, and what was written and used meanwhile.
+    /// Printed ticks in [`WINDOW`], due ticks, and the cost meanwhile.
     pub ticks: usize,
     pub due: f64,
     pub writes: Tally,
@@ -137,8 +134,8 @@ const LINES: [Figure<Cycle>; 5] = [
     ("due", 0, |one| Some(one.lines(|phase| phase.expected))),
     ("printed", 0, |one| Some(one.lines(|phase| phase.printed))),
     ("missing", 0, |one| Some(one.lines(|phase| phase.missing))),
-    ("doubled", 0, |one| Some(one.lines(|phase| phase.doubled))),
-    ("until lines come again s", 1, |one| {
+    ("duplicates", 0, |one| Some(one.lines(|phase| phase.doubled))),
+    ("pause after restart s", 1, |one| {
         one.phases().into_iter().filter_map(|phase| phase.lines_again_seconds).reduce(f64::max)
     }),
 ];
@@ -147,9 +144,9 @@ const COST: [Figure<Cycle>; 7] = [
     ("create", 2, |one| one.per_greeting(float(one.create.writes.writes()))),
     ("change", 2, |one| one.per_greeting(float(one.update.writes.writes()))),
     ("delete", 2, |one| one.per_greeting(float(one.delete.writes.writes()))),
-    ("in all", 2, |one| one.per_greeting(one.writes(Tally::writes))),
-    ("refused", 0, |one| Some(one.writes(|tally| tally.refused))),
-    ("Events in all", 0, |one| Some(one.writes(|tally| tally.events))),
+    ("total", 2, |one| one.per_greeting(one.writes(Tally::writes))),
+    ("rejected", 0, |one| Some(one.writes(|tally| tally.refused))),
+    ("Events, total", 0, |one| Some(one.writes(|tally| tally.events))),
     ("CPU s", 2, |one| one.cpu_seconds),
 ];
 
@@ -169,27 +166,27 @@ const MEMORY: [Figure<Cycle>; 4] = [
 
 const TIMERS: [Figure<Timers>; 10] = [
     ("Greetings", 0, |one| Some(float(one.count))),
-    ("said", 0, |one| Some(float(one.said))),
+    ("printed", 0, |one| Some(float(one.said))),
     ("after s", 1, |one| Some(one.created_seconds)),
     ("ticks due", 0, |one| Some(one.due)),
-    ("ticks said", 0, |one| Some(float(one.ticks))),
+    ("ticks printed", 0, |one| Some(float(one.ticks))),
     ("writes", 0, |one| Some(float(one.writes.writes()))),
     ("CPU s", 2, |one| Some(one.cpu_seconds)),
     ("PSS before MiB", 1, |one| Some(mebibytes(one.memory_before.pss_kib))),
     ("PSS MiB", 1, |one| Some(mebibytes(one.memory.pss_kib))),
-    ("KiB a Greeting", 2, |one| {
+    ("KiB per Greeting", 2, |one| {
         ratio(float(one.memory.pss_kib.saturating_sub(one.memory_before.pss_kib)), float(one.count))
     }),
 ];
 
 impl Measurements for Results {
     const NAME: &'static str = "greeting";
-    const TITLE: &'static str = "Greeting, measured";
+    const TITLE: &'static str = "Greeting benchmark";
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {
-        let cost = "API writes for each Greeting, and processor time for all, without a restart";
-        let time = "Milliseconds from the request to create until the line";
+        let cost = "Writes per Greeting and total processor time, without a restart";
+        let time = "Milliseconds from the create request to the line";
         let memory = format!("Memory, with one Greeting and with {}", self.greetings);
         let table = |title: &str, figures: &[Figure<Cycle>]| {
             attempts::table(title, &self.cycles, Mode::Undisturbed, figures)
@@ -230,7 +227,7 @@ impl Results {
             }
         }
         if self.of(Mode::Undisturbed, Contender::Greeting).len() > 1 {
-            table.note("Median of the rounds, the worst in parentheses.");
+            table.note(MEDIAN_AND_WORST);
         }
         table.notes.extend(self.kopf.iter().map(|kopf| format!("{kopf}.")));
         table
@@ -242,7 +239,7 @@ impl Results {
             table.figures(one.contender.to_string(), &[one], &TIMERS);
         }
         table.note(format!(
-            "Ticks, writes and processor time of {} s, with a tick every {INTERVAL} s.",
+            "Ticks, writes and processor time are those of {} s, with a tick every {INTERVAL} s.",
             WINDOW.as_secs()
         ));
         table
@@ -266,11 +263,11 @@ impl Results {
         {
             let Phase { missing, doubled, .. } = *phase;
             if doubled > 0 {
-                failures.push(format!("{name}: {} lines were doubled", count(doubled)));
+                failures.push(format!("{name}: {} duplicate lines", count(doubled)));
             }
-            // A crash between the claim and the line loses it, and nothing else does.
+            // Only a crash between the claim and the line loses a line.
             if missing > 0 && one.mode != Mode::Sigkill {
-                failures.push(format!("{name}: {} lines are missing", count(missing)));
+                failures.push(format!("{name}: {} missing lines", count(missing)));
             }
             let allowed = writes * u64::try_from(self.greetings).unwrap_or_default();
             let made = phase.writes.requests();
@@ -305,16 +302,16 @@ mod tests {
     }
 
     #[test]
-    fn doubles_nothing_and_loses_lines_by_a_crash_alone() {
+    fn only_a_crash_may_lose_lines() {
         let of = |mode, missing, doubled, writes| {
             results("greeting", mode, missing, doubled, writes).failures().unwrap()
         };
         assert!(of(Mode::Undisturbed, 0, 0, 20).is_empty());
         assert_eq!(of(Mode::Undisturbed, 0, 0, 21), ["no restart, round 1: create: 21 writes instead of 20"]);
-        assert!(of(Mode::Sigterm, 0, 0, 30).is_empty(), "a restart may have repeated a write");
-        assert_eq!(of(Mode::Sigterm, 1, 0, 20), ["SIGTERM, round 1: create: 1 lines are missing"]);
+        assert!(of(Mode::Sigterm, 0, 0, 30).is_empty(), "a restart may repeat a write");
+        assert_eq!(of(Mode::Sigterm, 1, 0, 20), ["SIGTERM, round 1: create: 1 missing lines"]);
         assert!(of(Mode::Sigkill, 3, 0, 20).is_empty());
-        assert_eq!(of(Mode::Sigkill, 0, 1, 20), ["SIGKILL, round 1: create: 1 lines were doubled"]);
+        assert_eq!(of(Mode::Sigkill, 0, 1, 20), ["SIGKILL, round 1: create: 1 duplicate lines"]);
         assert!(results("kopf", Mode::Sigkill, 5, 5, 99).failures().unwrap().is_empty());
     }
 

@@ -1,4 +1,4 @@
-"""What the Greeting does, with kopf: the peer of `cargo xtask bench greeting`."""
+"""The Greeting's handlers with kopf: the peer of `cargo xtask bench greeting`."""
 
 import os
 
@@ -8,31 +8,31 @@ GREETINGS = ("example.com", "v1", "greetings")
 INTERVAL = float(os.environ.get("INTERVAL", "60"))
 
 
-def say(line):
-    """Prints a line by one call: print() writes the line end by a second one, and the lines of two threads mix."""
+def put(line):
+    """Prints a line with one system call. print() uses a second one for the line end, so the lines of threads mix."""
     os.write(1, f"{line}\n".encode())
 
 
 @kopf.on.create(*GREETINGS)
 def greet(spec, **_):
-    say(f"Greeting: {spec['message']}")
+    put(f"Greeting: {spec['message']}")
 
 
 @kopf.on.create(*GREETINGS)
 def created(spec, **_):
-    say(f"Create: {spec['message']}")
+    put(f"Create: {spec['message']}")
 
 
 @kopf.on.update(*GREETINGS)
 def updated(spec, **_):
-    say(f"Update: {spec['message']}")
+    put(f"Update: {spec['message']}")
 
 
 @kopf.on.delete(*GREETINGS)
 def deleted(spec, **_):
-    say(f"Delete: {spec['message']}")
+    put(f"Delete: {spec['message']}")
 
 
 @kopf.timer(*GREETINGS, interval=INTERVAL)
 def tick(spec, **_):
-    say(f"Timer: {spec['message']}")
+    put(f"Timer: {spec['message']}")

@@ -1,4 +1,4 @@
-//! kopf, as the post installs it: from PyPI, into a virtual environment of its own in the cache.
+//! kopf, installed from PyPI as in the tutorial, into a virtual environment in the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use quintet_localcluster::run::{self, Log};
 use crate::peer::{self, Running, rule};
 use crate::rig::Rig;
 
-/// What pip installs: kopf's version is stated there and nowhere else.
+/// The only place with kopf's version.
 const REQUIREMENTS: &str = include_str!("requirements.txt");
 const HANDLERS: &str = include_str!("handlers.py");
 const NAME: &str = "kopf";
@@ -42,7 +42,7 @@ impl Kopf {
         })
     }
 
-    /// Runs it in one namespace. `interval` is that of its timer, in seconds.
+    /// Runs kopf for one namespace. `interval` is that of its timer, in seconds.
     pub fn start(&self, rig: &Rig, namespace: &str, interval: u32) -> Result<Running> {
         let kube = rig.cluster().kube();
         let (script, config) = (kube.dir().join("handlers.py"), kube.dir().join("kopf.kubeconfig"));
@@ -55,18 +55,18 @@ impl Kopf {
         let mut command = Command::new(&self.python);
         command.args(["-m", "kopf", "run", "--standalone", "--namespace", namespace]).arg(&script);
         command.env("KUBECONFIG", &config).env("INTERVAL", interval.to_string());
-        // It serves neither health nor metrics.
+        // kopf serves neither health nor metrics.
         Running::start(rig, NAME, command, 0, 0)
     }
 }
 
 fn install(folder: &Path, python: &Path) -> Result<()> {
     let Some(python3) = paths::find_program("python3") else {
-        bail!("python3 is not on the PATH: kopf needs it. Leave kopf out with --without-peers")
+        bail!("kopf needs python3, which is not on the PATH. Install it, or set --without-peers")
     };
     let log = Log::fresh(paths::cache()?.join("kopf-install.log"))?;
     let mut step = Step::start_long(format!("installing {} from PyPI", REQUIREMENTS.trim()));
-    // What an interrupted installation left.
+    // Remove an interrupted installation.
     let _ = fs::remove_dir_all(folder);
     let mut run = |command: &mut Command| -> Result<()> {
         let mut child = command
@@ -76,7 +76,7 @@ fn install(folder: &Path, python: &Path) -> Result<()> {
             .spawn()
             .context("cannot run python3")?;
         if !run::wait(&mut child, || step.tick())?.success() {
-            bail!("kopf cannot be installed (--without-peers leaves it out); {}", log.tail(20));
+            bail!("cannot install kopf (skip it with --without-peers); {}", log.tail(20));
         }
         Ok(())
     };
@@ -89,7 +89,7 @@ fn install(folder: &Path, python: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Gives kopf a ServiceAccount that may do what its documentation asks for.
+/// Gives kopf a ServiceAccount with the rights of its documentation.
 fn allow(rig: &Rig) -> Result<()> {
     let rules = [
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get", "list", "watch"]),

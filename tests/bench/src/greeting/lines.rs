@@ -1,4 +1,4 @@
-//! What a contender prints, line by line, each with the time at which it was seen.
+//! Follows the printed lines of a contender, with the time at which each was read.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -7,14 +7,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-/// How often a file is looked at for more: what is printed seems to be so much later at most.
-const GLANCE: Duration = Duration::from_millis(1);
+use crate::peer::GLANCE;
 
-/// How often each line was seen, and when first.
+/// The count of each line, and when it was first read.
 pub type Seen = HashMap<String, (usize, Instant)>;
 
 /// Follows a file from its present end on.
@@ -26,7 +25,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// What is added to a file from now on; it may not be there yet.
+    /// Follows a file, and creates it if it does not exist yet.
     pub fn follow(path: &Path) -> Result<Self> {
         let mut file = File::options()
             .read(true)
@@ -45,18 +44,17 @@ impl Lines {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many of these lines were seen at least once.
+    /// How many of these lines were read at least once.
     pub fn count(&self, expected: &[String]) -> usize {
         let seen = self.seen();
         expected.iter().filter(|line| seen.contains_key(*line)).count()
     }
 
-    /// How many lines were seen that begin so.
     pub fn with_prefix(&self, prefix: &str) -> usize {
         self.seen().iter().filter(|(line, _)| line.starts_with(prefix)).map(|(_, (count, _))| count).sum()
     }
 
-    /// How many lines were seen that are no ticks.
+    /// The count of lines that are not ticks.
     pub fn but_ticks(&self) -> usize {
         self.seen().iter().filter(|(line, _)| !line.starts_with("Timer: ")).map(|(_, (count, _))| count).sum()
     }
@@ -82,7 +80,7 @@ fn read(mut file: BufReader<File>, seen: &Mutex<Seen>, stop: &AtomicBool) {
                 seen.entry(line.trim_end().to_owned()).or_insert((0, now)).0 += 1;
                 line.clear();
             }
-            // The rest of it is not there yet.
+            // The rest of the line is not there yet.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => return,
@@ -96,7 +94,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn lines_are_counted_from_now_on() {
+    fn counts_only_new_lines() {
         let path = std::env::temp_dir().join(format!("quintet-lines-{}", std::process::id()));
         std::fs::write(&path, "before\n").unwrap();
         let lines = Lines::follow(&path).unwrap();

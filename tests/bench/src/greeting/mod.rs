@@ -1,5 +1,5 @@
-//! `cargo xtask bench greeting`: every line once, beside kopf and the post's handlers; what a restart in the middle does
-//! to lines; writes, memory and time; and many timers.
+//! `cargo xtask bench greeting`: the lines of Greetings beside kopf with the tutorial's handlers, also with
+//! restarts; writes, memory and time; and many timers.
 
 pub mod figures;
 mod kopf;
@@ -21,18 +21,18 @@ use super::options::Options;
 use super::rig::Rig;
 use super::table::count;
 
-/// Greeting beside kopf: lines missing and doubled by restarts, writes, time, memory, timers.
+/// Compare Greeting with kopf: missing and duplicate lines after restarts, writes, time, memory, timers.
 ///
-/// Each round runs, in alternating order, Quintet's manager and kopf with the post's handlers: N Greetings are created,
-/// changed and deleted, without a restart, with a restart by SIGTERM in the middle of each of the three, and with one
-/// by SIGKILL. At the end both get many Greetings whose timers tick.
+/// Each round runs, in alternating order, Quintet's manager and kopf with the tutorial's handlers. N
+/// Greetings are created, changed and deleted: without a restart, with a SIGTERM in the middle of each phase,
+/// and with a SIGKILL. At the end both get many Greetings whose timers tick.
 ///
-/// kopf is installed from PyPI, once, into a virtual environment in the cache; that needs python3 with its venv module.
+/// kopf is installed once from PyPI into a virtual environment in the cache, with python3 and venv.
 ///
-/// It fails if a line of ours is doubled, or missing without a SIGKILL; if a Greeting costs more than two writes for
-/// its creation, one for a change and two for its deletion; or if a tick writes.
+/// The bench fails if a line of Quintet is a duplicate, or missing without a SIGKILL. A Greeting may take two
+/// writes for its creation, one for a change and two for its deletion. A tick writes nothing.
 ///
-/// A round takes about five minutes on two cores, and the timers as much again.
+/// A round takes about five minutes on two cores, and so do the timers.
 ///
 /// With `--quick` there are 40 Greetings and 200 timers.
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u16).range(10..=5_000),
         conflicts_with = "quick")]
     greetings: u16,
-    /// Number of Greetings whose timers tick; 0 leaves that out
+    /// Number of Greetings whose timers tick; 0 skips the timers
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = value_parser!(u16).range(0..=50_000),
         conflicts_with = "quick")]
     timers: u16,
@@ -50,7 +50,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// How many Greetings are changed, and how many tick.
+    /// The number of Greetings, and of Greetings with a timer.
     fn sizes(&self) -> (usize, usize) {
         if self.options.quick { (40, 200) } else { (self.greetings.into(), self.timers.into()) }
     }
@@ -67,10 +67,10 @@ pub fn run(args: &Args) -> Result<()> {
     args.options.run(vec![args.sizes().0], "Greetings", &args.command(), measure)
 }
 
-/// Measures every round, each on a cluster of its own, and the timers on another one.
+/// Measures each round on a separate cluster, and the timers on another one.
 fn measure(kopf: Option<&Kopf>, args: &Args, program: &Path) -> Result<(Results, Versions)> {
     let (greetings, timers) = args.sizes();
-    // A node, so that its version can be told; nothing runs on it.
+    // `Versions::of` reads the version of kwok from a node. No pod runs on it.
     let up = || Rig::up(1, greetings.max(timers), program);
     let mut versions = Versions::default();
     let mut results = Results {
@@ -95,7 +95,7 @@ fn measure(kopf: Option<&Kopf>, args: &Args, program: &Path) -> Result<(Results,
     }
     if timers > 0 {
         let rig = up()?;
-        // kopf is the last one: it looks at its own namespace alone, and what it leaves is nobody's.
+        // kopf is last, because `runs::timers` leaves its Greetings: kopf watches only its own namespace.
         for &contender in contenders {
             let label = format!("{} Greetings with a timer: {contender}", count(timers));
             results.timers.push(rig.step(label, || runs::timers(&rig, contender, kopf, timers))?);

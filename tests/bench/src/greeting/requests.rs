@@ -1,4 +1,4 @@
-//! Many requests, a few at a time, while the bench does something else; each with the time at which it was sent.
+//! Sends many requests in the background, a few at a time, and records when each was sent.
 
 use std::time::Instant;
 
@@ -14,9 +14,9 @@ const CONNECTIONS: usize = 8;
 
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// The collection, and the object.
+    /// Collection and object.
     Create(String, Value),
-    /// The object's path, and the patch.
+    /// Path and patch.
     Merge(String, Value),
     /// Does not wait until the object is gone.
     Delete(String),
@@ -50,7 +50,7 @@ impl Requests {
         Self(rig.spawn(sent.try_collect()))
     }
 
-    /// Waits until all have succeeded, and says when each was sent.
+    /// Waits until all have succeeded, and returns when each was sent.
     pub fn finish(self, rig: &Rig) -> Result<Vec<Instant>> {
         let mut sent = rig.wait_for(async { self.0.await.context("the task of requests ended early")? })?;
         sent.sort_by_key(|(number, _)| *number);

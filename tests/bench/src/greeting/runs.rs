@@ -1,5 +1,4 @@
-//! One run of a contender: Greetings made, changed and deleted, perhaps with a restart in the middle of each; and many
-//! Greetings whose timers tick.
+//! Creates, changes and deletes Greetings, with or without restarts; and counts the ticks of many timers.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,23 +12,22 @@ use super::kopf::Kopf;
 use super::lines::Lines;
 use super::requests::{Request, Requests};
 use crate::contest::Worker;
+use crate::peer::GLANCE;
 use crate::process;
 use crate::rig::{LOOK, Rig, settled};
 use crate::stats::{Quantiles, float};
 
-/// How often it is looked whether a line has come.
-const GLANCE: Duration = Duration::from_millis(1);
-/// No line for so long: none comes any more. A lease of a manager that was killed is free after 15 s.
+/// After this time without a line, no further one is expected. A killed manager's Lease expires in 15 s.
 const SILENCE: Duration = Duration::from_secs(20);
-/// No line for so long after all have come once: none comes twice.
+/// After all lines and this time without a line, no duplicate is expected.
 const QUIET: Duration = Duration::from_secs(3);
-/// Greetings that are made one at a time.
+/// Greetings that are created one at a time.
 const PROBES: usize = 50;
-/// The seconds between two ticks of one Greeting, where ticks are counted.
+/// Seconds between ticks of one Greeting while ticks are counted.
 pub const INTERVAL: u32 = 10;
-/// For how long.
+/// The time in which ticks are counted.
 pub const WINDOW: Duration = Duration::from_secs(30);
-/// The post's interval.
+/// The tutorial's interval.
 const USUAL: u32 = 60;
 
 struct Entry<'a> {
@@ -84,7 +82,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Makes one Greeting and waits until it is said. The value is how long that took.
+    /// Creates one Greeting and returns the time until its `Create:` line.
     fn create_one(&self, name: &str) -> Result<Duration> {
         let (line, began) = (format!("Create: {name}"), Instant::now());
         self.rig.create(&self.collection(), &self.greeting(name, name))?;
@@ -93,18 +91,21 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// What was written, until nothing trails behind.
     fn tally(&self) -> Result<Tally> {
         self.rig.tally(&self.namespace, self.author())
     }
 
-    /// Waits until all lines have come, or none comes any more, and then until none comes twice.
+    /// Waits for all lines, or until no further one is expected, and then for duplicates.
     fn wait_for_lines(&self, expected: &[String]) -> Result<()> {
         self.wait_for_any(expected)?;
-        settled("no line comes", QUIET, self.rig.patience(), || Ok(self.lines.but_ticks())).map(|_| ())
+        self.wait_until_quiet()
     }
 
-    /// Waits until all lines have come, or none comes any more.
+    fn wait_until_quiet(&self) -> Result<()> {
+        settled("no line is printed", QUIET, self.rig.patience(), || Ok(self.lines.but_ticks())).map(|_| ())
+    }
+
+    /// Waits for all lines, or until no further one is expected.
     fn wait_for_any(&self, expected: &[String]) -> Result<()> {
         let (mut last, mut since) = (0, Instant::now());
         self.rig.wait_until("the lines", || {
@@ -116,7 +117,7 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Sends requests and counts the lines that they come to; with a restart when half of these were seen.
+    /// Sends requests and counts their lines. A mode with a restart restarts the process after half of them.
     fn phase(
         &self,
         running: Worker,
@@ -144,7 +145,7 @@ impl<'a> Entry<'a> {
         let seen = self.lines.seen();
         let counts: Vec<usize> =
             expected.iter().map(|line| seen.get(line).map_or(0, |(count, _)| *count)).collect();
-        // What was printed before the end may be read a moment after it.
+        // A line from before the end may be read up to `LOOK` after it.
         let again = ended.and_then(|ended| {
             let after = |line: &String| seen.get(line).map(|(_, at)| *at).filter(|at| *at > ended + LOOK);
             expected.iter().filter_map(after).min().map(|at| (at - ended).as_secs_f64())
@@ -166,7 +167,7 @@ fn lines(prefix: &str, word: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{prefix}: {word} {number}")).collect()
 }
 
-/// Everything that is measured of one contender in one round and one mode.
+/// Measures one contender in one round and one mode.
 pub fn cycle(
     rig: &Rig,
     contender: Contender,
@@ -176,7 +177,7 @@ pub fn cycle(
     let entry = Entry::new(rig, contender, kopf, USUAL)?;
     let running = entry.start()?;
     entry.create_one("warm")?;
-    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.but_ticks()))?;
+    entry.wait_until_quiet()?;
     let idle_memory = process::memory(running.pid())?;
     let mut one_at_a_time = Vec::new();
     if mode == Mode::Undisturbed {
@@ -215,7 +216,7 @@ pub fn cycle(
     let expected = lines("Delete", "changed", count);
     let (running, delete, _) = entry.phase(running, mode, delete.collect(), &expected)?;
 
-    // Of a process that was there all the time.
+    // Only for a process without a restart.
     let cpu_seconds = match mode {
         Mode::Undisturbed => Some(process::cpu_seconds(running.pid())? - cpu_before),
         _ => None,
@@ -238,12 +239,13 @@ pub fn cycle(
     })
 }
 
-/// Makes many Greetings and looks what their timers cost. They stay: nobody may run after this who would act for them.
+/// Creates many Greetings and measures the cost of their timers. The Greetings stay, so no other manager for
+/// them may run after this.
 pub fn timers(rig: &Rig, contender: Contender, kopf: Option<&Kopf>, count: usize) -> Result<Timers> {
     let entry = Entry::new(rig, contender, kopf, INTERVAL)?;
     let running = entry.start()?;
     entry.create_one("warm")?;
-    settled("no line comes", QUIET, rig.patience(), || Ok(entry.lines.but_ticks()))?;
+    entry.wait_until_quiet()?;
     let memory_before = process::memory(running.pid())?;
     let requests = (0..count).map(|number| {
         Request::Create(entry.collection(), entry.greeting(&format!("t-{number}"), &format!("tock {number}")))
@@ -260,7 +262,7 @@ pub fn timers(rig: &Rig, contender: Contender, kopf: Option<&Kopf>, count: usize
         (came.len(), last)
     };
     let created = entry.tally()?;
-    // What came with the creations is over.
+    // Wait until the ticks of the creations are over.
     let since = Instant::now();
     rig.wait_until("an interval has passed", || Ok(since.elapsed().as_secs() >= u64::from(INTERVAL)))?;
     rig.forget_requests()?;

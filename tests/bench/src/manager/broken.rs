@@ -1,4 +1,4 @@
-//! How long a contender needs after the way to the API server was broken.
+//! The recovery of a contender after a fault on the way to the API server.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,20 @@ use super::sizes::Sizes;
 use crate::peer::Running;
 use crate::stats::float;
 
-/// How long a dead watch may go unnoticed: kube-runtime gives one up after 295 s without an event.
+/// The time limit of a recovery. kube-runtime closes a watch after 295 s without an event.
 const UNNOTICED: Duration = Duration::from_mins(10);
 
-/// What is done to the way to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Break {
-    /// Nobody is there for a while.
+    /// The proxy closes its connections and accepts none for a while.
     Outage,
-    /// Nothing passes any more over the connections that are open, and nobody is told.
+    /// The proxy forwards nothing more on open connections, without an error.
     Silence,
 }
 
-/// From the return of the API server, or from the silence, until everything has its pod that was made since nothing came
-/// through. Who ends meanwhile is started again, without the pauses that a kubelet makes. The pairs break at different moments
-/// between two renewals of the Lease, since the next one may be what tells.
+/// Measures from the return of the API server, or from the silence, until all PodSets that were created
+/// during the fault have their pods. A contender that exits is started again without a kubelet's backoff. The
+/// pairs break at different moments between two renewals of the Lease, which may detect the fault.
 pub fn broken(
     stand: &Stand<'_>,
     sizes: &Sizes,
@@ -40,7 +39,7 @@ pub fn broken(
 ) -> Result<()> {
     let rig = stand.rig;
     let what = match way {
-        Break::Outage => "an API server that is gone",
+        Break::Outage => "an unavailable API server",
         Break::Silence => "connections that went silent",
     };
     pair.each(stand.rig, what, |contender| {
@@ -51,7 +50,7 @@ pub fn broken(
             Supervised { stand, contender, running: settled(stand, contender, sizes)?, restarts: 0 };
         rig.create(&pod_sets(&namespace), &pod_set("before", 1))?;
         first_creation(stand, contender, &namespace)?;
-        // Its status is written then, and nothing is under way.
+        // After 3 s the status is written and no request is in flight.
         interrupt::pause(Duration::from_secs(3) + pair.phase()?)?;
         match way {
             Break::Outage => proxy.cut(),
@@ -71,25 +70,25 @@ pub fn broken(
             proxy.restore();
         }
         let mut made = Vec::new();
-        run::poll("everything has its pod", UNNOTICED, Duration::from_secs(1), || {
+        run::poll("every PodSet has its pod", UNNOTICED, Duration::from_secs(1), || {
             rig.tick();
             supervised.start_again_if_ended()?;
             let writes = rig.writes_so_far(&namespace)?.into_iter();
             made.extend(writes.filter(Request::is_creation_of_pod).map(|write| write.received));
             Ok((made.len() >= sizes.meanwhile).then_some(()))
         })?;
-        let last = made.into_iter().max().context("no pod was made")?;
+        let last = made.into_iter().max().context("no pod was created")?;
         results.one(contender, pair.number, "back", last.duration_since(began).as_secs_f64());
         results.one(contender, pair.number, "restarts", float(supervised.restarts));
         clear(stand, &namespace)?;
         stand.lead_through(contender, None)?;
-        // Some wait at the end for an answer over a connection that says nothing any more.
+        // On SIGTERM, some contenders would wait for an answer on a silent connection.
         supervised.running.kill();
         Ok(())
     })
 }
 
-/// A contender that is started again when it ends.
+/// A contender that is started again when it exits.
 struct Supervised<'a> {
     stand: &'a Stand<'a>,
     contender: Contender,

@@ -1,4 +1,4 @@
-//! The managers that are compared, as processes that are started and ended by the hand of the bench, to the microsecond.
+//! The compared managers: their processes, rights, Leases and kubeconfigs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,14 +20,13 @@ use crate::client::Api;
 use crate::peer::{self, GLANCE, LIMIT, Running, rule};
 use crate::rig::Rig;
 
-/// The name of the peers' ServiceAccount, and of the Lease of the one in Go.
+/// The peers' ServiceAccount, and the Lease of the controller-runtime manager.
 const TWIN: &str = "twin";
 
-/// The ServiceAccount of who has nothing to do with any of them, and its namespace.
+/// The canary's ServiceAccount, and its namespace.
 const CANARY: &str = "canary";
 const CANARY_NAMESPACE: &str = "default";
 
-/// What is compared.
 #[derive(
     Clone,
     Copy,
@@ -46,21 +45,20 @@ pub enum Contender {
     /// The release program with its five kinds.
     Quintet,
     /// The controller-runtime manager with controller-runtime's defaults.
-    #[strum(to_string = "twin")]
+    #[strum(to_string = "controller-runtime")]
     Twin,
-    /// The controller-runtime manager with settings that an expert would choose.
-    #[strum(to_string = "twin, tuned")]
+    /// The controller-runtime manager with the settings of an expert.
+    #[strum(to_string = "controller-runtime, tuned")]
     TwinTuned,
-    /// A manager for PodSets alone, written with kube-runtime's Controller. It competes for no Lease.
+    /// A manager for PodSets only, written with kube-runtime's Controller. It has no Lease.
     #[strum(to_string = "kube-runtime")]
     KubeRuntime,
 }
 
 impl Contender {
-    /// Those that whole managers are compared with.
+    /// The contenders of most measures.
     pub const MANAGERS: &'static [Self] = &[Self::Quintet, Self::Twin, Self::TwinTuned];
 
-    /// As the audit log has it.
     pub fn author(self) -> Author {
         match self {
             Self::Quintet => Author::Quintet,
@@ -76,7 +74,7 @@ impl Contender {
         }
     }
 
-    /// The Lease in a namespace that it competes for, if it does.
+    /// The path of its Lease in a namespace, if it has one.
     pub fn lease(self, namespace: &str) -> Option<String> {
         let name = match self {
             Self::Quintet => "quintet-manager",
@@ -86,28 +84,26 @@ impl Contender {
         Some(format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))
     }
 
-    /// Whether its Lease is free as soon as its process has ended well.
+    /// Whether it releases its Lease in a graceful exit.
     pub fn releases(self) -> bool {
         self != Self::Twin
     }
 }
 
-/// The programs of the contenders.
 pub struct Programs {
     pub quintet: PathBuf,
     pub twin: Program,
-    /// The manager that is written with kube-runtime's Controller.
     pub kube_runtime: PathBuf,
 }
 
-/// What contenders are started with.
+/// Starts contenders on a cluster.
 pub struct Stand<'a> {
     pub rig: &'a Rig,
     programs: &'a Programs,
 }
 
 impl<'a> Stand<'a> {
-    /// Gives the controller-runtime manager a ServiceAccount that may do what it has to do, and both a kubeconfig.
+    /// Grants the rights of the peers, and writes the kubeconfigs.
     pub fn new(rig: &'a Rig, programs: &'a Programs) -> Result<Self> {
         allow(rig)?;
         for contender in [Contender::Quintet, Contender::Twin] {
@@ -116,12 +112,12 @@ impl<'a> Stand<'a> {
         Ok(Self { rig, programs })
     }
 
-    /// Makes whoever is started from now on reach the API server by another port, or by its own again.
+    /// Sets the port of the API server for later processes of this contender; `None` is its real port.
     pub fn lead_through(&self, contender: Contender, port: Option<u16>) -> Result<()> {
         peer::write_kubeconfig(self.rig, contender.account(), port)
     }
 
-    /// A client for somebody else, with a ServiceAccount that may look at namespaces.
+    /// A client with a ServiceAccount that may only get namespaces.
     pub fn canary(&self) -> Result<Api> {
         peer::allow(self.rig, CANARY_NAMESPACE, CANARY, &[rule("", &["namespaces"], &["get"])])?;
         self.rig.api_of(CANARY_NAMESPACE, CANARY)
@@ -129,14 +125,14 @@ impl<'a> Stand<'a> {
 
     pub fn program(&self, contender: Contender) -> &Path {
         match contender {
-            // The rig's copy, which stays what it is if the release program is built again meanwhile.
+            // The rig's copy does not change if the release program is built again.
             Contender::Quintet => self.rig.program(),
             Contender::Twin | Contender::TwinTuned => &self.programs.twin.file,
             Contender::KubeRuntime => &self.programs.kube_runtime,
         }
     }
 
-    /// Lets Quintet compete for a Lease in any namespace. The controller-runtime manager may do so anyhow.
+    /// Grants Quintet the Leases of all namespaces. The controller-runtime manager has them already.
     pub fn allow_every_lease(&self) -> Result<()> {
         let rules = [rule(
             "coordination.k8s.io",
@@ -146,18 +142,18 @@ impl<'a> Stand<'a> {
         peer::grant(self.rig, NAMESPACE, Contender::Quintet.account(), "bench-leases", &rules)
     }
 
-    /// Starts a contender, without waiting for it. `place` tells two of them apart.
+    /// Starts a contender and does not wait until it is ready. `place` distinguishes its processes.
     pub fn start(&self, contender: Contender, place: &str) -> Result<Running> {
         self.launch(contender, place, NAMESPACE, None)
     }
 
-    /// Starts a contender that renews its Lease as often as client-go does.
+    /// Starts a contender that renews its Lease every 2 s, as client-go does.
     pub fn start_renewing_alike(&self, contender: Contender, place: &str) -> Result<Running> {
         let renewal = (contender == Contender::Quintet).then_some("--leader-elect-renew-period=2s");
         self.launch(contender, place, NAMESPACE, renewal)
     }
 
-    /// Starts a contender that serves one namespace and competes for a Lease there.
+    /// Starts a contender that watches one namespace and has its Lease there.
     pub fn start_in(&self, contender: Contender, place: &str, namespace: &str) -> Result<Running> {
         let (name, watched) = (format!("{namespace}-{place}"), format!("--watch-namespace={namespace}"));
         self.launch(contender, &name, namespace, Some(&watched))
@@ -186,12 +182,12 @@ impl<'a> Stand<'a> {
         Running::start(self.rig, &name, command, health_port, metrics_port)
     }
 
-    /// Takes a Lease away whose holder has ended, so that nobody waits for it.
+    /// Deletes the Lease of a process that has exited, so that the next one does not wait for it.
     pub fn free(&self, contender: Contender) -> Result<()> {
         contender.lease(NAMESPACE).map_or(Ok(()), |lease| self.rig.delete(&lease))
     }
 
-    /// Follows the Lease that a contender competes for in a namespace, if it does.
+    /// Follows a contender's Lease in a namespace, if it has one.
     pub fn follow(&self, contender: Contender, namespace: &str) -> Option<Follower> {
         contender.lease(namespace).map(|lease| Follower::start(self.rig, &lease))
     }
@@ -200,7 +196,7 @@ impl<'a> Stand<'a> {
 /// Follows a Lease by a watch.
 #[derive(Debug)]
 pub struct Follower {
-    /// The holders, which are empty if there is none, and when the watch said so.
+    /// The time of each event and the holder then, empty if there is none.
     seen: Arc<Mutex<Vec<(Timestamp, String)>>>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -212,7 +208,7 @@ impl Follower {
         let path = format!("{collection}?watch=1&fieldSelector=metadata.name={name}");
         let (api, into) = (rig.api(), Arc::clone(&seen));
         let task = rig.spawn(async move {
-            // A watch that the server ends begins anew.
+            // When the server ends the watch, it is opened again.
             while let Ok(events) = api.watch(&path).await {
                 pin_mut!(events);
                 while let Some(Ok(event)) = events.next().await {
@@ -234,19 +230,19 @@ impl Follower {
         seen.iter().find(|(at, holder)| *at >= after && is(holder)).map(|(at, _)| *at)
     }
 
-    /// When it was released after a moment.
+    /// When the Lease was released after a moment.
     pub fn released(&self, after: Timestamp) -> Option<Timestamp> {
         self.first(after, str::is_empty)
     }
 
-    /// When another process than `old` was seen to hold it after a moment.
+    /// When another process than `old` held the Lease after a moment.
     pub fn taken(&self, after: Timestamp, old: &str) -> Option<Timestamp> {
         self.first(after, |holder| !holder.is_empty() && holder != old)
     }
 
-    /// Waits until somebody holds it.
+    /// Waits until the Lease has a holder, and returns it.
     pub fn wait_for_holder(&self) -> Result<String> {
-        run::poll("somebody holds the Lease", LIMIT, GLANCE, || {
+        run::poll("the Lease has a holder", LIMIT, GLANCE, || {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             Ok(seen.last().map(|(_, holder)| holder.clone()).filter(|holder| !holder.is_empty()))
         })
@@ -264,11 +260,11 @@ fn holder(lease: &Value) -> String {
 }
 
 fn allow(rig: &Rig) -> Result<()> {
-    let (see, own) = (["get", "list", "watch"], ["get", "list", "watch", "update"]);
+    let (read, own) = (["get", "list", "watch"], ["get", "list", "watch", "update"]);
     let (daemonjobs, podsets) = ("dj.dysproz.io", "batch.tutorial.kubebuilder.io");
     let rules = [
         rule("", &["pods"], &["get", "list", "watch", "create", "delete"]),
-        rule("", &["nodes"], &see),
+        rule("", &["nodes"], &read),
         rule("", &["events"], &["create", "patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]),

@@ -1,4 +1,4 @@
-//! What was measured, and how it is shown: of each figure the contenders' values, and the ratios within a pair.
+//! The measurements and their tables: each contender's figures, and the ratios within a pair.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::report::Measurements;
 use crate::stats::{self, Quantiles, ratio};
 use crate::table::{Table, interval, spread};
 
-/// What a figure was: one value, or many attempts.
+/// A figure: one value, or many attempts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Values {
@@ -43,16 +43,16 @@ impl Values {
     }
 }
 
-/// What one contender showed in one pair.
+/// The figures of one contender in one pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
     pub contender: Contender,
-    /// From 1; nothing for the attempts of all pairs together, where a pair has many.
+    /// From 1. `None` for the attempts of all pairs together, if a pair has many.
     pub pair: Option<usize>,
     pub figures: BTreeMap<String, Values>,
 }
 
-/// Everything that one measure found.
+/// The results of one measure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     pub measure: Measure,
@@ -61,17 +61,17 @@ pub struct Results {
     pub twin: String,
     #[serde(default)]
     pub samples: Vec<Sample>,
-    /// All attempts until now, of which the quantiles of all pairs together are taken.
+    /// All attempts until now, for the quantiles over all pairs.
     #[serde(skip)]
     pub attempts: BTreeMap<(Contender, &'static str), Vec<f64>>,
-    /// How far from 0 figures of Quintet may be.
+    /// The limits of Quintet's figures, as distances from 0.
     #[serde(skip)]
     pub limits: Vec<(&'static str, f64)>,
 }
 
 impl Measurements for Results {
     const NAME: &'static str = "manager";
-    const TITLE: &'static str = "The manager, measured";
+    const TITLE: &'static str = "Manager benchmark";
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {
@@ -80,19 +80,19 @@ impl Measurements for Results {
         vec![table]
     }
 
-    /// Figures of Quintet that are farther from 0 than their limit in any pair.
+    /// Figures of Quintet that exceed their limit in any pair.
     fn failures(&self) -> Option<Vec<String>> {
         let too_high = |(key, most): &(&str, f64)| {
             let of_pairs = self.of_pairs(key, Part::Worst, Contender::Quintet).into_values();
             let worst = of_pairs.max_by(|one, other| one.abs().total_cmp(&other.abs()))?;
-            (worst.abs() > *most).then(|| format!("{key} {worst:.2}, and {most} is the most"))
+            (worst.abs() > *most).then(|| format!("{key} {worst:.2}, limit {most}"))
         };
         (!self.limits.is_empty()).then(|| self.limits.iter().filter_map(too_high).collect())
     }
 }
 
 impl Results {
-    /// Keeps the values of many attempts, of the pair and of all pairs together.
+    /// Stores the values of many attempts, for the pair and for all pairs.
     pub fn add(&mut self, contender: Contender, pair: usize, figure: &'static str, values: Vec<f64>) {
         self.keep(contender, Some(pair), figure, &values);
         let mut all = self.attempts.remove(&(contender, figure)).unwrap_or_default();
@@ -117,7 +117,7 @@ impl Results {
         self.samples[at].figures.insert(figure.to_owned(), values);
     }
 
-    /// A figure of a contender: of each pair and, if a pair has many attempts, of all pairs together.
+    /// A contender's figure for each pair and, if a pair has many attempts, for all pairs.
     fn of(&self, key: &str, contender: Contender) -> impl Iterator<Item = (Option<usize>, Values)> {
         let samples = self.samples.iter().filter(move |sample| sample.contender == contender);
         samples.filter_map(move |sample| Some((sample.pair, *sample.figures.get(key)?)))
@@ -127,7 +127,7 @@ impl Results {
         self.of(key, contender).filter_map(|(pair, values)| Some((pair?, values.part(part)))).collect()
     }
 
-    /// Of many attempts, of all pairs together; of single values, the median of the pairs and the worst of them.
+    /// Many attempts: the value over all pairs. Single values: the median of the pairs and the worst.
     fn cell(&self, (key, _, part, places, _): Row, contender: Contender) -> String {
         match self.of(key, contender).find(|(pair, _)| pair.is_none()) {
             Some((_, all)) => format!("{:.places$}", all.part(part)),
@@ -135,7 +135,7 @@ impl Results {
         }
     }
 
-    /// Quintet's over another's, for each pair that has both.
+    /// Quintet's figure divided by another's, for each pair that has both.
     fn ratios(&self, key: &str, part: Part, other: Contender) -> Vec<f64> {
         let (ours, theirs) = (self.of_pairs(key, part, Contender::Quintet), self.of_pairs(key, part, other));
         ours.iter().filter_map(|(pair, ours)| ratio(*ours, *theirs.get(pair)?)).collect()
@@ -146,7 +146,6 @@ impl Results {
         of_pairs.map(|(_, values)| values.attempts()).sum()
     }
 
-    /// The figures of each contender, and Quintet's over each other's.
     fn table(&self, rows: &[Row], contenders: &[Contender]) -> Table {
         let others = || contenders.iter().filter(|contender| **contender != Contender::Quintet);
         let names = contenders.iter().map(Contender::to_string);
@@ -162,12 +161,12 @@ impl Results {
             let ratios = others().map(|other| interval(stats::interval(self.ratios(key, part, *other)), 2));
             table.row(label, cells.chain(ratios).chain([goal.to_owned()]));
         }
-        // Some figures have no value in some attempts, and the canary has many.
+        // Rows differ: some attempts lack a figure, and the canary has many values.
         let least = contenders.iter().map(|contender| {
             let of_rows = rows.iter().map(|row| self.attempts(row.0, *contender));
             of_rows.filter(|attempts| *attempts > 0).min().unwrap_or_default().to_string()
         });
-        table.note(format!("Times measured, at least: {}.", least.collect::<Vec<_>>().join(", ")));
+        table.note(format!("Number of measurements, at least: {}.", least.collect::<Vec<_>>().join(", ")));
         table
     }
 }
@@ -203,7 +202,7 @@ mod tests {
             ["p99 ms", "9", "-", "-", "-", "-", ""],
         ];
         assert_eq!(table.rows, rows);
-        assert_eq!(table.notes, ["Times measured, at least: 2, 2, 0."]);
+        assert_eq!(table.notes, ["Number of measurements, at least: 2, 2, 0."]);
         assert_eq!(
             results().ratios("rss", Part::P50, Contender::KubeRuntime),
             [2.0],
@@ -212,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_in_every_pair_and_both_ways() {
+    fn limits_apply_to_every_pair_and_below_0() {
         let mut results = results();
         results.one(Contender::Quintet, 1, "bytes", -11.0);
         results.limits = vec![("rss", 10.0), ("ms", 9.0), ("bytes", 11.0)];
         assert_eq!(results.failures().unwrap(), [""; 0]);
         results.limits = vec![("rss", 9.5), ("bytes", 10.0)];
-        let failures = ["rss 10.00, and 9.5 is the most", "bytes -11.00, and 10 is the most"];
+        let failures = ["rss 10.00, limit 9.5", "bytes -11.00, limit 10"];
         assert_eq!(results.failures().unwrap(), failures);
     }
 }

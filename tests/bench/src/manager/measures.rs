@@ -1,5 +1,5 @@
-//! One function for each measure: one cluster, contenders one after another, each with a process and, where it makes
-//! objects, a namespace of its own.
+//! One function for each measure. The contenders run one after another on a cluster, each with its own
+//! process and, if it needs objects, its own namespace.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,40 +21,40 @@ use super::objects::{KINDS, daemon_job, daemon_jobs, pod_set, pod_sets, pod_spec
 use super::sizes::Sizes;
 use crate::client::Api;
 use crate::contest::{counts, remove};
-use crate::peer::Running;
+use crate::peer::{LIMIT, Running};
 use crate::process;
 use crate::rig::{LOOK, Rig, pods, settled as quiet};
 use crate::scrape;
 use crate::stats::{float, mebibytes, signed};
 
-/// How often the audit log is read; the times are those in it.
+/// The polling interval of the audit log, which has the exact times.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Events a second of the open loop: about what the API server can take on two cores.
+/// Events a second: about the limit of the API server on two cores.
 const RATE: u32 = 100;
 
 /// Events a second that leave the API server time.
 const CALM_RATE: u32 = 25;
 
-/// How long a manager makes no pass until it is at rest: statuses are written a second after one another.
+/// A manager without a reconcile for this time is at rest. Statuses are written a second after one another.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How often Quintet renews its Lease; the controller-runtime manager does so every 2 s.
+/// Quintet's renew period; the controller-runtime manager's is 2 s.
 const RENEWAL: Duration = Duration::from_secs(5);
 
-/// How often the canary asks.
+/// The canary's pause between requests.
 const CANARY: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     pub number: usize,
     pub of: usize,
-    /// Who is compared on this cluster, in this order.
+    /// The contenders on this cluster, in this order.
     pub contenders: &'a [Contender],
 }
 
 impl Pair<'_> {
-    /// How long after the renewal of a Lease its pair does what it measures: each at another moment before the next one.
+    /// The delay between a renewal of the Lease and the fault, another one in each pair.
     pub fn phase(self) -> Result<Duration> {
         Ok(RENEWAL * u32::try_from(self.number - 1)? / u32::try_from(self.of)?)
     }
@@ -67,7 +67,7 @@ impl Pair<'_> {
     }
 }
 
-/// Lets every contender do once what is not measured: a cluster that has just come up does everything for the first time.
+/// Lets every contender create a pod as a warm-up of the cluster.
 pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
     let namespace = stand.rig.namespace()?;
     for &contender in pair.contenders.iter().rev() {
@@ -80,13 +80,13 @@ pub fn warm_up(stand: &Stand<'_>, pair: Pair) -> Result<()> {
     Ok(())
 }
 
-/// The size of the program, as it is and compressed as a layer of an image is.
+/// The size of the program, plain and compressed as a layer of an image.
 pub fn size(stand: &Stand<'_>, results: &mut Results) -> Result<()> {
     for &contender in Contender::MANAGERS {
         let program = stand.program(contender);
         let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
         results.one(contender, 1, "bytes", float(bytes.len()) / 1_048_576.0);
-        // Images are spoken of in MB, of a million bytes.
+        // The sizes of images are in MB.
         results.one(contender, 1, "compressed", float(gzip(&bytes)?.len()) / 1e6);
     }
     Ok(())
@@ -104,9 +104,9 @@ pub fn idle(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Resu
     })
 }
 
-/// Requests while nothing happens, of all contenders at the same time: minutes are needed, for watches last as long.
+/// Requests of all idle contenders at the same time, for longer than a watch.
 pub fn requests(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
-    let label = format!("requests while nothing happens, {} s", sizes.long.as_secs());
+    let label = format!("requests of idle managers, {} s", sizes.long.as_secs());
     stand.rig.step(label, || {
         let settle = |&contender: &Contender| Ok((contender, settled(stand, contender, sizes)?));
         let started = pair.contenders.iter().map(settle).collect::<Result<Vec<_>>>()?;
@@ -116,11 +116,12 @@ pub fn requests(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut 
             stand.rig.tick();
             interrupt::pause(left.min(Duration::from_secs(1)))?;
         }
-        let asked = stand.rig.requests_so_far()?;
+        let requests = stand.rig.requests_so_far()?;
         let seconds = began.elapsed().as_secs_f64();
         for (contender, running) in started {
             let mut add = |figure, is: fn(&Request) -> bool| {
-                let own = asked.iter().filter(|request| request.author == contender.author() && is(request));
+                let own =
+                    requests.iter().filter(|request| request.author == contender.author() && is(request));
                 results.one(contender, pair.number, figure, float(own.count()) / seconds);
             };
             add("requests", |_| true);
@@ -132,7 +133,7 @@ pub fn requests(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut 
     })
 }
 
-/// Memory for pods that nobody here owns.
+/// Memory for foreign pods.
 pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let mut without = BTreeMap::new();
@@ -141,7 +142,7 @@ pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
         Ok(())
     })?;
     let namespace = rig.namespace()?;
-    rig.step(format!("making {} foreign pods", sizes.many), || {
+    rig.step(format!("creating {} foreign pods", sizes.many), || {
         let (metadata, spec) = (|number| json!({"name": format!("foreign-{number}")}), pod_spec("Always"));
         let pod =
             |number| json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata(number), "spec": spec});
@@ -155,7 +156,7 @@ pub fn foreign(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
     })
 }
 
-/// Memory for pods of its own, at the start and settled, and the time until the first write with so many of them.
+/// Memory for own pods, at the start and settled, and the time until the first write with them.
 pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let mut without = BTreeMap::new();
@@ -177,7 +178,7 @@ pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Resul
     many_pods(stand, &many, "all", sizes.many - half)?;
     let namespace = rig.namespace()?;
     pair.each(stand.rig, "memory with its own pods", |contender| {
-        // What the API server did for the one before is over.
+        // Wait until the API server has finished its work for the previous contender.
         interrupt::pause(sizes.settle)?;
         let (running, seconds) = first_write(stand, contender, &namespace)?;
         interrupt::pause(sizes.settle)?;
@@ -196,7 +197,7 @@ pub fn own(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Resul
     })
 }
 
-/// What is asked for when the manager is started anew and everything is as it should be, and while nothing happens then.
+/// Requests of a restarted manager when all objects are in their desired state, and of the idle manager.
 pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let (rig, ours) = (stand.rig, Contender::Quintet);
     let namespace = rig.namespace()?;
@@ -217,7 +218,7 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
         stand.free(ours)?;
         rig.forget_requests()?;
         let running = stand.start(ours, "a")?.once_ready()?;
-        rig.wait_until("every object was looked at", || {
+        rig.wait_until("every object was reconciled", || {
             let metrics = running.metrics()?;
             Ok(KINDS.iter().all(|kind| {
                 let passes =
@@ -226,22 +227,21 @@ pub fn restart(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
             }))
         })?;
         at_rest(stand, &running, sizes.many)?;
-        // Renewals of the Lease are left out.
-        let count = |asked: &[Request], is: fn(&Request) -> bool| {
+        let count = |requests: &[Request], is: fn(&Request) -> bool| {
             let is_ours =
                 |request: &&Request| request.author == ours.author() && request.resource != "leases";
-            float(asked.iter().filter(is_ours).filter(|request| is(request)).count())
+            float(requests.iter().filter(is_ours).filter(|request| is(request)).count())
         };
-        let asked = rig.requests_so_far()?;
-        results.one(ours, number, "writes", count(&asked, Request::is_write));
-        results.one(ours, number, "reads", count(&asked, Request::is_read));
+        let requests = rig.requests_so_far()?;
+        results.one(ours, number, "writes", count(&requests, Request::is_write));
+        results.one(ours, number, "reads", count(&requests, Request::is_read));
         interrupt::pause(sizes.idle)?;
         results.one(ours, number, "steady", count(&rig.requests_so_far()?, Request::is_read));
         running.stop()
     })
 }
 
-/// From the start of the program until its first write arrives.
+/// From the start of the program to the arrival of its first write.
 pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let namespace = stand.rig.namespace()?;
     pair.each(stand.rig, "start to first write", |contender| {
@@ -253,7 +253,7 @@ pub fn start(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
     })
 }
 
-/// From the answer to a request that makes an object until the answer to the one that makes its pod.
+/// From the answer to the creation of an object to the answer to the creation of its pod.
 pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     pair.each(stand.rig, "event to write", |contender| {
         let running = settled(stand, contender, sizes)?;
@@ -267,7 +267,7 @@ pub fn latency(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut R
     })
 }
 
-/// Milliseconds from each of so many events, at so many a second, to the write that it causes.
+/// Milliseconds from each event to the write that it causes. `rate` is the number of events a second.
 fn delays_at(stand: &Stand<'_>, running: &Running, rate: u32, events: usize) -> Result<Vec<f64>> {
     let rig = stand.rig;
     let namespace = rig.namespace()?;
@@ -275,7 +275,7 @@ fn delays_at(stand: &Stand<'_>, running: &Running, rate: u32, events: usize) -> 
     let (api, collection) = (rig.api(), pod_sets(&namespace));
     let sender = rig.spawn(async move {
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / rate);
-        // One that comes late does not put off the others: the loop is open.
+        // The loop is open: a late event does not delay the others.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
         let mut sent = tokio::task::JoinSet::new();
         for number in 0..events {
@@ -301,13 +301,13 @@ fn delays_at(stand: &Stand<'_>, running: &Running, rate: u32, events: usize) -> 
         rig.list(&pods(&namespace))?.iter().filter_map(owner_of_pod).collect();
     let delays = delays(&writes, &owners);
     if delays.len() != events {
-        bail!("{} of {events} events have a pod in the audit log", delays.len());
+        bail!("only {} of {events} events have a pod in the audit log", delays.len());
     }
     clear(stand, &namespace)?;
     Ok(delays)
 }
 
-/// Milliseconds between the answers to the requests that made an owner and its pod.
+/// Milliseconds between the answers to the creations of an owner and of its pod.
 fn delays(writes: &[Request], owners: &BTreeMap<String, String>) -> Vec<f64> {
     let made = |resource: &str| -> BTreeMap<&str, Timestamp> {
         let done = writes.iter().filter(|write| write.is_done() && write.verb == "create");
@@ -329,12 +329,12 @@ fn owner_of_pod(pod: &Value) -> Option<(String, String)> {
     Some((name.to_owned(), owner.to_owned()))
 }
 
-/// Processor time and writes for pods that run to completion, and how a stranger fares meanwhile.
+/// Processor time and writes for pods that run to completion, and a canary's latency meanwhile.
 pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     let rig = stand.rig;
     let driven = sizes.jobs * rig.nodes();
     let canaries = stand.canary()?;
-    pair.each(stand.rig, "pods driven to completion", |contender| {
+    pair.each(stand.rig, "pods to completion", |contender| {
         let namespace = rig.namespace()?;
         let running = settled(stand, contender, sizes)?;
         rig.forget_requests()?;
@@ -376,10 +376,10 @@ pub fn drive(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Res
     })
 }
 
-/// A client that has nothing to do with the manager and gets a small object, again and again.
+/// Another client, which gets a small object again and again.
 struct Canary {
     has_ended: Arc<AtomicBool>,
-    /// Ends with the milliseconds that each request took, and the number of others that were asked to come later.
+    /// Returns the milliseconds of each request, and the number of answers 429.
     task: tokio::task::JoinHandle<Result<(Vec<f64>, usize)>>,
 }
 
@@ -409,16 +409,16 @@ impl Canary {
     }
 }
 
-/// How the holder of the Lease ends.
+/// The signal to the holder of the Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By SIGTERM, as in a rollout.
+    /// SIGTERM, as in a rollout.
     Graceful,
-    /// By SIGKILL.
+    /// SIGKILL.
     Crash,
 }
 
-/// From the signal until the successor holds the Lease, and until its first write arrives.
+/// From the signal until the successor holds the Lease, and to the arrival of its first write.
 pub fn hand_over(
     stand: &Stand<'_>,
     sizes: &Sizes,
@@ -436,7 +436,7 @@ pub fn hand_over(
     };
     pair.each(stand.rig, what, |contender| {
         let namespace = stand.rig.namespace()?;
-        // One that nobody hands over takes as long as the Lease: a few tell as much as a hundred.
+        // Without a hand-over, the time is that of the Lease, which varies little.
         let times = match (end, contender) {
             (End::Graceful, Contender::Quintet) => sizes.hand_overs.div_ceil(sizes.pairs),
             (End::Graceful, Contender::TwinTuned) => sizes.hand_overs.div_ceil(sizes.pairs).div_ceil(5),
@@ -463,17 +463,16 @@ pub fn hand_over(
                 leader.kill();
             } else {
                 leader.terminate();
-                run::poll("the old leader let go", Duration::from_mins(1), Duration::from_millis(1), || {
+                run::poll("the old leader left", LIMIT, Duration::from_millis(1), || {
                     Ok((follower.released(began).is_some() || leader.has_ended()?).then_some(()))
                 })?;
             }
-            // What the old leader cannot do any more.
+            // Only the successor can reconcile this object.
             stand.rig.create(&pod_sets(&namespace), &pod_set(&format!("after-{number}"), 1))?;
             let first = first_creation(stand, contender, &namespace)?;
             let since = |at: Timestamp| 1_000.0 * at.duration_since(began).as_secs_f64();
-            let holder = run::poll("the standby holds the Lease", Duration::from_mins(1), LOOK, || {
-                Ok(follower.taken(began, &old))
-            })?;
+            let holder =
+                run::poll("the standby holds the Lease", LIMIT, LOOK, || Ok(follower.taken(began, &old)))?;
             taken.push(since(holder));
             wrote.push(since(first));
             released.extend(follower.released(began).map(since));
@@ -489,9 +488,9 @@ pub fn hand_over(
     })
 }
 
-/// When the first request to make a pod came; waits for it.
+/// Waits for the first creation of a pod, and returns the time of its arrival.
 pub(super) fn first_creation(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Result<Timestamp> {
-    stand.rig.poll("a pod is made", GLANCE, || {
+    stand.rig.poll("a pod is created", GLANCE, || {
         let writes = stand.rig.writes_so_far(namespace)?;
         let mut made =
             writes.iter().filter(|write| write.author == contender.author() && write.is_creation_of_pod());
@@ -499,7 +498,7 @@ pub(super) fn first_creation(stand: &Stand<'_>, contender: Contender, namespace:
     })
 }
 
-/// Starts a contender for which there is something to do, and says after how many seconds it began to.
+/// Creates a PodSet and starts a contender. Returns the seconds until the first creation of a pod.
 fn first_write(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Result<(Running, f64)> {
     stand.free(contender)?;
     stand.rig.create(&pod_sets(namespace), &pod_set("first", 1))?;
@@ -510,7 +509,7 @@ fn first_write(stand: &Stand<'_>, contender: Contender, namespace: &str) -> Resu
     Ok((running, seconds))
 }
 
-/// A contender that holds the Lease and has been at rest for a while.
+/// Starts a contender that holds the Lease, and waits until it is settled.
 pub(super) fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<Running> {
     stand.free(contender)?;
     let follower = stand.follow(contender, NAMESPACE);
@@ -522,12 +521,12 @@ pub(super) fn settled(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) ->
     Ok(running)
 }
 
-/// How long many things may take.
+/// The time limit of work with this number of objects.
 fn patience(stand: &Stand<'_>, things: usize) -> Result<Duration> {
     Ok(stand.rig.patience() + Duration::from_millis(20) * u32::try_from(things)?)
 }
 
-/// Waits until a manager makes no pass any more.
+/// Waits until a manager has no more reconciles.
 fn at_rest(stand: &Stand<'_>, running: &Running, objects: usize) -> Result<()> {
     quiet("the manager is quiet", QUIET, patience(stand, objects)?, || {
         running.must_run()?;
@@ -536,7 +535,7 @@ fn at_rest(stand: &Stand<'_>, running: &Running, objects: usize) -> Result<()> {
     Ok(())
 }
 
-/// The RSS of a contender that was just started, in KiB.
+/// Starts a contender, and returns its settled RSS in KiB.
 fn resident(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<u64> {
     let running = settled(stand, contender, sizes)?;
     let memory = running.memory()?;
@@ -544,21 +543,21 @@ fn resident(stand: &Stand<'_>, contender: Contender, sizes: &Sizes) -> Result<u6
     Ok(memory.rss_kib)
 }
 
-/// Bytes for each pod between two readings in KiB.
+/// Bytes per pod from two readings in KiB.
 fn per_pod(without: u64, with: u64, pods: usize) -> f64 {
     1_024.0 * signed(with.cast_signed() - without.cast_signed()) / float(pods)
 }
 
-/// Makes many pods that are everybody's own: Quintet makes them, for a PodSet of this name, and they have the labels by
-/// which the controller-runtime manager selects. They go with their cluster.
+/// Lets Quintet create many pods for a PodSet of this name. Their labels are those that both managers select.
+/// They stay until the cluster is removed.
 fn many_pods(stand: &Stand<'_>, namespace: &str, name: &str, pods: usize) -> Result<()> {
     let rig = stand.rig;
-    rig.step(format!("making {pods} pods"), || {
+    rig.step(format!("creating {pods} pods"), || {
         stand.free(Contender::Quintet)?;
         let running = stand.start(Contender::Quintet, "a")?.once_ready()?;
         let path = format!("{}/{name}", pod_sets(namespace));
         rig.create(&pod_sets(namespace), &pod_set(name, pods))?;
-        run::poll("the pods are made", patience(stand, pods)?, Duration::from_millis(500), || {
+        run::poll("the pods exist", patience(stand, pods)?, Duration::from_millis(500), || {
             rig.tick();
             let status = rig.get(&path)?.unwrap_or_default()["status"].take();
             Ok((!status["replicas"].is_null() && counts(&status["replicas"], pods)).then_some(()))
@@ -576,7 +575,7 @@ pub(super) fn clear(stand: &Stand<'_>, namespace: &str) -> Result<()> {
 }
 
 fn threads(running: &Running) -> Result<f64> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).context("no threads are listed")?;
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).context("cannot list the threads")?;
     Ok(float(tasks.count()))
 }
 
@@ -600,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_that_of_a_pod_and_its_owner() {
+    fn delay_is_between_an_owner_and_its_pod() {
         let writes = [
             write("podsets", "a", 10),
             write("pods", "b-0", 27),

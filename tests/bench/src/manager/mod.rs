@@ -1,4 +1,4 @@
-//! `cargo xtask bench manager`: the program as a whole beside a manager for the same two kinds that is written with
+//! `cargo xtask bench manager`: the whole program beside a manager for two of its kinds, written with
 //! controller-runtime: memory, start, hand-over, latency, processor time, requests and faults.
 
 mod broken;
@@ -31,37 +31,37 @@ use super::options::{command, program, word};
 use super::report::{self, Run};
 use super::rig::Rig;
 
-/// The package of the manager that is written with kube-runtime's Controller, and its program.
+/// The package and the program of the kube-runtime manager.
 const KUBE_RUNTIME: &str = "quintet-bench-kube-runtime";
 
-/// The Go module that the controller-runtime manager is written with.
+/// The Go module whose version is that of the controller-runtime manager.
 pub const FRAMEWORK: &str = "sigs.k8s.io/controller-runtime";
 
-/// The manager beside one written with controller-runtime: memory, start, hand-over, latency, requests, faults.
+/// Compare the manager with a controller-runtime one: memory, start, hand-over, latency, requests, faults.
 ///
-/// The other one, called the controller-runtime manager, is tests/bench/twin, built from source with Go for the first time. It keeps
-/// DaemonJobs and PodSets by the same rules in their simplest form, and is measured twice: with the defaults of
-/// controller-runtime, and tuned. From an event to a write and after faults, a manager for PodSets that is written with
-/// kube-runtime's Controller (tests/bench/kube-runtime) is measured as well. Each pair measures all of them, in
+/// The controller-runtime manager is tests/bench/twin; the first run builds it from source with Go. It runs
+/// DaemonJobs and PodSets by the same rules in their simplest form. It is measured twice: with the defaults
+/// of controller-runtime, and tuned. The latency and the faults also include a manager for PodSets that is
+/// written with kube-runtime's Controller (tests/bench/kube-runtime). Each pair measures all managers in
 /// alternating order; ratios are taken within a pair.
 ///
-/// With --write each measure is kept as soon as it is done, so that an interrupted run can be continued with --only.
-/// With seven pairs everything takes about four hours on two cores.
+/// With --write each measure is stored when it is done. Continue an interrupted run with --only. Seven pairs
+/// of all measures take about four hours on two cores.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// How often everything is measured
+    /// Number of pairs
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = value_parser!(u8).range(1..=99))]
     pairs: u8,
-    /// See whether it works: one pair, 100 pods where there are 10,000 else, and little of everything
+    /// Smoke test: one pair, 100 pods instead of 10,000, and other small sizes
     #[arg(long, conflicts_with_all = ["pairs", "write"])]
     quick: bool,
-    /// Measure this alone; may be given several times
+    /// Measure only this; can be repeated
     #[arg(long, value_enum, value_name = "MEASURE")]
     only: Vec<Measure>,
     /// Measure this program instead of building the release program
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Keep the outcome in docs/bench and tests/bench/results, beside runs of other measures
+    /// Store the result in docs/bench and tests/bench/results; other measures stay
     #[arg(long)]
     write: bool,
 }
@@ -72,11 +72,11 @@ impl Args {
     }
 
     fn measures(&self) -> impl Iterator<Item = Measure> {
-        let is_wanted = |measure: &Measure| self.only.is_empty() || self.only.contains(measure);
-        Measure::VARIANTS.iter().copied().filter(is_wanted)
+        let is_selected = |measure: &Measure| self.only.is_empty() || self.only.contains(measure);
+        Measure::VARIANTS.iter().copied().filter(is_selected)
     }
 
-    /// The command that measures this alone in the same way.
+    /// The command that repeats this measure.
     fn command(&self, measure: Measure) -> String {
         let (pairs, only) = (format!("--pairs {}", self.pairs), format!("--only {}", word(&measure)));
         let program = if self.program.is_some() { "--program FILE" } else { "" };
@@ -87,7 +87,7 @@ impl Args {
 
 pub fn run(args: &Args) -> Result<()> {
     if !args.quick {
-        optimised::go_on_there()?;
+        optimised::become_optimised()?;
     }
     let programs = Programs {
         quintet: program(args.program.as_ref())?,
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Measures one thing in every pair, on clusters of its own.
+/// Runs one measure in every pair, on separate clusters.
 fn in_pairs(
     measure: Measure,
     sizes: &Sizes,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_names_its_command() {
+    fn section_names_its_command() {
         let args = parsed::<Args>(&["--pairs", "3"]).unwrap();
         assert_eq!(
             args.command(Measure::HandOverMany),

@@ -2,17 +2,16 @@
 
 use serde_json::{Value, json};
 
-/// A kind of Quintet's, and how many of 100 objects are of this kind: most are of those that cost the rest of the cluster
-/// least.
+/// A kind and its percentage of the objects, high for kinds that cost the rest of the cluster little.
 pub struct Kind {
-    /// As metrics name its controller; with an s, as the API server names its collection.
+    /// The controller's name in metrics; with an s, the collection.
     pub name: &'static str,
     group: &'static str,
     percent: usize,
     object: fn(usize) -> Value,
 }
 
-/// A Greeting that does not tick meanwhile, a PodSet of one pod, a consumer without pods, and a DaemonJob that ends.
+/// The Greeting does not tick meanwhile, the consumer has no pods, and the DaemonJob finishes.
 pub const KINDS: [Kind; 5] = [
     Kind { name: "book", group: "christianb93.github.com", percent: 30, object: book },
     Kind { name: "greeting", group: "example.com", percent: 30, object: greeting },
@@ -32,7 +31,7 @@ pub const KINDS: [Kind; 5] = [
 ];
 
 impl Kind {
-    /// The number of objects of this kind among so many.
+    /// The number of objects of this kind among all.
     pub fn share(&self, objects: usize) -> usize {
         objects * self.percent / 100
     }
@@ -83,7 +82,7 @@ pub fn daemon_jobs(namespace: &str) -> String {
     format!("/apis/dj.dysproz.io/v1/namespaces/{namespace}/daemonjobs")
 }
 
-/// Like pods are in practice: some variables, limits and a probe.
+/// A pod of a practical size, with variables and limits.
 pub fn pod_spec(restart: &str) -> Value {
     let variables: Vec<Value> = ["HOST", "PORT", "REGION", "LEVEL", "MODE", "ENDPOINT"]
         .iter()
@@ -91,7 +90,7 @@ pub fn pod_spec(restart: &str) -> Value {
         .collect();
     json!({
         "restartPolicy": restart,
-        // Nobody puts them on nodes: the manager alone is looked at.
+        // No scheduler binds these pods, because only the manager is measured.
         "schedulerName": "nobody",
         "containers": [{
             "name": "main",
@@ -104,7 +103,7 @@ pub fn pod_spec(restart: &str) -> Value {
     })
 }
 
-/// A PodSet of such pods, which either contender finds.
+/// A PodSet whose pods have the labels that both managers select.
 pub fn pod_set(name: &str, replicas: usize) -> Value {
     json!({
         "apiVersion": "batch.tutorial.kubebuilder.io/v1", "kind": "PodSet", "metadata": {"name": name},
@@ -123,7 +122,7 @@ pub fn daemon_job(name: &str) -> Value {
     }
     json!({
         "apiVersion": "dj.dysproz.io/v1", "kind": "DaemonJob", "metadata": {"name": name},
-        // The simulated kubelets let such pods succeed.
+        // The simulated kubelets complete pods with this annotation.
         "spec": {"template": {"metadata": {"annotations": {"kwok.quintet.dev/exit-code": "0"}}, "spec": spec}},
     })
 }

@@ -1,5 +1,5 @@
-//! Leaders that are stopped for longer than their Lease, and wake when another process holds it: what they write then. Many
-//! pairs of candidates, each with a Lease and a namespace of its own, go through it at the same time.
+//! Counts the writes of leaders that were paused for longer than their Lease and resume when another process
+//! holds it. Many pairs of candidates, each with its own Lease and namespace, run at the same time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,30 +21,30 @@ use crate::rig::LOOK;
 use crate::scrape;
 use crate::stats::float;
 
-/// A PodSet whose pods are being made or deleted when its manager is stopped, and how many it has.
+/// The PodSet whose pods are being created or deleted when the leader is paused, and its number of pods.
 const BUSY: (&str, usize) = ("busy", 10);
 
-/// The one that is changed while no manager runs: what a leader that wakes finds to do.
+/// The PodSet that is scaled while both managers are paused: the work that a resumed leader finds.
 const MEANWHILE: (&str, usize) = ("meanwhile", 5);
 
-/// Between two leaders that are stopped, and so between the moments after a change in which they are.
+/// The step between the moments after a change at which leaders are paused.
 const APART: Duration = Duration::from_millis(5);
 
-/// At so many different moments.
+/// The number of these moments.
 const MOMENTS: usize = 20;
 
-/// How long what was sent before a process was stopped is on its way.
+/// The time in which requests from before a pause arrive.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
 
-/// How long a manager does what there is to do.
+/// The time in which a manager does its work.
 const BUSINESS: Duration = Duration::from_secs(2);
 
-/// Writes of leaders that were stopped in the middle of their work and have woken, in how many tries.
+/// Counts writes of leaders that resumed, the attempts, and the attempts with such a write.
 pub fn paused(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Results) -> Result<()> {
     stand.allow_every_lease()?;
-    pair.each(stand.rig, "leaders that were stopped", |contender| {
+    pair.each(stand.rig, "paused leaders", |contender| {
         let rounds = sizes.pauses.div_ceil(sizes.lanes);
-        // One that writes does so within a few tries.
+        // The controller-runtime manager writes within a few attempts.
         let rounds = if contender == Contender::Quintet { rounds } else { rounds.div_ceil(5) };
         let lanes = (0..sizes.lanes).map(|_| Lane::start(stand, contender));
         let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
@@ -61,8 +61,8 @@ pub fn paused(stand: &Stand<'_>, sizes: &Sizes, pair: Pair<'_>, results: &mut Re
     })
 }
 
-/// Stops every leader while it works, wakes it when another one leads and something was changed, and says in which namespaces
-/// something was written then: one for each write.
+/// Pauses every leader while it works, and resumes it when another one leads and a PodSet was scaled. Returns
+/// the namespace of each write after that.
 fn late_writes(
     stand: &Stand<'_>,
     contender: Contender,
@@ -81,7 +81,7 @@ fn late_writes(
     }
     run::poll("every Lease was taken", LIMIT, LOOK, || Ok(lanes.iter().all(Lane::is_taken).then_some(())))?;
     interrupt::pause(BUSINESS)?;
-    // Whoever writes from now on until they go on is a leader that was stopped.
+    // Until the standbys resume, every write is one of a leader that was paused.
     for lane in lanes.iter() {
         lane.standby.pause();
     }
@@ -90,19 +90,19 @@ fn late_writes(
         lane.scale(stand, MEANWHILE.0, replicas(MEANWHILE.1))?;
     }
     rig.forget_requests()?;
-    let woke = Timestamp::now();
+    let resumed = Timestamp::now();
     for lane in lanes.iter() {
         lane.leader.wake();
     }
     for lane in lanes.iter_mut() {
-        run::poll("a leader that was stopped knows that it was replaced", LIMIT, LOOK, || {
+        run::poll("a resumed leader knows that it was replaced", LIMIT, LOOK, || {
             Ok(lane.leader_knows()?.then_some(()))
         })?;
     }
     interrupt::pause(BUSINESS)?;
     let is_late = |request: &Request| {
         let theirs = request.author == contender.author() && request.resource != "leases";
-        theirs && request.is_write() && request.received >= woke
+        theirs && request.is_write() && request.received >= resumed
     };
     let requests = rig.requests_so_far()?.into_iter();
     let late = requests.filter(is_late).map(|request| request.namespace).collect();
@@ -123,7 +123,7 @@ struct Lane {
     follower: Follower,
     leader: Running,
     standby: Running,
-    /// Who held the Lease when the leader was stopped, and when that was.
+    /// The Lease's holder when the leader was paused, and the time of the pause.
     stopped: (String, Timestamp),
     started: usize,
 }
@@ -134,7 +134,7 @@ impl Lane {
         for (name, _) in [BUSY, MEANWHILE] {
             stand.rig.create(&pod_sets(&namespace), &pod_set(name, 0))?;
         }
-        let follower = stand.follow(contender, &namespace).context("it competes for no Lease")?;
+        let follower = stand.follow(contender, &namespace).context("the contender has no Lease")?;
         let leader = stand.start_in(contender, "1", &namespace)?.once_ready()?;
         let holder = follower.wait_for_holder()?;
         let standby = stand.start_in(contender, "2", &namespace)?.once_ready()?;
@@ -153,18 +153,18 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether the standby has taken the Lease since the leader was stopped.
+    /// Whether the standby has taken the Lease since the pause.
     fn is_taken(&self) -> bool {
         let (holder, at) = &self.stopped;
         self.follower.taken(*at, holder).is_some()
     }
 
-    /// Whether the leader has ended, or says that it does not lead.
+    /// Whether the leader has exited or reports that it does not lead.
     fn leader_knows(&mut self) -> Result<bool> {
         Ok(self.leader.has_ended()? || leads(&self.leader) == Some(false))
     }
 
-    /// Waits until one of them says that it leads: mostly the one that did so before.
+    /// Waits until one candidate reports that it leads, mostly the previous leader.
     fn find_leader(&mut self) -> Result<()> {
         run::poll("one of two candidates leads", LIMIT, LOOK, || {
             if leads(&self.leader) == Some(true) {
@@ -175,7 +175,7 @@ impl Lane {
         })
     }
 
-    /// Whoever has ended is started again.
+    /// Starts candidates that have exited.
     fn start_again(&mut self, stand: &Stand<'_>) -> Result<()> {
         for process in [&mut self.leader, &mut self.standby] {
             if process.has_ended()? {
@@ -194,7 +194,7 @@ impl Lane {
     }
 }
 
-/// What a process says of itself; nothing where it does not answer, as one that is about to end.
+/// Whether a process reports that it leads. `None` if it does not answer, for instance because it is exiting.
 fn leads(process: &Running) -> Option<bool> {
     Some(scrape::sum(&process.metrics().ok()?, "leader_election_master_status", &[]) > 0.0)
 }

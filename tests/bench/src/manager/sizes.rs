@@ -1,39 +1,35 @@
-//! How much of everything a run measures.
+//! The sizes of a full run and of a smoke test.
 
 use std::time::Duration;
 
-/// How much of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// How often every contender is measured.
     pub pairs: usize,
-    /// Pods that are many.
+    /// Pods or objects of the measures with many.
     pub many: usize,
-    /// Events of the open loop.
+    /// Events at the high rate.
     pub events: usize,
-    /// Events of the one that leaves the API server time.
+    /// Events at the low rate, which leaves the API server time.
     pub calm_events: usize,
     /// DaemonJobs that run at once, each on every node.
     pub jobs: usize,
-    /// Nodes for them.
     pub nodes: usize,
-    /// Graceful hand-overs of Quintet; the controller-runtime manager's are a fifth of that if it releases the Lease, else one a pair.
+    /// Graceful hand-overs of Quintet. The controller-runtime manager has a fifth of them if it releases the
+    /// Lease, else one for each pair.
     pub hand_overs: usize,
-    /// How often a leader of Quintet is stopped for longer than its Lease; the controller-runtime manager's are a fifth of that.
+    /// Pauses of Quintet's leaders. The controller-runtime manager has a fifth of them.
     pub pauses: usize,
-    /// How many of them are at the same time.
+    /// Pauses at the same time.
     pub lanes: usize,
-    /// How long a process is left alone until it counts as settled.
+    /// The time after which a process counts as settled.
     pub settle: Duration,
-    /// How long a standby has, once it is ready, to have caches that are warm.
+    /// The time in which a ready standby fills its caches.
     pub standby: Duration,
-    /// How long a process is left alone while it is idle.
     pub idle: Duration,
-    /// How long its requests are counted: longer than a watch lasts.
+    /// The time in which an idle process's requests are counted: longer than a watch.
     pub long: Duration,
-    /// How long the API server is gone.
     pub outage: Duration,
-    /// Objects that are made while nothing comes through.
+    /// Objects that are created during a fault.
     pub meanwhile: usize,
 }
 

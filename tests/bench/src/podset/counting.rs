@@ -1,12 +1,12 @@
-//! What the order of creations and deletions in the audit log tells.
+//! Counts pods from the order of creations and deletions in the audit log.
 
 use jiff::Timestamp;
 use quintet_localcluster::audit::{Author, Request};
 
-/// By how many pods an author's had become more than `wanted` at the worst moment, if `before` of them counted before;
-/// below 0 where they never were as many. A pod counts from the answer to its creation until the answer to the request
-/// that it go, and of two answers at the same moment the creation is taken first.
-pub fn most_above(writes: &[Request], author: Author, before: usize, wanted: usize) -> i64 {
+/// The largest surplus of an author's pods over `desired`, with `before` pods at the beginning. Negative if
+/// there never were `desired` pods. A pod counts from the answer to its creation to the answer to its
+/// deletion. Of two answers at the same moment, the creation counts first.
+pub fn most_above(writes: &[Request], author: Author, before: usize, desired: usize) -> i64 {
     let mut changes: Vec<(Timestamp, i64)> = writes
         .iter()
         .filter(|write| write.author == author)
@@ -23,11 +23,10 @@ pub fn most_above(writes: &[Request], author: Author, before: usize, wanted: usi
         counted += change;
         most = most.max(counted);
     }
-    most - signed(wanted)
+    most - signed(desired)
 }
 
-/// The pods that an author made: those that were answered by a moment, those that were answered later, and those of them
-/// whose request came later too.
+/// An author's creations of pods: answered by `moment`, answered later, and of these received later.
 pub fn made_around(writes: &[Request], author: Author, moment: Timestamp) -> (u64, u64, u64) {
     let (mut before, mut after, mut sent_after) = (0, 0, 0);
     for write in writes.iter().filter(|write| write.author == author && write.is_creation_of_pod()) {
@@ -38,7 +37,7 @@ pub fn made_around(writes: &[Request], author: Author, moment: Timestamp) -> (u6
     (before, after, sent_after)
 }
 
-/// The last request of this bench that scaled something.
+/// The last scale request of this bench.
 pub fn last_scaling(writes: &[Request]) -> Option<&Request> {
     let is_scaling = |write: &&Request| write.author == Author::Bench && write.resource.ends_with("/scale");
     writes.iter().filter(is_scaling).max_by_key(|write| write.answered)
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_worst_moment_in_the_order_of_answers() {
+    fn finds_the_largest_surplus_in_order_of_answers() {
         let writes = [
             request("create", "pods", 201, 40),
             request("create", "pods", 201, 10),
@@ -75,13 +74,13 @@ mod tests {
             request("patch", "pods", 200, 20),
         ];
         // 1, 2 (before the deletion of the same moment), 1, 2.
-        let above = |before, wanted| most_above(&writes, Author::Quintet, before, wanted);
+        let above = |before, desired| most_above(&writes, Author::Quintet, before, desired);
         assert_eq!([above(0, 1), above(0, 2), above(5, 2)], [1, 0, 5]);
         assert_eq!(most_above(&[], Author::Quintet, 0, 3), -3);
     }
 
     #[test]
-    fn tells_creations_apart_by_the_last_scaling() {
+    fn splits_creations_at_the_last_scaling() {
         let scaling = |millisecond| Request {
             author: Author::Bench,
             ..request("patch", "podsets/scale", 200, millisecond)

@@ -1,4 +1,4 @@
-//! What was measured: plain data, the tables that show it, and the counts that must hold.
+//! The measurements as plain data, their tables, and the limits of their counts.
 
 use quintet_localcluster::audit::Tally;
 use serde::{Deserialize, Serialize};
@@ -12,10 +12,10 @@ use crate::rig::Setting;
 use crate::stats::{self, float, mebibytes, ratio, signed};
 use crate::table::{self, Figure, Table};
 
-/// The statuses that a PodSet may write besides one a second: at the beginning, at the end, and once between.
+/// The allowed status writes besides one a second: at the beginning, at the end, and once between.
 pub const FIXED_WRITES: u16 = 3;
 
-/// What keeps a number of pods, in the order of odd rounds.
+/// In the order of odd rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::VariantArray)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
@@ -23,43 +23,43 @@ pub enum Contender {
     ReplicaSet,
 }
 
-/// From one number of pods to another. Times begin with the request to scale.
+/// From one number of pods to another. Times begin with the scale request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Phase {
     /// Until the answer to the last creation or deletion, by the API server's clock.
     pub last_seconds: f64,
-    /// Until the status said that all pods are there and ready, or that there are none.
+    /// Until the status has all pods ready, or no pods.
     pub status_seconds: f64,
-    /// The same, and on the way down no pod was left.
+    /// Like `status_seconds`; a scale-down also waits until no pod exists.
     pub done_seconds: f64,
-    /// By how many pods there were more than the greater of the two numbers, at the worst moment.
+    /// The largest surplus of pods over the greater of the two numbers.
     pub most_above: i64,
-    /// Until nothing trailed behind.
+    /// Late writes included.
     pub writes: Tally,
     #[serde(flatten)]
     pub cost: Cost,
 }
 
-/// What a restart with all pods ready did.
+/// A restart with all pods ready.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Restart {
-    /// From the start of the process until it was ready and its first pass was over.
+    /// From the start of the process until it was ready and its first reconcile was done.
     pub first_pass_seconds: f64,
-    /// Until there were no more.
+    /// Reconciles until there were no more.
     pub passes: u64,
-    /// By the process that ended and by the new one.
+    /// By the old process and the new one.
     pub writes: Tally,
     pub memory: Memory,
 }
 
-/// Fewer pods are wanted while they are made: pods count as before or after by the answer to the second request to scale.
+/// A scale-down during a scale-up. Before and after refer to the answer to the second scale request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Halfway {
     pub made_before: u64,
     pub made_after: u64,
-    /// Those of them whose request came after the second request too.
+    /// The pods of `made_after` whose request arrived after too.
     pub sent_after: u64,
-    /// From the second request until the status said that exactly the wanted pods are there, all ready.
+    /// From the second request until the status has exactly the desired pods, all ready.
     pub done_seconds: f64,
     /// From the first request on.
     pub writes: Tally,
@@ -71,13 +71,10 @@ pub struct Cycle {
     pub contender: Contender,
     pub setting: Setting,
     pub round: usize,
-    /// From nothing to all.
     pub up: Phase,
-    /// After that; of a PodSet.
+    /// Of a PodSet, between `up` and `down`.
     pub restart: Option<Restart>,
-    /// From all to nothing.
     pub down: Phase,
-    /// To all again and, on the way, to a tenth.
     pub halfway: Halfway,
 }
 
@@ -103,9 +100,9 @@ const UP: [Figure<Cycle>; 8] = [
     ("all ready s", 1, |one| Some(one.up.done_seconds)),
     ("writes", 0, |one| Some(float(one.up.writes.writes()))),
     ("writes per pod", 3, |one| ratio(float(one.up.writes.writes()), float(one.up.writes.pods))),
-    ("requests for a status", 0, |one| Some(float(one.up.writes.status_requests()))),
-    ("refused", 0, |one| Some(float(one.up.writes.refused))),
-    ("most above the wanted", 0, |one| Some(signed(one.up.most_above))),
+    ("status requests", 0, |one| Some(float(one.up.writes.status_requests()))),
+    ("rejected", 0, |one| Some(float(one.up.writes.refused))),
+    ("most above desired", 0, |one| Some(signed(one.up.most_above))),
     ("Events", 0, |one| Some(float(one.up.writes.events))),
 ];
 
@@ -115,31 +112,31 @@ const DOWN: [Figure<Cycle>; 8] = [
     ("all gone s", 1, |one| Some(one.down.done_seconds)),
     ("writes", 0, |one| Some(float(one.down.writes.writes()))),
     ("writes per pod", 3, |one| ratio(float(one.down.writes.writes()), float(one.down.writes.deletions))),
-    ("requests for a status", 0, |one| Some(float(one.down.writes.status_requests()))),
-    ("refused", 0, |one| Some(float(one.down.writes.refused))),
+    ("status requests", 0, |one| Some(float(one.down.writes.status_requests()))),
+    ("rejected", 0, |one| Some(float(one.down.writes.refused))),
     ("Events", 0, |one| Some(float(one.down.writes.events))),
 ];
 
 const HALFWAY: [Figure<Cycle>; 8] = [
-    ("made before", 0, |one| Some(float(one.halfway.made_before))),
-    ("made after", 0, |one| Some(float(one.halfway.made_after))),
-    ("of them sent after", 0, |one| Some(float(one.halfway.sent_after))),
+    ("created before", 0, |one| Some(float(one.halfway.made_before))),
+    ("created after", 0, |one| Some(float(one.halfway.made_after))),
+    ("of these sent after", 0, |one| Some(float(one.halfway.sent_after))),
     ("deleted", 0, |one| Some(float(one.halfway.writes.deletions))),
     ("writes", 0, |one| Some(float(one.halfway.writes.writes()))),
-    ("requests for a status", 0, |one| Some(float(one.halfway.writes.status_requests()))),
-    ("refused", 0, |one| Some(float(one.halfway.writes.refused))),
+    ("status requests", 0, |one| Some(float(one.halfway.writes.status_requests()))),
+    ("rejected", 0, |one| Some(float(one.halfway.writes.refused))),
     ("a tenth ready s", 1, |one| Some(one.halfway.done_seconds)),
 ];
 
 const PROCESSOR: [Figure<Cycle>; 8] = [
     ("up: CPU s", 2, |one| Some(one.up.cost.cpu_seconds)),
-    ("passes", 0, |one| one.up.cost.passes.map(float)),
+    ("reconciles", 0, |one| one.up.cost.passes.map(float)),
     ("API server's CPU s", 1, |one| Some(one.up.cost.api_server_cpu_seconds)),
-    ("strangers' CPU %", 0, |one| one.up.cost.others_percent),
+    ("other processes' CPU %", 0, |one| one.up.cost.others_percent),
     ("down: CPU s", 2, |one| Some(one.down.cost.cpu_seconds)),
-    ("passes", 0, |one| one.down.cost.passes.map(float)),
+    ("reconciles", 0, |one| one.down.cost.passes.map(float)),
     ("API server's CPU s", 1, |one| Some(one.down.cost.api_server_cpu_seconds)),
-    ("strangers' CPU %", 0, |one| one.down.cost.others_percent),
+    ("other processes' CPU %", 0, |one| one.down.cost.others_percent),
 ];
 
 const MEMORY: [Figure<Cycle>; 5] = [
@@ -150,7 +147,7 @@ const MEMORY: [Figure<Cycle>; 5] = [
     ("down: peak RSS MiB", 1, |one| Some(mebibytes(one.down.cost.memory?.peak_kib))),
 ];
 
-/// What ratios are taken of, on the way up and down.
+/// For ratios of both scale-up and scale-down.
 const RATIOS: [Figure<Phase>; 5] = [
     ("last request", 2, |phase| Some(phase.last_seconds)),
     ("done", 2, |phase| Some(phase.done_seconds)),
@@ -161,15 +158,15 @@ const RATIOS: [Figure<Phase>; 5] = [
 
 const RESTART: [Figure<Restart>; 5] = [
     ("writes", 0, |restart| Some(float(restart.writes.writes()))),
-    ("passes", 0, |restart| Some(float(restart.passes))),
-    ("first pass over, s", 2, |restart| Some(restart.first_pass_seconds)),
+    ("reconciles", 0, |restart| Some(float(restart.passes))),
+    ("first reconcile done, s", 2, |restart| Some(restart.first_pass_seconds)),
     ("peak MiB", 1, |restart| Some(mebibytes(restart.memory.peak_kib))),
     ("PSS MiB", 1, |restart| Some(mebibytes(restart.memory.pss_kib))),
 ];
 
 impl Measurements for Results {
     const NAME: &'static str = "podset";
-    const TITLE: &'static str = "PodSet, measured";
+    const TITLE: &'static str = "PodSet benchmark";
     const METHOD: &'static str = include_str!("method.md");
 
     fn tables(&self) -> Vec<Table> {
@@ -179,15 +176,15 @@ impl Measurements for Results {
                 attempts::table(format!("{what}, {setting}"), &self.cycles, setting, figures)
             };
             let (mut up, mut halfway) =
-                (table("From nothing to all", &UP), table("To all, and halfway to a tenth", &HALFWAY));
+                (table("Scale up", &UP), table("Scale down to a tenth during the scale-up", &HALFWAY));
             if attempts::of(&self.cycles, setting, Contender::PodSet).count() > 1 {
-                up.note("Median of the rounds, the worst in parentheses.");
+                up.note(table::MEDIAN_AND_WORST);
             }
-            up.note(format!("Set {setting}: {}.", setting.description()));
+            up.note(format!("Flags, {setting}: {}.", setting.description()));
             halfway.note(
-                "The seconds are from the second request to scale on; made before and after, by the answer to it.",
+                "The seconds begin with the second scale request. Before and after refer to the answer to that request.",
             );
-            tables.extend([up, table("From all to nothing", &DOWN), halfway]);
+            tables.extend([up, table("Scale down", &DOWN), halfway]);
             tables.extend([table("Processor time", &PROCESSOR), table("Memory", &MEMORY)]);
             if attempts::of(&self.cycles, setting, Contender::ReplicaSet).next().is_some() {
                 tables.push(self.ratio_table(setting));
@@ -220,7 +217,7 @@ impl Results {
 
     fn restart_table(&self) -> Table {
         let settings = attempts::conditions(&self.cycles);
-        let title = "A restart of the PodSet's manager with all pods ready";
+        let title = "Restart of the PodSet's manager with all pods ready";
         let mut table = Table::new(title, settings.iter().map(Setting::to_string));
         let restarts = |setting: &Setting| {
             let cycles = attempts::of(&self.cycles, *setting, Contender::PodSet);
@@ -249,28 +246,27 @@ impl Results {
         let pods = u64::try_from(self.pods).unwrap_or(u64::MAX);
         let mut failures = Vec::new();
         for (way, Phase { writes, done_seconds, .. }, changes, what) in [
-            ("up", &one.up, one.up.writes.pods, "made"),
+            ("up", &one.up, one.up.writes.pods, "created"),
             ("down", &one.down, one.down.writes.deletions, "deleted"),
         ] {
             if changes != pods {
-                failures.push(format!("{changes} pods were {what} on the way {way}, not {pods}"));
+                failures.push(format!("scale-{way}: {changes} pods {what} instead of {pods}"));
             }
             if writes.refused > 0 {
                 let (refused, codes) = (writes.refused, writes.codes());
-                failures.push(format!("{refused} writes were refused on the way {way}, by code {codes}"));
+                failures.push(format!("scale-{way}: {refused} rejected writes ({codes})"));
             }
             let more = float(writes.requests().saturating_sub(changes));
             let limit = done_seconds.ceil() + f64::from(FIXED_WRITES);
             if more > limit {
                 let kinds = writes.describe();
                 failures.push(format!(
-                    "{more} writes on the way {way} besides one for each pod, more than {limit}: {kinds}"
+                    "scale-{way}: {more} writes besides one for each pod, more than {limit}: {kinds}"
                 ));
             }
         }
         if one.up.most_above > 0 {
-            failures
-                .push(format!("{} pods too many counted at some moment on the way up", one.up.most_above));
+            failures.push(format!("scale-up: {} surplus pods", one.up.most_above));
         }
         if let Some(Restart { writes, .. }) = &one.restart {
             if writes.requests() > 0 {
@@ -329,7 +325,7 @@ mod tests {
         assert!(failures(|one| one.up.writes = tally(100, 0, 5)).is_empty());
         assert_eq!(
             failures(|one| one.up.writes = tally(100, 0, 6)),
-            ["round 1 tuned: 6 writes on the way up besides one for each pod, more than 5: \
+            ["round 1 tuned: scale-up: 6 writes besides one for each pod, more than 5: \
                  create pods: 100, patch podsets/status: 6"]
         );
         assert_eq!(failures(|one| one.up.writes = tally(101, 0, 1)).len(), 1);
@@ -346,6 +342,6 @@ mod tests {
         assert_eq!(restart[1], "round 1 tuned: the restart wrote 2 Events");
         let mut peer = cycle("replica-set");
         peer.up.writes = tally(200, 0, 99);
-        assert!(failures_of(peer).is_empty(), "the peer is shown and not judged");
+        assert!(failures_of(peer).is_empty(), "a peer has no limits");
     }
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask bench podset`: from nothing to N pods and back, beside Kubernetes' own ReplicaSet; what a restart in
-//! between costs; and what happens when fewer pods are wanted while they are made.
+//! `cargo xtask bench podset`: from 0 to N pods and back, beside ReplicaSet; the cost of a restart in
+//! between; and a scale-down during a scale-up.
 
 mod counting;
 pub mod figures;
@@ -21,28 +21,27 @@ use super::rig::{Rig, Setting};
 const PODS_PER_NODE: usize = 100;
 const SPARE_NODES: usize = 3;
 
-/// PodSet beside ReplicaSet: time, writes, processor time, memory, and pods that are too many.
+/// Compare PodSet with ReplicaSet: time, writes, processor time, memory, and surplus pods.
 ///
-/// Each round runs, in alternating order, a PodSet and a ReplicaSet of the same pod: made with no replicas, scaled to
-/// N, scaled to 0; then to N again and, when a third of the pods are made, to a tenth of N. Between the first two the
-/// PodSet's manager is restarted. This is done with kube-controller-manager and kube-scheduler as shipped (their
-/// default request limits) and tuned.
+/// Each round runs, in alternating order, a PodSet and a ReplicaSet of the same pod. Each is created with no
+/// replicas and scaled to N and to 0. Then it is scaled to N again and, when a third of the pods exist, to a
+/// tenth of N. The PodSet's manager is restarted while it has N pods. kube-controller-manager and
+/// kube-scheduler run as shipped (with their default request limits) and tuned.
 ///
-/// It fails if a PodSet does not make exactly N pods and delete exactly N, if a request of it is refused, if it writes
-/// more than that and one status a second (3 more are allowed), if the restart writes, or if more pods count than are
-/// wanted at any moment on the way up.
+/// The bench fails if a PodSet does not create exactly N pods and delete exactly N, or if one of its requests
+/// is rejected. Besides these writes, it may write one status a second (3 more are allowed), and a restart
+/// writes nothing. There may be no more than N pods at any moment of the scale-up.
 ///
-/// A round with 1,000 pods takes about six minutes on two cores; the ReplicaSet as shipped, whose limits set its times,
-/// is most of that.
+/// A round with 1,000 pods takes about six minutes on two cores, mostly for the ReplicaSet as shipped.
 ///
 /// With `--quick` there are 100 pods, as shipped only.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Number of pods; may be given several times, each gets a cluster of its own
+    /// Number of pods; can be repeated, with a cluster for each
     #[arg(long, value_name = "N", default_values_t = [1_000], value_parser = value_parser!(u16).range(10..=20_000),
         conflicts_with = "quick")]
     pods: Vec<u16>,
-    /// Measure with one setting of kube-controller-manager and kube-scheduler instead of both
+    /// Measure only with this setting of kube-controller-manager and kube-scheduler
     #[arg(long, value_enum, value_name = "SETTING", conflicts_with = "quick")]
     only: Option<Setting>,
     #[command(flatten)]
@@ -57,7 +56,6 @@ impl Args {
     }
 }
 
-/// The number of nodes for some pods.
 fn nodes(pods: usize) -> usize {
     pods.div_ceil(PODS_PER_NODE) + SPARE_NODES
 }
@@ -89,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_says_the_limit_that_is_checked() {
+    fn help_states_the_checked_limit() {
         let help = <Args as clap::Args>::augment_args(clap::Command::new("bench")).render_long_help();
         assert!(
             help.to_string().contains(&format!("({} more are allowed)", figures::FIXED_WRITES)),
@@ -98,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_all_pods() {
+    fn nodes_have_room_for_all_pods() {
         for pods in [10, 100, 101, 1_000, 20_000] {
             assert!(nodes(pods) * 110 > pods + 110, "{pods}");
         }

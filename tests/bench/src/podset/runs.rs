@@ -1,4 +1,4 @@
-//! One run of each contender: from nothing to N pods and back, measured, and halfway and back.
+//! Scales a contender from 0 to N pods and back, restarts its manager in between, and interrupts a scale-up.
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use crate::rig::{Rig, pods};
 
 const CONTROLLER: Controller = Controller("podset");
 
-/// How often the audit log is read while it is of interest how many pods are made.
+/// The polling interval of the audit log while created pods are counted.
 const GLANCE: Duration = Duration::from_millis(10);
 
 const NAME: &str = "bench";
 
-/// The pod: what a PodSet makes by itself.
+/// The default pod of a PodSet.
 fn pod_spec() -> Value {
     json!({
         "restartPolicy": "Always",
@@ -30,7 +30,7 @@ fn pod_spec() -> Value {
     })
 }
 
-/// What keeps a number of pods in a namespace.
+/// The object of a contender.
 struct Entry {
     contender: Contender,
     author: Author,
@@ -81,7 +81,6 @@ impl Entry {
         rig.patch(&format!("{}/scale", self.path()), Patch::Merge, &patch).map(|_| ())
     }
 
-    /// Waits until the status says of the current generation that so many pods are there and ready.
     fn wait_for_status(&self, rig: &Rig, replicas: usize) -> Result<()> {
         let (path, what) = (self.path(), format!("{} has {replicas} ready pods", self.contender));
         let mut last = Value::Null;
@@ -93,7 +92,7 @@ impl Entry {
     }
 }
 
-/// Whether a status says of the current generation that exactly so many pods are there, all ready.
+/// Whether the status of the current generation has exactly this number of pods, all ready.
 fn has_exactly(object: &Value, replicas: usize) -> bool {
     let status = &object["status"];
     let generation = &object["metadata"]["generation"];
@@ -103,9 +102,9 @@ fn has_exactly(object: &Value, replicas: usize) -> bool {
         && counts(&status["readyReplicas"], replicas)
 }
 
-/// Runs a PodSet of a tenth of the pods unmeasured, so that nothing is done for the first time later.
+/// Runs a PodSet of a tenth of the pods as a warm-up.
 pub fn warm_up(rig: &Rig) -> Result<()> {
-    rig.step("warming up, with a PodSet that is not measured", || {
+    rig.step("warming up with a PodSet", || {
         let namespace = rig.namespace()?;
         let manager = rig.manager()?;
         let entry = Entry::new(Contender::PodSet, &namespace);
@@ -149,7 +148,7 @@ pub fn cycle(rig: &Rig, contender: Contender, round: Round) -> Result<Cycle> {
     Ok(Cycle { contender, setting, round, up, restart: restarted, down, halfway })
 }
 
-/// Scales from one number to another and measures until all pods are ready, or gone.
+/// Scales and measures until all pods are ready, or gone.
 fn phase(rig: &Rig, entry: &Entry, worker: &Worker, (from, to): (usize, usize)) -> Result<Phase> {
     let meter = Meter::start(rig, worker, CONTROLLER)?;
     rig.forget_requests()?;
@@ -165,9 +164,8 @@ fn phase(rig: &Rig, entry: &Entry, worker: &Worker, (from, to): (usize, usize)) 
     let writes = rig.writes(&entry.namespace)?;
     let tally = Tally::of(&writes, entry.author, &entry.namespace);
     let last = if to > from { tally.last_pod } else { tally.last_deletion };
-    let scaled = last_scaling(&writes).context("the audit log does not have the scaling")?.received;
-    let last =
-        last.context("the audit log has no creation or deletion of a pod: was it written to, and by whom?")?;
+    let scaled = last_scaling(&writes).context("the audit log has no scale request")?.received;
+    let last = last.context("the audit log has no creation or deletion of a pod by this contender")?;
     Ok(Phase {
         last_seconds: last.duration_since(scaled).as_secs_f64(),
         status_seconds,
@@ -178,7 +176,7 @@ fn phase(rig: &Rig, entry: &Entry, worker: &Worker, (from, to): (usize, usize)) 
     })
 }
 
-/// Restarts the manager and looks what that writes.
+/// Restarts the manager and counts its writes.
 fn restart(rig: &Rig, entry: &Entry, manager: Manager) -> Result<(Manager, Restart)> {
     rig.forget_requests()?;
     stop(manager)?;
@@ -188,7 +186,7 @@ fn restart(rig: &Rig, entry: &Entry, manager: Manager) -> Result<(Manager, Resta
     Ok((manager, Restart { first_pass_seconds, passes, writes, memory }))
 }
 
-/// Scales from nothing to all and, when a third of the pods are made, to a tenth.
+/// Scales from 0 to N and, when a third of the pods exist, to a tenth of N.
 fn halfway(rig: &Rig, entry: &Entry) -> Result<Halfway> {
     let third = rig.pods() / 3;
     let made = |writes: &[Request]| {
@@ -197,7 +195,7 @@ fn halfway(rig: &Rig, entry: &Entry) -> Result<Halfway> {
     rig.forget_requests()?;
     entry.scale(rig, rig.pods())?;
     let mut writes = Vec::new();
-    rig.poll("a third of the pods are made", GLANCE, || {
+    rig.poll("a third of the pods exist", GLANCE, || {
         writes.extend(rig.writes_so_far(&entry.namespace)?);
         Ok((made(&writes) >= third).then_some(()))
     })?;
@@ -206,7 +204,7 @@ fn halfway(rig: &Rig, entry: &Entry) -> Result<Halfway> {
     entry.wait_for_status(rig, tenth(rig))?;
     let done_seconds = began.elapsed().as_secs_f64();
     writes.extend(rig.writes(&entry.namespace)?);
-    let scaled = last_scaling(&writes).context("the audit log does not have the scaling")?.answered;
+    let scaled = last_scaling(&writes).context("the audit log has no scale request")?.answered;
     let (made_before, made_after, sent_after) = made_around(&writes, entry.author, scaled);
     Ok(Halfway {
         made_before,
@@ -222,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_counts_for_its_generation() {
+    fn status_counts_for_its_generation() {
         let object = |generation: u64, replicas: u64, ready: Value| {
             json!({
                 "metadata": {"generation": 2},

@@ -1,4 +1,4 @@
-//! What PulsarConsumers cost the API server: the manager's writes from an object to its settled status, on a real control
+//! Counts the manager's writes from the creation of a PulsarConsumer to its settled status, on a real control
 //! plane with simulated nodes.
 
 use std::collections::BTreeMap;
@@ -20,18 +20,17 @@ use crate::table::{NONE, Table, count, decimals};
 
 const CONTROLLER: Controller = Controller("pulsarconsumer");
 
-/// So many nodes take all pods of the largest case.
+/// Enough nodes for all pods of the largest case.
 const NODES: usize = 3;
 
-/// For an object that is settled within a second: the Deployment, what is said when it is there, and what is said when its
-/// pods are ready.
+/// An object that settles within a second: the Deployment, the status with it, the status with ready pods.
 const WRITES_AT_LEAST: u64 = 3;
 
-/// PulsarConsumers that are made at once.
+/// PulsarConsumers that are created at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Case {
     objects: usize,
-    /// Of each.
+    /// For each object.
     replicas: usize,
 }
 
@@ -52,13 +51,13 @@ pub(super) struct Written {
     /// The seconds from the creation of an object to its settled status.
     settled_in: Option<Quantiles>,
     limit: u64,
-    /// Until then, and until nothing trailed behind.
+    /// Until then, late writes included.
     settling: Tally,
-    /// After that, by a manager that was started anew.
+    /// After that, by a restarted manager.
     restart: Tally,
 }
 
-/// How many writes there may be: a status once a second, as long as there is something new to say.
+/// The limit of writes: the status can change once a second until the object is settled.
 fn limit(settled_in: &[f64]) -> u64 {
     let more = settled_in.iter().map(|&seconds| Duration::from_secs_f64(seconds).as_secs());
     more.map(|seconds| WRITES_AT_LEAST + seconds).sum()
@@ -71,10 +70,10 @@ impl Written {
         let mut failures = Vec::new();
         if writes > limit {
             let kinds = self.settling.describe();
-            failures.push(format!("{name}: {writes} writes and not {limit} at most ({kinds})"));
+            failures.push(format!("{name}: {writes} writes, more than {limit} ({kinds})"));
         }
         if refused > 0 {
-            failures.push(format!("{name}: {refused} writes were refused"));
+            failures.push(format!("{name}: {refused} rejected writes"));
         }
         if again > 0 {
             failures.push(format!("{name}: a restart wrote {again} times ({})", self.restart.describe()));
@@ -83,7 +82,7 @@ impl Written {
     }
 }
 
-/// Counts, on a cluster of its own.
+/// Counts all cases on a separate cluster.
 pub(super) fn measured(program: &Path) -> Result<(Results, Versions)> {
     let rig = Rig::up(NODES, CASES.iter().map(|case| case.objects * case.replicas).sum(), program)?;
     let versions = Versions::of(&rig, program)?;
@@ -116,12 +115,12 @@ fn measure(rig: &Rig, case: Case) -> Result<Written> {
 
     contest::stop(manager)?;
     let manager = rig.manager()?;
-    rig.wait_until("the restarted manager has looked at every object", || {
+    rig.wait_until("the restarted manager has reconciled every object", || {
         Ok(usize::try_from(CONTROLLER.passes(&manager)?)? >= case.objects)
     })?;
     CONTROLLER.settled_passes(rig, &manager)?;
     let restart = rig.tally(&namespace, Author::Quintet)?;
-    // What is left would be looked at by the next case's managers.
+    // The managers of the next case would reconcile these objects.
     rig.delete(&path)?;
     rig.wait_until_empty(&path)?;
     contest::stop(manager)?;
@@ -140,7 +139,7 @@ fn consumer(number: usize, replicas: usize) -> Value {
     })
 }
 
-/// Whether a status says of the current generation that all replicas are ready.
+/// Whether the status of the current generation has all replicas ready.
 fn is_settled(object: &Value, replicas: usize) -> bool {
     let status = &object["status"];
     is_true(object, "Available")
@@ -150,15 +149,15 @@ fn is_settled(object: &Value, replicas: usize) -> bool {
 
 pub(super) fn table(written: &[Written]) -> Table {
     let header = written.iter().map(|one| one.case.name());
-    let mut table = Table::new("From an object to its settled status", header);
+    let mut table = Table::new("From the creation of an object to its settled status", header);
     let slowest =
         |one: &Written| one.settled_in.map_or_else(|| NONE.to_owned(), |found| decimals(1)(found.max));
-    table.row("seconds, of the slowest object", written.iter().map(slowest));
+    table.row("slowest object, s", written.iter().map(slowest));
     let settling: Vec<Option<&Tally>> = written.iter().map(|one| Some(&one.settling)).collect();
     table.tallies("quintet", &settling);
-    table.row("quintet: all but Events", written.iter().map(|one| count(one.settling.writes())));
-    table.row("most that is allowed", written.iter().map(|one| count(one.limit)));
-    table.row("after a restart", written.iter().map(|one| count(one.restart.writes())));
+    table.row("quintet: writes without Events", written.iter().map(|one| count(one.settling.writes())));
+    table.row("limit", written.iter().map(|one| count(one.limit)));
+    table.row("writes after a restart", written.iter().map(|one| count(one.restart.writes())));
     table
 }
 
@@ -176,16 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_longer_may_say_more() {
+    fn slower_objects_may_write_more() {
         assert_eq!(failures(&[0.9], 2, Tally::default()), [""; 0]);
         let kinds = "patch deployments: 1, patch pulsarconsumers/status: 3";
-        let too_many = format!("1 object, 1 replica: 4 writes and not 3 at most ({kinds})");
+        let too_many = format!("1 object, 1 replica: 4 writes, more than 3 ({kinds})");
         assert_eq!(failures(&[0.9], 3, Tally::default()), [too_many]);
         assert_eq!(failures(&[1.2], 3, Tally::default()), [""; 0]);
     }
 
     #[test]
-    fn a_restart_writes_nothing() {
+    fn restart_must_not_write() {
         let restart = Tally { by_kind: [("patch deployments".to_owned(), 1)].into(), ..Tally::default() };
         let wrote = ["1 object, 1 replica: a restart wrote 1 times (patch deployments: 1)"];
         assert_eq!(failures(&[0.5], 1, restart), wrote);
