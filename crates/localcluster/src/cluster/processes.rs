@@ -146,7 +146,7 @@ impl Process {
     }
 }
 
-/// Ends processes: SIGTERM to all, and SIGKILL to those that are alive after [`PATIENCE`].
+/// Ends processes: SIGTERM to all, and SIGKILL to those that are still alive after 25 seconds.
 pub fn stop(processes: &[&Process]) {
     for process in processes {
         process.signal(Signal::TERM);

@@ -112,7 +112,7 @@ fn selected(arches: &[Arch]) -> BTreeSet<Arch> {
     if arches.is_empty() { Arch::HOST.into_iter().collect() } else { arches.iter().copied().collect() }
 }
 
-/// The missing requirement for [`build`], with its remedy.
+/// The missing requirement for [`build()`], with its remedy.
 pub fn missing(arches: &[Arch]) -> Result<Option<String>> {
     if protoc::find().is_none() {
         return Ok(Some(format!("cannot build pulsar-consumer and pulsar-producer: {}", protoc::MISSING)));
@@ -130,7 +130,7 @@ pub fn missing(arches: &[Arch]) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Writes the archives of built programs: for each architecture the files, in the order of [`RECIPES`].
+/// Writes the archives of built programs. Their files are in the order of [`RECIPES`].
 fn write(programs: &[(Arch, Vec<PathBuf>)], source: &Source, output: &Path) -> Result<Vec<Built>> {
     fs::create_dir_all(output).with_context(|| format!("cannot create {}", output.display()))?;
     let version = env!("CARGO_PKG_VERSION");

@@ -133,7 +133,7 @@ pub(super) fn port(number: u8) -> String {
     format!("n{number}")
 }
 
-/// The `ip -batch` commands, in the control plane's namespace, for a node whose first process is `pid`.
+/// The `ip -batch` commands in the control plane's namespace for a node with the first process `pid`.
 pub(super) fn cable(number: u8, pid: i32) -> Vec<String> {
     vec![
         format!(
