@@ -112,8 +112,7 @@ async fn serve(server: Server, who: Arc<str>, request: http::Request<Body>, answ
     let is_collection = matches!(asked.verb, "list" | "watch") && !request.query.contains_key("continue");
     let mut old = None;
     if let Some((revision, wait)) = behind.filter(|_| is_collection) {
-        // Version 0 allows any state. A list, or the beginning of a watch, without a version needs the
-        // newest.
+        // Version 0 allows any state. A list, or a watch's beginning, without a version needs the newest.
         match request.query.get("resourceVersion").map_or("", String::as_str) {
             "0" => old = Some(revision),
             "" => sleep(wait).await,

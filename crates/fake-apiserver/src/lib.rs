@@ -47,8 +47,7 @@ pub struct Asked {
     pub who: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `apply`, `merge`, `delete` or `deletecollection`.
     pub verb: &'static str,
-    /// The qualified plural: `pods`, `podsets.batch.tutorial.kubebuilder.io`; the path if it has no known
-    /// type.
+    /// The qualified plural: `pods`, `podsets.batch.tutorial.kubebuilder.io`; the path for an unknown type.
     pub resource: String,
     /// `status`, or empty.
     pub subresource: String,

@@ -210,8 +210,7 @@ impl Models {
         }
     }
 
-    /// Deletes a pod as its kubelet does after the containers have stopped. Only a finalizer can keep the
-    /// object.
+    /// Deletes a pod as its kubelet does after the containers have stopped; only finalizers can keep it.
     fn delete_now(&self, pod: &Value, path: &str) {
         let uid = text(pod, "/metadata/uid");
         let options = json!({ "gracePeriodSeconds": 0, "preconditions": { "uid": uid } });

@@ -249,8 +249,7 @@ impl State {
         self.revision
     }
 
-    /// The objects of a type, by namespace and name. `plural` is qualified: `pods`,
-    /// `leases.coordination.k8s.io`.
+    /// The objects of a type, by namespace and name. `plural` is qualified: `leases.coordination.k8s.io`.
     pub fn objects(&self, plural: &str) -> impl Iterator<Item = &Arc<Value>> + use<'_> {
         let kind = self.types.iter().position(|kind| kind.is_called(plural)).unwrap_or(usize::MAX);
         let from: Place = (kind, String::new(), String::new());

@@ -63,8 +63,7 @@ pub enum Event {
     Pass,
     /// A reconcile whose status is written later, because the executor limits the rate of status writes.
     PassWithoutStatus,
-    /// The leader dies after this number of writes. `is_in_flight`: the writes parallel to the next one may
-    /// still arrive.
+    /// The leader dies after this number of writes. `is_in_flight`: parallel writes may still arrive.
     NewLeader {
         written: u8,
         is_in_flight: bool,
@@ -463,8 +462,7 @@ impl State {
         self.truth.is_convicted = false;
     }
 
-    /// The kubelet of an existing node reports the end of a pod. `outcome` is that of its attempt, if it was
-    /// one.
+    /// The kubelet of an existing node reports the end of a pod. `outcome` is that of its attempt.
     fn end(&mut self, at: usize, phase: Phase, outcome: Option<Outcome>) {
         let pod = &mut self.pods[at];
         pod.phase = phase;

@@ -2,8 +2,7 @@
 //!
 //! The plan is the real one; [`environment`] models nodes, pods, users, leaders and time. A search ends when
 //! it finds no new state. The program prints counts, and the shortest steps to a broken invariant; then the
-//! exit code is 1. `--long` allows more disturbances. `--log FILE` appends a line with date, commit and
-//! counts.
+//! exit code is 1. `--long` allows more disturbances. `--log FILE` appends date, commit and counts.
 
 mod environment;
 mod invariants;

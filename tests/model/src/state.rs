@@ -250,12 +250,10 @@ pub struct NodeTruth {
     /// The rollout of an attempt after which no reconcile saw the node Ready.
     pub unclear: Option<u8>,
     pub was_cordoned: bool,
-    /// Whether the rules leave open how the last attempt counts, or a late write created another pod for the
-    /// node.
+    /// Whether it is open how the last attempt counts, or a late write created another pod for the node.
     pub is_ambiguous: bool,
     /// Whether a late write created another pod for the node. A known gap of the plan: if the ledger has one
-    /// of the two pods, the plan ignores an attempt or a success of the other. A higher number is the
-    /// exception.
+    /// of the two pods, the plan ignores results of the other, unless its number is higher.
     pub has_second_pod: bool,
     /// The latest rollout with a pod that was bound.
     pub tried: Option<u8>,
@@ -348,8 +346,7 @@ impl State {
         self.pods.sort_unstable();
     }
 
-    /// Removes a pod. A later pod with its name has another UID, so requests and memory of this pod are
-    /// dropped.
+    /// Removes a pod. A later pod with its name has another UID, so requests and memory are dropped.
     pub fn remove_pod(&mut self, at: usize) {
         let pod = self.pods.remove(at);
         self.memory.ends = self.memory.ends.map(|bits| bits & !pod.bit());

@@ -420,8 +420,8 @@ impl Worlds {
         DaemonJob { status: Some(status), ..(*self.job(Spec::default(), 0)).clone() }
     }
 
-    /// Shows the clocks each ended pod of the memory. Returns as many running pods, which make the clocks
-    /// keep all ends.
+    /// Shows the clocks each ended pod of the memory. Returns as many running pods, so that all ends are
+    /// kept.
     fn remember_ends(
         &mut self,
         clocks: &mut Clocks,

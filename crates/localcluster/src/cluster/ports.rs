@@ -1,6 +1,5 @@
-//! Free ports on the loopback interface. They are below the range that systems use for outgoing connections,
-//! so that no connection takes a port before its use. A lock separates two clusters that start at the same
-//! moment.
+//! Free ports on the loopback interface, below the range of outgoing connections, so that no connection takes
+//! a port before its use. A lock separates two clusters that start at the same moment.
 
 use std::collections::BTreeSet;
 use std::fs;
