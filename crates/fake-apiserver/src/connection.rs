@@ -252,7 +252,6 @@ fn line(type_: &str, object: &Value) -> String {
     format!("{{\"type\":\"{type_}\",\"object\":{object}}}\n")
 }
 
-/// The next line of a watch.
 enum Next {
     Event(&'static str, Value),
     Bookmark { is_initial_end: bool },

@@ -13,7 +13,6 @@ use crate::select::Selection;
 use crate::types::Type;
 use crate::{Commit, Script, patch};
 
-/// A parsed request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub who: String,
@@ -25,7 +24,6 @@ pub(crate) struct Request {
     pub body: Vec<u8>,
 }
 
-/// The parts of a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target {
     pub group: String,
@@ -82,7 +80,6 @@ pub(crate) fn decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The answer to a request.
 pub(crate) enum Reply {
     Object(u16, Value),
     /// The answer to an unknown path, which is not an object of the API.
@@ -133,19 +130,16 @@ pub struct State {
     pub(crate) log: VecDeque<Logged>,
     /// The number of UIDs for each client, so that the writes of a client do not change the UIDs of another.
     uids: BTreeMap<String, u64>,
-    /// The last continue token.
     tokens: u64,
     seed: u64,
     pages: BTreeMap<u64, (u64, Vec<Arc<Value>>)>,
 }
 
-/// A failure, in the server's words.
 fn failure(code: u16, reason: &str, message: impl Into<String>) -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message.into(), "reason": reason, "code": code })
 }
 
-/// A failure about an object.
 pub(crate) fn failure_of(kind: &Type, name: &str, code: u16, reason: &str, message: &str) -> Value {
     let mut status = failure(code, reason, message);
     status["details"] = json!({ "kind": kind.plural });
@@ -184,7 +178,6 @@ fn text<'v>(value: &'v Value, field: &str) -> &'v str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// A list of the metadata.
 fn list<'v>(object: &'v Value, field: &str) -> &'v [Value] {
     object["metadata"][field].as_array().map_or(&[], Vec::as_slice)
 }
@@ -827,7 +820,6 @@ impl State {
         self.pages.clear();
     }
 
-    /// Removes a type and its objects.
     pub(crate) fn undefine(&mut self, plural: &str) {
         if let Some(kind) = self.types.iter().position(|kind| kind.qualified() == plural && kind.is_custom())
         {
@@ -879,7 +871,6 @@ fn applier(request: &Request) -> Manager {
     (name, "Apply", subresource)
 }
 
-/// The object after a patch or an update.
 fn changed(object: &Value, body: Value, request: &Request) -> Result<Value, Value> {
     let mut new = object.clone();
     match &*request.content_type {

@@ -14,7 +14,6 @@ use crate::invariants;
 use crate::state::{Budget, State, Write};
 use crate::world::{Variant, Worlds, name_of};
 
-/// The result of a search.
 pub struct Found {
     pub states: usize,
     pub transitions: usize,

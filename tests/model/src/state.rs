@@ -125,7 +125,6 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// A new pod.
     pub fn of(node: NodeId, number: u8) -> Self {
         Self {
             node,
@@ -166,7 +165,6 @@ impl Pod {
     }
 }
 
-/// The desired state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
     pub generation: u8,
@@ -203,7 +201,6 @@ pub struct Memory {
 /// The ConfigMap of a node. The model's UIDs are in different shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shard {
-    /// Whether the ConfigMap exists.
     pub exists: bool,
     /// The node's line; 0 for none.
     pub line: u16,
@@ -222,7 +219,6 @@ pub enum Write {
     Status { before: (Spec, u16), after: u16 },
 }
 
-/// The outcome of the last attempt on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     Succeeded,
@@ -264,7 +260,6 @@ pub struct NodeTruth {
 pub struct Truth {
     /// The number of rollouts that the manager has seen.
     pub rollout: u8,
-    /// The template of that rollout.
     pub template: Option<u8>,
     /// Nodes deleted while they were suspect or failed in every reading of the rules.
     pub gone: u8,
@@ -276,7 +271,6 @@ pub struct Truth {
 /// The remaining disturbances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// In total.
     pub all: u8,
     /// Of each [`crate::environment::Fault`].
     pub each: [u8; FAULTS],
@@ -302,13 +296,11 @@ pub struct State {
 }
 
 impl State {
-    /// The Node, if it exists.
     pub fn node_of(&self, id: NodeId) -> Option<&Node> {
         let node = &self.nodes[usize::from(id.name)];
         (node.exists && node.generation == id.generation).then_some(node)
     }
 
-    /// The deleted Nodes.
     pub fn deleted(&self) -> impl Iterator<Item = NodeId> {
         let ids = (0..NODES).map(NodeId::at);
         ids.filter(|id| {
@@ -317,7 +309,6 @@ impl State {
         })
     }
 
-    /// The existing Nodes.
     pub fn existing(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         let nodes = self.nodes.iter().zip(0..).filter(|(node, _)| node.exists);
         nodes.map(|(node, name)| (NodeId { name, generation: node.generation }, node))
@@ -366,7 +357,6 @@ impl State {
         }
     }
 
-    /// Requests the deletion of a pod.
     pub fn delete_pod(&mut self, at: usize) {
         let pod = &mut self.pods[at];
         if pod.deletion == Deletion::None {

@@ -78,7 +78,6 @@ fn aged(at: Timestamp, seconds: i64, thresholds: &[i64]) -> Timestamp {
     ago(floor(age_of(at) + seconds, thresholds))
 }
 
-/// The settings of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     pub nodes: u8,
@@ -114,11 +113,9 @@ impl<T> Interner<T> {
     }
 }
 
-/// A reconcile of the leader.
 pub struct Pass {
     /// The writes of each step. The last step writes the status, if it changes.
     pub steps: Vec<Vec<Write>>,
-    /// The created pods.
     pub creations: Vec<Pod>,
     pub status: DaemonJobStatus,
     /// The leader's memory before its writes.
@@ -228,7 +225,6 @@ impl Worlds {
         state
     }
 
-    /// Whether the ledger counts deleted nodes.
     pub fn counts_deleted_nodes(&self, state: &State) -> bool {
         let has_gone = |shard: &Shard| {
             shard.gone != 0 || self.lines.get(shard.line).is_some_and(|entry| entry.gone.is_some())
@@ -289,7 +285,6 @@ impl Worlds {
         self.statuses.number(key, Arc::new(status))
     }
 
-    /// The leader's reconcile in this state.
     pub fn pass(&mut self, state: &State) -> Pass {
         let job = self.job(state.spec, state.status);
         let (world, memory) = self.world(state, &job);
@@ -610,7 +605,6 @@ impl Worlds {
         })
     }
 
-    /// The write of an action.
     fn write(&mut self, state: &State, world: &World, action: &Action<DaemonJobStatus>) -> Write {
         let pod = |name: &str| {
             let at = world.pods.iter().position(|pod| *pod.meta.name == *name);

@@ -249,7 +249,6 @@ fn build(recipe: &Recipe, home: &Home, number: usize, of: usize) -> Result<()> {
     go_build_with(label, &home.source, package, &flags, &target)
 }
 
-/// The options of `go build`.
 struct Flags {
     ldflags: String,
     tags: &'static str,

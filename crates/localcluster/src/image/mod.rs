@@ -27,7 +27,6 @@ const REGISTRY: &str = "ghcr.io/quintet-operator";
 /// The maximum compressed size of an image, in bytes.
 const LIMIT: u64 = 10_000_000;
 
-/// A program that has an image.
 struct Recipe {
     program: &'static str,
     package: &'static str,
@@ -246,7 +245,6 @@ fn is_static(elf: &[u8]) -> bool {
     elf.starts_with(b"\x7fELF\x02\x01") && headers().unwrap_or_default()
 }
 
-/// The origin of the programs.
 #[derive(Clone, Debug)]
 struct Source {
     /// The commit, with the suffix `-dirty` if files differ from it.
@@ -255,7 +253,6 @@ struct Source {
 }
 
 impl Source {
-    /// The commit of this checkout.
     fn of_checkout() -> Result<Self> {
         let git =
             |args: &[&str]| run::stdout(Command::new("git").args(args).current_dir(paths::workspace())).ok();

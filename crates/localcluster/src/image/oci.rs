@@ -67,7 +67,6 @@ pub(super) struct Archive {
     pub images: Vec<Stored>,
 }
 
-/// A blob with its descriptor.
 struct Blob {
     media_type: &'static str,
     bytes: Vec<u8>,
@@ -87,7 +86,6 @@ impl Blob {
         json!({ "mediaType": self.media_type, "digest": self.digest, "size": self.bytes.len() })
     }
 
-    /// The path in the archive.
     fn path(&self) -> String {
         format!("blobs/{}", self.digest.replace(':', "/"))
     }
@@ -151,7 +149,6 @@ pub(super) fn archive(facts: &Facts, programs: &[Program]) -> Result<Archive> {
     Ok(Archive { bytes: tar(&files)?, digest, images })
 }
 
-/// The image configuration.
 fn config(facts: &Facts, arch: Arch, layer: &str) -> Value {
     let created = facts.created.to_string();
     let mut labels = serde_json::Map::new();

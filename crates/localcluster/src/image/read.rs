@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use super::oci::{CONFIG, INDEX, LAYER, MANIFEST, digest};
 
-/// The content of an archive.
 #[derive(Debug)]
 pub(super) struct Archive {
     /// The name with its tag.

@@ -30,7 +30,6 @@ impl Library {
     }
 }
 
-/// The bill of materials of a program.
 pub(super) fn of(package: &str, program: &str, arch: Arch, created: Timestamp) -> Result<Vec<u8>> {
     let graph = Graph::of(package, arch, LINKED)?;
     let lock = paths::workspace().join("Cargo.lock");

@@ -69,7 +69,6 @@ impl Options {
     }
 }
 
-/// The ports of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Ports {
@@ -77,7 +76,6 @@ struct Ports {
     service: u16,
     /// For clients with TLS.
     service_tls: u16,
-    /// The admin API.
     web: u16,
     /// The port of the store.
     bookie: u16,
@@ -89,7 +87,6 @@ impl Ports {
     }
 }
 
-/// The settings of a broker, chosen when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Settings {

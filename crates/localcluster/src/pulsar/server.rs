@@ -50,7 +50,6 @@ pub struct Files {
 }
 
 impl Files {
-    /// The broker's configuration.
     fn configuration(&self) -> PathBuf {
         self.dir.join("standalone.conf")
     }

@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 /// The controllers that a kubelet requires.
 const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
 
-/// A hierarchy of control groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hierarchy {
     /// The mount point.
@@ -49,7 +48,6 @@ impl Hierarchies {
         Ok(found)
     }
 
-    /// Parses `/proc/mounts` and `/proc/self/cgroup`.
     fn parse(mounts: &str, own: &str) -> Result<Self> {
         let mounts: Vec<[&str; 3]> = mounts
             .lines()

@@ -19,7 +19,6 @@ pub(super) fn hosts() -> String {
     format!("server = \"{server}\"\n[host.\"{server}\"]\ncapabilities = [\"pull\", \"resolve\"]\n")
 }
 
-/// containerd's configuration.
 pub(super) fn containerd(bin: &Path, certificates: &Path, cni: &Path) -> String {
     let quoted = |path: &Path| Value::from(path.to_string_lossy()).to_string();
     format!(
@@ -65,7 +64,6 @@ pub(super) fn cni(number: u8) -> Value {
     })
 }
 
-/// The kubelet's configuration.
 pub(super) fn kubelet(number: u8, name: &str, pki: &Path) -> Value {
     let file = |name: &str| pki.join(name).display().to_string();
     json!({

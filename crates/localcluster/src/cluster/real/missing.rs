@@ -27,7 +27,6 @@ const PROGRAMS: [(&str, &str); 8] = [
 /// Folders that nodes replace by their own; the machine's files below them are not visible on a node.
 const HIDDEN: [&str; 4] = ["/run", "/sys", "/var/lib", "/var/log"];
 
-/// The facts about this machine.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 struct Facts {

@@ -160,7 +160,6 @@ pub(super) fn server_became_ready(dir: &Dir) -> Result<()> {
     state::write(&server_is_ready(dir), b"")
 }
 
-/// The numbers of a cluster's nodes.
 fn numbers(nodes: usize) -> impl Iterator<Item = u8> {
     (1..=MAX_NODES).take(nodes)
 }
@@ -225,7 +224,6 @@ fn first_process(process: &Process) -> Result<i32> {
     })
 }
 
-/// Waits until all nodes are Ready.
 pub(super) fn wait_until_ready(cluster: &Cluster) -> Result<()> {
     numbers(cluster.settings.nodes).try_for_each(|number| wait_for(cluster, number))
 }

@@ -38,12 +38,10 @@ pub fn name_of(number: u8) -> String {
     format!("node-{number}")
 }
 
-/// The address of a node.
 pub(in crate::cluster) fn node(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 88, 0, 10 + number)
 }
 
-/// The addresses of a node's pods.
 pub(super) fn pods(number: u8) -> String {
     format!("10.89.{number}.0/24")
 }

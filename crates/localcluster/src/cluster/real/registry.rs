@@ -26,7 +26,6 @@ const DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const BYTES: &str = "application/octet-stream";
 
-/// The content that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     /// The version check of the API.
@@ -37,7 +36,6 @@ enum Asked {
     Blob(String),
 }
 
-/// Parses the path and the query of a request.
 fn parse(path: &str, query: &str) -> Option<Asked> {
     let path = path.strip_prefix("/v2")?.trim_matches('/');
     if path.is_empty() {
