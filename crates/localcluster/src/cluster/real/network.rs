@@ -1,5 +1,6 @@
-//! The network of a cluster with real nodes. The control plane has a network namespace with a bridge, and each
-//! node has one with a cable to the bridge. The machine sees none of it, so clusters can have the same addresses.
+//! The network of a cluster with real nodes. The control plane has a network namespace with a bridge, and
+//! each node has one with a cable to the bridge. The machine sees none of it, so clusters can have the same
+//! addresses.
 
 use std::fs;
 use std::net::Ipv4Addr;
